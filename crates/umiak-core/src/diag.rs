@@ -1,0 +1,139 @@
+//! Diagnostics: what is wrong, where, what we saw, and what to do.
+//!
+//! A diagnostic has a code from one register ([`codes`]), one sentence, rows of facts and a hint.
+//! Rendering is here; choosing a stream and colours is the caller's business.
+
+pub mod codes;
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+pub use codes::Code;
+
+/// How bad it is: an error stops the command before anything starts, a notice is said once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    Error,
+    Notice,
+}
+
+/// One thing to tell the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    pub code: Code,
+    pub severity: Severity,
+    /// One sentence, names in backticks, no full stop.
+    pub message: String,
+    /// `name  value` rows below the sentence: what was seen, what was expected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<(String, String)>,
+    /// What to do, each on its own line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+}
+
+impl Diagnostic {
+    pub fn error(code: Code, message: impl Into<String>) -> Self {
+        Self { code, severity: Severity::Error, message: message.into(), rows: Vec::new(), hints: Vec::new() }
+    }
+
+    pub fn notice(code: Code, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Notice, ..Self::error(code, message) }
+    }
+
+    #[must_use]
+    pub fn row(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.rows.push((name.into(), value.into()));
+        self
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// The exit code of a command that ends because of this diagnostic.
+    pub fn exit_code(&self) -> u8 {
+        self.code.entry().exit
+    }
+
+    /// Plain text, one line feed at the end of each line. `paint` may colour the head.
+    pub fn render(&self, paint: impl Fn(Severity, &str) -> String) -> String {
+        let word = match self.severity {
+            Severity::Error => "error",
+            Severity::Notice => "notice",
+        };
+        let mut text = format!("{}: {}\n", paint(self.severity, &format!("{word}[{}]", self.code)), self.message);
+        let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, value) in &self.rows {
+            let mut lines = value.lines();
+            let _ = writeln!(text, "  {name:<width$}  {}", lines.next().unwrap_or(""));
+            for line in lines {
+                let _ = writeln!(text, "  {:<width$}  {line}", "");
+            }
+        }
+        for hint in &self.hints {
+            let _ = writeln!(text, "hint: {hint}");
+        }
+        text
+    }
+
+    pub fn to_plain(&self) -> String {
+        self.render(|_, head| head.to_owned())
+    }
+}
+
+/// The name in `candidates` nearest to `word`, if one is near enough to be meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (word.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein distance by characters.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.iter().enumerate() {
+            let substitute = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renders_rows_aligned_and_hints_last() {
+        let text = Diagnostic::error(Code::L0004, "this host is not in `--ips`")
+            .row("listed", "192.168.0.1, 192.168.0.2")
+            .row("this host", "10.0.0.7 (eth0)\n10.1.0.7 (eth1)")
+            .hint("say which one this is with `--host 192.168.0.1`")
+            .to_plain();
+        assert_eq!(
+            text,
+            "error[L0004]: this host is not in `--ips`\n  listed     192.168.0.1, 192.168.0.2\n  this host  10.0.0.7 (eth0)\n             10.1.0.7 (eth1)\nhint: say which one this is with `--host 192.168.0.1`\n"
+        );
+    }
+
+    #[test]
+    fn nearest_name() {
+        assert_eq!(nearest("--log_dirs", ["--log_dir", "--log_level"]), Some("--log_dir"));
+        assert_eq!(nearest("--gpu", ["--gpus", "--xpus"]), Some("--gpus"));
+        assert_eq!(nearest("--frobnicate", ["--gpus", "--xpus"]), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! What a launch command line asks for, checked and complete, before anything is known of the machine.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::model::{DeviceKind, JobId};
+
+/// Which of Paddle's two launchers the command line would have reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Generation {
+    /// `python -m paddle.distributed.fleet.launch`, or a legacy-only flag.
+    Legacy,
+    /// `python -m paddle.distributed.launch`, `fleetrun`.
+    Current,
+}
+
+/// How the command was written: decides usage text, dispatch and interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spelling {
+    /// `umiak launch …`
+    Launch,
+    /// `umiak fleetrun …`, or the binary called `fleetrun`.
+    Fleetrun,
+    /// `umiak python -m paddle.distributed.launch …`; the word in front of `-m` is the interpreter.
+    PaddleModule { interpreter: OsString },
+    /// `umiak python -m paddle.distributed.fleet.launch …`
+    FleetModule { interpreter: OsString },
+}
+
+/// A checked launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchSpec {
+    pub spelling: Spelling,
+    pub generation: Generation,
+    pub job_id: JobId,
+    /// The training script or program, and its arguments, untouched.
+    pub script: OsString,
+    pub script_args: Vec<OsString>,
+    pub log_dir: PathBuf,
+    /// Upper case: `INFO`.
+    pub log_level: String,
+    pub log_overwrite: bool,
+    /// `--gpus 2,3` and its aliases; `None` when omitted.
+    pub devices: Option<DeviceRequest>,
+    pub nproc_per_node: Option<u32>,
+    /// `--host` or `POD_IP`, when it is an address.
+    pub host: Option<IpAddr>,
+    /// `--ips` with exactly one address (several are refused until several nodes are built).
+    pub ip: Option<IpAddr>,
+    pub backend: Backend,
+    pub ports: PortRequest,
+    /// `--max_restart` or its variable, when it was given.
+    pub max_restart: Option<u32>,
+    /// Only when asked for on the command line.
+    pub enable_gpu_log: bool,
+    /// `--auto_cluster_config`, exported as `PADDLE_AUTO_CLUSTER`.
+    pub auto_cluster: bool,
+    /// `--auto_parallel_config`: path given to the script's environment.
+    pub auto_parallel_config: Option<String>,
+    /// Legacy pass-through: `--cluster_topo_path`, `--rank_mapping_path`, `--enable_auto_mapping`.
+    pub cluster_topo_path: Option<String>,
+    pub rank_mapping_path: Option<String>,
+    /// `WITH_COVERAGE=ON`: the script runs under `coverage`.
+    pub with_coverage: bool,
+    /// `PADDLE_ENV_LIMIT_LEN`: lists at least this long are left out of the environment.
+    pub env_limit: usize,
+    /// Paddle's own lines about overrides and compatible mode, in order, without time stamps where Paddle has none.
+    pub paddle_lines: Vec<String>,
+    /// Paddle's configuration block: `name: value`, sorted by name, of this generation.
+    pub configuration: Vec<(String, String)>,
+    /// Notices for our console.
+    pub notices: Vec<crate::diag::Diagnostic>,
+    pub own: OwnFlags,
+}
+
+/// A list of devices as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// As the user wrote it, for messages: `--gpus`, `PADDLE_DEVICES`.
+    pub source: String,
+    /// `None` for `--devices`, whose kind follows the machine.
+    pub kind: Option<DeviceKind>,
+    pub ids: Vec<String>,
+}
+
+/// `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    Auto,
+    Nccl,
+    Gloo,
+    Bkcl,
+    Cncl,
+    Hccl,
+    Xccl,
+    Heter,
+}
+
+impl Backend {
+    pub const ALL: [(&'static str, Self); 8] = [
+        ("auto", Self::Auto),
+        ("nccl", Self::Nccl),
+        ("gloo", Self::Gloo),
+        ("bkcl", Self::Bkcl),
+        ("cncl", Self::Cncl),
+        ("hccl", Self::Hccl),
+        ("xccl", Self::Xccl),
+        ("heter", Self::Heter),
+    ];
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(word, _)| *word == text).map(|(_, backend)| *backend)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, backend)| *backend == self).map_or("auto", |(word, _)| word)
+    }
+}
+
+/// Where the ranks' ports come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortRequest {
+    /// Free ports, where the kernel leaves room.
+    Free,
+    /// Free ports inside a range (`PORT_RANGE=35100:64000`).
+    Range { low: u16, high: u16, source: String },
+    /// Consecutive ports from here, each of which must be free.
+    Fixed { start: u16, source: String },
+}
+
+/// Flags that Paddle's launcher does not have. All kebab-case, never abbreviated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnFlags {
+    pub output: OutputMode,
+    /// `--mirror`: with `--output json`, the first rank's output goes to stderr.
+    pub mirror: bool,
+    pub dry_run: bool,
+    pub compat: Compat,
+    pub exit_codes: ExitCodes,
+    pub share_devices: bool,
+    pub log_names: LogNames,
+    pub no_progress: bool,
+    pub ascii: bool,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+}
+
+impl Default for OwnFlags {
+    fn default() -> Self {
+        Self {
+            output: OutputMode::Human,
+            mirror: false,
+            dry_run: false,
+            compat: Compat::None,
+            exit_codes: ExitCodes::Umiak,
+            share_devices: false,
+            log_names: LogNames::Global,
+            no_progress: false,
+            ascii: false,
+            grace: Duration::from_secs(5),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputMode {
+    Human,
+    Json,
+    Quiet,
+}
+
+/// `--compat paddle`: unknown flags are ignored, `OMP_NUM_THREADS` is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compat {
+    None,
+    Paddle,
+}
+
+/// `--exit-codes`: ours, or the old values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitCodes {
+    Umiak,
+    Paddle,
+    Torch,
+}
+
+/// `--log-names`: the number in `workerlog.<n>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogNames {
+    Global,
+    Local,
+}

@@ -1,0 +1,25 @@
+//! What umiak decides, without touching anything.
+//!
+//! Every module here is a function of its arguments: no clock, no file, no environment, no
+//! randomness, no process. `clippy.toml` beside this crate turns that rule into a compiler
+//! message. The crate `umiak` gathers the arguments and performs what comes out.
+//!
+//! | module | in one sentence |
+//! |---|---|
+//! | [`model`] | jobs, roles, replicas, policies, exits: the types every other module speaks |
+//! | [`facts`] | what is recorded about a run: one versioned format for the journal and for `--output json` |
+//! | [`diag`] | diagnostics, hints, and the register of error codes |
+//! | [`formats`] | front doors: text in, model and diagnostics out |
+//! | [`contract`] | environment dialects: (topology, replica) to variables |
+//! | [`plan`] | job plus inventory to ranks, devices, endpoints, commands and files |
+//! | [`machine`] | the state machines of attempt, role and job |
+//! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
+
+pub mod contract;
+pub mod diag;
+pub mod diagnose;
+pub mod facts;
+pub mod formats;
+pub mod machine;
+pub mod model;
+pub mod plan;

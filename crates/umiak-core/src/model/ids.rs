@@ -1,0 +1,175 @@
+//! Names and numbers that are checked once, where they are made.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Number of ranks in the job, at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WorldSize(u32);
+
+impl WorldSize {
+    pub fn new(size: u32) -> Option<Self> {
+        (size > 0).then_some(Self(size))
+    }
+
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Position of a replica among the ranks of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+/// Position of a node in the list of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeIndex(pub u32);
+
+/// Global rank = processes of all lower nodes + local rank. Written once, here.
+pub fn global_rank(local_sizes: &[u32], node: NodeIndex, local: u32) -> Rank {
+    Rank(local_sizes[..node.0 as usize].iter().sum::<u32>() + local)
+}
+
+/// A TCP port that can be given to a process: never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Port(u16);
+
+impl Port {
+    pub fn new(port: u16) -> Option<Self> {
+        (port != 0).then_some(Self(port))
+    }
+
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// `ip:port` of one process; IPv6 addresses in brackets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    pub address: IpAddr,
+    pub port: Port,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            IpAddr::V4(address) => write!(f, "{address}:{}", self.port.get()),
+            IpAddr::V6(address) => write!(f, "[{address}]:{}", self.port.get()),
+        }
+    }
+}
+
+/// A name that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{name}` cannot be used as {what}: {why}")]
+pub struct InvalidName {
+    pub what: &'static str,
+    pub name: String,
+    pub why: &'static str,
+}
+
+/// Names become file names (`<job_id>.<pod>.log`, `tasks/trainer-3`): one path component, nothing else.
+fn check_component(what: &'static str, name: &str) -> Result<(), InvalidName> {
+    let fail = |why| Err(InvalidName { what, name: name.to_owned(), why });
+    if name.is_empty() {
+        fail("it is empty")
+    } else if name.len() > 200 {
+        fail("it is longer than 200 bytes")
+    } else if name == "." || name == ".." || name.contains('/') {
+        fail("it would be a path")
+    } else if name.chars().any(char::is_control) {
+        fail("it contains a control character")
+    } else {
+        Ok(())
+    }
+}
+
+/// The job's name in logs and stores (`--job_id`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(String);
+
+impl JobId {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
+        let name = name.into();
+        check_component("a job id", &name)?;
+        Ok(Self(name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a role: `trainer`, `pserver`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RoleName(String);
+
+impl RoleName {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
+        let name = name.into();
+        check_component("a role name", &name)?;
+        Ok(Self(name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RoleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One replica of one role, by position: role in the job, index in the role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot {
+    pub role: u16,
+    pub index: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_is_lower_nodes_plus_local() {
+        let sizes = [2, 3, 1];
+        let ranks: Vec<u32> = (0..3u32)
+            .flat_map(|node| (0..sizes[node as usize]).map(move |local| global_rank(&sizes, NodeIndex(node), local).0))
+            .collect();
+        assert_eq!(ranks, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn names_are_one_path_component() {
+        for bad in ["", ".", "..", "a/b", "a\nb", "/etc", &"x".repeat(201)] {
+            assert!(JobId::new(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(JobId::new("default").unwrap().as_str(), "default");
+    }
+
+    #[test]
+    fn endpoints_bracket_ipv6() {
+        let endpoint = |text: &str| Endpoint { address: text.parse().unwrap(), port: Port::new(6170).unwrap() };
+        assert_eq!(endpoint("127.0.0.1").to_string(), "127.0.0.1:6170");
+        assert_eq!(endpoint("::1").to_string(), "[::1]:6170");
+    }
+}

@@ -1,0 +1,15 @@
+//! The one model: a job of roles, replicas and attempts, its policies, and how a process ended.
+//!
+//! Newtypes fail in their constructors, so that a value that exists is a value that is valid.
+
+mod exit;
+mod ids;
+mod job;
+mod time;
+
+pub use exit::{Exit, SpawnError, signal_name};
+pub use ids::{Endpoint, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, WorldSize, global_rank};
+pub use job::{
+    Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, Restart, Role, StopPolicy,
+};
+pub use time::Timestamp;

@@ -1,0 +1,33 @@
+//! Time as the machines see it: an argument, never a clock.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Microseconds since the Unix epoch, taken from a clock that does not jump: the wall clock at the
+/// start of the run plus the monotonic time since then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Time since `earlier`; zero when that is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration.as_micros() as u64))
+    }
+}
