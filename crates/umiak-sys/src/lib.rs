@@ -1,1 +1,22 @@
-//! placeholder
+//! The kernel as umiak uses it. The only crate that may hold `unsafe`.
+//!
+//! | module | in one sentence |
+//! |---|---|
+//! | [`guardian`] | the small process that forks the ranks, outlives the front and leaves nothing behind |
+//! | [`protocol`] | what front and guardian say to each other |
+//! | [`descend`] | finding and stopping everything that descends from us |
+//! | [`ports`] | free ports, leased until the job ends |
+//! | [`devices`] | accelerators, from the driver's files |
+//! | [`host`] | addresses, CPUs and name of this host |
+//! | [`wait`] | signals, timers and files as things to wait for |
+//! | [`terminal`] | whether a stream is a terminal, and how wide |
+
+pub mod descend;
+pub mod devices;
+pub mod guardian;
+pub mod host;
+pub mod ports;
+pub mod protocol;
+mod spawn;
+pub mod terminal;
+pub mod wait;

@@ -1,1 +1,42 @@
-//! Placeholder.
+//! Job plus inventory to plan: what will run, where, with which devices, endpoints, variables and files.
+//!
+//! The order is: [`layout`] says how many processes and ports are needed; the caller leases ports;
+//! [`finish`] does the rest. `--dry-run` prints the same value that a run executes.
+
+pub mod command;
+pub mod devices;
+pub mod files;
+mod launch;
+pub mod mask;
+
+pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, too_few_ports};
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// What only this host knows, gathered before planning.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Inventory {
+    pub gpus: Vec<Gpu>,
+    /// CPUs we may use.
+    pub cpus: usize,
+    pub addresses: Vec<Address>,
+    pub hostname: String,
+    /// The launcher's own environment, as far as it is text.
+    pub env: BTreeMap<String, String>,
+}
+
+/// One GPU, numbered by PCI address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    pub index: u32,
+    pub name: String,
+    pub uuid: String,
+}
+
+/// One address of one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    pub interface: String,
+    pub ip: IpAddr,
+}

@@ -1,0 +1,83 @@
+//! What `torchrun` gives its workers. Rank 0 hosts the store, so every rank is told not to expect an agent's.
+
+use super::{Member, Topology, Variable};
+
+/// What only the launcher knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub attempt: u32,
+    pub max_restarts: u32,
+    /// Where this rank may leave its error as JSON.
+    pub error_file: String,
+    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING` is only set where the user has not.
+    pub async_error_handling_is_set: bool,
+}
+
+pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec<Variable> {
+    let world = topology.world_size().get().to_string();
+    let local = topology.local_size(member).to_string();
+    let mut variables = vec![
+        ("LOCAL_RANK", member.local_rank.to_string()),
+        ("RANK", member.rank.0.to_string()),
+        ("GROUP_RANK", member.node.0.to_string()),
+        ("ROLE_RANK", member.rank.0.to_string()),
+        ("ROLE_NAME", "default".to_owned()),
+        ("ROLE_WORLD_SIZE", world.clone()),
+        ("LOCAL_WORLD_SIZE", local),
+        ("WORLD_SIZE", world),
+        ("GROUP_WORLD_SIZE", topology.nodes.len().to_string()),
+        ("MASTER_ADDR", topology.torch_store.address.to_string()),
+        ("MASTER_PORT", topology.torch_store.port.get().to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", options.attempt.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", options.max_restarts.to_string()),
+        ("TORCHELASTIC_RUN_ID", topology.job_id.to_string()),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
+        ("TORCHELASTIC_ERROR_FILE", options.error_file.clone()),
+        ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned()),
+    ];
+    if !options.async_error_handling_is_set {
+        variables.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned()));
+    }
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Every name this contract may set, for the list of differences and the reference page.
+pub const NAMES: &[&str] = &[
+    "LOCAL_RANK",
+    "RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::paddle::tests::topology;
+
+    #[test]
+    fn names_are_all_of_them_and_ranks_count() {
+        let topology = topology(&[2, 1], None);
+        let options =
+            Options { attempt: 1, max_restarts: 3, error_file: "/e/2.json".into(), async_error_handling_is_set: false };
+        let variables = variables(&topology, &topology.members[2], &options);
+        let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, NAMES);
+        let get = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap();
+        assert_eq!((get("RANK"), get("LOCAL_RANK"), get("GROUP_RANK")), ("2", "0", "1"));
+        assert_eq!((get("WORLD_SIZE"), get("LOCAL_WORLD_SIZE"), get("GROUP_WORLD_SIZE")), ("3", "1", "2"));
+    }
+}

@@ -1,0 +1,73 @@
+//! The number the command ends with.
+
+use crate::facts::{Outcome, Verdict};
+use crate::formats::launch::{ExitCodes, Generation};
+use crate::model::Exit;
+
+/// Whose numbers to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    pub codes: ExitCodes,
+    pub generation: Generation,
+}
+
+/// `ends` are all exits in rank order; `signal` is the one that stopped us.
+pub fn of(style: Style, outcome: Outcome, signal: Option<i32>, verdict: Option<&Verdict>, ends: &[Exit]) -> u8 {
+    match (style.codes, outcome) {
+        (_, Outcome::Succeeded) => 0,
+        (ExitCodes::Umiak, Outcome::Interrupted) => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
+        (ExitCodes::Umiak, Outcome::Failed) => {
+            let code = verdict.and_then(|verdict| verdict.causes.first()).map_or(1, |cause| cause.exit.shell_code());
+            // A cause that exits 0 (stopped at our request, too few successes) must not read as success.
+            if code == 0 { 1 } else { code }
+        }
+        // The current launcher ends with the bare signal number, the legacy one is killed by it.
+        (ExitCodes::Paddle, Outcome::Interrupted) => match style.generation {
+            Generation::Current => signal.unwrap_or(15) as u8,
+            Generation::Legacy => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
+        },
+        (ExitCodes::Paddle, Outcome::Failed) => match style.generation {
+            // The lowest-numbered process that is not 0, with -signal as a byte: hence 241 for SIGTERM.
+            Generation::Current => ends.iter().find(|exit| !exit.is_success()).map_or(1, |exit| match exit {
+                Exit::Signal { signal, .. } => (256 - signal) as u8,
+                other => other.shell_code(),
+            }),
+            Generation::Legacy => 1,
+        },
+        (ExitCodes::Torch, _) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Finding, Subject, Weight};
+
+    #[test]
+    fn styles() {
+        let killed = Exit::Signal { signal: 15, core_dumped: false };
+        let cause = Exit::Code { code: 7 };
+        let verdict = Verdict {
+            causes: vec![Finding {
+                subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 0 },
+                exit: cause.clone(),
+                ran_micros: 0,
+                weight: Weight::Likely,
+                evidence: None,
+            }],
+            victims: vec![],
+        };
+        let ends = [killed, cause];
+        for (codes, generation, failed, interrupted) in [
+            (ExitCodes::Umiak, Generation::Current, 7, 130),
+            (ExitCodes::Paddle, Generation::Current, 241, 2),
+            (ExitCodes::Paddle, Generation::Legacy, 1, 130),
+            (ExitCodes::Torch, Generation::Current, 1, 1),
+        ] {
+            let style = Style { codes, generation };
+            assert_eq!(of(style, Outcome::Succeeded, None, None, &[]), 0);
+            assert_eq!(of(style, Outcome::Failed, None, Some(&verdict), &ends), failed, "{style:?}");
+            assert_eq!(of(style, Outcome::Interrupted, Some(2), None, &ends), interrupted, "{style:?}");
+        }
+    }
+}

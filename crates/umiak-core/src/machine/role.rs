@@ -1,0 +1,71 @@
+//! What a completion policy says about a role's counts.
+
+use crate::model::{Completion, MinSucceeded};
+
+/// How many replicas of a role stand where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub replicas: u32,
+    pub succeeded: u32,
+    /// Ended badly, and not by our signal.
+    pub failed: u32,
+    /// Over in any way, by our signal too.
+    pub over: u32,
+}
+
+/// What the counts mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Running,
+    Succeeded,
+    Failed,
+}
+
+/// Failure is asked first: a role that has both enough failures and enough successes has failed.
+pub fn outcome(completion: &Completion, counts: &Counts) -> Outcome {
+    let needed = match completion.min_succeeded {
+        MinSucceeded::All => counts.replicas,
+        MinSucceeded::Count(count) => count.min(counts.replicas),
+    };
+    if completion.min_failed > 0 && counts.failed >= completion.min_failed {
+        Outcome::Failed
+    } else if counts.succeeded >= needed {
+        Outcome::Succeeded
+    } else if counts.over == counts.replicas {
+        // Everybody is gone and success was not reached. Where failures never fail a role, it has completed.
+        if completion.min_failed == 0 { Outcome::Succeeded } else { Outcome::Failed }
+    } else {
+        Outcome::Running
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_table() {
+        let all = Completion::default();
+        let one = Completion { min_succeeded: MinSucceeded::Count(1), ..all };
+        let tolerant = Completion { min_failed: 2, ..all };
+        let never = Completion { min_failed: 0, ..all };
+        let counts = |succeeded, failed, over| Counts { replicas: 4, succeeded, failed, over };
+        for (policy, counts, expected) in [
+            (all, counts(0, 0, 0), Outcome::Running),
+            (all, counts(3, 0, 3), Outcome::Running),
+            (all, counts(4, 0, 4), Outcome::Succeeded),
+            (all, counts(3, 1, 4), Outcome::Failed),
+            (all, counts(0, 1, 1), Outcome::Failed),
+            (all, counts(0, 0, 4), Outcome::Failed),
+            (one, counts(1, 0, 1), Outcome::Succeeded),
+            (one, counts(1, 1, 2), Outcome::Failed),
+            (tolerant, counts(0, 1, 1), Outcome::Running),
+            (tolerant, counts(3, 1, 4), Outcome::Failed),
+            (tolerant, counts(0, 2, 2), Outcome::Failed),
+            (never, counts(0, 3, 3), Outcome::Running),
+            (never, counts(0, 4, 4), Outcome::Succeeded),
+        ] {
+            assert_eq!(outcome(&policy, &counts), expected, "{policy:?} {counts:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What each rank executes: the script itself, or an interpreter with it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::diag::{Code, Diagnostic};
+use crate::formats::launch::{LaunchSpec, Spelling};
+use crate::model::Command;
+
+/// What the file system says about the script and the interpreters; looked up by the caller.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Files {
+    pub script: ScriptFile,
+    /// Where a bare name stands on `PATH`, when it is executable there.
+    pub script_on_path: Option<PathBuf>,
+    /// The interpreters asked for, in order of preference, with where each was found.
+    pub interpreters: Vec<(String, Option<PathBuf>)>,
+}
+
+/// The script's path, as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScriptFile {
+    #[default]
+    Missing,
+    Directory,
+    File {
+        executable: bool,
+        readable: bool,
+    },
+}
+
+/// Names of the interpreters to look for, in order. A word with a slash is a path.
+pub fn interpreter_names(spelling: &Spelling, virtual_env: Option<&str>) -> Vec<String> {
+    match spelling {
+        Spelling::PaddleModule { interpreter } | Spelling::FleetModule { interpreter } => {
+            vec![interpreter.to_string_lossy().into_owned()]
+        }
+        Spelling::Launch | Spelling::Fleetrun => virtual_env
+            .filter(|directory| !directory.is_empty())
+            .map(|directory| format!("{directory}/bin/python"))
+            .into_iter()
+            .chain(["python3".to_owned(), "python".to_owned()])
+            .collect(),
+    }
+}
+
+/// The program to execute and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    pub program: PathBuf,
+    pub argv: Command,
+}
+
+/// Decides. `.py` and other plain files go to the interpreter; executables run themselves.
+pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic> {
+    let script = &spec.script;
+    let shown = script.to_string_lossy();
+    let extension = Path::new(script).extension().and_then(OsStr::to_str).unwrap_or("");
+    match files.script {
+        ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(&shown, script)),
+        ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
+            let program = files.script_on_path.clone().expect("checked by the guard");
+            Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
+        }
+        ScriptFile::Missing => Err(missing(&shown, script)),
+        ScriptFile::Directory => {
+            Err(Diagnostic::error(Code::L0012, format!("`{shown}` is a directory, not a training script"))
+                .hint("name the script inside it, as in `umiak launch train.py`"))
+        }
+        ScriptFile::File { readable: false, .. } if extension == "py" => {
+            Err(Diagnostic::error(Code::L0012, format!("`{shown}` cannot be read"))
+                .hint("check the file's permissions"))
+        }
+        ScriptFile::File { executable: true, .. } if extension != "py" && extension != "pyxes" => {
+            // A file in the current directory needs its path spelt out for exec; `argv[0]` stays as written.
+            let program = PathBuf::from(script);
+            let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
+            Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
+        }
+        ScriptFile::File { .. } => {
+            let (name, program) = interpreter(files)?;
+            let mut argv: Command = vec![name.into()];
+            if extension != "pyxes" {
+                argv.push("-u".into());
+            }
+            if spec.with_coverage && extension == "py" {
+                argv.extend(["-m", "coverage", "run", "--branch", "-p"].map(OsString::from));
+            }
+            argv.push(script.clone());
+            Ok(Resolved { program, argv: with_args(argv, spec) })
+        }
+    }
+}
+
+fn with_args(mut argv: Command, spec: &LaunchSpec) -> Command {
+    argv.extend(spec.script_args.iter().cloned());
+    argv
+}
+
+fn interpreter(files: &Files) -> Result<(String, PathBuf), Diagnostic> {
+    files.interpreters.iter().find_map(|(name, path)| Some((name.clone(), path.clone()?))).ok_or_else(|| {
+        let tried = files.interpreters.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        Diagnostic::error(Code::L0013, "no Python interpreter was found")
+            .row("tried", tried)
+            .hint("install Python, activate a virtual environment, or name one: `umiak /path/to/python -m paddle.distributed.launch …`")
+    })
+}
+
+fn missing(shown: &str, script: &OsStr) -> Diagnostic {
+    let bare = Path::new(script).components().count() == 1;
+    let looked = if bare { "the current directory and PATH" } else { "that path" };
+    let mut diagnostic =
+        Diagnostic::error(Code::L0011, format!("the training script `{shown}` was not found")).row("looked in", looked);
+    // `--gpus 0 1 train.py` makes `1` the script: say what happened.
+    if shown.chars().all(|c| c.is_ascii_digit() || c == ',' || c == ' ') && !shown.is_empty() {
+        diagnostic = diagnostic
+            .hint("lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script");
+    }
+    diagnostic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::launch::tests::spec;
+
+    fn files(script: ScriptFile, on_path: Option<&str>, python: Option<&str>) -> Files {
+        Files {
+            script,
+            script_on_path: on_path.map(PathBuf::from),
+            interpreters: vec![("python3".into(), python.map(PathBuf::from)), ("python".into(), None)],
+        }
+    }
+
+    fn words(resolved: &Resolved) -> (String, String) {
+        let argv = resolved.argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        (resolved.program.display().to_string(), argv)
+    }
+
+    #[test]
+    fn which_program() {
+        let plain = ScriptFile::File { executable: false, readable: true };
+        let executable = ScriptFile::File { executable: true, readable: true };
+        let py = Some("/usr/bin/python3");
+        for (script, files, expected) in [
+            ("train.py", files(plain, None, py), Ok(("/usr/bin/python3", "python3 -u train.py --lr 0.1"))),
+            ("train.py", files(executable, None, py), Ok(("/usr/bin/python3", "python3 -u train.py --lr 0.1"))),
+            ("train.pyxes", files(plain, None, py), Ok(("/usr/bin/python3", "python3 train.pyxes --lr 0.1"))),
+            (
+                "hostname",
+                files(ScriptFile::Missing, Some("/bin/hostname"), py),
+                Ok(("/bin/hostname", "hostname --lr 0.1")),
+            ),
+            ("run", files(executable, None, None), Ok(("./run", "run --lr 0.1"))),
+            ("./run", files(executable, None, None), Ok(("./run", "./run --lr 0.1"))),
+            ("train_script", files(plain, None, py), Ok(("/usr/bin/python3", "python3 -u train_script --lr 0.1"))),
+            ("train.py", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
+            ("nothing", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
+            ("src", files(ScriptFile::Directory, None, py), Err(Code::L0012)),
+            ("train.py", files(plain, None, None), Err(Code::L0013)),
+            ("train.py", files(ScriptFile::File { executable: false, readable: false }, None, py), Err(Code::L0012)),
+        ] {
+            let mut spec = spec();
+            spec.script = script.into();
+            spec.script_args = vec!["--lr".into(), "0.1".into()];
+            let seen = resolve(&spec, &files);
+            let seen = seen.as_ref().map(words).map_err(|diagnostic| diagnostic.code);
+            let expected = expected.map(|(program, argv): (&str, &str)| (program.to_owned(), argv.to_owned()));
+            assert_eq!(seen, expected, "{script}");
+        }
+    }
+
+    #[test]
+    fn interpreters_in_order() {
+        assert_eq!(interpreter_names(&Spelling::Launch, Some("/venv")), ["/venv/bin/python", "python3", "python"]);
+        assert_eq!(interpreter_names(&Spelling::Launch, None), ["python3", "python"]);
+        let module = Spelling::PaddleModule { interpreter: "python3.11".into() };
+        assert_eq!(interpreter_names(&module, Some("/venv")), ["python3.11"]);
+    }
+}

@@ -1,0 +1,353 @@
+//! Which devices there are, which were asked for, and how processes share them.
+
+use crate::diag::{Code, Diagnostic};
+use crate::formats::launch::{Backend, DeviceRequest, Generation, LaunchSpec};
+use crate::model::{Device, DeviceKind};
+
+use super::Inventory;
+
+/// Devices and processes of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// `None` on CPU.
+    pub kind: Option<DeviceKind>,
+    /// What to export so that positions count: `CUDA_VISIBLE_DEVICES=2,3`.
+    pub visible: Option<String>,
+    /// Devices of each process, by local rank; empty lists where none are assigned.
+    pub processes: Vec<Vec<Device>>,
+    pub notices: Vec<Diagnostic>,
+}
+
+/// The devices of this node as the user may name them.
+struct Visible {
+    kind: DeviceKind,
+    labels: Vec<String>,
+    /// The variable that limits them, where one is set.
+    limited_by: Option<(String, String)>,
+}
+
+/// Assigns devices to processes.
+pub fn assign(spec: &LaunchSpec, inventory: &Inventory) -> Result<Assignment, Diagnostic> {
+    let mut notices = Vec::new();
+    let selected = if spec.backend == Backend::Gloo { None } else { select(spec, inventory, &mut notices)? };
+    check_backend(spec.backend, selected.as_ref().map(|(visible, _)| visible.kind))?;
+    let Some((visible, chosen)) = selected else {
+        // On CPU the length of the list is the number of processes, as on the machine the list was written for.
+        let listed = spec.devices.as_ref().map(|request| request.ids.len() as u32);
+        let count = spec.nproc_per_node.or(listed).unwrap_or(1).max(1);
+        return Ok(Assignment { kind: None, visible: None, processes: vec![Vec::new(); count as usize], notices });
+    };
+    let narrowed = spec.devices.is_some();
+    let devices: Vec<Device> = chosen
+        .iter()
+        .enumerate()
+        .map(|(position, label)| Device { label: label.clone(), position: position as u32 })
+        .collect();
+    let processes = spread(spec, &visible, &devices, &mut notices)?;
+    Ok(Assignment { kind: Some(visible.kind), visible: narrowed.then(|| chosen.join(",")), processes, notices })
+}
+
+/// The devices to use and their kind; `None` on CPU.
+fn select(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    notices: &mut Vec<Diagnostic>,
+) -> Result<Option<(Visible, Vec<String>)>, Diagnostic> {
+    let wanted = spec.devices.as_ref();
+    let visible = visible(wanted, inventory);
+    match (wanted, visible) {
+        (None, None) => Ok(None),
+        (None, Some(visible)) => {
+            let labels = visible.labels.clone();
+            Ok(Some((visible, labels)))
+        }
+        (Some(request), None) => {
+            notices.push(
+                Diagnostic::notice(
+                    Code::L0020,
+                    format!("`{}` names devices, but this machine has none: a rehearsal on CPU", request.source),
+                )
+                .row("processes", spec.nproc_per_node.unwrap_or(request.ids.len() as u32).to_string()),
+            );
+            Ok(None)
+        }
+        (Some(request), Some(visible)) => {
+            let chosen = choose(request, &visible, inventory)?;
+            Ok(Some((visible, chosen)))
+        }
+    }
+}
+
+fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Visible> {
+    let kinds = match request.and_then(|request| request.kind) {
+        Some(kind) => vec![kind],
+        // `--devices` and an omitted list follow the machine, in the order in which Paddle looks.
+        None => vec![DeviceKind::Xpu, DeviceKind::Npu, DeviceKind::Gpu],
+    };
+    kinds.into_iter().find_map(|kind| {
+        let variable = kind.visible_variable();
+        let limited_by = inventory
+            .env
+            .get(variable)
+            .filter(|value| *value != "all")
+            .map(|value| (variable.to_owned(), value.clone()));
+        let labels: Vec<String> = match (&limited_by, kind) {
+            (Some((_, value)), _) => {
+                value.split(',').map(|label| label.trim().to_owned()).filter(|label| !label.is_empty()).collect()
+            }
+            (None, DeviceKind::Gpu) => inventory.gpus.iter().map(|gpu| gpu.index.to_string()).collect(),
+            // There is no driver file to read for these: the list is taken as given.
+            (None, DeviceKind::Xpu | DeviceKind::Npu) => request
+                .filter(|request| request.kind == Some(kind))
+                .map(|request| request.ids.clone())
+                .unwrap_or_default(),
+        };
+        (!labels.is_empty()).then_some(Visible { kind, labels, limited_by })
+    })
+}
+
+fn choose(request: &DeviceRequest, visible: &Visible, inventory: &Inventory) -> Result<Vec<String>, Diagnostic> {
+    let is_there = |id: &String| {
+        visible.labels.contains(id)
+            || visible.limited_by.is_none() && inventory.gpus.iter().any(|gpu| !gpu.uuid.is_empty() && gpu.uuid == *id)
+    };
+    let missing: Vec<&str> = request.ids.iter().filter(|id| !is_there(id)).map(String::as_str).collect();
+    if missing.is_empty() {
+        return Ok(request.ids.clone());
+    }
+    let word = visible.kind.word();
+    let what = format!("{word} {}", missing.join(", "));
+    let mut diagnostic = match &visible.limited_by {
+        Some((variable, value)) => {
+            Diagnostic::error(Code::L0005, format!("`{}` names {what}, which `{variable}` hides", request.source))
+                .row(variable.clone(), value.clone())
+        }
+        None => Diagnostic::error(
+            Code::L0005,
+            format!("`{}` names {what}, which this machine does not have", request.source),
+        ),
+    };
+    diagnostic = diagnostic.row("there are", there_are(visible, inventory));
+    Err(diagnostic
+        .hint(format!("numbers are physical ones; omit `{}` to use every {word} that is there", request.source)))
+}
+
+/// One line for each device: number and name.
+fn there_are(visible: &Visible, inventory: &Inventory) -> String {
+    visible
+        .labels
+        .iter()
+        .map(|label| {
+            let named = inventory.gpus.iter().find(|gpu| gpu.index.to_string() == *label && !gpu.name.is_empty());
+            match named {
+                Some(gpu) if visible.kind == DeviceKind::Gpu => {
+                    format!("{} {label} ({})", visible.kind.word(), gpu.name)
+                }
+                _ => format!("{} {label}", visible.kind.word()),
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn check_backend(backend: Backend, kind: Option<DeviceKind>) -> Result<(), Diagnostic> {
+    let (needed, fits) = match backend {
+        Backend::Nccl => ("GPUs", kind == Some(DeviceKind::Gpu)),
+        Backend::Bkcl => ("XPUs", kind == Some(DeviceKind::Xpu)),
+        Backend::Hccl => ("NPUs", kind == Some(DeviceKind::Npu)),
+        Backend::Auto | Backend::Gloo | Backend::Cncl | Backend::Xccl | Backend::Heter => return Ok(()),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(Diagnostic::error(
+        Code::L0007,
+        format!("`--backend {}` needs {needed}, and there are none here", backend.as_str()),
+    )
+    .hint("use `--backend gloo` to run on CPU, or leave `--backend` out"))
+}
+
+/// Spreads devices over processes by the rule of the generation.
+fn spread(
+    spec: &LaunchSpec,
+    visible: &Visible,
+    devices: &[Device],
+    notices: &mut Vec<Diagnostic>,
+) -> Result<Vec<Vec<Device>>, Diagnostic> {
+    let count = devices.len();
+    let wanted = spec.nproc_per_node.map_or(count, |wanted| wanted as usize).max(1);
+    let word = visible.kind.word();
+    let mut labels: Vec<&str> = devices.iter().map(|device| device.label.as_str()).collect();
+    labels.sort_unstable();
+    if labels.windows(2).any(|pair| pair[0] == pair[1]) && !spec.own.share_devices {
+        return Err(Diagnostic::error(Code::L0006, format!("a {word} is named twice"))
+            .row("listed", devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","))
+            .hint("name each device once, or let processes share one with `--share-devices`"));
+    }
+    if wanted > count {
+        if spec.own.share_devices {
+            return Ok((0..wanted).map(|process| vec![devices[process % count].clone()]).collect());
+        }
+        let Some(request) = &spec.devices else {
+            notices.push(
+                Diagnostic::notice(
+                    Code::L0021,
+                    format!(
+                        "{wanted} processes and {count} {word}{}: started without assigning devices",
+                        plural(count)
+                    ),
+                )
+                .hint("`--share-devices` lets several processes use one device"),
+            );
+            return Ok(vec![Vec::new(); wanted]);
+        };
+        return Err(Diagnostic::error(
+            Code::L0006,
+            format!("{wanted} processes cannot share {count} {word}{}", plural(count)),
+        )
+        .row("--nproc_per_node", wanted.to_string())
+        .row(request.source.clone(), request.ids.join(","))
+        .hint("name more devices, start fewer processes, or share them with `--share-devices`"));
+    }
+    if wanted == 1 {
+        return Ok(vec![devices.to_vec()]);
+    }
+    match spec.generation {
+        Generation::Current => Ok(devices[..wanted].iter().map(|device| vec![device.clone()]).collect()),
+        Generation::Legacy if count % wanted == 0 => {
+            Ok(devices.chunks(count / wanted).map(<[Device]>::to_vec).collect())
+        }
+        Generation::Legacy => Err(Diagnostic::error(
+            Code::L0006,
+            format!("{count} {word}{} cannot be split evenly over {wanted} processes", plural(count)),
+        )
+        .row("--nproc_per_node", wanted.to_string())
+        .row(format!("{word}s"), devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","))
+        .hint("choose a number of processes that divides the number of devices")),
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Gpu;
+    use crate::plan::launch::tests::spec;
+
+    fn inventory(gpus: u32, env: &[(&str, &str)]) -> Inventory {
+        Inventory {
+            gpus: (0..gpus)
+                .map(|index| Gpu { index, name: "NVIDIA H200".into(), uuid: format!("GPU-{index}") })
+                .collect(),
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            ..Inventory::default()
+        }
+    }
+
+    fn request(flag: &str, kind: Option<DeviceKind>, ids: &str) -> Option<DeviceRequest> {
+        Some(DeviceRequest { source: flag.into(), kind, ids: ids.split(',').map(str::to_owned).collect() })
+    }
+
+    /// `visible; label@position+label@position, …` or the code.
+    fn seen(result: &Result<Assignment, Diagnostic>) -> String {
+        match result {
+            Err(diagnostic) => diagnostic.code.to_string(),
+            Ok(assignment) => {
+                let processes: Vec<String> = assignment
+                    .processes
+                    .iter()
+                    .map(|devices| {
+                        let devices: Vec<String> =
+                            devices.iter().map(|device| format!("{}@{}", device.label, device.position)).collect();
+                        if devices.is_empty() { "-".to_owned() } else { devices.join("+") }
+                    })
+                    .collect();
+                let notices: String = assignment.notices.iter().map(|notice| format!(" {}", notice.code)).collect();
+                format!("{}; {}{notices}", assignment.visible.as_deref().unwrap_or("*"), processes.join(" "))
+            }
+        }
+    }
+
+    #[test]
+    fn table() {
+        use Generation::{Current, Legacy};
+        let gpu = Some(DeviceKind::Gpu);
+        type Case<'a> = (u32, &'a [(&'a str, &'a str)], Generation, Option<DeviceRequest>, Option<u32>, bool, &'a str);
+        let cases: &[Case<'_>] = &[
+            (0, &[], Current, None, None, false, "*; -"),
+            (0, &[], Current, None, Some(3), false, "*; - - -"),
+            (4, &[], Current, None, None, false, "*; 0@0 1@1 2@2 3@3"),
+            (8, &[], Current, request("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
+            (8, &[], Legacy, request("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
+            (
+                8,
+                &[("CUDA_VISIBLE_DEVICES", "4,5,6,7")],
+                Current,
+                request("--devices", None, "5,7"),
+                None,
+                false,
+                "5,7; 5@0 7@1",
+            ),
+            (8, &[("CUDA_VISIBLE_DEVICES", "4,5")], Current, None, None, false, "*; 4@0 5@1"),
+            (8, &[("CUDA_VISIBLE_DEVICES", "4,5")], Current, request("--gpus", gpu, "3"), None, false, "L0005"),
+            (8, &[("CUDA_VISIBLE_DEVICES", "")], Current, None, None, false, "*; -"),
+            (8, &[("CUDA_VISIBLE_DEVICES", "all")], Current, request("--gpus", gpu, "7"), None, false, "7; 7@0"),
+            (1, &[], Current, request("--gpus", gpu, "3"), None, false, "L0005"),
+            (2, &[], Current, request("--gpus", gpu, "GPU-1"), None, false, "GPU-1; GPU-1@0"),
+            (
+                2,
+                &[("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")],
+                Current,
+                request("--gpus", gpu, "MIG-b"),
+                None,
+                false,
+                "MIG-b; MIG-b@0",
+            ),
+            (0, &[], Current, request("--gpus", gpu, "0,1,2"), None, false, "*; - - - L0020"),
+            (0, &[], Current, request("--gpus", gpu, "0,1,2"), Some(2), false, "*; - - L0020"),
+            (4, &[], Current, None, Some(1), false, "*; 0@0+1@1+2@2+3@3"),
+            (4, &[], Current, None, Some(2), false, "*; 0@0 1@1"),
+            (4, &[], Legacy, None, Some(2), false, "*; 0@0+1@1 2@2+3@3"),
+            (4, &[], Legacy, None, Some(3), false, "L0006"),
+            (2, &[], Current, None, Some(4), false, "*; - - - - L0021"),
+            (2, &[], Current, request("--gpus", gpu, "0,1"), Some(4), false, "L0006"),
+            (2, &[], Current, request("--gpus", gpu, "0,1"), Some(4), true, "0,1; 0@0 1@1 0@0 1@1"),
+            (2, &[], Current, request("--gpus", gpu, "0,0"), None, false, "L0006"),
+            (0, &[], Current, request("--xpus", Some(DeviceKind::Xpu), "0,1"), None, false, "0,1; 0@0 1@1"),
+            (0, &[("XPU_VISIBLE_DEVICES", "2,3")], Current, None, None, false, "*; 2@0 3@1"),
+        ];
+        for (gpus, env, generation, devices, nproc, share, expected) in cases {
+            let mut spec = spec();
+            spec.generation = *generation;
+            spec.devices.clone_from(devices);
+            spec.nproc_per_node = *nproc;
+            spec.own.share_devices = *share;
+            assert_eq!(seen(&assign(&spec, &inventory(*gpus, env))), *expected, "{gpus} {env:?} {devices:?} {nproc:?}");
+        }
+    }
+
+    #[test]
+    fn backends_need_their_devices() {
+        let mut spec = spec();
+        spec.backend = Backend::Nccl;
+        assert_eq!(seen(&assign(&spec, &inventory(0, &[]))), "L0007");
+        assert_eq!(seen(&assign(&spec, &inventory(1, &[]))), "*; 0@0");
+        spec.backend = Backend::Gloo;
+        spec.devices = request("--gpus", Some(DeviceKind::Gpu), "0,1");
+        assert_eq!(seen(&assign(&spec, &inventory(2, &[]))), "*; - -");
+    }
+
+    #[test]
+    fn what_is_there_is_listed_by_name() {
+        let mut spec = spec();
+        spec.devices = request("--gpus", Some(DeviceKind::Gpu), "0,3");
+        let diagnostic = assign(&spec, &inventory(2, &[])).unwrap_err();
+        assert_eq!(
+            diagnostic.to_plain(),
+            "error[L0005]: `--gpus` names gpu 3, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n"
+        );
+    }
+}

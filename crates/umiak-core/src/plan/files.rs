@@ -1,0 +1,96 @@
+//! The files of the log directory that we write ourselves, as Paddle's launchers do.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::contract::{Topology, Variable};
+use crate::formats::launch::LaunchSpec;
+
+use super::{Inventory, Plan, ReplicaPlan, mask};
+
+/// A file to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePlan {
+    pub path: PathBuf,
+    pub content: String,
+    pub append: bool,
+    /// Mode 0600.
+    pub private: bool,
+}
+
+/// Everything that is written before the first rank starts.
+pub fn all(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<FilePlan> {
+    let mut files = vec![FilePlan {
+        path: plan.log_dir.join("endpoints.log"),
+        content: endpoints_log(&plan.topology),
+        append: false,
+        private: false,
+    }];
+    for replica in &plan.replicas {
+        let environment = environment(inventory, plan, replica);
+        files.push(FilePlan {
+            path: plan.log_dir.join(format!("envlog.{}", replica.rank.0)),
+            content: env_log(&environment),
+            append: !spec.log_overwrite,
+            private: false,
+        });
+        files.push(FilePlan {
+            path: plan.log_dir.join(format!("backup_env.{}.json", replica.rank.0)),
+            content: backup_env(plan, replica),
+            append: false,
+            private: true,
+        });
+    }
+    files
+}
+
+/// The bytes that Paddle's legacy launcher writes: a space after the colon, no line feed at the end.
+fn endpoints_log(topology: &Topology) -> String {
+    let endpoints: Vec<String> = topology.members.iter().map(|member| member.endpoint.to_string()).collect();
+    format!("PADDLE_TRAINER_ENDPOINTS: \n{}", endpoints.join("\n"))
+}
+
+/// What a rank's environment will be.
+pub fn environment(inventory: &Inventory, plan: &Plan, replica: &ReplicaPlan) -> BTreeMap<String, String> {
+    let mut environment = inventory.env.clone();
+    for name in &plan.unset {
+        environment.remove(name);
+    }
+    environment.extend(plan.common.iter().cloned());
+    environment.extend(replica.env.iter().cloned());
+    environment
+}
+
+fn env_log(environment: &BTreeMap<String, String>) -> String {
+    let mut text = String::new();
+    for (name, value) in environment.iter().filter(|(name, _)| *name != "PADDLE_BACKUP_ENV_PATH") {
+        let _ = writeln!(text, "{name}={}", mask::masked(name, value));
+    }
+    text
+}
+
+/// The launcher's own variables only, so that the framework finds lists that were too long for the environment.
+fn backup_env(plan: &Plan, replica: &ReplicaPlan) -> String {
+    let mut variables: BTreeMap<&str, String> = BTreeMap::new();
+    let own = plan.common.iter().chain(&replica.env).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
+    for (name, value) in own.filter(|(name, _)| !mask::is_secret(name)) {
+        variables.insert(name, mask::masked(name, value));
+    }
+    // Left out of the environment when too long, but this file is where it is then looked for.
+    variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list());
+    let object: Map<String, Value> =
+        variables.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect();
+    let mut bytes = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    serde::Serialize::serialize(&object, &mut serializer).expect("strings serialize");
+    String::from_utf8(bytes).expect("JSON is UTF-8")
+}
+
+/// Variables as `NAME=value`, masked, for plans shown to people.
+pub fn shown(variables: &[Variable]) -> Vec<String> {
+    variables.iter().map(|(name, value)| format!("{name}={}", mask::masked(name, value))).collect()
+}

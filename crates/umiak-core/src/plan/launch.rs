@@ -1,0 +1,467 @@
+//! A launch command line plus this host's inventory, to the plan of one node.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use crate::contract::{Member, Node, Topology, Variable, paddle, torch};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest};
+use crate::model::{
+    Completion, Contract, Device, DeviceKind, Endpoint, Job, NodeIndex, Policy, Port, Rank, Restart, Role, RoleName,
+    Slot, StopPolicy,
+};
+
+use super::command::Resolved;
+use super::devices::{self, Assignment};
+use super::files::{self, FilePlan};
+use super::{Address, Inventory};
+
+/// What is known before ports are: how many processes, on which address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    pub assignment: Assignment,
+    pub address: IpAddr,
+    /// Ports for the ranks' endpoints.
+    pub endpoints: u16,
+    /// Ports for the frameworks' stores.
+    pub stores: u16,
+}
+
+/// Ports that were leased for a [`Layout`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    pub endpoints: Vec<Port>,
+    pub stores: Vec<Port>,
+}
+
+/// What is particular to this run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Six letters, as Paddle names its pods.
+    pub pod_name: String,
+    /// A directory of ours that is removed at the end.
+    pub scratch: PathBuf,
+    /// Absolute.
+    pub log_dir: PathBuf,
+    pub command: Resolved,
+    pub attempt: u32,
+}
+
+/// What will be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub job: Job,
+    pub topology: Topology,
+    pub log_dir: PathBuf,
+    pub pod_name: String,
+    /// By rank.
+    pub replicas: Vec<ReplicaPlan>,
+    /// Taken out of every rank's environment.
+    pub unset: Vec<String>,
+    /// Put into every rank's environment.
+    pub common: Vec<Variable>,
+    /// Written before the first rank starts.
+    pub files: Vec<FilePlan>,
+    pub notices: Vec<Diagnostic>,
+}
+
+/// One rank of the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaPlan {
+    pub slot: Slot,
+    pub rank: Rank,
+    pub node: IpAddr,
+    pub endpoint: Endpoint,
+    pub devices: Vec<Device>,
+    pub program: PathBuf,
+    pub argv: Vec<OsString>,
+    pub env: Vec<Variable>,
+    pub log: PathBuf,
+    /// Where torch may leave its error.
+    pub error_file: PathBuf,
+    pub inherit_stdin: bool,
+}
+
+/// How many processes and ports, and on which address.
+pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagnostic> {
+    let assignment = devices::assign(spec, inventory)?;
+    let address = address(spec, &inventory.addresses)?;
+    let processes = assignment.processes.len();
+    let endpoints = u16::try_from(processes).ok().filter(|count| *count <= 20_000).ok_or_else(|| {
+        Diagnostic::error(Code::L0010, format!("{processes} processes on one node need more ports than there are"))
+            .hint("start fewer processes with `--nproc_per_node`")
+    })?;
+    Ok(Layout { assignment, address, endpoints, stores: 2 })
+}
+
+/// The one address of this node: `--ips`, `--host`, else loopback.
+fn address(spec: &LaunchSpec, own: &[Address]) -> Result<IpAddr, Diagnostic> {
+    let Some(listed) = spec.ip else { return Ok(spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))) };
+    let is_own = listed.is_loopback() || own.iter().any(|address| address.ip == listed);
+    if is_own || spec.host == Some(listed) {
+        return Ok(listed);
+    }
+    let addresses = own
+        .iter()
+        .filter(|address| !address.ip.is_loopback())
+        .map(|address| format!("{} ({})", address.ip, address.interface))
+        .collect::<Vec<_>>()
+        .join("\n");
+    Err(Diagnostic::error(Code::L0004, "this host is not in `--ips`")
+        .row("listed", listed.to_string())
+        .row("this host", if addresses.is_empty() { "127.0.0.1 only".to_owned() } else { addresses })
+        .hint(format!("run on a listed node, or say which one this is with `--host {listed}`")))
+}
+
+/// The plan, now that ports are known.
+pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: Run) -> Plan {
+    let Layout { assignment, address, .. } = layout;
+    let topology = topology(spec, &assignment, address, ports);
+    let contract = ContractOptions { spec, inventory, run: &run, topology: &topology };
+    let sole = topology.members.len() == 1;
+    let replicas: Vec<ReplicaPlan> = topology
+        .members
+        .iter()
+        .map(|member| ReplicaPlan {
+            slot: Slot { role: 0, index: member.rank.0 },
+            rank: member.rank,
+            node: address,
+            endpoint: member.endpoint,
+            devices: member.devices.clone(),
+            program: run.command.program.clone(),
+            argv: run.command.argv.clone(),
+            env: contract.variables(member),
+            log: run.log_dir.join(format!("workerlog.{}", log_number(spec, member))),
+            error_file: contract.error_file(member),
+            inherit_stdin: sole,
+        })
+        .collect();
+    let mut unset = vec!["http_proxy".to_owned(), "https_proxy".to_owned()];
+    if replicas.first().is_some_and(|first| !first.env.iter().any(|(name, _)| name == "PADDLE_TRAINER_ENDPOINTS")) {
+        unset.push("PADDLE_TRAINER_ENDPOINTS".to_owned());
+    }
+    let common = common(spec, inventory, &assignment);
+    let mut notices = spec.notices.clone();
+    notices.extend(assignment.notices.clone());
+    let mut plan = Plan {
+        job: job(spec, topology.members.len() as u32),
+        topology,
+        log_dir: run.log_dir.clone(),
+        pod_name: run.pod_name.clone(),
+        replicas,
+        unset,
+        common,
+        files: Vec::new(),
+        notices,
+    };
+    plan.files = files::all(spec, inventory, &plan);
+    plan
+}
+
+fn log_number(spec: &LaunchSpec, member: &Member) -> u32 {
+    match spec.own.log_names {
+        LogNames::Global => member.rank.0,
+        LogNames::Local => member.local_rank,
+    }
+}
+
+fn job(spec: &LaunchSpec, replicas: u32) -> Job {
+    Job {
+        name: spec.job_id.clone(),
+        contracts: vec![Contract::Paddle, Contract::Torch],
+        roles: vec![Role {
+            name: RoleName::new("trainer").expect("a constant name is valid"),
+            replicas,
+            completion: Completion::default(),
+        }],
+        policy: Policy {
+            restart: Restart::default(),
+            stop: StopPolicy { grace: spec.own.grace, ..StopPolicy::default() },
+            ..Policy::default()
+        },
+    }
+}
+
+fn topology(spec: &LaunchSpec, assignment: &Assignment, address: IpAddr, ports: &Ports) -> Topology {
+    let endpoint = |port: Port| Endpoint { address, port };
+    let members: Vec<Member> = assignment
+        .processes
+        .iter()
+        .zip(&ports.endpoints)
+        .enumerate()
+        .map(|(local, (devices, port))| Member {
+            rank: Rank(local as u32),
+            node: NodeIndex(0),
+            local_rank: local as u32,
+            endpoint: endpoint(*port),
+            devices: devices.clone(),
+        })
+        .collect();
+    // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
+    let static_list = spec.generation == Generation::Current && spec.ip.is_some();
+    Topology {
+        job_id: spec.job_id.clone(),
+        nodes: vec![Node { address, size: members.len() as u32 }],
+        paddle_store: if static_list { members[0].endpoint } else { endpoint(ports.stores[0]) },
+        torch_store: endpoint(ports.stores[1]),
+        members,
+        device_kind: assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty())),
+    }
+}
+
+/// Variables that are the same for all ranks.
+fn common(spec: &LaunchSpec, inventory: &Inventory, assignment: &Assignment) -> Vec<Variable> {
+    let mut common = Vec::new();
+    let mut set = |name: &str, value: String| common.push((name.to_owned(), value));
+    let is_set = |name: &str| inventory.env.contains_key(name);
+    for name in ["http_proxy", "https_proxy"] {
+        if let Some(value) = inventory.env.get(name) {
+            set(&format!("{name}_original"), value.clone());
+        }
+    }
+    if !is_set("OMP_NUM_THREADS") {
+        let share = match spec.own.compat {
+            Compat::Paddle => 1,
+            Compat::None => (inventory.cpus / assignment.processes.len()).max(1),
+        };
+        set("OMP_NUM_THREADS", share.to_string());
+    }
+    // A side effect of Paddle's launcher being a program that imports the framework; scripts may look at it.
+    if !is_set("CUSTOM_DEVICE_ROOT") {
+        set("CUSTOM_DEVICE_ROOT", String::new());
+    }
+    if let (Some(kind), Some(visible)) = (assignment.kind, &assignment.visible) {
+        set(kind.visible_variable(), visible.clone());
+    }
+    // Our numbers are by PCI address; without this CUDA would count by speed.
+    if assignment.kind == Some(DeviceKind::Gpu) && !is_set("CUDA_DEVICE_ORDER") {
+        set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
+    }
+    common
+}
+
+struct ContractOptions<'a> {
+    spec: &'a LaunchSpec,
+    inventory: &'a Inventory,
+    run: &'a Run,
+    topology: &'a Topology,
+}
+
+impl ContractOptions<'_> {
+    fn variables(&self, member: &Member) -> Vec<Variable> {
+        let mut variables = paddle::variables(self.topology, member, &self.paddle(member));
+        variables.extend(torch::variables(self.topology, member, &self.torch(member)));
+        variables
+    }
+
+    fn paddle(&self, member: &Member) -> paddle::Options {
+        paddle_options(self.spec, self.inventory, self.topology, self.run, member)
+    }
+
+    fn error_file(&self, member: &Member) -> PathBuf {
+        self.run
+            .scratch
+            .join(format!("attempt_{}", self.run.attempt))
+            .join(member.rank.0.to_string())
+            .join("error.json")
+    }
+
+    fn torch(&self, member: &Member) -> torch::Options {
+        torch::Options {
+            attempt: self.run.attempt,
+            max_restarts: 0,
+            error_file: self.error_file(member).to_string_lossy().into_owned(),
+            async_error_handling_is_set: self.inventory.env.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        }
+    }
+}
+
+fn paddle_options(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    topology: &Topology,
+    run: &Run,
+    member: &Member,
+) -> paddle::Options {
+    let backend = match (spec.backend, topology.device_kind) {
+        (Backend::Auto, None) => "gloo",
+        (Backend::Auto, Some(DeviceKind::Gpu)) => "nccl",
+        (Backend::Auto, Some(DeviceKind::Xpu)) => "bkcl",
+        (Backend::Auto, Some(DeviceKind::Npu)) => "hccl",
+        (explicit, _) => explicit.as_str(),
+    };
+    let backup = run.log_dir.join(format!("backup_env.{}.json", member.rank.0));
+    paddle::Options {
+        generation: spec.generation,
+        backend: backend.to_owned(),
+        pod_name: run.pod_name.clone(),
+        log_dir: run.log_dir.to_string_lossy().into_owned(),
+        gloo_dir: run.scratch.join("gloo").to_string_lossy().into_owned(),
+        backup_env_path: backup.to_string_lossy().into_owned(),
+        auto_cluster: spec.auto_cluster,
+        auto_parallel_config: spec.auto_parallel_config.clone(),
+        cluster_topo_path: spec.cluster_topo_path.clone(),
+        rank_mapping_path: spec.rank_mapping_path.clone(),
+        env_limit: spec.env_limit,
+        with_gloo: inventory.env.get("PADDLE_WITH_GLOO").cloned(),
+    }
+}
+
+/// The error for ports that could not be had.
+pub fn too_few_ports(
+    request: &PortRequest,
+    wanted: u16,
+    found: u16,
+    (low, high): (u16, u16),
+    taken: &[(u16, bool)],
+) -> Diagnostic {
+    match request {
+        PortRequest::Fixed { start, source } => {
+            let list = taken
+                .iter()
+                .map(|(port, ours)| if *ours { format!("{port} (another umiak job)") } else { port.to_string() })
+                .collect::<Vec<_>>()
+                .join(", ");
+            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
+                .row("asked for", format!("{start}-{}", u32::from(*start) + u32::from(wanted) - 1))
+                .row("taken", if list.is_empty() { "beyond 65535".to_owned() } else { list })
+                .hint(format!("end what uses them, choose another start, or leave `{source}` out to get free ones"))
+        }
+        PortRequest::Range { source, .. } => {
+            Diagnostic::error(Code::L0010, format!("too few free ports in the range that `{source}` gives"))
+                .row("needed", wanted.to_string())
+                .row("free", format!("{found} between {low} and {high}"))
+                .hint(format!("widen `{source}`, or leave it out"))
+        }
+        PortRequest::Free => Diagnostic::error(Code::L0010, "too few free ports on this host")
+            .row("needed", wanted.to_string())
+            .row("free", format!("{found} between {low} and {high}"))
+            .hint("end what uses them, or start fewer processes"),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::formats::launch::{OwnFlags, Spelling};
+    use crate::model::JobId;
+
+    pub(in crate::plan) fn spec() -> LaunchSpec {
+        LaunchSpec {
+            spelling: Spelling::Launch,
+            generation: Generation::Current,
+            job_id: JobId::new("default").unwrap(),
+            script: "train.py".into(),
+            script_args: vec![],
+            log_dir: "log".into(),
+            log_level: "INFO".into(),
+            log_overwrite: false,
+            devices: None,
+            nproc_per_node: None,
+            host: None,
+            ip: None,
+            backend: Backend::Auto,
+            ports: PortRequest::Free,
+            max_restart: None,
+            enable_gpu_log: false,
+            auto_cluster: false,
+            auto_parallel_config: None,
+            cluster_topo_path: None,
+            rank_mapping_path: None,
+            with_coverage: false,
+            env_limit: 48_000,
+            paddle_lines: vec![],
+            configuration: vec![],
+            notices: vec![],
+            own: OwnFlags::default(),
+        }
+    }
+
+    fn run() -> Run {
+        Run {
+            pod_name: "abcdef".into(),
+            scratch: "/tmp/umiak-x".into(),
+            log_dir: "/w/log".into(),
+            command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into()] },
+            attempt: 0,
+        }
+    }
+
+    fn plan(spec: &LaunchSpec, inventory: &Inventory) -> Plan {
+        let layout = layout(spec, inventory).unwrap();
+        let port = |port: u16| Port::new(port).unwrap();
+        let ports = Ports {
+            endpoints: (0..layout.endpoints).map(|i| port(6170 + i)).collect(),
+            stores: vec![port(7001), port(7002)],
+        };
+        finish(spec, inventory, layout, &ports, run())
+    }
+
+    fn get<'a>(variables: &'a [Variable], name: &str) -> Option<&'a str> {
+        variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn four_ranks_on_cpu() {
+        let spec = LaunchSpec { nproc_per_node: Some(4), ..spec() };
+        let plan = plan(&spec, &Inventory { cpus: 10, ..Inventory::default() });
+        assert_eq!(plan.replicas.len(), 4);
+        assert_eq!(plan.job.policy.stop.grace, Duration::from_secs(5));
+        let last = &plan.replicas[3];
+        assert_eq!(last.log, PathBuf::from("/w/log/workerlog.3"));
+        assert_eq!(get(&last.env, "PADDLE_MASTER"), Some("127.0.0.1:7001"));
+        assert_eq!(get(&last.env, "MASTER_PORT"), Some("7002"));
+        assert_eq!(get(&last.env, "PADDLE_CURRENT_ENDPOINT"), Some("127.0.0.1:6173"));
+        assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
+        assert!(!last.inherit_stdin);
+    }
+
+    #[test]
+    fn threads_as_the_user_or_paddle_says() {
+        let mut inventory = Inventory { cpus: 10, ..Inventory::default() };
+        let compat = LaunchSpec { own: OwnFlags { compat: Compat::Paddle, ..OwnFlags::default() }, ..spec() };
+        assert_eq!(get(&plan(&compat, &inventory).common, "OMP_NUM_THREADS"), Some("1"));
+        inventory.env.insert("OMP_NUM_THREADS".into(), "3".into());
+        assert_eq!(get(&plan(&spec(), &inventory).common, "OMP_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn a_subset_is_exported_and_counted_by_position() {
+        let spec = LaunchSpec {
+            devices: Some(crate::formats::launch::DeviceRequest {
+                source: "--gpus".into(),
+                kind: Some(DeviceKind::Gpu),
+                ids: vec!["2".into(), "3".into()],
+            }),
+            ..spec()
+        };
+        let gpus = (0..8).map(|index| crate::plan::Gpu { index, name: String::new(), uuid: String::new() }).collect();
+        let plan = plan(&spec, &Inventory { gpus, cpus: 8, ..Inventory::default() });
+        assert_eq!(get(&plan.common, "CUDA_VISIBLE_DEVICES"), Some("2,3"));
+        assert_eq!(get(&plan.common, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));
+        assert_eq!(get(&plan.replicas[1].env, "FLAGS_selected_gpus"), Some("1"));
+        assert_eq!(get(&plan.replicas[1].env, "LOCAL_RANK"), Some("1"));
+    }
+
+    #[test]
+    fn an_address_that_is_not_ours() {
+        let foreign = LaunchSpec { ip: Some("192.168.0.1".parse().unwrap()), ..spec() };
+        let own = Address { interface: "eth0".into(), ip: "10.0.0.7".parse().unwrap() };
+        let inventory = Inventory { addresses: vec![own], ..Inventory::default() };
+        let diagnostic = layout(&foreign, &inventory).unwrap_err();
+        assert_eq!(diagnostic.code, Code::L0004);
+        assert!(diagnostic.to_plain().contains("10.0.0.7 (eth0)"), "{}", diagnostic.to_plain());
+        let vouched = LaunchSpec { host: foreign.ip, ..foreign };
+        assert!(layout(&vouched, &inventory).is_ok());
+    }
+
+    #[test]
+    fn with_a_static_list_the_first_endpoint_is_the_store() {
+        let spec = LaunchSpec { ip: Some("127.0.0.1".parse().unwrap()), ..spec() };
+        let plan = plan(&spec, &Inventory::default());
+        assert_eq!(get(&plan.replicas[0].env, "PADDLE_MASTER"), Some("127.0.0.1:6170"));
+    }
+}

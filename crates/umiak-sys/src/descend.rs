@@ -1,0 +1,151 @@
+//! Everything that descends from this process, and stopping it.
+//!
+//! As a subreaper we inherit every orphan below us, so what ranks left behind is always found by
+//! walking down from our own children: a process cannot leave by `setsid` or by forking twice.
+
+use std::fs;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Makes orphaned descendants ours.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: a prctl on our own process without pointers.
+    if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Direct children of any thread of `pid`.
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return children };
+    for task in tasks.flatten() {
+        if let Ok(text) = fs::read_to_string(task.path().join("children")) {
+            children.extend(text.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+        }
+    }
+    children
+}
+
+/// Everything below `pid`, parents before children.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while next < found.len() {
+        let below = children(found[next]);
+        found.extend(below.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
+        next += 1;
+    }
+    found
+}
+
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects; a process that is gone is fine.
+    unsafe {
+        libc::kill(pid as libc::pid_t, signal);
+    }
+}
+
+/// Reaps one child that has ended; `None` when none has.
+pub fn reap() -> Reaped {
+    let mut status = 0;
+    // SAFETY: rusage is plain data that the kernel fills; the pointers are ours.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let pid = unsafe { libc::wait4(-1, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    match pid {
+        0 => Reaped::NoneYet,
+        pid if pid > 0 => Reaped::Ended { pid: pid as u32, status, usage: convert(&usage) },
+        _ => Reaped::NoChildren,
+    }
+}
+
+/// Reaps this child if it has ended.
+pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::Usage)> {
+    let mut status = 0;
+    // SAFETY: as in `reap`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as in `reap`.
+    let ended = unsafe { libc::wait4(pid as libc::pid_t, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    (ended == pid as libc::pid_t).then(|| (status, convert(&usage)))
+}
+
+fn convert(usage: &libc::rusage) -> crate::protocol::Usage {
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    crate::protocol::Usage {
+        user_micros: micros(usage.ru_utime),
+        system_micros: micros(usage.ru_stime),
+        max_rss_kib: usage.ru_maxrss as u64,
+    }
+}
+
+/// What [`reap`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaped {
+    Ended { pid: u32, status: i32, usage: crate::protocol::Usage },
+    NoneYet,
+    NoChildren,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sweep {
+    pub stopped: Vec<u32>,
+    pub remaining: Vec<u32>,
+}
+
+/// Stops everything below us: SIGTERM, `grace`, SIGKILL until nothing is left. Returns at once when
+/// there is nothing. What the kernel will not end within `patience` after SIGKILL is returned as remaining.
+pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
+    let mut sweep = Sweep::default();
+    if !has_children() {
+        return sweep;
+    }
+    let me = std::process::id();
+    let asked = Instant::now();
+    for pid in descendants(me) {
+        sweep.stopped.push(pid);
+        signal(pid, libc::SIGTERM);
+        // A stopped process handles SIGTERM only once it runs again.
+        signal(pid, libc::SIGCONT);
+    }
+    let mut pause = Duration::from_micros(200);
+    while asked.elapsed() < grace {
+        if !has_children() {
+            return sweep;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    let killed = Instant::now();
+    loop {
+        let found = descendants(me);
+        for pid in &found {
+            if !sweep.stopped.contains(pid) {
+                sweep.stopped.push(*pid);
+            }
+            signal(*pid, libc::SIGKILL);
+        }
+        if !has_children() {
+            return sweep;
+        }
+        if killed.elapsed() > patience {
+            sweep.remaining = found;
+            return sweep;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reaps what has ended; whether anything is left.
+fn has_children() -> bool {
+    loop {
+        match reap() {
+            Reaped::Ended { .. } => {}
+            Reaped::NoneYet => return true,
+            Reaped::NoChildren => return false,
+        }
+    }
+}

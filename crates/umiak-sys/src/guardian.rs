@@ -1,0 +1,381 @@
+//! The guardian: a small, single-threaded process that forks every rank.
+//!
+//! It is forked before the front has a thread or a plan, so that fork stays cheap and so that the
+//! parent-death signal of the ranks, which follows the forking *thread*, hangs on a thread that lives as
+//! long as the process. It sits in its own session (Ctrl-C does not reach it), is a subreaper, and holds
+//! port leases and temporary directories. When the front goes away it stops the ranks by itself:
+//! SIGTERM, grace, SIGKILL. When the guardian goes away the kernel kills the ranks, and the front, a
+//! subreaper too, stops what they left.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::SigSet;
+
+use crate::descend::{self, Reaped};
+use crate::ports::{self, Lease};
+use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
+use crate::spawn::{FailureSlots, Prepared, base_environment};
+use crate::wait::Signals;
+
+const FRONT: u64 = u64::MAX;
+const CHILDREN: u64 = u64::MAX - 1;
+
+/// How long a process may take to go after SIGKILL before it is reported and left.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The front's end.
+#[derive(Debug)]
+pub struct Guardian {
+    pub pid: u32,
+    stream: UnixStream,
+    inbox: Inbox,
+}
+
+impl Guardian {
+    /// Forks the guardian. To be called before this process has a second thread.
+    pub fn start() -> io::Result<Self> {
+        descend::become_subreaper()?;
+        let (front, guardian) = UnixStream::pair()?;
+        // SAFETY: documented to be called while single-threaded, so the child may use all of std; it never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(front);
+                run(guardian)
+            }
+            pid => Ok(Self { pid: pid as u32, stream: front, inbox: Inbox::default() }),
+        }
+    }
+
+    pub fn send(&mut self, command: &Command) -> io::Result<()> {
+        protocol::send(&mut self.stream, command)
+    }
+
+    /// Waits for the next notices; `None` when the guardian is gone.
+    pub fn receive(&mut self) -> io::Result<Option<Vec<Notice>>> {
+        self.inbox.receive(&mut self.stream)
+    }
+}
+
+impl AsFd for Guardian {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// The guardian's whole life; never returns to the caller's code.
+fn run(front: UnixStream) -> ! {
+    let code = match Run::new(front).and_then(|mut run| run.serve()) {
+        Ok(()) => 0,
+        Err(_) => 125,
+    };
+    // SAFETY: leaves without running the front's destructors and exit handlers, which are not ours.
+    unsafe { libc::_exit(code) }
+}
+
+#[derive(Debug)]
+struct Rank {
+    key: Key,
+    pid: u32,
+    /// Held open while the rank lives; closing it takes it out of the epoll set.
+    pidfd: Option<OwnedFd>,
+    batch: usize,
+    slot: usize,
+}
+
+impl Rank {
+    fn is_alive(&self) -> bool {
+        self.pidfd.is_some()
+    }
+}
+
+#[derive(Debug)]
+struct Run {
+    front: UnixStream,
+    inbox: Inbox,
+    epoll: Epoll,
+    children: Signals,
+    me: libc::pid_t,
+    ranks: Vec<Rank>,
+    by_pid: HashMap<u32, usize>,
+    batches: Vec<FailureSlots>,
+    leases: Vec<Lease>,
+    remove_at_end: Vec<PathBuf>,
+    grace: Duration,
+}
+
+impl Run {
+    fn new(front: UnixStream) -> io::Result<Self> {
+        // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
+        let me = unsafe {
+            libc::setsid();
+            libc::prctl(libc::PR_SET_NAME, c"umiak-guardian".as_ptr());
+            libc::getpid()
+        };
+        descend::become_subreaper()?;
+        // Nothing but SIGKILL and the front's end stops the guardian.
+        SigSet::all().thread_set_mask().map_err(io::Error::from)?;
+        let children = Signals::block(&[libc::SIGCHLD])?;
+        // A pipe behind the front's stdout must see its end when the front ends, not when we do.
+        redirect_output_to_null();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+        epoll.add(&front, EpollEvent::new(EpollFlags::EPOLLIN, FRONT)).map_err(io::Error::from)?;
+        epoll.add(&children, EpollEvent::new(EpollFlags::EPOLLIN, CHILDREN)).map_err(io::Error::from)?;
+        Ok(Self {
+            front,
+            inbox: Inbox::default(),
+            epoll,
+            children,
+            me,
+            ranks: Vec::new(),
+            by_pid: HashMap::new(),
+            batches: Vec::new(),
+            leases: Vec::new(),
+            remove_at_end: Vec::new(),
+            grace: Duration::from_secs(5),
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            // Exits first, in the order in which the kernel queued them; then orders.
+            let ready = self.wait(EpollTimeout::NONE)?;
+            self.handle_exits(&ready)?;
+            if ready.contains(&FRONT) {
+                match self.inbox.receive::<Command>(&mut self.front) {
+                    Ok(Some(commands)) => {
+                        for command in commands {
+                            if self.obey(command)? {
+                                return Ok(());
+                            }
+                        }
+                    }
+                    Ok(None) | Err(_) => return self.finish_alone(),
+                }
+            }
+        }
+    }
+
+    fn wait(&self, timeout: EpollTimeout) -> io::Result<Vec<u64>> {
+        let mut events = [EpollEvent::empty(); 256];
+        match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => Ok(events[..count].iter().map(EpollEvent::data).collect()),
+            Err(nix::errno::Errno::EINTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn handle_exits(&mut self, ready: &[u64]) -> io::Result<()> {
+        for token in ready {
+            if let Ok(index) = usize::try_from(*token)
+                && index < self.ranks.len()
+            {
+                self.collect(index);
+            }
+        }
+        if ready.contains(&CHILDREN) {
+            self.children.read();
+            // A pid descriptor is ready before the signal is sent, so ranks that ended before this point are
+            // taken in kernel order here; what the loop below finds are orphans, and ranks of this very moment.
+            loop {
+                let more: Vec<u64> =
+                    self.wait(EpollTimeout::ZERO)?.into_iter().filter(|token| *token < CHILDREN).collect();
+                if more.is_empty() {
+                    break;
+                }
+                for token in more {
+                    self.collect(token as usize);
+                }
+            }
+            while let Reaped::Ended { pid, status, usage } = descend::reap() {
+                if let Some(index) = self.by_pid.get(&pid).copied() {
+                    self.ended(index, status, usage);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, index: usize) {
+        let pid = self.ranks[index].pid;
+        if !self.ranks[index].is_alive() {
+            return;
+        }
+        if let Some((status, usage)) = descend::reap_one(pid) {
+            self.ended(index, status, usage);
+        }
+    }
+
+    fn ended(&mut self, index: usize, status: i32, usage: Usage) {
+        let rank = &mut self.ranks[index];
+        if let Some(pidfd) = rank.pidfd.take() {
+            let _ = self.epoll.delete(&pidfd);
+        }
+        self.by_pid.remove(&rank.pid);
+        let notice = match self.batches[rank.batch].read(rank.slot) {
+            Some((doing, errno)) => Notice::SpawnFailed { key: rank.key, doing, errno },
+            None => Notice::Exited { key: rank.key, pid: rank.pid, status, usage },
+        };
+        self.tell(&notice);
+    }
+
+    /// A front that is gone is noticed by reading, not here.
+    fn tell(&mut self, notice: &Notice) {
+        let _ = protocol::send(&mut self.front, notice);
+    }
+
+    /// Returns true when the work is done.
+    fn obey(&mut self, command: Command) -> io::Result<bool> {
+        match command {
+            Command::Lease(request) => {
+                let leased = ports::lease(&request).map(|(leased, leases)| {
+                    self.leases.extend(leases);
+                    leased
+                });
+                self.tell(&Notice::Leased(leased));
+            }
+            Command::RemoveAtEnd(paths) => {
+                self.remove_at_end.extend(paths.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
+            }
+            Command::Spawn(batch) => self.spawn(&batch)?,
+            Command::Signal { signal, keys } => self.signal(signal, &keys),
+            Command::Grace { millis } => self.grace = Duration::from_millis(millis),
+            Command::Finish => {
+                let sweep = descend::sweep(self.grace, PATIENCE);
+                self.clean_up();
+                self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn spawn(&mut self, batch: &Batch) -> io::Result<()> {
+        let base = base_environment(&batch.unset, &batch.set);
+        let slots = FailureSlots::new(batch.processes.len())?;
+        let batch_index = self.batches.len();
+        let mut notices = Vec::with_capacity(batch.processes.len());
+        for (slot, process) in batch.processes.iter().enumerate() {
+            let forked = Prepared::new(process, &base)
+                .and_then(|prepared| prepared.fork(self.me, &slots, slot))
+                .and_then(|pid| pidfd_open(pid).map(|pidfd| (pid as u32, pidfd)));
+            match forked {
+                Ok((pid, pidfd)) => {
+                    let index = self.ranks.len();
+                    self.epoll
+                        .add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))
+                        .map_err(io::Error::from)?;
+                    self.by_pid.insert(pid, index);
+                    self.ranks.push(Rank { key: process.key, pid, pidfd: Some(pidfd), batch: batch_index, slot });
+                    notices.push(Notice::Spawned { key: process.key, pid });
+                }
+                Err(error) => notices.push(Notice::SpawnFailed {
+                    key: process.key,
+                    doing: Doing::Fork,
+                    errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+                }),
+            }
+        }
+        self.batches.push(slots);
+        for notice in notices {
+            self.tell(&notice);
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: i32, keys: &[Key]) {
+        for rank in self.ranks.iter().filter(|rank| rank.is_alive() && keys.contains(&rank.key)) {
+            signal_group(rank.pid, signal);
+        }
+        // What dead ranks left behind has come home to us: our children that are no ranks.
+        for pid in descend::children(self.me as u32) {
+            if !self.by_pid.contains_key(&pid) {
+                descend::signal(pid, signal);
+            }
+        }
+    }
+
+    /// The front is gone: stop everything, and leave nothing.
+    fn finish_alone(&mut self) -> io::Result<()> {
+        let live: Vec<Key> = self.ranks.iter().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
+        self.signal(libc::SIGTERM, &live);
+        let deadline = Instant::now() + self.grace;
+        while self.ranks.iter().any(Rank::is_alive) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let timeout = EpollTimeout::try_from(left.as_millis().max(1)).unwrap_or(EpollTimeout::MAX);
+            // The front's end stays readable for ever: stop looking at it.
+            let _ = self.epoll.delete(&self.front);
+            let ready = self.wait(timeout)?;
+            self.handle_exits(&ready)?;
+        }
+        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE);
+        self.clean_up();
+        Ok(())
+    }
+
+    fn clean_up(&mut self) {
+        for path in self.remove_at_end.drain(..) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+        self.leases.clear();
+    }
+}
+
+/// To the whole group. Between fork and `setsid` the group does not exist yet: then to the process, which
+/// has all signals blocked until exec and dies there.
+fn signal_group(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects. The rank is not reaped yet, so its number is not reused.
+    unsafe {
+        if libc::kill(-(pid as libc::pid_t), signal) == -1 {
+            libc::kill(pid as libc::pid_t, signal);
+        }
+    }
+}
+
+fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the result is checked and owned at once (pid descriptors are close-on-exec).
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+fn redirect_output_to_null() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        // SAFETY: replaces descriptors 1 and 2 of this process only.
+        unsafe {
+            libc::dup2(null.as_raw_fd(), 1);
+            libc::dup2(null.as_raw_fd(), 2);
+        }
+    }
+}
+
+/// An exit as the kernel's wait status tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Code(i32),
+    Signal { signal: i32, core_dumped: bool },
+}
+
+pub fn decode(status: i32) -> Status {
+    if libc::WIFSIGNALED(status) {
+        Status::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
+    } else {
+        Status::Code(libc::WEXITSTATUS(status))
+    }
+}
+
+pub use crate::spawn::describe_errno;

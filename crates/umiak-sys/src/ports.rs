@@ -1,0 +1,242 @@
+//! Free ports, leased until the job ends.
+//!
+//! A lease is an abstract Unix socket named after the port: a kernel object that is scoped like ports to
+//! the network namespace, is common to all users, and dies with its owner. It keeps two umiak jobs from
+//! choosing the same port between the choice and the moment a rank listens. That nobody else listens is
+//! tested by binding. Ports stay below the ephemeral range (an outgoing connection cannot take them)
+//! and clear of the kernel's reserved list.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::wait::read_small;
+
+/// Below this nobody looks: registered services live there.
+const LOWEST: u16 = 10_000;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRequest {
+    pub count: u16,
+    pub place: Place,
+    /// Where to begin looking, so that jobs started together do not queue for the same ports.
+    pub seed: u64,
+}
+
+/// Where to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Where the kernel leaves room.
+    Anywhere,
+    /// Inside this range, ends included.
+    Within { low: u16, high: u16 },
+    /// Exactly these: consecutive from here.
+    Exactly { start: u16 },
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leased {
+    pub ports: Vec<u16>,
+    /// There was no room below the ephemeral range.
+    pub inside_ephemeral: bool,
+}
+
+/// Not enough ports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
+#[error("{wanted} ports wanted between {low} and {high}, {found} free")]
+pub struct LeaseError {
+    pub wanted: u16,
+    pub found: u16,
+    pub low: u16,
+    pub high: u16,
+    /// For exact requests: the ports that are taken, and whether another umiak job holds them.
+    pub taken: Vec<(u16, bool)>,
+}
+
+/// Holds one port for us; dropping it gives the port back.
+#[derive(Debug)]
+pub struct Lease {
+    _name: UnixDatagram,
+}
+
+/// Chooses and leases ports, ascending from a place that depends on the seed.
+pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<Lease>), LeaseError> {
+    let kernel = Kernel::read();
+    match request.place {
+        Place::Exactly { start } => exactly(start, request.count),
+        Place::Within { low, high } => {
+            walk(low, high, request, &[]).map(|(ports, leases)| (Leased { ports, inside_ephemeral: false }, leases))
+        }
+        Place::Anywhere => {
+            let room = (kernel.ephemeral.0 > LOWEST).then(|| (LOWEST, kernel.ephemeral.0 - 1));
+            let below = room.and_then(|(low, high)| walk(low, high, request, &kernel.reserved).ok());
+            match below {
+                Some((ports, leases)) => Ok((Leased { ports, inside_ephemeral: false }, leases)),
+                None => walk(kernel.ephemeral.0.max(1024), kernel.ephemeral.1, request, &kernel.reserved)
+                    .map(|(ports, leases)| (Leased { ports, inside_ephemeral: true }, leases)),
+            }
+        }
+    }
+}
+
+fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<Lease>), LeaseError> {
+    let last = start.saturating_add(count.saturating_sub(1));
+    let mut leases = Vec::new();
+    let mut taken = Vec::new();
+    for port in start..=last {
+        match take(port) {
+            Ok(lease) => leases.push(lease),
+            Err(Taken::ByUmiak) => taken.push((port, true)),
+            Err(Taken::ByOther) => taken.push((port, false)),
+        }
+    }
+    if taken.is_empty() && leases.len() == count as usize {
+        Ok((Leased { ports: (start..=last).collect(), inside_ephemeral: false }, leases))
+    } else {
+        Err(LeaseError { wanted: count, found: leases.len() as u16, low: start, high: last, taken })
+    }
+}
+
+fn walk(
+    low: u16,
+    high: u16,
+    request: &LeaseRequest,
+    reserved: &[(u16, u16)],
+) -> Result<(Vec<u16>, Vec<Lease>), LeaseError> {
+    let size = u64::from(high.saturating_sub(low)) + 1;
+    let mut ports = Vec::new();
+    let mut leases = Vec::new();
+    for step in 0..size {
+        if ports.len() == request.count as usize {
+            break;
+        }
+        let port = low + ((request.seed % size + step) % size) as u16;
+        if reserved.iter().any(|(first, last)| (*first..=*last).contains(&port)) {
+            continue;
+        }
+        if let Ok(lease) = take(port) {
+            ports.push(port);
+            leases.push(lease);
+        }
+    }
+    if ports.len() == request.count as usize {
+        Ok((ports, leases))
+    } else {
+        Err(LeaseError { wanted: request.count, found: ports.len() as u16, low, high, taken: Vec::new() })
+    }
+}
+
+enum Taken {
+    ByUmiak,
+    ByOther,
+}
+
+fn take(port: u16) -> Result<Lease, Taken> {
+    let address = UnixAddr::from_abstract_name(format!("umiak-port-{port}")).map_err(|_| Taken::ByUmiak)?;
+    let name = UnixDatagram::bind_addr(&address).map_err(|_| Taken::ByUmiak)?;
+    if is_free(port) { Ok(Lease { _name: name }) } else { Err(Taken::ByOther) }
+}
+
+/// Free on every address, in both families. Without address reuse, as ranks bind.
+fn is_free(port: u16) -> bool {
+    let v4 = try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    let v6 = try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    v4.is_ok()
+        && v6.as_ref().map_or_else(
+            // No IPv6 on this host is no reason to refuse.
+            |error| matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)),
+            |_| true,
+        )
+}
+
+/// Binds without listening: enough to be refused by any listener, and nothing can connect meanwhile.
+fn try_bind(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
+    if address.is_ipv6() {
+        setsockopt(&fd, sockopt::Ipv6V6Only, &true).map_err(io::Error::from)?;
+    }
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).map_err(io::Error::from)?;
+    Ok(fd)
+}
+
+/// What the kernel keeps for itself.
+struct Kernel {
+    ephemeral: (u16, u16),
+    reserved: Vec<(u16, u16)>,
+}
+
+impl Kernel {
+    fn read() -> Self {
+        let range = read_small("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let mut words = range.split_whitespace().filter_map(|word| word.parse().ok());
+        let ephemeral = (words.next().unwrap_or(32_768), words.next().unwrap_or(60_999));
+        let reserved = read_small("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+        Self { ephemeral, reserved: parse_ranges(&reserved) }
+    }
+}
+
+/// `8080,9148-9150` as pairs.
+fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
+    text.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+        })
+        .collect()
+}
+
+/// A listener of our own on a kernel-chosen loopback port, for tests of thieves.
+pub fn occupy() -> io::Result<(TcpListener, u16)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(count: u16, place: Place) -> LeaseRequest {
+        LeaseRequest { count, place, seed: u64::from(std::process::id()) * 131 }
+    }
+
+    #[test]
+    fn leases_exclude_each_other_and_end_with_their_owner() {
+        let (leased, leases) = lease(&request(8, Place::Anywhere)).unwrap();
+        assert_eq!(leased.ports.len(), 8);
+        let again = request(1, Place::Exactly { start: leased.ports[0] });
+        assert_eq!(lease(&again).unwrap_err().taken, [(leased.ports[0], true)]);
+        drop(leases);
+        assert!(lease(&again).is_ok());
+    }
+
+    #[test]
+    fn a_listener_on_any_address_makes_a_port_taken() {
+        let (_listener, port) = occupy().unwrap();
+        let error = lease(&request(1, Place::Exactly { start: port })).unwrap_err();
+        assert_eq!(error.taken, [(port, false)]);
+    }
+
+    #[test]
+    fn too_few_says_how_many() {
+        let (_listener, port) = occupy().unwrap();
+        let error = lease(&request(2, Place::Within { low: port, high: port })).unwrap_err();
+        assert_eq!((error.wanted, error.found), (2, 0));
+    }
+
+    #[test]
+    fn reserved_ranges() {
+        assert_eq!(parse_ranges("8080,9148-9150\n"), [(8080, 8080), (9148, 9150)]);
+        assert_eq!(parse_ranges("\n"), []);
+    }
+}

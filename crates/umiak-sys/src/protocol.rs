@@ -1,0 +1,218 @@
+//! What front and guardian say to each other over their socket pair: length-prefixed frames.
+//!
+//! Both ends are the same binary, forked from one process, so there is no version. The length is
+//! bounded all the same: a frame that is too long means memory corruption, not a peer.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::ports::{LeaseError, LeaseRequest, Leased};
+
+/// No frame is longer than this: room for tens of thousands of ranks.
+const MAX_FRAME: usize = 256 << 20;
+
+/// Which start of which replica; the guardian only hands it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    pub role: u16,
+    pub index: u32,
+    pub attempt: u32,
+}
+
+/// Front to guardian.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Command {
+    /// Choose and hold ports; answered by [`Notice::Leased`].
+    Lease(LeaseRequest),
+    /// Directories to remove at the very end, whoever is left to do it.
+    RemoveAtEnd(Vec<Vec<u8>>),
+    /// Start these, in order.
+    Spawn(Batch),
+    /// Send a signal to the groups of these, and to what dead ranks left behind.
+    Signal { signal: i32, keys: Vec<Key> },
+    /// How long SIGTERM gets before SIGKILL when the front is gone.
+    Grace { millis: u64 },
+    /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`].
+    Finish,
+}
+
+/// Guardian to front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    Leased(Result<Leased, LeaseError>),
+    Spawned {
+        key: Key,
+        pid: u32,
+    },
+    /// The attempt is over. `status` is the kernel's wait status.
+    Exited {
+        key: Key,
+        pid: u32,
+        status: i32,
+        usage: Usage,
+    },
+    /// The attempt never ran.
+    SpawnFailed {
+        key: Key,
+        doing: Doing,
+        errno: i32,
+    },
+    /// What ranks had left behind and we stopped, and what did not go.
+    Swept {
+        stopped: Vec<u32>,
+        remaining: Vec<u32>,
+    },
+}
+
+/// The step that failed between fork and exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum Doing {
+    Fork = 1,
+    OpenLog = 2,
+    OpenStdin = 3,
+    ChangeDirectory = 4,
+    Execute = 5,
+}
+
+impl Doing {
+    pub fn from_u32(value: u32) -> Option<Self> {
+        [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::Execute]
+            .into_iter()
+            .find(|doing| *doing as u32 == value)
+    }
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Fork => "fork",
+            Self::OpenLog => "open log",
+            Self::OpenStdin => "open /dev/null",
+            Self::ChangeDirectory => "change directory",
+            Self::Execute => "execute",
+        }
+    }
+}
+
+/// The kernel's account of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    pub user_micros: u64,
+    pub system_micros: u64,
+    pub max_rss_kib: u64,
+}
+
+/// Processes to start together. The base of each environment is the guardian's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Batch {
+    /// Taken out of every environment.
+    pub unset: Vec<Vec<u8>>,
+    /// Put into every environment.
+    pub set: Vec<(Vec<u8>, Vec<u8>)>,
+    pub processes: Vec<Process>,
+}
+
+/// One process to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub key: Key,
+    /// Path of the program; `argv[0]` may say something else.
+    pub program: Vec<u8>,
+    pub argv: Vec<Vec<u8>>,
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where stdout and stderr go.
+    pub log: Vec<u8>,
+    pub truncate_log: bool,
+    /// The caller's stdin instead of `/dev/null`.
+    pub inherit_stdin: bool,
+}
+
+/// Writes one frame.
+pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()> {
+    let mut frame = vec![0; 4];
+    frame = postcard::to_extend(message, frame).map_err(io::Error::other)?;
+    let length = frame.len() - 4;
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "frame too long"));
+    }
+    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    stream.write_all(&frame)
+}
+
+/// Cuts a byte stream into messages.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: VecDeque<u8>,
+}
+
+impl Inbox {
+    /// Reads once and returns the complete messages; `None` at the end of the stream.
+    pub fn receive<T: DeserializeOwned>(&mut self, stream: &mut UnixStream) -> io::Result<Option<Vec<T>>> {
+        let mut buffer = [0; 1 << 14];
+        let count = loop {
+            match stream.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A peer that died with unread bytes in its socket resets the connection: the same as its end.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
+                other => break other?,
+            }
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        self.bytes.extend(&buffer[..count]);
+        let mut messages = Vec::new();
+        while let Some(message) = self.next()? {
+            messages.push(message);
+        }
+        Ok(Some(messages))
+    }
+
+    fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        if self.bytes.len() < 4 {
+            return Ok(None);
+        }
+        let bytes = self.bytes.make_contiguous();
+        let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        if length > MAX_FRAME {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too long"));
+        }
+        if bytes.len() < 4 + length {
+            return Ok(None);
+        }
+        let message = postcard::from_bytes(&bytes[4..4 + length]).map_err(io::Error::other)?;
+        self.bytes.drain(..4 + length);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_being_cut() {
+        let (mut left, mut right) = UnixStream::pair().unwrap();
+        let commands = vec![
+            Command::Signal { signal: 15, keys: vec![Key { role: 0, index: 3, attempt: 1 }] },
+            Command::RemoveAtEnd(vec![vec![b'x'; 100_000]]),
+            Command::Finish,
+        ];
+        let sent = commands.clone();
+        let writer = std::thread::spawn(move || {
+            for command in &sent {
+                send(&mut left, command).unwrap();
+            }
+        });
+        let mut inbox = Inbox::default();
+        let mut received: Vec<Command> = Vec::new();
+        while let Some(messages) = inbox.receive(&mut right).unwrap() {
+            received.extend(messages);
+        }
+        writer.join().unwrap();
+        assert_eq!(received, commands);
+    }
+}

@@ -1,0 +1,132 @@
+//! Things to wait for: signals, deadlines, pokes from another thread, and growth of a file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Signals as a descriptor. They stay blocked in this thread and in those it starts.
+#[derive(Debug)]
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks `signals` and queues them here instead.
+    pub fn block(signals: &[i32]) -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in signals {
+            set.add(Signal::try_from(*signal).map_err(io::Error::from)?);
+        }
+        set.thread_block().map_err(io::Error::from)?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(io::Error::from)?))
+    }
+
+    /// The signals that have arrived, in order.
+    pub fn read(&self) -> Vec<i32> {
+        std::iter::from_fn(|| self.0.read_signal().ok().flatten()).map(|info| info.ssi_signo as i32).collect()
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A poke between threads.
+#[derive(Debug)]
+pub struct Waker(OwnedFd);
+
+impl Waker {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: eventfd takes no pointers; the descriptor is checked and owned at once.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn wake(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: writes eight bytes from our own buffer; a full counter is a pending wake already.
+        unsafe {
+            libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len());
+        }
+    }
+
+    pub fn clear(&self) {
+        let mut value = [0u8; 8];
+        // SAFETY: reads at most eight bytes into our own buffer.
+        unsafe {
+            libc::read(self.0.as_raw_fd(), value.as_mut_ptr().cast(), value.len());
+        }
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Tells when a file has grown.
+#[derive(Debug)]
+pub struct Growth(Inotify);
+
+impl Growth {
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(io::Error::from)?;
+        inotify.add_watch(path, AddWatchFlags::IN_MODIFY).map_err(io::Error::from)?;
+        Ok(Self(inotify))
+    }
+
+    /// Forgets the growth that was reported.
+    pub fn clear(&self) {
+        while self.0.read_events().is_ok() {}
+    }
+}
+
+impl AsFd for Growth {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until one of `fds` can be read, or `timeout` has passed; says which.
+pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    // Rounded up: waking a moment early would only mean waiting again for nothing.
+    let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+        PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+    });
+    match nix::poll::poll(&mut polled, timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(polled.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect())
+}
+
+/// Reads at `offset` without moving anybody's position.
+pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    use std::os::unix::fs::FileExt;
+    loop {
+        match file.read_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// A short read of a small file, for `/proc` and `/sys`.
+pub(crate) fn read_small(path: impl AsRef<Path>) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
+    Some(text)
+}
