@@ -125,7 +125,6 @@ pub struct Process {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where stdout and stderr go.
     pub log: Vec<u8>,
-    pub truncate_log: bool,
     /// The caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
 }

@@ -80,7 +80,6 @@ pub(crate) struct Prepared {
     argv: Vec<CString>,
     envp: Vec<CString>,
     log: CString,
-    truncate_log: bool,
     inherit_stdin: bool,
 }
 
@@ -98,7 +97,6 @@ impl Prepared {
             argv: process.argv.iter().map(|word| CString::new(word.as_slice())).collect::<Result<_, _>>()?,
             envp,
             log: CString::new(process.log.as_slice())?,
-            truncate_log: process.truncate_log,
             inherit_stdin: process.inherit_stdin,
         })
     }
@@ -156,8 +154,7 @@ impl Prepared {
                     fail(Doing::OpenStdin);
                 }
             }
-            let truncate = if self.truncate_log { libc::O_TRUNC } else { 0 };
-            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | truncate;
+            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
             let log = libc::open(self.log.as_ptr(), flags, 0o644);
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(Doing::OpenLog);

@@ -16,10 +16,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks `signals` and queues them here instead.
+    /// Blocks `signals` and queues them here instead. Those that our caller had us ignore (`nohup`, a
+    /// background job of a script) stay ignored.
     pub fn block(signals: &[i32]) -> io::Result<Self> {
         let mut set = SigSet::empty();
-        for signal in signals {
+        for signal in signals.iter().filter(|signal| !is_ignored(**signal)) {
             set.add(Signal::try_from(*signal).map_err(io::Error::from)?);
         }
         set.thread_block().map_err(io::Error::from)?;
@@ -35,6 +36,14 @@ impl Signals {
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: sigaction is plain data that the kernel fills; nothing is installed.
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut current) == 0 && current.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -260,11 +260,7 @@ impl ContractOptions<'_> {
     }
 
     fn error_file(&self, member: &Member) -> PathBuf {
-        self.run
-            .scratch
-            .join(format!("attempt_{}", self.run.attempt))
-            .join(member.rank.0.to_string())
-            .join("error.json")
+        self.run.scratch.join(format!("error.{}.{}.json", self.run.attempt, member.rank.0))
     }
 
     fn torch(&self, member: &Member) -> torch::Options {

@@ -1,0 +1,38 @@
+//! Time: a clock that does not jump for the machines, and the wall clock for people.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use umiak_core::model::Timestamp;
+
+/// The wall clock at the start plus monotonic time since.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    start: Instant,
+    wall: u64,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+        Self { start: Instant::now(), wall }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.wall + self.start.elapsed().as_micros() as u64)
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.start
+    }
+}
+
+/// `12:04:31`, for plain lines.
+pub(super) fn time_of_day() -> String {
+    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
+}
+
+/// `2026-11-15 03:08:23,123`, as Paddle's lines have it.
+pub(super) fn paddle_stamp() -> String {
+    let now = jiff::Zoned::now();
+    format!("{},{:03}", now.strftime("%Y-%m-%d %H:%M:%S"), now.subsec_nanosecond() / 1_000_000)
+}

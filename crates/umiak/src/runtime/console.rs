@@ -1,0 +1,68 @@
+//! Our own lines about a run, for people.
+
+use std::time::Duration;
+
+use umiak_core::diag::{Diagnostic, Severity};
+use umiak_core::plan::Plan;
+
+use crate::screen::Style;
+use crate::screen::style::{Mark, duration, ranges};
+
+use super::clock::time_of_day;
+
+pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
+    let nodes = plan.topology.nodes.len();
+    let ranks = plan.replicas.len();
+    let mut parts = vec![
+        format!("{ranks} rank{} on {nodes} node{}", plural(ranks), plural(nodes)),
+        endpoints(plan),
+        format!("logs {log_dir}"),
+    ];
+    if let Some(kind) = plan.topology.device_kind {
+        let labels: Vec<&str> =
+            plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str()).collect();
+        parts.insert(1, format!("{} {}", kind.word(), labels.join(",")));
+    }
+    style.progress("Planned", &parts, &time_of_day())
+}
+
+/// `127.0.0.1:6170-6173`.
+fn endpoints(plan: &Plan) -> String {
+    let ports: Vec<u32> = plan.replicas.iter().map(|replica| u32::from(replica.endpoint.port.get())).collect();
+    let host = plan.replicas[0].endpoint.to_string();
+    let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
+    format!("{host}:{}", ranges(&ports).replace(", ", ","))
+}
+
+pub(super) fn started(style: &Style, ranks: usize, took: Duration) -> String {
+    style.progress("Started", &[format!("{ranks} rank{} in {}", plural(ranks), duration(took))], &time_of_day())
+}
+
+pub(super) fn finished(style: &Style, ranks: usize, took: Duration) -> String {
+    style.progress("Finished", &[format!("{ranks} rank{} in {}", plural(ranks), duration(took))], &time_of_day())
+}
+
+pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
+    let parts = [format!("{signal} received: SIGTERM to rank{} {}, again to kill", plural(ranks.len()), ranges(ranks))];
+    style.progress("Stopping", &parts, &time_of_day())
+}
+
+pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration) -> String {
+    format!(
+        "{} stopped by {signal}: {ranks} rank{} ended within {}\n",
+        style.mark(Mark::Stopped),
+        plural(ranks),
+        duration(took)
+    )
+}
+
+pub(super) fn diagnostic(style: &Style, diagnostic: &Diagnostic) -> String {
+    diagnostic.render(|severity, head| match severity {
+        Severity::Error => style.red(head),
+        Severity::Notice => style.yellow(head),
+    })
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

@@ -1,0 +1,72 @@
+//! Reads what a rank left about its end: the tail of its log from this run's offset, and torch's error file.
+
+use std::fs::File;
+use std::path::Path;
+
+use umiak_core::diagnose;
+use umiak_core::facts::Evidence;
+use umiak_sys::wait::read_at;
+
+/// The tail that is looked at.
+const TAIL: u64 = 64 << 10;
+/// Beyond this, counting lines would take longer than the answer is worth.
+const COUNTABLE: u64 = 32 << 20;
+/// An error file larger than this is none.
+const ERROR_FILE: u64 = 1 << 20;
+
+pub(super) fn read(log: &Path, start: u64, error_file: &Path) -> Evidence {
+    let (tail, first_line) = tail(log, start).unwrap_or_default();
+    let error = std::fs::metadata(error_file)
+        .ok()
+        .filter(|metadata| metadata.len() <= ERROR_FILE)
+        .and_then(|_| std::fs::read(error_file).ok());
+    diagnose::extract(&tail, first_line, error.as_deref())
+}
+
+/// The last bytes of this run's part, and the number of the line they begin in.
+fn tail(log: &Path, start: u64) -> Option<(Vec<u8>, Option<u64>)> {
+    let file = File::open(log).ok()?;
+    let end = file.metadata().ok()?.len();
+    let from = start.max(end.saturating_sub(TAIL));
+    let mut bytes = vec![0; end.saturating_sub(from) as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match read_at(&file, &mut bytes[filled..], from + filled as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => filled += count,
+        }
+    }
+    bytes.truncate(filled);
+    Some((bytes, (from <= COUNTABLE).then(|| lines_before(&file, from) + 1)))
+}
+
+fn lines_before(file: &File, end: u64) -> u64 {
+    let mut buffer = vec![0; 64 << 10];
+    let mut offset = 0;
+    let mut lines = 0;
+    while offset < end {
+        let wanted = (end - offset).min(buffer.len() as u64) as usize;
+        match read_at(file, &mut buffer[..wanted], offset) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => {
+                lines += buffer[..count].iter().filter(|byte| **byte == b'\n').count() as u64;
+                offset += count as u64;
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_begins_at_this_run_and_knows_its_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        std::fs::write(&log, "old 1\nold 2\nnew 1\nnew 2\n").unwrap();
+        let (bytes, line) = tail(&log, 12).unwrap();
+        assert_eq!((bytes.as_slice(), line), (b"new 1\nnew 2\n".as_slice(), Some(3)));
+    }
+}

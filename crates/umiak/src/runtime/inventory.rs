@@ -1,0 +1,73 @@
+//! What only this host knows, gathered for the plan.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::plan::command::{self, Files, ScriptFile};
+use umiak_core::plan::{Address, Gpu, Inventory};
+
+use crate::variables;
+
+/// The environment as far as it is text; names or values that are not stay with the ranks untouched.
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+pub(super) fn gather(env: BTreeMap<String, String>) -> Inventory {
+    let root = env.get(variables::NVIDIA_PROC).map_or(umiak_sys::devices::NVIDIA_PROC, String::as_str);
+    let gpus = umiak_sys::devices::nvidia(Path::new(root));
+    Inventory {
+        gpus: gpus.into_iter().map(|gpu| Gpu { index: gpu.index, name: gpu.name, uuid: gpu.uuid }).collect(),
+        cpus: umiak_sys::host::cpus(),
+        addresses: umiak_sys::host::addresses()
+            .into_iter()
+            .map(|address| Address { interface: address.interface, ip: address.ip })
+            .collect(),
+        hostname: umiak_sys::host::name(),
+        env,
+    }
+}
+
+/// What the file system says about the script and the interpreters.
+pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> Files {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let bare = Path::new(&spec.script).components().count() == 1 && !spec.script.as_encoded_bytes().contains(&b'/');
+    Files {
+        script: script_file(Path::new(&spec.script)),
+        script_on_path: if bare { on_path(&spec.script, &path) } else { None },
+        interpreters: command::interpreter_names(&spec.spelling, env.get("VIRTUAL_ENV").map(String::as_str))
+            .into_iter()
+            .map(|name| {
+                let found = find_program(&name, &path);
+                (name, found)
+            })
+            .collect(),
+    }
+}
+
+fn script_file(path: &Path) -> ScriptFile {
+    match std::fs::metadata(path) {
+        Err(_) => ScriptFile::Missing,
+        Ok(metadata) if metadata.is_dir() => ScriptFile::Directory,
+        Ok(_) => ScriptFile::File { executable: is_executable(path), readable: std::fs::File::open(path).is_ok() },
+    }
+}
+
+fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
+    if name.contains('/') {
+        let program = PathBuf::from(name);
+        return is_executable(&program).then_some(program);
+    }
+    on_path(&OsString::from(name), path)
+}
+
+fn on_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path).map(|directory| directory.join(name)).find(|program| is_executable(program))
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}

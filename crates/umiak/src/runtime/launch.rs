@@ -1,0 +1,136 @@
+//! `umiak launch`: a checked command line, performed.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::plan::{Inventory, Plan};
+use umiak_sys::guardian::Guardian;
+use umiak_sys::ports::{LeaseError, Leased};
+use umiak_sys::protocol::{Command, Notice};
+use umiak_sys::wait::Signals;
+
+use crate::screen::Style;
+
+use super::clock::Clock;
+use super::front::Front;
+use super::pod_log::PodLog;
+use super::{console, dry_run, inventory, prepare};
+
+/// Signals that ask us to stop.
+const STOP: [i32; 4] = [1, 2, 3, 15];
+
+/// Runs the job and returns the exit code. To be called while the process has one thread.
+pub fn launch(spec: &LaunchSpec, env: BTreeMap<String, String>) -> u8 {
+    let style = Style::detect(spec.own.ascii, spec.own.no_progress || spec.own.output != OutputMode::Human);
+    let result = if spec.own.dry_run { dry(spec, env, &style) } else { run(spec, env, &style) };
+    result.unwrap_or_else(|diagnostic| {
+        report(&style, spec.own.output, &diagnostic);
+        diagnostic.exit_code()
+    })
+}
+
+/// An error before anything was started.
+fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
+    use std::io::Write as _;
+    let _ = std::io::stderr().write_all(console::diagnostic(style, diagnostic).as_bytes());
+    if output == OutputMode::Json {
+        let line = serde_json::json!({ "error": diagnostic });
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
+}
+
+fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
+    let inventory = inventory::gather(env);
+    let mut held = Vec::new();
+    let mut lease = |request| {
+        let (leased, leases) = umiak_sys::ports::lease(&request)?;
+        held.extend(leases);
+        Ok::<Leased, LeaseError>(leased)
+    };
+    // Nothing is made: the plan names the directory a run would make.
+    let plan = prepare::plan(spec, &inventory, &mut lease, |_| Ok(std::env::temp_dir().join("umiak-XXXXXX")))?;
+    for notice in &plan.notices {
+        report(style, OutputMode::Human, notice);
+    }
+    dry_run::print(&plan, spec.own.output);
+    Ok(0)
+}
+
+fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
+    let clock = Clock::start();
+    // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
+    let signals = Signals::block(&STOP).map_err(|error| failed("block signals", &error))?;
+    let mut guardian = Guardian::start().map_err(|error| failed("start the guardian", &error))?;
+    let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
+    Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
+}
+
+/// Plans with ports that the guardian holds, and writes what has to be there before the first rank.
+fn prepare(
+    spec: &LaunchSpec,
+    env: BTreeMap<String, String>,
+    guardian: &mut Guardian,
+) -> Result<(Plan, Vec<u64>, PodLog), Diagnostic> {
+    let inventory = inventory::gather(env);
+    let mut scratch = None;
+    let mut broken = None;
+    let plan = prepare::plan(
+        spec,
+        &inventory,
+        &mut |request| {
+            lease(guardian, Command::Lease(request)).unwrap_or_else(|error| {
+                broken = Some(failed("lease ports", &error));
+                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new() })
+            })
+        },
+        |log_dir| {
+            prepare::make_log_dir(log_dir)?;
+            let directory = prepare::make_scratch(log_dir)?;
+            scratch = Some(directory.clone());
+            Ok(directory)
+        },
+    );
+    if let Some(directory) = scratch {
+        // From here on it is removed whatever becomes of us.
+        let paths = vec![directory.as_os_str().as_bytes().to_vec()];
+        guardian.send(&Command::RemoveAtEnd(paths)).map_err(|error| failed("tell the guardian", &error))?;
+    }
+    let plan = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
+    let grace = Command::Grace { millis: spec.own.grace.as_millis() as u64 };
+    guardian.send(&grace).map_err(|error| failed("tell the guardian", &error))?;
+    let log_starts = prepare::write_files(spec, &plan)?;
+    let pod_log = open_pod_log(spec, &inventory, &plan)?;
+    Ok((plan, log_starts, pod_log))
+}
+
+fn lease(guardian: &mut Guardian, command: Command) -> std::io::Result<Result<Leased, LeaseError>> {
+    guardian.send(&command)?;
+    loop {
+        let notices = guardian.receive()?.ok_or_else(|| std::io::Error::other("the guardian has ended"))?;
+        if let Some(Notice::Leased(leased)) = notices.into_iter().find(|notice| matches!(notice, Notice::Leased(_))) {
+            return Ok(leased);
+        }
+    }
+}
+
+fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
+    let path = plan.log_dir.join(format!("{}.{}.log", spec.job_id, plan.pod_name));
+    let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
+    for line in umiak_core::plan::paddle_lines::at_start(spec, inventory, plan) {
+        log.line(&line);
+    }
+    Ok(log)
+}
+
+fn pod_log_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
+        .row("reason", error.to_string())
+        .hint("choose another directory with `--log_dir`")
+}
+
+pub(super) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::L0016, format!("umiak could not {doing}")).row("reason", error.to_string())
+}

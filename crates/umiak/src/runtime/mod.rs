@@ -1,0 +1,14 @@
+//! The loop: gather events, ask the machine, record, perform.
+//!
+//! The front is one thread that waits on descriptors, and the screen's. There is no async runtime here: a
+//! launcher waits for a handful of descriptors, must not wake up while nothing happens, and must be small
+//! when it forks (`docs/design/0001-launch-on-one-node.md`).
+
+mod clock;
+mod console;
+mod evidence;
+mod front;
+mod inventory;
+pub mod launch;
+mod pod_log;
+mod prepare;

@@ -1,0 +1,23 @@
+//! Paddle's own `<job_id>.<pod>.log`: the lines its launchers print, kept where tools look for them
+//! while the console stays ours.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::clock::paddle_stamp;
+
+/// An open pod log. Losing a line of it is no reason to stop a job.
+#[derive(Debug)]
+pub(super) struct PodLog(File);
+
+impl PodLog {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(OpenOptions::new().append(true).create(true).open(path)?))
+    }
+
+    /// Writes a line; `<ts>` becomes the time as Paddle prints it.
+    pub(super) fn line(&mut self, line: &str) {
+        let _ = self.0.write_all(format!("{}\n", line.replace("<ts>", &paddle_stamp())).as_bytes());
+    }
+}

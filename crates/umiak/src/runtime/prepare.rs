@@ -1,0 +1,145 @@
+//! From a checked command line to a plan that is ready to be performed: everything that can go wrong before
+//! the first rank starts goes wrong here.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::formats::launch::{LaunchSpec, PortRequest};
+use umiak_core::model::Port;
+use umiak_core::plan::files::FilePlan;
+use umiak_core::plan::{self, Inventory, Plan, Ports, Run, command};
+use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
+
+use super::inventory;
+
+/// Leases ports, here or in the guardian.
+pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, LeaseError> + 'a;
+
+/// The plan. Nothing is written yet, but for the scratch directory that `make_scratch` may make.
+pub(super) fn plan(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    lease: &mut Lease<'_>,
+    make_scratch: impl FnOnce(&Path) -> Result<PathBuf, Diagnostic>,
+) -> Result<Plan, Diagnostic> {
+    let files = inventory::look_up(spec, &inventory.env);
+    let command = command::resolve(spec, &files)?;
+    let layout = plan::layout(spec, inventory)?;
+    let log_dir = std::path::absolute(&spec.log_dir).map_err(|error| log_dir_error(&spec.log_dir, &error))?;
+    let mut notices = Vec::new();
+    let ports = lease_ports(spec, layout.endpoints, layout.stores, lease, &mut notices)?;
+    let scratch = make_scratch(&log_dir)?;
+    let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
+    let mut plan = plan::finish(spec, inventory, layout, &ports, run);
+    plan.notices.extend(notices);
+    Ok(plan)
+}
+
+/// Six letters, as Paddle names its pods.
+fn pod_name() -> String {
+    std::iter::repeat_with(fastrand::lowercase).take(6).collect()
+}
+
+fn lease_ports(
+    spec: &LaunchSpec,
+    endpoints: u16,
+    stores: u16,
+    lease: &mut Lease<'_>,
+    notices: &mut Vec<Diagnostic>,
+) -> Result<Ports, Diagnostic> {
+    let place = match spec.ports {
+        PortRequest::Free => Place::Anywhere,
+        PortRequest::Range { low, high, .. } => Place::Within { low, high },
+        PortRequest::Fixed { start, .. } => Place::Exactly { start },
+    };
+    let mut take = |count: u16, place: Place| {
+        let leased = lease(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
+            plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken)
+        })?;
+        if leased.inside_ephemeral && notices.is_empty() {
+            notices.push(Diagnostic::notice(
+                Code::L0022,
+                "the kernel's ephemeral range leaves no room below it: ports were chosen inside it",
+            ));
+        }
+        Ok::<_, Diagnostic>(leased.ports.into_iter().filter_map(Port::new).collect::<Vec<_>>())
+    };
+    match place {
+        // A fixed start is for the endpoints; the stores' ports are nobody's business.
+        Place::Exactly { .. } => {
+            Ok(Ports { endpoints: take(endpoints, place)?, stores: take(stores, Place::Anywhere)? })
+        }
+        Place::Anywhere | Place::Within { .. } => {
+            let mut endpoints_and_stores = take(endpoints + stores, place)?;
+            let stores = endpoints_and_stores.split_off(endpoints as usize);
+            Ok(Ports { endpoints: endpoints_and_stores, stores })
+        }
+    }
+}
+
+/// A directory of this run: in the temporary directory, else in the log directory.
+pub(super) fn make_scratch(log_dir: &Path) -> Result<PathBuf, Diagnostic> {
+    let make = |parent: &Path| {
+        let directory = tempfile::Builder::new().prefix("umiak-").tempdir_in(parent)?.keep();
+        std::fs::create_dir(directory.join("gloo"))?;
+        Ok::<_, std::io::Error>(directory)
+    };
+    make(&std::env::temp_dir()).or_else(|_| make(log_dir)).map_err(|error| {
+        Diagnostic::error(Code::L0016, "no scratch directory could be made")
+            .row("tried", format!("{}\n{}", std::env::temp_dir().display(), log_dir.display()))
+            .row("reason", error.to_string())
+            .hint("set `TMPDIR` to a directory that can be written")
+    })
+}
+
+pub(super) fn make_log_dir(path: &Path) -> Result<(), Diagnostic> {
+    std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
+}
+
+fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::L0014, format!("the log directory `{}` cannot be used", path.display()))
+        .row("reason", error.to_string())
+        .hint("choose another one with `--log_dir`")
+}
+
+/// Writes the plan's files and opens each log once; returns where this run's part of each log begins.
+pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Diagnostic> {
+    for file in &plan.files {
+        write_file(file).map_err(|error| file_error(&file.path, &error))?;
+    }
+    plan.replicas
+        .iter()
+        .map(|replica| {
+            log_start(&replica.log, spec.log_overwrite).map_err(|error| file_error(&replica.log, &error))
+        })
+        .collect()
+}
+
+fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
+        .row("reason", error.to_string())
+        .hint("choose another directory with `--log_dir`, or free space there")
+}
+
+fn write_file(file: &FilePlan) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.create(true).mode(if file.private { 0o600 } else { 0o644 });
+    if file.append {
+        options.append(true);
+    } else {
+        options.write(true).truncate(true);
+    }
+    options.open(&file.path)?.write_all(file.content.as_bytes())
+}
+
+/// Opening it here, as the rank will, finds out before the start whether it can.
+fn log_start(path: &Path, overwrite: bool) -> std::io::Result<u64> {
+    let file: File = OpenOptions::new().append(true).create(true).open(path)?;
+    if overwrite {
+        file.set_len(0)?;
+    }
+    Ok(file.metadata()?.len())
+}

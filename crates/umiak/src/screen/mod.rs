@@ -1,0 +1,278 @@
+//! Everything a person sees while it runs. One thread owns stdout and stderr, so that bytes of the
+//! user's program, our messages and the status line never mix, and so that a reader that does not read
+//! stops nothing but this thread.
+//!
+//! The mirror follows the first rank's log file; the rank itself writes that file and never waits for us.
+
+mod mirror;
+mod status;
+pub mod style;
+pub mod summary;
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use umiak_sys::wait::{Waker, readable};
+
+use mirror::Mirror;
+pub use status::Status;
+pub use style::Style;
+
+/// At most ten redraws a second.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// What the screen is told.
+#[derive(Debug)]
+enum Message {
+    /// To stderr, once everything mirrored so far is out.
+    Talk(String),
+    /// To stdout.
+    Data(String),
+    /// Show this on the status line.
+    Status(Option<Status>),
+    /// Mirror this file from this offset.
+    Follow { path: PathBuf, offset: u64 },
+    /// Mirror what is there, erase the status line, and end.
+    Close,
+}
+
+/// Where mirrored bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MirrorTo {
+    Stdout,
+    Stderr,
+    Nowhere,
+}
+
+/// The other end of the screen's thread.
+#[derive(Debug)]
+pub struct Screen {
+    sender: Sender<Message>,
+    waker: Arc<Waker>,
+    done: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Screen {
+    pub fn start(style: Style, mirror_to: MirrorTo) -> io::Result<Self> {
+        let (sender, receiver) = mpsc::channel();
+        let waker = Arc::new(Waker::new()?);
+        let done = Arc::new(Waker::new()?);
+        let mut painter = Painter::new(style, mirror_to);
+        let thread = std::thread::Builder::new().name("screen".into()).stack_size(256 << 10).spawn({
+            let (waker, done) = (waker.clone(), done.clone());
+            move || {
+                painter.run(&receiver, &waker);
+                done.wake();
+            }
+        })?;
+        Ok(Self { sender, waker, done, thread: Some(thread) })
+    }
+
+    fn send(&self, message: Message) {
+        // The thread ends only after `Close`, which is the last message.
+        let _ = self.sender.send(message);
+        self.waker.wake();
+    }
+
+    pub fn talk(&self, text: impl Into<String>) {
+        self.send(Message::Talk(text.into()));
+    }
+
+    pub fn data(&self, text: impl Into<String>) {
+        self.send(Message::Data(text.into()));
+    }
+
+    pub fn status(&self, status: Option<Status>) {
+        self.send(Message::Status(status));
+    }
+
+    pub fn follow(&self, path: PathBuf, offset: u64) {
+        self.send(Message::Follow { path, offset });
+    }
+
+    /// Asks the thread to finish; [`Screen::done`] tells when it has.
+    pub fn close(&self) {
+        self.send(Message::Close);
+    }
+
+    /// Readable once everything is out.
+    pub fn done(&self) -> &Waker {
+        &self.done
+    }
+
+    /// To be called once `done` is readable.
+    pub fn join(mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own state.
+struct Painter {
+    style: Style,
+    mirror_to: MirrorTo,
+    mirror: Option<Mirror>,
+    status: Option<Status>,
+    /// The status line is on the terminal now.
+    drawn: bool,
+    last_draw: Option<Instant>,
+    /// What was drawn last, so that nothing is redrawn when nothing changed.
+    last_text: String,
+    /// The terminal's cursor is at the beginning of a line, as far as the user's bytes tell.
+    at_line_start: bool,
+}
+
+impl Painter {
+    fn new(style: Style, mirror_to: MirrorTo) -> Self {
+        Self {
+            style,
+            mirror_to,
+            mirror: None,
+            status: None,
+            drawn: false,
+            last_draw: None,
+            last_text: String::new(),
+            at_line_start: true,
+        }
+    }
+
+    fn run(&mut self, receiver: &Receiver<Message>, waker: &Waker) {
+        loop {
+            waker.clear();
+            if let Some(mirror) = &self.mirror {
+                mirror.clear();
+            }
+            while let Ok(message) = receiver.try_recv() {
+                match message {
+                    Message::Talk(text) => {
+                        self.pump_to_end();
+                        self.talk(&text);
+                    }
+                    Message::Data(text) => {
+                        self.erase();
+                        let _ = write_all(&mut io::stdout(), text.as_bytes());
+                    }
+                    Message::Status(status) => self.status = status,
+                    Message::Follow { path, offset } => {
+                        if self.mirror_to != MirrorTo::Nowhere {
+                            self.mirror = Mirror::open(&path, offset).ok();
+                        }
+                    }
+                    Message::Close => {
+                        self.pump_to_end();
+                        self.erase();
+                        return;
+                    }
+                }
+            }
+            let more = self.pump();
+            let timeout = if more { Some(Duration::ZERO) } else { self.draw() };
+            let mut fds = vec![waker.as_fd()];
+            fds.extend(self.mirror.iter().map(AsFd::as_fd));
+            if readable(&fds, timeout).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Mirrors a bounded amount; whether there is more.
+    fn pump(&mut self) -> bool {
+        for _ in 0..16 {
+            if !self.pump_once(u64::MAX) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Mirrors everything that is in the file at this moment.
+    fn pump_to_end(&mut self) {
+        let Some(end) = self.mirror.as_ref().map(Mirror::end) else { return };
+        while self.pump_once(end) {}
+    }
+
+    fn pump_once(&mut self, end: u64) -> bool {
+        let Some(mirror) = &mut self.mirror else { return false };
+        let chunk = mirror.next(end);
+        let Some(last) = chunk.last().copied() else { return false };
+        let to_terminal = match self.mirror_to {
+            MirrorTo::Stdout => self.style.stdout_is_terminal,
+            MirrorTo::Stderr | MirrorTo::Nowhere => self.style.stderr_is_terminal,
+        };
+        if to_terminal && self.drawn {
+            erase_line();
+            self.drawn = false;
+        }
+        let written = match self.mirror_to {
+            MirrorTo::Stdout => write_all(&mut io::stdout(), chunk),
+            MirrorTo::Stderr => write_all(&mut io::stderr(), chunk),
+            MirrorTo::Nowhere => Ok(()),
+        };
+        if to_terminal {
+            self.at_line_start = last == b'\n';
+        }
+        if written.is_err() {
+            // The reader is gone: the job goes on, its log has everything.
+            self.mirror = None;
+            return false;
+        }
+        true
+    }
+
+    fn talk(&mut self, text: &str) {
+        self.erase();
+        let mut stderr = io::stderr().lock();
+        if self.style.stderr_is_terminal && !self.at_line_start {
+            let _ = stderr.write_all(b"\n");
+            self.at_line_start = true;
+        }
+        let _ = write_all(&mut stderr, text.as_bytes());
+    }
+
+    fn erase(&mut self) {
+        if self.drawn {
+            erase_line();
+            self.drawn = false;
+        }
+    }
+
+    /// Draws the status line if it is due; returns when it may be due again.
+    fn draw(&mut self) -> Option<Duration> {
+        if !self.style.live {
+            return None;
+        }
+        // A partial line of the user's is never overwritten: the status line waits for its end.
+        let Some(status) = self.status.as_ref().filter(|_| self.at_line_start) else {
+            self.erase();
+            return None;
+        };
+        if let Some(wait) = self.last_draw.and_then(|last| REDRAW.checked_sub(last.elapsed())) {
+            return Some(wait);
+        }
+        let text = status.render(&self.style);
+        if !self.drawn || text != self.last_text {
+            let mut stderr = io::stderr().lock();
+            let _ = write_all(&mut stderr, format!("\r\x1b[2K{text}").as_bytes());
+            self.drawn = true;
+            self.last_text = text;
+            self.last_draw = Some(Instant::now());
+        }
+        Some(status.until_next_second())
+    }
+}
+
+fn erase_line() {
+    let _ = write_all(&mut io::stderr(), b"\r\x1b[2K");
+}
+
+fn write_all(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes)?;
+    stream.flush()
+}

@@ -1,0 +1,57 @@
+//! The status line: one line at the bottom, on stderr, on terminals only.
+
+use std::time::{Duration, Instant};
+
+use super::style::{Mark, Style, fit};
+
+/// What the line says.
+#[derive(Debug, Clone)]
+pub struct Status {
+    pub job: String,
+    pub since: Instant,
+    pub live: usize,
+    pub total: usize,
+    /// Ranks have been asked to end.
+    pub stopping: bool,
+}
+
+impl Status {
+    pub(super) fn render(&self, style: &Style) -> String {
+        let mark = style.mark(if self.stopping { Mark::Stopped } else { Mark::Running });
+        let running = style.mark(Mark::Running);
+        let elapsed = clock(self.since.elapsed());
+        let ranks = format!("{}/{} {running}", self.live, self.total);
+        let width = style.width();
+        let text = if width < 60 {
+            format!(" {mark} {elapsed} {ranks}")
+        } else if self.stopping {
+            format!(" {mark} {}  {elapsed}  {ranks}  stopping, Ctrl-C again to kill", self.job)
+        } else {
+            format!(" {mark} {}  {elapsed}  {ranks}  ‹Ctrl-C stop›", self.job)
+        };
+        let text = if style.ascii { text.replace(['‹', '›'], "") } else { text };
+        style.dim(&fit(&text, width.saturating_sub(1)))
+    }
+
+    /// When the shown time changes next.
+    pub(super) fn until_next_second(&self) -> Duration {
+        Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(self.since.elapsed().subsec_nanos())))
+    }
+}
+
+/// `0:03:12`.
+fn clock(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks() {
+        assert_eq!(clock(Duration::from_secs(192)), "0:03:12");
+        assert_eq!(clock(Duration::from_secs(36_000 + 61)), "10:01:01");
+    }
+}

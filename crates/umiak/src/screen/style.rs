@@ -1,0 +1,190 @@
+//! Colours, marks and widths: decided once, from the streams and the environment.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+
+use anstyle::{AnsiColor, Effects};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// How to write for this terminal, or for none.
+#[derive(Debug, Clone, Default)]
+pub struct Style {
+    pub stdout_is_terminal: bool,
+    pub stderr_is_terminal: bool,
+    pub colour: bool,
+    pub ascii: bool,
+    /// A status line may be drawn.
+    pub live: bool,
+    /// Lines carry a time stamp instead of a verb column.
+    pub plain: bool,
+    /// For tests; otherwise asked of the terminal each time.
+    pub fixed_width: Option<usize>,
+}
+
+/// States, never told by colour alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    Waiting,
+    Running,
+    Done,
+    Failed,
+    Stopped,
+    Lost,
+}
+
+impl Style {
+    /// From the streams and the conventions of the environment.
+    pub fn detect(ascii: bool, no_progress: bool) -> Self {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
+        let stdout_is_terminal = std::io::stdout().is_terminal();
+        let stderr_is_terminal = std::io::stderr().is_terminal();
+        let plain = !stderr_is_terminal || dumb || no_progress || is_set("CI");
+        Self {
+            stdout_is_terminal,
+            stderr_is_terminal,
+            colour: !is_set("NO_COLOR") && (forced || stderr_is_terminal && !dumb),
+            ascii,
+            live: !plain,
+            plain,
+            fixed_width: None,
+        }
+    }
+
+    /// Columns of the terminal behind stderr.
+    pub fn width(&self) -> usize {
+        self.fixed_width.unwrap_or_else(|| {
+            umiak_sys::terminal::size(&std::io::stderr()).map_or(100, |(columns, _)| usize::from(columns))
+        })
+    }
+
+    pub fn mark(&self, mark: Mark) -> &'static str {
+        let (fancy, ascii) = match mark {
+            Mark::Waiting => ("·", "."),
+            Mark::Running => ("▸", ">"),
+            Mark::Done => ("✓", "+"),
+            Mark::Failed => ("✗", "x"),
+            Mark::Stopped => ("⊘", "-"),
+            Mark::Lost => ("?", "?"),
+        };
+        if self.ascii { ascii } else { fancy }
+    }
+
+    /// ` · ` between parts of a line.
+    pub fn separator(&self) -> &'static str {
+        if self.ascii { ", " } else { " · " }
+    }
+
+    fn paint(&self, style: anstyle::Style, text: &str) -> String {
+        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+
+    pub fn bold(&self, text: &str) -> String {
+        self.paint(anstyle::Style::new().effects(Effects::BOLD), text)
+    }
+
+    pub fn dim(&self, text: &str) -> String {
+        self.paint(anstyle::Style::new().effects(Effects::DIMMED), text)
+    }
+
+    pub fn red(&self, text: &str) -> String {
+        self.paint(AnsiColor::Red.on_default().effects(Effects::BOLD), text)
+    }
+
+    pub fn yellow(&self, text: &str) -> String {
+        self.paint(AnsiColor::Yellow.on_default().effects(Effects::BOLD), text)
+    }
+
+    pub fn green(&self, text: &str) -> String {
+        self.paint(AnsiColor::Green.on_default().effects(Effects::BOLD), text)
+    }
+
+    /// One line of progress: a right-aligned verb, or a time stamp in plain mode.
+    pub fn progress(&self, verb: &str, parts: &[String], time: &str) -> String {
+        if self.plain {
+            format!("{time} {} {}\n", verb.to_lowercase(), parts.join(", "))
+        } else {
+            format!("{} {}\n", self.green(&format!("{verb:>10}")), parts.join(self.separator()))
+        }
+    }
+}
+
+/// Cuts to `width` cells; wide characters count as two.
+pub fn fit(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    let mut used = 0;
+    for character in text.chars() {
+        let cells = character.width().unwrap_or(0);
+        if used + cells > width {
+            break;
+        }
+        used += cells;
+        cut.push(character);
+    }
+    cut
+}
+
+/// `0-3, 5` for sorted numbers.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut text = String::new();
+    let mut index = 0;
+    while index < numbers.len() {
+        let first = numbers[index];
+        let mut last = first;
+        while index + 1 < numbers.len() && numbers[index + 1] == last + 1 {
+            index += 1;
+            last = numbers[index];
+        }
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let _ = if first == last { write!(text, "{first}") } else { write!(text, "{first}-{last}") };
+        index += 1;
+    }
+    text
+}
+
+/// `4 ms`, `3.2 s`, `2m14s`, `1h02m`.
+pub fn duration(duration: std::time::Duration) -> String {
+    let millis = duration.as_millis();
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{millis} ms"),
+        1..10 => format!("{:.1} s", duration.as_secs_f64()),
+        10..60 => format!("{seconds} s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn number_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 3, 5, 7, 8]), "0-3, 5, 7-8");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn durations() {
+        for (millis, text) in
+            [(4, "4 ms"), (3_200, "3.2 s"), (42_000, "42 s"), (134_000, "2m14s"), (3_720_000, "1h02m")]
+        {
+            assert_eq!(duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn wide_characters_count_twice() {
+        assert_eq!(fit("训练脚本", 5), "训练");
+        assert_eq!(fit("train", 5), "train");
+    }
+}

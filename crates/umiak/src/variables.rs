@@ -1,0 +1,25 @@
+//! Environment variables that umiak itself reads. The reference page is generated from this list.
+
+/// One variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+/// Where the NVIDIA driver's list of devices stands.
+pub const NVIDIA_PROC: &str = "UMIAK_NVIDIA_PROC";
+
+/// Every variable of ours, then the conventions we respect.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: NVIDIA_PROC,
+        text: "Directory to read instead of `/proc/driver/nvidia/gpus`: one sub-directory for each GPU, named by its PCI address, holding the driver's `information` file. For tests, and for containers that mount it elsewhere.",
+    },
+    Variable { name: "TMPDIR", text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`." },
+    Variable { name: "VIRTUAL_ENV", text: "Its interpreter runs scripts when the command line names none." },
+    Variable { name: "NO_COLOR", text: "Set and not empty: no colours." },
+    Variable { name: "CLICOLOR_FORCE", text: "Set and not `0`: colours even where the stream is no terminal." },
+    Variable { name: "CI", text: "Set and not empty: plain lines, no status line." },
+    Variable { name: "TERM", text: "`dumb`: plain lines, no status line, no colours." },
+];
