@@ -132,7 +132,10 @@ fn from_error_file(log: &[Row], traceback: &str, message: &str) -> Report {
 /// The most telling of the last lines, for programs that print an error and leave: the last one with
 /// a known signature, else the last one that calls itself an error.
 fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
-    let near = || (0..lines.len()).rev().filter(|&at| !lines[at].is_empty()).take(NEAR);
+    // Errors that were found and not chosen did not end the program, nor do their lines say why.
+    let passed = blocks::find(lines);
+    let free = |at: &usize| !passed.iter().any(|block| (block.start..block.end).contains(at));
+    let near = || (0..lines.len()).rev().filter(|&at| !lines[at].is_empty()).take(NEAR).filter(free);
     let report = |at: usize, signature| Report {
         headline: lines[at].trim().to_owned(),
         number: rows[at].number,
@@ -149,7 +152,7 @@ fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
 
 /// Not marked by its writer as harmless.
 fn is_serious(line: &str) -> bool {
-    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry"];
+    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
     !harmless.iter().any(|word| line.contains(word))
 }
 

@@ -41,11 +41,13 @@ pub(super) fn traceback(lines: &[&str], at: usize) -> Option<Block> {
         }
     }
     let head = head?;
+    let headline = joined(lines, head);
+    let headline = headline.strip_prefix(prefix.trim_start()).unwrap_or(&headline).to_owned();
     let mut block = Block {
         shape: Shape::Python,
         start: at,
         head,
-        headline: strip(&joined(lines, head)).to_owned(),
+        headline,
         end: details(lines, head),
         place: frames.iter().rev().find(|frame| frame.is_users()).map(Frame::show),
         aside: is_aside(lines, at),

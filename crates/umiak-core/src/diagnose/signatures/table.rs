@@ -154,7 +154,7 @@ pub static SIGNATURES: &[Signature] = &[
         "the traceback shows which functions call each other",
         "Functions call each other without an end, or a structure is nested deeper than Python allows."),
     Signature::new("U2301", Cause, "the program crashed in native code",
-        r"Fatal Python error: Segmentation fault|`Segmentation fault` is detected|Segmentation fault( \(core dumped\))?$|SIGSEGV",
+        r"Segmentation fault|SIGSEGV",
         "run the rank with `PYTHONFAULTHANDLER=1` to see the Python line, or under a debugger",
         "A memory access in native code failed. Extensions built for another version of the framework or of Python \
          are the usual reason; a core dump and `gdb` show the function."),
@@ -195,7 +195,7 @@ pub static SIGNATURES: &[Signature] = &[
         "A process was ended with SIGKILL, which is how the kernel frees memory when the host or the container's \
          limit is exhausted. The kernel's log on that host names the process and its size.").grave(),
     Signature::new("U3104", Cause, "shared memory is full",
-        r"killed by signal: Bus error|Fatal Python error: Bus error|out of shared memory|insufficient shared memory|unable to (open|allocate|write).* shared memory|`Access to an undefined portion of a memory object` is detected",
+        r"killed by signal: Bus error|Fatal Python error: Bus error|Bus error +\(core dumped\)|out of shared memory|insufficient shared memory|unable to (open|allocate|write).* shared memory|`Access to an undefined portion of a memory object` is detected",
         "enlarge `/dev/shm` (containers: `--shm-size=8g` or `--ipc=host`), or use fewer loader workers",
         "Loader workers hand batches over in `/dev/shm`, and containers give it 64 MiB unless told otherwise. \
          Writing beyond its end is a bus error.").grave(),
