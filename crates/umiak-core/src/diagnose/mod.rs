@@ -1,16 +1,17 @@
-//! Placeholder until the ranking lands.
-use crate::facts::{Evidence, Subject, Verdict};
-use crate::model::Exit;
-#[derive(Debug)]
-pub struct End {
-    pub subject: Subject,
-    pub exit: Exit,
-    pub ran: std::time::Duration,
-    pub order: u64,
-    pub by_us: bool,
-    pub before_stop: bool,
-    pub evidence: Option<Evidence>,
-}
-pub fn rank(_: Vec<End>) -> Verdict {
-    Verdict { causes: vec![], victims: vec![] }
-}
+//! Why a job failed: evidence from the ranks' logs, known signatures, and the ranking of causes.
+//!
+//! [`extract`] reads the end of one rank's log, [`rank()`] weighs the ends of all ranks against each
+//! other, [`explain`] looks a signature up for `umiak explain U3102`. Reading files, deciding which
+//! ends belong together and printing are the caller's business.
+
+mod blocks;
+mod chain;
+pub mod evidence;
+mod python;
+pub mod rank;
+pub mod signatures;
+mod text;
+
+pub use evidence::extract;
+pub use rank::{End, rank};
+pub use signatures::{Kind, SIGNATURES, Signature, explain};

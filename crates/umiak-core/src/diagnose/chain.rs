@@ -1,0 +1,132 @@
+//! Which of several errors in one log is the one to show.
+//!
+//! A dying program prints more than one: exceptions raised while handling others, a second thread
+//! that notices, the runtime's abort on the way out. The last is rarely the reason for the first.
+
+use super::blocks::{Block, Link, Shape};
+use super::signatures::{self, Kind, Signature};
+
+/// Lines between two errors that still belong to one death.
+const GAP: usize = 10;
+/// A program that printed so many lines after an error has survived it.
+const STALE: usize = 200;
+
+/// The error of one log: a traceback with those it is chained to, and which of them says why.
+#[derive(Debug, Clone)]
+pub(super) struct Choice {
+    /// First and one past the last line of the whole chain.
+    pub(super) lines: (usize, usize),
+    pub(super) block: Block,
+    pub(super) signature: Option<&'static Signature>,
+}
+
+impl Choice {
+    fn of(lines: &[&str], block: &Block) -> Self {
+        let details = block.head + 1..block.end.min(lines.len()).max(block.head + 1);
+        let message = std::iter::once(block.headline.as_str()).chain(lines[details].iter().map(|line| line.trim()));
+        let signature = signatures::of_message(message);
+        Self { lines: (block.start, block.end), block: block.clone(), signature }
+    }
+
+    /// Whether the words are about somebody else, or about an earlier error.
+    fn is_foreign(&self) -> bool {
+        self.signature.is_some_and(|signature| signature.kind != Kind::Cause)
+    }
+
+    fn is_grave(&self) -> bool {
+        self.signature.is_some_and(|signature| signature.grave)
+    }
+
+    /// How much it counts beside others of the same death.
+    pub(super) fn standing(&self) -> u8 {
+        match (self.signature.map(|signature| signature.kind), self.block.shape) {
+            (Some(Kind::Victim), _) | (_, Shape::Notice) => 0,
+            (Some(Kind::Waiting | Kind::Consequence), _) => 1,
+            // An abort after an exception is how the runtime goes down with it.
+            (_, Shape::Abort) => 2,
+            (_, Shape::Python) => 3,
+        }
+    }
+
+    /// Whether `next`, chained to this one, takes its place.
+    fn gives_way_to(&self, next: &Self) -> bool {
+        match next.block.link {
+            Link::None | Link::Nested => true,
+            // The author said which one is the cause.
+            Link::Cause => false,
+            // What was being handled may be harmless (a missing cache file) or the reason (a wrapper
+            // around "connection reset"). The newer one wins unless it is a stranger's words after an
+            // own error, or says nothing known after an error that does.
+            Link::Handling => match next.signature {
+                Some(_) if next.is_foreign() => self.is_foreign(),
+                Some(signature) => signature.grave || !self.is_grave(),
+                None => !self.is_foreign() && !self.is_grave(),
+            },
+        }
+    }
+}
+
+/// The errors of a log with chains resolved, in its order.
+pub(super) fn resolve(lines: &[&str], blocks: &[Block]) -> Vec<Choice> {
+    let mut choices: Vec<Choice> = Vec::new();
+    for block in blocks {
+        let next = Choice::of(lines, block);
+        match choices.last_mut() {
+            Some(last) if block.link != Link::None => {
+                let span = (last.lines.0, block.end);
+                if last.gives_way_to(&next) {
+                    // Frames of the user's code may be in the other part of the chain only.
+                    let place = next.block.place.clone().or_else(|| last.block.place.take());
+                    *last = Choice { block: Block { place, aside: last.block.aside, ..next.block }, ..next };
+                } else if last.block.place.is_none() {
+                    last.block.place.clone_from(&block.place);
+                }
+                last.lines = span;
+            }
+            _ => choices.push(next),
+        }
+    }
+    choices
+}
+
+/// The error that ended the program: among those printed together at the end, the one that says most.
+pub(super) fn choose(lines: &[&str], choices: &[Choice]) -> Option<Choice> {
+    let mut best: Option<&Choice> = None;
+    // Start of what belongs to the same death so far.
+    let mut start = lines.len();
+    for choice in choices.iter().rev() {
+        let far = start.saturating_sub(choice.lines.1) > if best.is_some() { GAP } else { STALE };
+        if far {
+            break;
+        }
+        if !choice.block.aside && best.is_none_or(|best| choice.standing() > best.standing()) {
+            best = Some(choice);
+        }
+        start = choice.lines.0;
+    }
+    best.cloned()
+}
+
+/// The error that `echo` is the consequence of: the nearest line before it with words of a known
+/// cause, else the nearest error of another thread, before or after (threads print as they get to it).
+pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Option<Choice> {
+    let own = |choice: &&Choice| !choice.block.aside && !choice.is_foreign() && choice.block.shape != Shape::Notice;
+    let (before, after): (Vec<_>, Vec<_>) = choices
+        .iter()
+        .filter(|choice| choice.lines != echo.lines)
+        .partition(|choice| choice.block.start < echo.block.start);
+    let first = echo.lines.0.saturating_sub(STALE);
+    let line = (first..echo.lines.0).rev().find_map(|at| {
+        let signature = signatures::of_line(lines[at].trim()).filter(|signature| signature.kind == Kind::Cause)?;
+        let block = before.iter().find(|choice| (choice.lines.0..choice.lines.1).contains(&at));
+        Some(block.map_or_else(
+            || Choice {
+                signature: Some(signature),
+                block: Block { head: at, headline: lines[at].trim().to_owned(), ..echo.block.clone() },
+                ..echo.clone()
+            },
+            |&block| block.clone(),
+        ))
+    });
+    line.or_else(|| before.into_iter().rev().find(own).or_else(|| after.into_iter().find(own)).cloned())
+}

@@ -1,0 +1,166 @@
+//! What the end of a log says: the error, its place, the traceback, the last lines.
+//!
+//! The input is the last piece of one attempt's output, as bytes: it may begin in the middle of a
+//! line, hold progress bars, colours, other threads' lines and anything else. The output is bounded
+//! whatever the input is, because it travels to every node and into the journal.
+
+use serde_json::Value;
+
+use super::blocks;
+use super::chain::{self, Choice};
+use super::signatures::{self, Kind, Signature};
+use super::text::{self, Row, WIDTH, bounded};
+use crate::facts::{Evidence, Line};
+
+/// Lines of a traceback that are kept.
+const HEIGHT: usize = 40;
+/// Lines at the end that are kept.
+const LAST: usize = 5;
+/// Lines at the end that are searched for a telling one when there is neither traceback nor abort.
+const NEAR: usize = 30;
+/// An error file larger than this is not one.
+const MAX_ERROR_FILE: usize = 1024 * 1024;
+
+/// Reads the evidence from the last bytes of this attempt's log.
+///
+/// `first_line` is the number of the line in which `tail` begins, when known. `error_file` is the
+/// content of the file named by `TORCHELASTIC_ERROR_FILE`, if the rank wrote one: that is the
+/// exception which ended it, so it goes before anything the log says.
+pub fn extract(tail: &[u8], first_line: Option<u64>, error_file: Option<&[u8]>) -> Evidence {
+    let rows = text::rows(tail, first_line);
+    let lines: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
+    let last = lines.iter().rev().map(|line| line.trim()).filter(|line| !line.is_empty()).take(LAST);
+    let mut last_lines: Vec<String> = last.map(|line| bounded(line, WIDTH)).collect();
+    last_lines.reverse();
+
+    let report = error_file
+        .and_then(recorded)
+        .map(|(text, message)| from_error_file(&rows, &text, &message))
+        .or_else(|| from_log(&rows, &lines))
+        .or_else(|| from_words(&rows, &lines));
+    let evidence = Evidence { last_lines, ..Evidence::default() };
+    match report {
+        None => evidence,
+        Some(report) => Evidence {
+            headline: Some(Line { text: bounded(&report.headline, WIDTH), number: report.number }),
+            place: report.place,
+            traceback: report.traceback,
+            signature: report.signature.map(Signature::to_match),
+            ..evidence
+        },
+    }
+}
+
+/// The parts of the evidence that come from one error.
+struct Report {
+    headline: String,
+    number: Option<u64>,
+    place: Option<String>,
+    traceback: Vec<String>,
+    signature: Option<&'static Signature>,
+}
+
+impl Report {
+    fn new(rows: &[Row], lines: &[&str], choice: Choice) -> Self {
+        let (start, end) = choice.lines;
+        // The whole chain if it fits; otherwise the part that matters.
+        let (start, end) = if end - start > HEIGHT { (choice.block.start, choice.block.end) } else { (start, end) };
+        Self {
+            number: rows[choice.block.head].number,
+            traceback: printed(&lines[start..end]),
+            headline: choice.block.headline,
+            place: choice.block.place,
+            signature: choice.signature,
+        }
+    }
+}
+
+/// The traceback in bounds, without blank lines at its end.
+fn printed(lines: &[&str]) -> Vec<String> {
+    let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
+    text::folded(&lines[..end], HEIGHT).iter().map(|line| bounded(line, WIDTH)).collect()
+}
+
+/// The error that ended the program, and for an echo the error it is the echo of.
+fn from_log(rows: &[Row], lines: &[&str]) -> Option<Report> {
+    let choices = chain::resolve(lines, &blocks::find(lines));
+    let mut choice = chain::choose(lines, &choices)?;
+    if choice.signature.is_some_and(|signature| signature.kind == Kind::Consequence) {
+        choice = chain::origin(lines, &choices, &choice).unwrap_or(choice);
+    }
+    Some(Report::new(rows, lines, choice))
+}
+
+/// Torch's error file: the traceback, and the message.
+fn recorded(file: &[u8]) -> Option<(String, String)> {
+    let document: Value = (file.len() <= MAX_ERROR_FILE).then(|| serde_json::from_slice(file).ok())??;
+    let message = document.get("message")?;
+    if let Value::String(text) = message {
+        return Some((text.clone(), text.clone()));
+    }
+    let text = message.pointer("/extraInfo/py_callstack").and_then(Value::as_str).unwrap_or_default();
+    let summary = message.get("message").and_then(Value::as_str)?;
+    Some((text.to_owned(), summary.to_owned()))
+}
+
+fn from_error_file(log: &[Row], traceback: &str, message: &str) -> Report {
+    let rows = text::rows(traceback.as_bytes(), None);
+    let lines: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
+    let mut report = from_log(&rows, &lines).unwrap_or_else(|| {
+        let rows = text::rows(message.as_bytes(), None);
+        let lines: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
+        let headline = lines.iter().find(|line| !line.is_empty()).copied().unwrap_or_default();
+        Report {
+            headline: headline.to_owned(),
+            number: None,
+            place: None,
+            traceback: printed(&lines),
+            signature: signatures::of_message(lines.iter().copied()),
+        }
+    });
+    // The same error is usually in the log too, and that is where people will look for it.
+    report.number = log.iter().rev().find(|row| row.text == report.headline).and_then(|row| row.number);
+    if report.signature.is_some_and(|signature| signature.kind == Kind::Consequence) {
+        let lines: Vec<&str> = log.iter().map(|row| row.text.as_str()).collect();
+        if let Some(origin) = from_log(log, &lines).filter(|origin| origin.signature.is_some()) {
+            return Report { place: origin.place.or(report.place), ..origin };
+        }
+    }
+    report
+}
+
+/// The most telling of the last lines, for programs that print an error and leave: the last one with
+/// a known signature, else the last one that calls itself an error.
+fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
+    // Errors that were found and not chosen did not end the program, nor do their lines say why.
+    let passed = blocks::find(lines);
+    let free = |at: &usize| !passed.iter().any(|block| (block.start..block.end).contains(at));
+    let near = || (0..lines.len()).rev().filter(|&at| !lines[at].is_empty()).take(NEAR).filter(free);
+    let report = |at: usize, signature| Report {
+        headline: lines[at].trim().to_owned(),
+        number: rows[at].number,
+        place: None,
+        traceback: Vec::new(),
+        signature,
+    };
+    let known = near().filter(|&at| is_serious(lines[at])).find_map(|at| {
+        let signature = signatures::of_line(lines[at].trim())?;
+        Some(report(at, Some(signature)))
+    });
+    known.or_else(|| near().find(|&at| calls_itself_error(lines[at])).map(|at| report(at, None)))
+}
+
+/// Not marked by its writer as harmless.
+fn is_serious(line: &str) -> bool {
+    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
+    !harmless.iter().any(|word| line.contains(word))
+}
+
+fn calls_itself_error(line: &str) -> bool {
+    let words = ["error", "fatal", "exception", "critical", "abort", "failed", "panic"];
+    let lower = line.to_lowercase();
+    is_serious(line) && words.iter().any(|word| lower.contains(word))
+}
+
+#[cfg(test)]
+mod tests;

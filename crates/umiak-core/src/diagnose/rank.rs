@@ -1,0 +1,133 @@
+//! Who was first: every bad end weighed by what speaks for it, and only then by the order of exits.
+//!
+//! The order alone misleads. When a rank on a GPU is killed, its sockets close a tenth of a second
+//! before the kernel reports its exit, and its peers can die of that in between. What a rank says
+//! about its end, and which signal ended it, tell more.
+
+use std::time::Duration;
+
+use super::signatures::{self, Kind};
+use crate::facts::{Evidence, Finding, Subject, Verdict, Weight};
+use crate::model::Exit;
+
+const SIGINT: i32 = 2;
+const SIGABRT: i32 = 6;
+const SIGKILL: i32 = 9;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+
+/// The end of one attempt, with what is known about it.
+#[derive(Debug, Clone)]
+pub struct End {
+    pub subject: Subject,
+    pub exit: Exit,
+    /// How long it ran.
+    pub ran: Duration,
+    /// Position in the kernel's order of exits.
+    pub order: u64,
+    /// Our SIGTERM or SIGKILL ended it.
+    pub by_us: bool,
+    /// It ended before our first signal.
+    pub before_stop: bool,
+    pub evidence: Option<Evidence>,
+}
+
+/// Ranks the ends that belong to one failure.
+///
+/// Good ends, and those that were our doing, are neither causes nor victims here. All others are in
+/// the verdict: the causes are those of the best weight, in the kernel's order.
+pub fn rank(ends: Vec<End>) -> Verdict {
+    let mut ends: Vec<(Weight, End)> = ends
+        .into_iter()
+        .filter(|end| !end.exit.is_success() && !end.is_our_doing())
+        .map(|end| (end.weight(), end))
+        .collect();
+    ends.sort_by_key(|(weight, end)| (*weight, end.order));
+    let Some(best) = ends.first().map(|(weight, _)| *weight) else {
+        return Verdict { causes: Vec::new(), victims: Vec::new() };
+    };
+    let mut causes = ends.iter().take_while(|(weight, _)| *weight == best).count();
+    if best == Weight::Victim {
+        // Each points at somebody else, and there is nobody else. Whoever was stopped from outside
+        // comes before those who lost a connection, because losing one is what follows.
+        ends.sort_by_key(|(_, end)| (!end.was_stopped(), end.order));
+        ends[0].0 = Weight::Possible;
+        causes = 1;
+    }
+    let mut findings = ends.into_iter().map(|(weight, end)| end.into_finding(weight));
+    Verdict { causes: findings.by_ref().take(causes).collect(), victims: findings.collect() }
+}
+
+impl End {
+    /// Ended by our signal, or in answer to it: shells and frameworks catch SIGTERM and exit with a
+    /// code of their own.
+    fn is_our_doing(&self) -> bool {
+        let answers = self.signal() == Some(SIGTERM)
+            || matches!(self.exit, Exit::Code { code: 130 | 137 | 143 })
+            || self.signature_code() == Some(signatures::TERMINATED);
+        self.by_us || (!self.before_stop && answers)
+    }
+
+    fn weight(&self) -> Weight {
+        // Nothing to go by but when it was.
+        let silent = if self.before_stop { Weight::Likely } else { Weight::Possible };
+        let words = match self.kind() {
+            Some(Kind::Victim) => Weight::Victim,
+            Some(Kind::Waiting) => Weight::Possible,
+            Some(Kind::Cause | Kind::Consequence) => Weight::Certain,
+            None if self.has_own_error() => Weight::Certain,
+            None => silent,
+        };
+        match (&self.exit, self.signal()) {
+            // Nobody ends itself with SIGKILL, whatever the log says.
+            (Exit::Spawn(_), _) | (_, Some(SIGKILL)) => Weight::Certain,
+            (Exit::Lost, _) => Weight::Possible,
+            // Writing to somebody who is gone is no fact about oneself.
+            (_, None | Some(SIGPIPE)) => words,
+            // An abort or a caught request to end is as good as the words that came with it.
+            (_, Some(SIGABRT | SIGTERM | SIGINT)) if self.kind().is_some() => words,
+            // A crash after losing a peer may be a crash of the clean-up.
+            (_, Some(_)) if matches!(self.kind(), Some(Kind::Victim | Kind::Waiting)) => silent,
+            (_, Some(_)) => Weight::Certain,
+        }
+    }
+
+    /// The signal that ended it, also when a shell passes it on as 128 + n.
+    fn signal(&self) -> Option<i32> {
+        match self.exit {
+            Exit::Signal { signal, .. } => Some(signal),
+            // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM.
+            Exit::Code { code } => [4, 6, 7, 8, 9, 11, 15].into_iter().find(|signal| 128 + signal == code),
+            Exit::Spawn(_) | Exit::Lost => None,
+        }
+    }
+
+    fn signature_code(&self) -> Option<&str> {
+        self.evidence.as_ref()?.signature.as_ref().map(|signature| signature.code.as_str())
+    }
+
+    fn kind(&self) -> Option<Kind> {
+        let signature = self.evidence.as_ref()?.signature.as_ref()?;
+        // Evidence may come from a node with a newer table than ours.
+        let unknown = if signature.victim { Kind::Victim } else { Kind::Cause };
+        Some(signatures::explain(&signature.code).map_or(unknown, |signature| signature.kind))
+    }
+
+    fn has_own_error(&self) -> bool {
+        self.evidence.as_ref().is_some_and(|evidence| !evidence.traceback.is_empty())
+    }
+
+    /// Told to end by somebody who is not us, rather than left by a peer.
+    fn was_stopped(&self) -> bool {
+        let says_so = self.signature_code().is_some_and(|code| code.starts_with(signatures::STOPPED));
+        says_so || matches!(self.signal(), Some(SIGTERM | SIGINT))
+    }
+
+    fn into_finding(self, weight: Weight) -> Finding {
+        let Self { subject, exit, ran, evidence, .. } = self;
+        Finding { subject, exit, ran_micros: u64::try_from(ran.as_micros()).unwrap_or(u64::MAX), weight, evidence }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! A piece of a log made readable: lines, without what only a terminal understands.
+
+use std::borrow::Cow;
+
+/// More than this is not looked at, whatever the caller hands over.
+const MAX_TAIL: usize = 256 * 1024;
+/// Bytes of one line that are looked at. An error that is longer says it at its start.
+const MAX_LINE: usize = 4096;
+/// Characters of one line that are kept as evidence.
+pub(super) const WIDTH: usize = 300;
+
+/// A cleaned line and its number in the file, when known.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) text: String,
+    pub(super) number: Option<u64>,
+}
+
+/// Splits the end of a log into cleaned lines.
+pub(super) fn rows(tail: &[u8], first_line: Option<u64>) -> Vec<Row> {
+    let (skipped, tail) = tail.split_at(tail.len().saturating_sub(MAX_TAIL));
+    let skipped = skipped.split(|&byte| byte == b'\n').count() as u64 - 1;
+    let first = first_line.map(|line| line.saturating_add(skipped));
+    let tail = tail.strip_suffix(b"\n").unwrap_or(tail);
+    tail.split(|&byte| byte == b'\n')
+        .zip(0u64..)
+        .map(|(line, index)| Row { text: clean(line), number: first.map(|first| first.saturating_add(index)) })
+        .collect()
+}
+
+/// One line as a terminal would end up showing it: the last thing drawn over a progress bar, without
+/// colours and control characters, without the rank prefix that launchers put before every line.
+fn clean(line: &[u8]) -> String {
+    // A bar's last `\r` is often followed by nothing, or by an escape that clears the line.
+    line.rsplit(|&byte| byte == b'\r')
+        .map(|segment| {
+            let segment = &segment[..segment.len().min(MAX_LINE)];
+            plain(&String::from_utf8_lossy(segment))
+        })
+        .find(|segment| !segment.is_empty())
+        .map(|segment| without_rank(&segment).to_owned())
+        .unwrap_or_default()
+}
+
+/// Drops escape sequences and control characters and the blanks at the end.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '\u{1b}' => skip_escape(&mut chars),
+            '\t' => out.push_str("    "),
+            char if char.is_control() => {}
+            char => out.push(char),
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// Consumes the rest of an escape sequence: `[…m` and the like, `]…BEL` (titles, links), or one character.
+fn skip_escape(chars: &mut std::str::Chars<'_>) {
+    match chars.next() {
+        Some('[') => {
+            chars.find(|char| ('\u{40}'..='\u{7e}').contains(char));
+        }
+        Some(']') => {
+            while let Some(char) = chars.next() {
+                if char == '\u{7}' {
+                    break;
+                }
+                if char == '\u{1b}' {
+                    chars.next();
+                    break;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Strips `[rank3]: ` (torch), `[default3]:` (torchrun's tee) and `[1,3]<stderr>:` (mpirun).
+fn without_rank(line: &str) -> &str {
+    let strip = |line: &str| -> Option<usize> {
+        let inside = line.strip_prefix('[')?;
+        let (name, rest) = inside.split_once(']')?;
+        let rest = rest.strip_prefix("<stderr>").or_else(|| rest.strip_prefix("<stdout>")).unwrap_or(rest);
+        let rest = rest.strip_prefix(':')?;
+        let rank = name.rsplit(',').next()?.trim_start_matches(|char: char| char.is_ascii_alphabetic() || char == '_');
+        let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+        is_rank.then(|| line.len() - rest.strip_prefix(' ').unwrap_or(rest).len())
+    };
+    let mut line = line;
+    while let Some(length) = strip(line) {
+        line = &line[length..];
+    }
+    line
+}
+
+/// The text in at most `width` characters, the last one `…` when something is missing.
+pub(super) fn bounded(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width - 1).chain(['…']).collect(),
+    }
+}
+
+/// At most `height` lines: the first, and the last ones, with a note of what is missing between.
+pub(super) fn folded<'a>(lines: &[&'a str], height: usize) -> Vec<Cow<'a, str>> {
+    if lines.len() <= height {
+        return lines.iter().map(|&line| Cow::Borrowed(line)).collect();
+    }
+    let left_out = lines.len() - (height - 2);
+    let mut out = vec![Cow::Borrowed(lines[0]), Cow::Owned(format!("  … {left_out} lines left out"))];
+    out.extend(lines[lines.len() - (height - 2)..].iter().map(|&line| Cow::Borrowed(line)));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(tail: &[u8]) -> Vec<String> {
+        rows(tail, None).into_iter().map(|row| row.text).collect()
+    }
+
+    #[test]
+    fn terminal_noise() {
+        let cases: [(&[u8], &str); 9] = [
+            (b"plain", "plain"),
+            (b"windows\r", "windows"),
+            (b" 10%|#  | 1/10\r 20%|## | 2/10", " 20%|## | 2/10"),
+            (b"done\r\x1b[K", "done"),
+            (b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07text", "red text"),
+            (b"\xff\xfe bytes", "\u{fffd}\u{fffd} bytes"),
+            (b"[rank3]: Traceback", "Traceback"),
+            (b"[default0]:[rank0]:   File", "  File"),
+            (b"[1,3]<stderr>:boom\x00", "boom"),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(texts(raw), [expected], "{raw:?}");
+        }
+        assert_eq!(texts(b"[E1103 05:08:55.1 a.cpp:1] x"), ["[E1103 05:08:55.1 a.cpp:1] x"]);
+    }
+
+    #[test]
+    fn numbers_count_what_was_not_looked_at() {
+        let mut tail = b"x\n".repeat(MAX_TAIL);
+        tail.extend(b"end\n");
+        let rows = rows(&tail, Some(11));
+        let last = rows.last().unwrap();
+        assert_eq!((last.text.as_str(), last.number), ("end", Some(11 + MAX_TAIL as u64)));
+    }
+
+    #[test]
+    fn bounds() {
+        assert_eq!(bounded("häuser", 6), "häuser");
+        assert_eq!(bounded("häuser", 4), "häu…");
+        assert_eq!(folded(&["a", "b", "c", "d", "e"], 4), ["a", "  … 3 lines left out", "d", "e"]);
+    }
+}
