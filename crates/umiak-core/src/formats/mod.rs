@@ -2,3 +2,4 @@
 
 pub mod argparse;
 pub mod launch;
+pub mod prefix;

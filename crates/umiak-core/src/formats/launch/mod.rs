@@ -3,9 +3,24 @@
 //! ```text
 //! argv ──► parse (flags table, argparse rules) ──► environment overrides ──► checks ──► LaunchSpec
 //! ```
+//!
+//! Nothing here looks at the machine: which devices and ports there are is the plan's business.
 
+mod arguments;
+mod checks;
+mod cloud;
+mod environment;
+pub mod flags;
+mod help;
+mod own;
+mod parse;
+mod ports;
+mod python;
 mod spec;
+mod words;
 
+pub use help::help;
+pub use parse::{Parsed, parse};
 pub use spec::{
     Backend, Compat, DeviceRequest, ExitCodes, Generation, LaunchSpec, LogNames, OutputMode, OwnFlags, PortRequest,
     Spelling,

@@ -45,10 +45,14 @@ pub struct LaunchSpec {
     /// `--gpus 2,3` and its aliases; `None` when omitted.
     pub devices: Option<DeviceRequest>,
     pub nproc_per_node: Option<u32>,
-    /// `--host` or `POD_IP`, when it is an address.
+    /// `--host` or `POD_IP`. Never in the legacy generation, which takes a single node's address from `--ips`.
     pub host: Option<IpAddr>,
-    /// `--ips` with exactly one address (several are refused until several nodes are built).
+    /// `--ips` with exactly one address (several are refused until several nodes are built), or the platform's.
+    /// `None` when it was not given, in the legacy generation too, whose default is 127.0.0.1.
     pub ip: Option<IpAddr>,
+    /// `--rank`, `PADDLE_RANK` or `PADDLE_TRAINER_ID`: this node's rank, when one was given. With one node it only
+    /// moves the ports of `FLAGS_FIXED_PORT`, and that is done already.
+    pub node_rank: Option<u32>,
     pub backend: Backend,
     pub ports: PortRequest,
     /// `--max_restart` or its variable, when it was given.
@@ -66,7 +70,8 @@ pub struct LaunchSpec {
     pub with_coverage: bool,
     /// `PADDLE_ENV_LIMIT_LEN`: lists at least this long are left out of the environment.
     pub env_limit: usize,
-    /// Paddle's own lines about overrides and compatible mode, in order, without time stamps where Paddle has none.
+    /// Paddle's own lines about overrides, resets and compatible mode, in order. Where Paddle puts a time stamp there
+    /// is the word `<ts>`. An entry may have several lines.
     pub paddle_lines: Vec<String>,
     /// Paddle's configuration block: `name: value`, sorted by name, of this generation.
     pub configuration: Vec<(String, String)>,

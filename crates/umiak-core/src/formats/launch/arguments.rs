@@ -1,0 +1,172 @@
+//! The flags' values with their types, and where each came from.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::flags::{self, Flag, ValueKind};
+use super::{Generation, python};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::argparse::{self, Given};
+
+/// What was given, by Paddle's name of the flag. What is not here has its default.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Arguments(BTreeMap<&'static str, Setting>);
+
+#[derive(Debug, Clone)]
+struct Setting {
+    value: Value,
+    source: Source,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Text(OsString),
+    Int(i64),
+    Bool(bool),
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The table's spelling of the flag or alias: `--xpus`.
+    Flag(&'static str),
+    Variable(&'static str),
+}
+
+impl Source {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Flag(name) | Self::Variable(name) => name,
+        }
+    }
+
+    /// A wrong value on the command line is wrong usage; one of a variable has a code of its own.
+    pub(super) fn code(self) -> Code {
+        match self {
+            Self::Flag(_) => Code::L0001,
+            Self::Variable(_) => Code::L0009,
+        }
+    }
+}
+
+impl Arguments {
+    /// A flag of the command line. The last one wins.
+    pub(super) fn give(&mut self, flag: &'static Flag, given: &Given) -> Result<(), Diagnostic> {
+        let text = given.value.as_deref().unwrap_or_default();
+        self.set(flag, Source::Flag(given.name), text)
+    }
+
+    pub(super) fn set(&mut self, flag: &'static Flag, source: Source, text: &OsStr) -> Result<(), Diagnostic> {
+        let value = convert(flag, text).map_err(|expected| wrong(flag, source, &expected, text))?;
+        self.put(flag.attribute, value, source);
+        Ok(())
+    }
+
+    /// A value that is not the text of the flag: what Paddle's plugins assign.
+    pub(super) fn put(&mut self, attribute: &'static str, value: Value, source: Source) {
+        self.0.insert(attribute, Setting { value, source });
+    }
+
+    pub(super) fn clear(&mut self, attribute: &str) {
+        self.0.remove(attribute);
+    }
+
+    fn setting(&self, attribute: &str) -> Option<&Setting> {
+        debug_assert!(flags::by_attribute(attribute).is_some(), "no flag sets `{attribute}`");
+        self.0.get(attribute)
+    }
+
+    pub(super) fn source(&self, attribute: &str) -> Option<Source> {
+        self.setting(attribute).map(|setting| setting.source)
+    }
+
+    /// Its name on the command line or in the environment, for messages.
+    pub(super) fn name(&self, attribute: &str) -> &'static str {
+        self.source(attribute)
+            .map(Source::name)
+            .or_else(|| flags::by_attribute(attribute).map(|flag| flag.name))
+            .unwrap_or_default()
+    }
+
+    pub(super) fn raw(&self, attribute: &str) -> Option<&OsStr> {
+        match self.setting(attribute) {
+            Some(Setting { value: Value::Text(text), .. }) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Text that is there and not empty: an empty one means "not given" everywhere in Paddle.
+    pub(super) fn text(&self, attribute: &str) -> Option<&str> {
+        self.raw(attribute).and_then(OsStr::to_str).filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn int(&self, attribute: &str) -> Option<i64> {
+        match self.setting(attribute) {
+            Some(Setting { value: Value::Int(number), .. }) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bool(&self, attribute: &str) -> Option<bool> {
+        match self.setting(attribute) {
+            Some(Setting { value: Value::Bool(truth), .. }) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_switched_on(&self, attribute: &str) -> bool {
+        self.bool(attribute) == Some(true)
+    }
+
+    /// Whether the value asks for something: not 0, not empty, not false. Python's truth.
+    pub(super) fn is_set(&self, attribute: &str) -> bool {
+        self.setting(attribute).is_some_and(|setting| match &setting.value {
+            Value::Text(text) => !text.is_empty(),
+            Value::Int(number) => *number != 0,
+            Value::Bool(truth) => *truth,
+        })
+    }
+
+    /// The value as Python prints it, the generation's default when none was given.
+    pub(super) fn printed(&self, flag: &Flag, generation: Generation) -> String {
+        match self.setting(flag.attribute).map(|setting| &setting.value) {
+            None => flag.default_in(generation).to_owned(),
+            Some(Value::Text(text)) => text.to_string_lossy().into_owned(),
+            Some(Value::Int(number)) => number.to_string(),
+            Some(Value::Bool(value)) => python::truth(*value).to_owned(),
+        }
+    }
+}
+
+/// The value, or what was expected in words.
+fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
+    if flag.value == ValueKind::Path {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    let text = text.to_str().ok_or("text in UTF-8")?;
+    let as_text = || Value::Text(text.into());
+    match flag.value {
+        ValueKind::Text | ValueKind::Path => Ok(as_text()),
+        ValueKind::Int => argparse::int(text).map(Value::Int).ok_or("a whole number".to_owned()),
+        ValueKind::BoolText => {
+            argparse::bool_text(text).map(Value::Bool).ok_or("`true` or `false` (also yes/no, on/off, 1/0)".to_owned())
+        }
+        ValueKind::AnyTextIsTrue => Ok(Value::Bool(!text.is_empty())),
+        ValueKind::Switch => Ok(Value::Bool(true)),
+        ValueKind::Choice(words) if words.contains(&text) => Ok(as_text()),
+        ValueKind::Choice(words) => Err(super::words::either(words)),
+        ValueKind::Duration if super::own::duration(text).is_some() => Ok(as_text()),
+        ValueKind::Duration => Err("a time such as `5s`, `500ms` or `2m`".to_owned()),
+    }
+}
+
+fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnostic {
+    let message = format!("`{}` takes {expected}, not `{}`", source.name(), text.to_string_lossy());
+    let diagnostic = Diagnostic::error(source.code(), message);
+    match source {
+        Source::Flag(_) => diagnostic,
+        Source::Variable(name) => {
+            diagnostic.hint(format!("`{name}` stands for `{}`; correct it, or unset it", flag.name))
+        }
+    }
+}

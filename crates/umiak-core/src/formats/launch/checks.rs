@@ -1,0 +1,400 @@
+//! Whether what a command line asks for fits together and is in this version.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use super::arguments::{Arguments, Source};
+use super::environment::{Environment, bad_number};
+use super::flags::{FLAGS, Owner, Support};
+use super::{Backend, Compat, DeviceRequest, Generation, words};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::argparse::{self, Item, Line};
+use crate::model::{DeviceKind, JobId};
+
+/// What there is to tell the user.
+#[derive(Debug, Default)]
+pub(super) struct Issues {
+    pub(super) errors: Vec<Diagnostic>,
+    pub(super) notices: Vec<Diagnostic>,
+    /// Flags that change nothing, and why.
+    idle: Vec<(String, String)>,
+}
+
+impl Issues {
+    /// The notices, with all flags without effect in one.
+    pub(super) fn into_notices(self) -> Vec<Diagnostic> {
+        let mut notices = self.notices;
+        match self.idle.as_slice() {
+            [] => {}
+            [(flag, why)] => notices.push(Diagnostic::notice(Code::L0023, format!("`{flag}` has no effect: {why}"))),
+            many => {
+                let names: Vec<&str> = many.iter().map(|(flag, _)| flag.as_str()).collect();
+                let notice = Diagnostic::notice(Code::L0023, format!("{} have no effect", words::both(&names)));
+                notices.push(many.iter().fold(notice, |notice, (flag, why)| notice.row(flag, why)));
+            }
+        }
+        notices
+    }
+}
+
+/// The checks, over what was decided so far.
+pub(super) struct Checks<'a> {
+    pub(super) arguments: &'a Arguments,
+    pub(super) generation: Generation,
+    pub(super) compat: Compat,
+    pub(super) env: &'a Environment,
+    pub(super) issues: &'a mut Issues,
+}
+
+impl Checks<'_> {
+    fn error(&mut self, error: Diagnostic) {
+        self.issues.errors.push(error);
+    }
+
+    /// Keeps the value, or reports why there is none.
+    pub(super) fn report<T>(&mut self, result: Result<T, Diagnostic>) -> Option<T> {
+        result.map_err(|error| self.error(error)).ok()
+    }
+
+    /// `attribute` has a value that cannot be.
+    fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(self.arguments.source(attribute).map_or(Code::L0001, Source::code), message)
+    }
+
+    /// A flag that is accepted so that command lines keep working.
+    fn idle(&mut self, flag: &str, why: &str) {
+        let row = (flag.to_owned(), why.to_owned());
+        if !self.issues.idle.contains(&row) {
+            self.issues.idle.push(row);
+        }
+    }
+
+    /// Flags of the command line that change nothing. Variables that do so are inherited by accident, and are not
+    /// worth a word.
+    pub(super) fn without_effect(&mut self, line: &Line) {
+        let with_master = "with `--master` the current launcher runs, and does not know it";
+        for item in &line.items {
+            match item {
+                // An error already, unless Paddle's behaviour was asked for.
+                Item::Unknown(token) => {
+                    let token = token.to_string_lossy();
+                    self.idle(token.split('=').next().unwrap_or(&token), "it is unknown, and ignored as Paddle does");
+                }
+                Item::Known(given) => {
+                    let flag = &FLAGS[given.key];
+                    if flag.owner == Owner::Legacy && self.generation == Generation::Current {
+                        self.idle(given.name, with_master);
+                    } else if let Support::NoEffect(why) = flag.support
+                        && self.asks(flag.attribute)
+                        && matches!(self.arguments.source(flag.attribute), Some(Source::Flag(_)))
+                    {
+                        self.idle(given.name, why);
+                    }
+                }
+            }
+        }
+        let from_flag = |attribute| matches!(self.arguments.source(attribute), Some(Source::Flag(_)));
+        if from_flag("rank") && self.arguments.int("rank").is_some_and(|rank| rank > 0) {
+            self.idle("--rank", "there is one node");
+        }
+        if self.generation == Generation::Legacy && self.arguments.text("host").is_some() {
+            self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
+        }
+        if let Some(file) = self.arguments.text("auto_parallel_config") {
+            let notice =
+                Diagnostic::notice(Code::L0023, "the tuner stage of `--auto_parallel_config` is not in this version");
+            self.issues.notices.push(
+                notice
+                    .row("file", file)
+                    .hint("the script is started at once, with the file in `PADDLE_AUTO_PARALLEL_CONFIG`"),
+            );
+        }
+    }
+
+    /// -1 is the one number that asks for nothing.
+    fn asks(&self, attribute: &str) -> bool {
+        match attribute {
+            "elastic_level" => self.arguments.int(attribute).is_some_and(|level| level != -1),
+            _ => self.arguments.is_set(attribute),
+        }
+    }
+
+    /// Refuses what is understood and not built.
+    pub(super) fn not_in_this_version(&mut self, script: &std::ffi::OsStr) {
+        let mut asked: Vec<(&str, Vec<String>)> = Vec::new();
+        let mut ask = |what: &'static str, by: String| match asked.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, names)) => names.push(by),
+            None => asked.push((what, vec![by])),
+        };
+        for flag in FLAGS {
+            if let Support::NotYet(what) = flag.support
+                && !(flag.owner == Owner::Legacy && self.generation == Generation::Current)
+                && self.arguments.is_set(flag.attribute)
+            {
+                ask(what, self.arguments.name(flag.attribute).to_owned());
+            }
+        }
+        let mode = self.arguments.text("run_mode").unwrap_or("collective");
+        let mode_name = format!("{} {mode}", self.arguments.name("run_mode"));
+        let mode_is_known = match mode {
+            "collective" => true,
+            "ps" => {
+                ask("parameter-server jobs", mode_name);
+                true
+            }
+            "ps-heter" => {
+                ask("heterogeneous parameter-server jobs", mode_name);
+                true
+            }
+            "rpc" => {
+                ask("RPC jobs", mode_name);
+                true
+            }
+            _ => false,
+        };
+        let elastic = |attribute: &str, variable: &str| {
+            self.arguments.is_set(attribute) || self.env.get(variable).is_some_and(|text| !text.is_empty())
+        };
+        if self.generation == Generation::Legacy
+            && !self.arguments.is_set("elastic_server")
+            && elastic("elastic_server", "PADDLE_ELASTIC_SERVER")
+            && elastic("job_id", "PADDLE_ELASTIC_JOB_ID")
+            && elastic("np", "PADDLE_ELASTIC_NP")
+        {
+            ask("elastic jobs", "PADDLE_ELASTIC_SERVER".to_owned());
+        }
+        if self.generation == Generation::Current && script == "ipu" {
+            ask("IPU jobs", "ipu".to_owned());
+        }
+        if self.generation == Generation::Current && script == "run_check" {
+            ask("the self-test, which needs two nodes,", "run_check".to_owned());
+        }
+        for (what, names) in asked {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let (verb, asks) =
+                (if what.ends_with('s') { "are" } else { "is" }, if names.len() == 1 { "asks" } else { "ask" });
+            let message = format!("{what} {verb} not in this version, and {} {asks} for that", words::both(&names));
+            self.error(Diagnostic::error(Code::L0003, message));
+        }
+        if !mode_is_known {
+            self.unknown_mode(mode);
+        }
+    }
+
+    /// The current launcher takes any word for `collective`, a misspelt `ps` too.
+    fn unknown_mode(&mut self, mode: &str) {
+        let name = self.arguments.name("run_mode");
+        if self.compat == Compat::Paddle && self.generation == Generation::Current {
+            self.idle(name, &format!("`{mode}` is no mode, and means `collective` as in Paddle"));
+        } else {
+            let choices = words::either(&["collective", "ps", "ps-heter", "rpc"]);
+            self.error(self.wrong_value("run_mode", format!("`{name}` takes {choices}, not `{mode}`")));
+        }
+    }
+
+    /// One node, however the number is said.
+    pub(super) fn nodes(&mut self) {
+        for attribute in ["nnodes", "np"] {
+            if attribute == "np" && self.generation == Generation::Current {
+                continue;
+            }
+            let name = self.arguments.name(attribute);
+            let text = match self.arguments.int(attribute) {
+                Some(count) => count.to_string(),
+                None => self.arguments.text(attribute).unwrap_or("1").to_owned(),
+            };
+            match node_count(&text) {
+                Some(Nodes::One) => {}
+                Some(Nodes::Several) => self.error(
+                    Diagnostic::error(
+                        Code::L0003,
+                        format!("jobs on several nodes are not in this version, and `{name}` asks for {text}"),
+                    )
+                    .hint("one node is what this version runs"),
+                ),
+                Some(Nodes::Range) => self.error(Diagnostic::error(
+                    Code::L0003,
+                    format!("elastic jobs are not in this version, and `{name}` is the range `{text}`"),
+                )),
+                None => self.error(self.wrong_value(
+                    attribute,
+                    format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`"),
+                )),
+            }
+        }
+        if let Some(master) = self.arguments.text("master").filter(|master| master.starts_with("etcd://")) {
+            let name = self.arguments.name("master");
+            self.error(Diagnostic::error(
+                Code::L0003,
+                format!("etcd is not in this version, and `{name}` is `{master}`"),
+            ));
+        }
+    }
+
+    pub(super) fn job_id(&mut self) -> JobId {
+        let text = self.arguments.text("job_id").unwrap_or("default");
+        JobId::new(text).unwrap_or_else(|error| {
+            let name = self.arguments.name("job_id");
+            self.error(
+                self.wrong_value(
+                    "job_id",
+                    format!("`{name}` cannot be `{}`: {}", error.name.escape_debug(), error.why),
+                ),
+            );
+            JobId::new("default").expect("a plain word is a job id")
+        })
+    }
+
+    pub(super) fn log_dir(&mut self) -> PathBuf {
+        let directory = self.arguments.raw("log_dir").unwrap_or(std::ffi::OsStr::new("log"));
+        if directory.is_empty() {
+            let message = format!("`{}` is empty, and every rank writes a log file", self.arguments.name("log_dir"));
+            self.error(self.wrong_value("log_dir", message).hint("name a directory, or leave it out to use `log`"));
+        }
+        PathBuf::from(directory)
+    }
+
+    pub(super) fn nproc_per_node(&mut self) -> Option<u32> {
+        // 0 is "not given" in Paddle.
+        let number = self.arguments.int("nproc_per_node").filter(|number| *number != 0)?;
+        // More processes than ports can never start.
+        let count = u16::try_from(number).ok().map(u32::from);
+        if count.is_none() {
+            let name = self.arguments.name("nproc_per_node");
+            self.error(
+                self.wrong_value("nproc_per_node", format!("`{name}` takes a number from 1 to 65535, not `{number}`")),
+            );
+        }
+        count
+    }
+
+    pub(super) fn devices(&mut self) -> Option<DeviceRequest> {
+        let text = self.arguments.text("devices")?;
+        let source = self.arguments.name("devices");
+        let ids: Vec<String> = text.split(',').map(|id| id.trim().to_owned()).collect();
+        if ids.iter().any(String::is_empty) {
+            let message = format!("`{source}` has an empty place in its list: `{text}`");
+            self.error(
+                self.wrong_value("devices", message).hint(format!("separate devices by single commas: `{source} 0,1`")),
+            );
+        }
+        let kind = match source {
+            "--gpus" | "--selected_gpus" => Some(DeviceKind::Gpu),
+            "--xpus" | "--selected_xpus" => Some(DeviceKind::Xpu),
+            "--npus" | "--selected_npus" => Some(DeviceKind::Npu),
+            _ => None,
+        };
+        Some(DeviceRequest { source: source.to_owned(), kind, ids })
+    }
+
+    /// This node's address. Paddle passes over a name without a dot; a job that then listens somewhere else is
+    /// harder to understand than an error.
+    pub(super) fn host(&mut self) -> Option<IpAddr> {
+        let text = self.arguments.text("host").filter(|_| self.generation == Generation::Current)?;
+        let address = parse_address(text);
+        let name = self.arguments.name("host");
+        if address.is_some() {
+            return address;
+        }
+        if self.compat == Compat::Paddle && !text.contains('.') {
+            self.idle(name, "it is no address, and passed over as Paddle does");
+        } else {
+            let message = format!("`{name}` takes the address of this node, not `{text}`");
+            self.error(
+                self.wrong_value("host", message).hint("give an IP address of this host, such as `hostname -i` prints"),
+            );
+        }
+        None
+    }
+
+    /// The one node of `--ips`, or of the platform, whose word counts more.
+    pub(super) fn ip(&mut self, platform: Option<IpAddr>) -> Option<IpAddr> {
+        let Some(text) = self.arguments.text("ips") else { return platform };
+        let name = self.arguments.name("ips");
+        let list: Vec<&str> = text.split(',').map(str::trim).collect();
+        if list.len() > 1 {
+            let error = if list.contains(&"127.0.0.1") {
+                Diagnostic::error(Code::L0002, format!("`127.0.0.1` cannot be one of several nodes in `{name}`"))
+                    .row("nodes", list.join(", "))
+                    .hint("every node must be able to reach the others at the addresses listed")
+            } else {
+                let message =
+                    format!("jobs on several nodes are not in this version, and `{name}` lists {}", list.len());
+                Diagnostic::error(Code::L0003, message)
+                    .row("nodes", list.join(", "))
+                    .hint(format!("leave `{name}` out to run on this node alone"))
+            };
+            self.error(error);
+            return None;
+        }
+        if let Some(platform) = platform {
+            if text != platform.to_string() {
+                let message = format!("PaddleCloud's `PADDLE_TRAINERS` overrides `{name}`");
+                let notice = Diagnostic::notice(Code::L0024, message);
+                self.issues.notices.push(notice.row(name, text).row("PADDLE_TRAINERS", platform.to_string()));
+            }
+            return Some(platform);
+        }
+        let address = if text == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { parse_address(list[0]) };
+        if address.is_none() {
+            let message = format!("`{name}` takes IP addresses, not `{text}`");
+            self.error(self.wrong_value("ips", message).hint("leave it out to run on this node alone"));
+        }
+        address
+    }
+
+    /// Only the legacy launcher has `--backend`; the other chooses by device.
+    pub(super) fn backend(&mut self) -> Backend {
+        let Some(text) = self.arguments.text("backend").filter(|_| self.generation == Generation::Legacy) else {
+            return Backend::Auto;
+        };
+        let name = self.arguments.name("backend");
+        let Some(backend) = Backend::parse(text) else {
+            let choices = words::either(&Backend::ALL.map(|(word, _)| word));
+            let code = match self.arguments.source("backend") {
+                Some(Source::Variable(_)) => Code::L0009,
+                _ => Code::L0007,
+            };
+            self.error(Diagnostic::error(code, format!("`{name}` takes {choices}, not `{text}`")));
+            return Backend::Auto;
+        };
+        if backend != Backend::Auto
+            && let Some(mode) = self.arguments.text("run_mode").filter(|mode| *mode != "collective")
+        {
+            let message = format!("`{name} {text}` goes with collective jobs only, and `--run_mode` is `{mode}`");
+            self.error(Diagnostic::error(Code::L0002, message));
+        }
+        backend
+    }
+
+    pub(super) fn env_limit(&mut self) -> usize {
+        const NAME: &str = "PADDLE_ENV_LIMIT_LEN";
+        const DEFAULT: usize = 48_000;
+        let Some(text) = self.env.get(NAME) else { return DEFAULT };
+        let limit = argparse::int(text).ok_or_else(|| bad_number(NAME, self.env));
+        // A negative limit is below every length, as 0 is.
+        self.report(limit).map_or(DEFAULT, |limit| usize::try_from(limit).unwrap_or(0))
+    }
+}
+
+/// `[::1]` too: that is how addresses stand in endpoints.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).parse().ok()
+}
+
+enum Nodes {
+    One,
+    Several,
+    Range,
+}
+
+/// `N`, or `MIN:MAX`; nobody has 0 nodes.
+fn node_count(text: &str) -> Option<Nodes> {
+    let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
+    match text.split_once(':') {
+        Some((low, high)) => (argparse::int(low)? <= positive(high)?).then_some(Nodes::Range),
+        None if positive(text)? == 1 => Some(Nodes::One),
+        None => Some(Nodes::Several),
+    }
+}

@@ -1,0 +1,386 @@
+//! Every flag of the launch command line: one table, from which the parser, `-h`, completions, the man page and
+//! the reference page come.
+//!
+//! The rows are the union of both generations of Paddle's launcher and our own flags. A row says what the
+//! flag is; what it means for a job is decided in the parser's checks.
+
+use super::Generation;
+
+/// One flag and its aliases.
+#[derive(Debug, Clone, Copy)]
+pub struct Flag {
+    /// With dashes, as the documents write it: `--log_dir`; ours are kebab-case.
+    pub name: &'static str,
+    pub aliases: &'static [&'static str],
+    /// The name in Paddle's configuration block and warnings: `log_dir`, `devices`.
+    pub attribute: &'static str,
+    pub owner: Owner,
+    pub value: ValueKind,
+    /// What `-h` shows in the value's place; empty for a switch.
+    pub metavar: &'static str,
+    /// As Python prints it: `None`, `log`, `-1`. For a shared flag, the current generation's.
+    pub default: &'static str,
+    /// The legacy generation's, where it differs.
+    pub legacy_default: Option<&'static str>,
+    /// The variable that overrides the flag in the current generation.
+    pub variable: Option<Variable>,
+    pub heading: Heading,
+    pub help: &'static str,
+    pub support: Support,
+}
+
+/// Who knows the flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Only `paddle.distributed.fleet.launch`: its presence selects the legacy generation.
+    Legacy,
+    /// Only `paddle.distributed.launch` of 2.3 and later.
+    Current,
+    Both,
+    /// Ours: written exactly, never abbreviated, unknown to Paddle.
+    Umiak,
+}
+
+impl Owner {
+    pub fn has(self, generation: Generation) -> bool {
+        match self {
+            Self::Legacy => generation == Generation::Legacy,
+            Self::Current => generation == Generation::Current,
+            Self::Both => true,
+            Self::Umiak => false,
+        }
+    }
+}
+
+/// What a flag's value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    Text,
+    /// Need not be UTF-8.
+    Path,
+    Int,
+    /// y/yes/t/true/on/1 or n/no/f/false/off/0.
+    BoolText,
+    /// Any text, true unless empty: what `type=bool` does in Python.
+    AnyTextIsTrue,
+    /// No value at all.
+    Switch,
+    Choice(&'static [&'static str]),
+    /// `5s`, `500ms`, `2m`.
+    Duration,
+}
+
+/// A variable that stands for a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable {
+    pub name: &'static str,
+    /// Paddle announces overrides in the order of its own list, which is not the order of its help.
+    pub order: u8,
+}
+
+/// The group in `-h`, as the user's guide has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heading {
+    Base,
+    Collective,
+    ParameterServer,
+    Elastic,
+    Umiak,
+}
+
+impl Heading {
+    pub const ALL: [Self; 5] = [Self::Base, Self::Collective, Self::ParameterServer, Self::Elastic, Self::Umiak];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Base => "Base Parameters",
+            Self::Collective => "Collective Parameters",
+            Self::ParameterServer => "Parameter-Server Parameters",
+            Self::Elastic => "Elastic Parameters",
+            Self::Umiak => "Umiak",
+        }
+    }
+}
+
+/// What this version makes of the flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    Full,
+    /// Accepted; the reason why it changes nothing.
+    NoEffect(&'static str),
+    /// Refused; what it asks for.
+    NotYet(&'static str),
+}
+
+impl Flag {
+    const fn new(
+        owner: Owner,
+        heading: Heading,
+        name: &'static str,
+        attribute: &'static str,
+        value: ValueKind,
+        metavar: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            aliases: &[],
+            attribute,
+            owner,
+            value,
+            metavar,
+            default: "None",
+            legacy_default: None,
+            variable: None,
+            heading,
+            help,
+            support: Support::Full,
+        }
+    }
+
+    /// A switch of ours.
+    const fn switch(name: &'static str, attribute: &'static str, help: &'static str) -> Self {
+        Self::new(Owner::Umiak, Heading::Umiak, name, attribute, ValueKind::Switch, "", help).default("False")
+    }
+
+    const fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    const fn default(mut self, default: &'static str) -> Self {
+        self.default = default;
+        self
+    }
+
+    const fn legacy_default(mut self, default: &'static str) -> Self {
+        self.legacy_default = Some(default);
+        self
+    }
+
+    const fn variable(mut self, order: u8, name: &'static str) -> Self {
+        self.variable = Some(Variable { name, order });
+        self
+    }
+
+    const fn no_effect(mut self, why: &'static str) -> Self {
+        self.support = Support::NoEffect(why);
+        self
+    }
+
+    const fn not_yet(mut self, what: &'static str) -> Self {
+        self.support = Support::NotYet(what);
+        self
+    }
+
+    /// The name and the aliases.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        std::iter::once(self.name).chain(self.aliases.iter().copied())
+    }
+
+    /// As Python prints it in that generation's configuration block.
+    pub fn default_in(&self, generation: Generation) -> &'static str {
+        match (generation, self.legacy_default) {
+            (Generation::Legacy, Some(default)) => default,
+            _ => self.default,
+        }
+    }
+}
+
+/// The row that sets `attribute`.
+pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.attribute == attribute)
+}
+
+const PS: &str = "parameter-server jobs";
+const HETER: &str = "heterogeneous parameter-server jobs";
+const ELASTIC: &str = "elastic jobs";
+const ONE_NODE: &str = "there is one node";
+const NO_ELASTIC: &str = "elastic jobs are not in this version";
+const NO_PS: &str = "parameter-server jobs are not in this version";
+
+use Heading::{Base, Collective, Elastic, ParameterServer};
+use Owner::{Both, Current, Legacy, Umiak};
+use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Text};
+
+/// The table.
+pub const FLAGS: &[Flag] = &[
+    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Where the nodes meet. With one node it is not contacted.")
+        .variable(1, "PADDLE_MASTER"),
+    Flag::new(Current, Base, "--legacy", "legacy", BoolText, "BOOL", "Behave as Paddle's legacy launcher.").default("False"),
+    Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node; -1 assigns it.")
+        .default("-1")
+        .variable(10, "PADDLE_RANK"),
+    Flag::new(Current, Base, "--log_level", "log_level", Text, "LEVEL", "Level of the launcher's own log lines.")
+        .default("INFO")
+        .variable(5, "PADDLE_LOG_LEVEL"),
+    Flag::new(Current, Base, "--log_overwrite", "log_overwrite", BoolText, "BOOL", "Truncate log files instead of appending to them.")
+        .default("False")
+        .variable(6, "PADDLE_LOG_OVERWRITE"),
+    Flag::new(Current, Base, "--sort_ip", "sort_ip", BoolText, "BOOL", "Order the nodes by address.")
+        .default("False")
+        .variable(7, "PADDLE_SORT_IP")
+        .no_effect(ONE_NODE),
+    Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Only when asked for.")
+        .default("True"),
+    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes; more than one is not in this version.")
+        .default("1")
+        .variable(3, "PADDLE_NNODES"),
+    Flag::new(Both, Base, "--nproc_per_node", "nproc_per_node", Int, "N", "Processes on this node; one for each device when omitted.")
+        .variable(8, "PADDLE_NPROC_PER_NODE"),
+    Flag::new(Both, Base, "--log_dir", "log_dir", Path, "DIR", "Directory of the log files.")
+        .default("log")
+        .variable(11, "PADDLE_LOG_DIR"),
+    Flag::new(Both, Base, "--run_mode", "run_mode", Text, "MODE", "`collective`; `ps`, `ps-heter` and `rpc` are not in this version.")
+        .variable(4, "PADDLE_RUN_MODE"),
+    Flag::new(Both, Base, "--gpus", "devices", Text, "LIST", "Devices of this node, one process for each: `--gpus 0,1,2,3`. Physical numbers or labels, separated by commas.")
+        .aliases(&["--devices", "--npus", "--xpus"])
+        .variable(2, "PADDLE_DEVICES"),
+    Flag::new(Legacy, Base, "--selected_gpus", "devices", Text, "LIST", "The same as `--gpus` and `--xpus`.")
+        .aliases(&["--selected_xpus", "--selected_npus"]),
+    Flag::new(Legacy, Base, "--mlus", "mlus", Text, "LIST", "Cambricon devices of this node.")
+        .aliases(&["--selected_mlus"])
+        .not_yet("MLU devices"),
+    Flag::new(Legacy, Base, "--backend", "backend", Text, "NAME", "`auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`. Else `PADDLE_DISTRI_BACKEND`.")
+        .default("auto"),
+    Flag::new(Current, Base, "--start_port", "start_port", Int, "PORT", "First of the processes' consecutive ports; free ports when omitted.")
+        .default("6070")
+        .variable(21, "PADDLE_START_PORT"),
+    Flag::new(Current, Base, "--auto_parallel_config", "auto_parallel_config", Text, "FILE", "JSON file for automatic parallelism, given to the script.")
+        .variable(23, "PADDLE_AUTO_PARALLEL_CONFIG"),
+    Flag::new(Current, Base, "--auto_cluster_config", "auto_cluster_config", BoolText, "BOOL", "Given to the script as `PADDLE_AUTO_CLUSTER`.")
+        .default("0")
+        .variable(24, "PADDLE_AUTO_CLUSTER"),
+    Flag::new(Current, Base, "--auto_tuner_json", "auto_tuner_json", Text, "FILE", "Search for the best configuration.").not_yet("the auto-tuner"),
+    Flag::new(Both, Collective, "--ips", "ips", Text, "LIST", "Addresses of all nodes, separated by commas, in the same order everywhere; more than one is not in this version.")
+        .legacy_default("127.0.0.1")
+        .variable(22, "PADDLE_IPS"),
+    Flag::new(Legacy, Collective, "--cluster_topo_path", "cluster_topo_path", Text, "FILE", "Topology of the cluster, given to the script."),
+    Flag::new(Legacy, Collective, "--rank_mapping_path", "rank_mapping_path", Text, "FILE", "Mapping of processes to machines, given to the script."),
+    Flag::new(Legacy, Collective, "--enable_auto_mapping", "enable_auto_mapping", AnyTextIsTrue, "BOOL", "Start once to find the mapping, then again with it.")
+        .default("False")
+        .not_yet("auto mapping"),
+    Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of the servers.")
+        .default("")
+        .variable(17, "PADDLE_SERVERS_ENDPOINTS")
+        .not_yet(PS),
+    Flag::new(Legacy, ParameterServer, "--workers", "workers", Text, "LIST", "`ip:port` of the workers; the port may be left out.")
+        .default("")
+        .not_yet(PS),
+    Flag::new(Current, ParameterServer, "--trainers", "trainers", Text, "LIST", "`ip:port` of the trainers.")
+        .default("")
+        .variable(18, "PADDLE_TRAINERS_ENDPOINTS")
+        .not_yet(PS),
+    Flag::new(Legacy, ParameterServer, "--heter_workers", "heter_workers", Text, "LIST", "`ip:port` of the heterogeneous workers, stages separated by `;`.")
+        .default("")
+        .not_yet(HETER),
+    Flag::new(Legacy, ParameterServer, "--heter_devices", "heter_devices", Text, "LIST", "Kind of device in each stage, separated by `;`.")
+        .default("")
+        .not_yet(HETER),
+    Flag::new(Legacy, ParameterServer, "--coordinators", "coordinators", Text, "LIST", "`ip:port` of the coordinators.")
+        .default("")
+        .not_yet(PS),
+    Flag::new(Both, ParameterServer, "--server_num", "server_num", Int, "N", "Number of servers.")
+        .variable(15, "PADDLE_SERVER_NUM")
+        .not_yet(PS),
+    Flag::new(Legacy, ParameterServer, "--worker_num", "worker_num", Int, "N", "Number of workers.").not_yet(PS),
+    Flag::new(Current, ParameterServer, "--trainer_num", "trainer_num", Int, "N", "Number of trainers.")
+        .variable(16, "PADDLE_TRAINER_NUM")
+        .not_yet(PS),
+    Flag::new(Legacy, ParameterServer, "--heter_worker_num", "heter_worker_num", Text, "LIST", "Number of heterogeneous workers, stages separated by `;`.")
+        .not_yet(HETER),
+    Flag::new(Legacy, ParameterServer, "--coordinator_num", "coordinator_num", Int, "N", "Number of coordinators.").not_yet(PS),
+    Flag::new(Legacy, ParameterServer, "--http_port", "http_port", Int, "PORT", "Port where gloo's processes meet.").not_yet(PS),
+    Flag::new(Current, ParameterServer, "--gloo_port", "gloo_port", Int, "PORT", "Port where gloo's processes meet.")
+        .default("6767")
+        .variable(19, "PADDLE_GLOO_PORT")
+        .no_effect(NO_PS),
+    Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Use gloo in parameter-server jobs.")
+        .default("1")
+        .variable(20, "PADDLE_WITH_GLOO")
+        .no_effect(NO_PS),
+    Flag::new(Legacy, Elastic, "--elastic_server", "elastic_server", Text, "HOST:PORT", "The etcd server.").not_yet(ELASTIC),
+    Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, in log names too.")
+        .default("default")
+        .legacy_default("None")
+        .variable(9, "PADDLE_JOB_ID"),
+    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes; more than one is not in this version."),
+    Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change of the number of nodes.").default("0").no_effect(NO_ELASTIC),
+    Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
+    Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Change the number of nodes at once.")
+        .default("False")
+        .no_effect(NO_ELASTIC),
+    Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Run before each start.").no_effect(NO_ELASTIC),
+    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Starts after a failure.")
+        .default("3")
+        .variable(12, "PADDLE_MAX_RESTART")
+        .no_effect("restarts are not in this version"),
+    Flag::new(Current, Elastic, "--elastic_level", "elastic_level", Int, "N", "-1 off, 0 fail and let peers wait, 1 restart in place.")
+        .default("-1")
+        .variable(13, "PADDLE_ELASTIC_LEVEL")
+        .no_effect(NO_ELASTIC),
+    Flag::new(Current, Elastic, "--elastic_timeout", "elastic_timeout", Int, "SECONDS", "Time to wait for nodes.")
+        .default("30")
+        .variable(14, "PADDLE_ELASTIC_TIMEOUT")
+        .no_effect(NO_ELASTIC),
+    Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")
+        .default("human"),
+    Flag::switch("--mirror", "mirror", "With `--output json`, show the first rank's output on stderr."),
+    Flag::switch("--dry-run", "dry-run", "Print the plan and start nothing."),
+    Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "WHOM", "Ignore unknown flags and set `OMP_NUM_THREADS=1`, as Paddle does."),
+    Flag::new(Umiak, Heading::Umiak, "--exit-codes", "exit-codes", Choice(&["umiak", "paddle", "torch"]), "WHOSE", "Exit codes: the causing rank's own, or the old launchers'.")
+        .default("umiak"),
+    Flag::switch("--share-devices", "share-devices", "Let several processes use one device."),
+    Flag::new(Umiak, Heading::Umiak, "--log-names", "log-names", Choice(&["global", "local"]), "WHICH", "The number in `workerlog.<n>`: global rank, or index on this node.")
+        .default("global"),
+    Flag::switch("--no-progress", "no-progress", "No status line."),
+    Flag::switch("--ascii", "ascii", "Plain characters only."),
+    Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From SIGTERM to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        let mut seen = BTreeSet::new();
+        for flag in FLAGS {
+            for name in flag.names() {
+                assert!(seen.insert(name), "{name} twice");
+                let body = name.strip_prefix("--").unwrap_or_else(|| panic!("{name} without dashes"));
+                let foreign = if flag.owner == Owner::Umiak { '_' } else { '-' };
+                assert!(!body.contains(foreign), "{name}");
+            }
+            assert_eq!(flag.metavar.is_empty(), flag.value == ValueKind::Switch, "{}", flag.name);
+            assert!(flag.help.ends_with('.'), "{}", flag.name);
+        }
+    }
+
+    #[test]
+    fn every_variable_of_paddle_has_its_place() {
+        let mut variables: Vec<Variable> = FLAGS.iter().filter_map(|flag| flag.variable).collect();
+        variables.sort_by_key(|variable| variable.order);
+        assert_eq!(variables.iter().map(|variable| variable.order).collect::<Vec<_>>(), (0..25).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn each_generation_has_paddles_names() {
+        let attributes = |generation| {
+            let mut names: Vec<_> = FLAGS.iter().filter(|f| f.owner.has(generation)).map(|f| f.attribute).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.join(" ")
+        };
+        assert_eq!(
+            attributes(Generation::Current),
+            "auto_cluster_config auto_parallel_config auto_tuner_json devices elastic_level elastic_timeout enable_gpu_log gloo_port host ips job_id legacy log_dir log_level log_overwrite master max_restart nnodes nproc_per_node rank run_mode server_num servers sort_ip start_port trainer_num trainers with_gloo"
+        );
+        assert_eq!(
+            attributes(Generation::Legacy),
+            "backend cluster_topo_path coordinator_num coordinators devices elastic_pre_hook elastic_server enable_auto_mapping force heter_devices heter_worker_num heter_workers host http_port ips job_id log_dir mlus np nproc_per_node rank_mapping_path run_mode scale server_num servers worker_num workers"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! The text of `-h`, made from the table of flags.
+
+use std::fmt::Write as _;
+
+use super::Spelling;
+use super::flags::{FLAGS, Flag, Heading, Support, ValueKind};
+
+const WIDTH: usize = 80;
+/// Where descriptions begin.
+const COLUMN: usize = 26;
+
+/// What `-h` prints, for the way the command was written.
+pub fn help(spelling: &Spelling) -> String {
+    let program = match spelling {
+        Spelling::Launch => "umiak launch".to_owned(),
+        Spelling::Fleetrun => "umiak fleetrun".to_owned(),
+        Spelling::PaddleModule { interpreter } => {
+            format!("umiak {} -m paddle.distributed.launch", interpreter.to_string_lossy())
+        }
+        Spelling::FleetModule { interpreter } => {
+            format!("umiak {} -m paddle.distributed.fleet.launch", interpreter.to_string_lossy())
+        }
+    };
+    let mut text = format!("usage: {program} [flags] training_script ...\n\n");
+    for line in wrap(
+        "Start a distributed training job on this node: one process for each device, with the flags of both \
+         generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`, and flags may be \
+         shortened as long as they stay clear.",
+        WIDTH,
+    ) {
+        let _ = writeln!(text, "{line}");
+    }
+    text.push('\n');
+    entry(&mut text, "-h, --help", "Show this text.");
+    entry(&mut text, "training_script", "The program to start, followed by its own arguments.");
+    for heading in Heading::ALL {
+        let _ = write!(text, "\n{}:\n", heading.title());
+        for flag in FLAGS.iter().filter(|flag| flag.heading == heading) {
+            entry(&mut text, &left(flag), &description(flag));
+        }
+    }
+    text
+}
+
+/// `--gpus LIST, --devices, --npus`
+fn left(flag: &Flag) -> String {
+    let names: Vec<&str> = flag.names().collect();
+    let (first, aliases) = names.split_first().expect("a flag has a name");
+    let mut text = (*first).to_owned();
+    if !flag.metavar.is_empty() {
+        let _ = write!(text, " {}", flag.metavar);
+    }
+    for alias in aliases {
+        let _ = write!(text, ", {alias}");
+    }
+    text
+}
+
+fn description(flag: &Flag) -> String {
+    let mut text = flag.help.to_owned();
+    if let ValueKind::Choice(words) = flag.value {
+        let _ = write!(text, " One of: {}.", words.join(", "));
+    }
+    // What a flag is when left out means nothing where the flag does nothing; `6070` and `True` are Paddle's, not ours.
+    let is_ours = flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log");
+    if is_ours && !matches!(flag.default, "None" | "" | "False" | "0") {
+        let _ = write!(text, " Default: {}.", flag.default);
+    }
+    if let Some(variable) = flag.variable {
+        let _ = write!(text, " [env: {}]", variable.name);
+    }
+    match flag.support {
+        Support::Full => {}
+        Support::NoEffect(why) => {
+            let _ = write!(text, " (no effect: {why})");
+        }
+        Support::NotYet(_) => text.push_str(" (not in this version)"),
+    }
+    text
+}
+
+/// Description beside the flag, or below it when the flag is long.
+fn entry(text: &mut String, left: &str, description: &str) {
+    let mut lines = wrap(description, WIDTH - COLUMN).into_iter();
+    if left.len() + 4 > COLUMN {
+        let _ = writeln!(text, "  {left}");
+    } else {
+        let _ = writeln!(text, "  {left:<width$}{}", lines.next().unwrap_or_default(), width = COLUMN - 2);
+    }
+    for line in lines {
+        let _ = writeln!(text, "{:COLUMN$}{line}", "");
+    }
+}
+
+/// Breaks at blanks; a word longer than the line stands alone.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is always a line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fits_a_terminal_and_names_every_flag() {
+        let text = help(&Spelling::Launch);
+        assert!(text.starts_with("usage: umiak launch [flags] training_script ...\n"));
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+            assert_eq!(line, line.trim_end());
+        }
+        for flag in FLAGS {
+            for name in flag.names() {
+                assert!(text.contains(name), "{name}");
+            }
+        }
+        for heading in Heading::ALL {
+            assert!(text.contains(&format!("\n{}:\n", heading.title())));
+        }
+    }
+
+    #[test]
+    fn entries_are_aligned_and_marked() {
+        let text = help(&Spelling::Fleetrun);
+        assert!(text.contains(
+            "
+  --log_dir DIR           Directory of the log files. Default: log. [env:
+                          PADDLE_LOG_DIR]
+"
+        ));
+        assert!(text.contains(
+            "
+  --worker_num N          Number of workers. (not in this version)
+"
+        ));
+        assert!(text.contains("\n  --gpus LIST, --devices, --npus, --xpus\n                          Devices of"));
+    }
+}

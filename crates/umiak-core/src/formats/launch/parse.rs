@@ -1,0 +1,269 @@
+//! From a command line and an environment to a checked [`LaunchSpec`], or to everything that is wrong with them.
+//!
+//! Paddle parses twice: its current launcher first, and on a flag it does not know the legacy one from the start.
+//! Here one parse reads the union of both tables, and what the first parse of Paddle would have seen decides
+//! the generation.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::arguments::{Arguments, Source};
+use super::checks::{Checks, Issues};
+use super::environment::{self, Announced};
+use super::flags::{self, FLAGS, Flag, Owner, ValueKind};
+use super::{Compat, Generation, LaunchSpec, Spelling, cloud, help, own, ports, python};
+use crate::diag::{Code, Diagnostic, nearest};
+use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
+
+/// What a launch command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parsed {
+    /// `-h`: the text to print.
+    Help(String),
+    Launch(Box<LaunchSpec>),
+}
+
+/// Reads the words behind the launcher's name.
+pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed, Vec<Diagnostic>> {
+    let line = match argparse::parse(&options(&spelling), argv) {
+        Ok(Outcome::Help) => return Ok(Parsed::Help(help::help(&spelling))),
+        Ok(Outcome::Line(line)) => line,
+        Err(errors) => return Err(errors.iter().map(usage_error).collect()),
+    };
+    let mut issues = Issues::default();
+    let mut given = Arguments::default();
+    for item in &line.items {
+        if let Item::Known(known) = item
+            && let Err(error) = given.give(&FLAGS[known.key], known)
+        {
+            issues.errors.push(error);
+        }
+    }
+    let own = own::lower(&given);
+    let script = find_script(&line, own.compat, &mut issues);
+
+    let (mut arguments, mut announced) = (given.clone(), Announced::default());
+    let is_fleet = matches!(spelling, Spelling::FleetModule { .. });
+    if !is_fleet {
+        announced = environment::apply(&mut arguments, &script, env, &mut issues.errors);
+    }
+    let strangers = strangers(&line);
+    let generation = if is_fleet || arguments.is_switched_on("legacy") {
+        Generation::Legacy
+    } else if arguments.text("master").is_some() || strangers.is_empty() {
+        Generation::Current
+    } else {
+        let message = format!("Compatible mode enable with args {}", python::list(strangers));
+        announced.lines.extend(environment::log_line(&arguments, environment::WARNING, &message));
+        Generation::Legacy
+    };
+    match generation {
+        Generation::Current => issues.notices.append(&mut announced.notices),
+        // Paddle's legacy launcher reads the command line anew: the variables were announced for nothing.
+        Generation::Legacy => {
+            arguments = given;
+            backend_from_environment(&mut arguments, env, &mut issues);
+        }
+    }
+    let configuration = configuration(&arguments, generation, &script, &line.script_args);
+    let mut checks = Checks { arguments: &arguments, generation, compat: own.compat, env, issues: &mut issues };
+    checks.without_effect(&line);
+    checks.not_in_this_version(&script);
+    checks.nodes();
+    let platform = match generation {
+        Generation::Legacy => checks.report(cloud::read(env)).flatten(),
+        Generation::Current => None,
+    };
+    let (address, platform_ports) = platform.map_or((None, None), |it| (it.address, Some(it.ports)));
+    let ports = checks.report(ports::request(&arguments, generation, env, platform_ports));
+    let log_level = checks.report(environment::log_level(&arguments));
+    let spec = LaunchSpec {
+        spelling,
+        generation,
+        job_id: checks.job_id(),
+        script,
+        script_args: line.script_args,
+        log_dir: checks.log_dir(),
+        log_level: log_level.unwrap_or("INFO").to_owned(),
+        log_overwrite: arguments.is_switched_on("log_overwrite"),
+        devices: checks.devices(),
+        nproc_per_node: checks.nproc_per_node(),
+        host: checks.host(),
+        ip: checks.ip(address),
+        node_rank: arguments.int("rank").and_then(|rank| u32::try_from(rank).ok()),
+        backend: checks.backend(),
+        ports: ports.unwrap_or(super::PortRequest::Free),
+        max_restart: arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX)),
+        enable_gpu_log: arguments.is_switched_on("enable_gpu_log"),
+        auto_cluster: arguments.is_switched_on("auto_cluster_config"),
+        auto_parallel_config: arguments.text("auto_parallel_config").map(str::to_owned),
+        cluster_topo_path: arguments.text("cluster_topo_path").map(str::to_owned),
+        rank_mapping_path: arguments.text("rank_mapping_path").map(str::to_owned),
+        with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
+        env_limit: checks.env_limit(),
+        paddle_lines: announced.lines,
+        configuration,
+        notices: Vec::new(),
+        own,
+    };
+    if issues.errors.is_empty() {
+        let notices = issues.into_notices();
+        Ok(Parsed::Launch(Box::new(LaunchSpec { notices, ..spec })))
+    } else {
+        Err(issues.errors)
+    }
+}
+
+/// The table in the form that the parser takes: a key is a row. The generation that the command's name leads to
+/// first has the first word on abbreviations.
+fn options(spelling: &Spelling) -> Vec<Opt> {
+    let first = match spelling {
+        Spelling::FleetModule { .. } => Generation::Legacy,
+        _ => Generation::Current,
+    };
+    let rows = FLAGS.iter().enumerate();
+    rows.flat_map(|(key, flag)| {
+        let takes = if flag.value == ValueKind::Switch { Takes::Nothing } else { Takes::Value };
+        let matching = match flag.owner {
+            Owner::Umiak => Matching::Exact,
+            owner => Matching::Abbreviated { tier: u8::from(!owner.has(first)) },
+        };
+        flag.names().map(move |name| Opt { name, key, takes, matching })
+    })
+    .collect()
+}
+
+fn usage_error(error: &ArgError) -> Diagnostic {
+    match error {
+        ArgError::Ambiguous { token, candidates } => {
+            let short = token.split('=').next().unwrap_or(token);
+            Diagnostic::error(Code::L0001, format!("`{short}` could be {}", super::words::either(candidates)))
+                .hint("write the flag out")
+        }
+        ArgError::MissingValue { name } => Diagnostic::error(Code::L0001, format!("`{name}` needs a value"))
+            .hint(format!("a value that begins with a dash is written `{name}=VALUE`")),
+        ArgError::UnwantedValue { name, value } => {
+            Diagnostic::error(Code::L0001, format!("`{name}` takes no value, and was given `{value}`"))
+        }
+    }
+}
+
+/// The script; an error, and an empty name, when there is none.
+fn find_script(line: &Line, compat: Compat, issues: &mut Issues) -> OsString {
+    let unknown = line.items.iter().filter_map(|item| match item {
+        Item::Unknown(token) => Some(token),
+        Item::Known(_) => None,
+    });
+    // An unknown flag with a blank in its value is a word to argparse, and would be the script.
+    let disguised =
+        line.script.as_ref().filter(|script| !line.separated && script.as_encoded_bytes().starts_with(b"--"));
+    if compat == Compat::None {
+        issues.errors.extend(unknown.chain(disguised).map(|token| unknown_flag(token)));
+    }
+    match &line.script {
+        Some(script) if !script.is_empty() => return script.clone(),
+        Some(_) => issues.errors.push(Diagnostic::error(Code::L0001, "the name of the training script is empty")),
+        None if issues.errors.is_empty() => issues.errors.push(missing_script(line)),
+        None => {}
+    }
+    OsString::new()
+}
+
+fn missing_script(line: &Line) -> Diagnostic {
+    let error = Diagnostic::error(Code::L0001, "the training script is missing");
+    match line.items.last() {
+        Some(Item::Known(last)) if last.is_separate => {
+            let value = last.value.as_deref().unwrap_or_default().to_string_lossy();
+            error.hint(format!("`{value}` was read as the value of `{}`; the script stands behind it", last.name))
+        }
+        _ => error.hint("the script stands behind the flags: `umiak launch --gpus 0,1 train.py`"),
+    }
+}
+
+fn unknown_flag(token: &OsStr) -> Diagnostic {
+    let text = token.to_string_lossy();
+    let word = text.split('=').next().unwrap_or(&text);
+    let error = Diagnostic::error(Code::L0001, format!("there is no flag `{word}`"));
+    let error = match near(word) {
+        Some(name) => error.hint(format!("did you mean `{name}`?")),
+        None => error.hint("`-h` lists every flag; flags of the script stand behind it"),
+    };
+    error.hint("`--compat paddle` ignores unknown flags, as Paddle does")
+}
+
+/// The flag that was probably meant. Ours are compared without regard to `_`, and may have been cut short.
+fn near(word: &str) -> Option<&'static str> {
+    let folded = word.replace('_', "-");
+    let underscored = format!("--{}", word.trim_start_matches('-').replace('-', "_"));
+    let ours = || FLAGS.iter().filter(|flag| flag.owner == Owner::Umiak).map(|flag| flag.name);
+    ours()
+        .find(|name| *name == folded || (folded.len() > 4 && name.starts_with(&folded)))
+        .or_else(|| nearest(&folded, ours()))
+        .or_else(|| nearest(&underscored, FLAGS.iter().flat_map(Flag::names)))
+}
+
+/// What Paddle's current launcher would not have known of this line: legacy flags and unknown ones, up to the
+/// first whose value is a word of its own, which that launcher takes for the script.
+fn strangers(line: &Line) -> Vec<&OsStr> {
+    let mut found: Vec<&OsStr> = Vec::new();
+    for item in &line.items {
+        match item {
+            Item::Unknown(token) => found.push(token),
+            Item::Known(given) if FLAGS[given.key].owner == Owner::Legacy => {
+                found.push(&given.token);
+                if given.is_separate {
+                    break;
+                }
+            }
+            Item::Known(_) => {}
+        }
+    }
+    found
+}
+
+/// The legacy launcher's default of `--backend` is a variable.
+fn backend_from_environment(arguments: &mut Arguments, env: &BTreeMap<String, String>, issues: &mut Issues) {
+    const VARIABLE: &str = "PADDLE_DISTRI_BACKEND";
+    if let (None, Some(value), Some(flag)) =
+        (arguments.source("backend"), env.get(VARIABLE), flags::by_attribute("backend"))
+        && let Err(error) = arguments.set(flag, Source::Variable(VARIABLE), OsStr::new(value))
+    {
+        issues.errors.push(error);
+    }
+}
+
+/// Paddle's configuration block of this generation, in a build with GPU support.
+fn configuration(
+    arguments: &Arguments,
+    generation: Generation,
+    script: &OsStr,
+    script_args: &[OsString],
+) -> Vec<(String, String)> {
+    let mut block = BTreeMap::from([
+        ("training_script", script.to_string_lossy().into_owned()),
+        ("training_script_args", python::list(script_args.iter().map(OsString::as_os_str))),
+    ]);
+    for flag in FLAGS.iter().filter(|flag| flag.owner.has(generation)) {
+        let name = match (generation, flag.attribute) {
+            // One attribute for all kinds now; in the legacy launcher one for each.
+            (Generation::Legacy, "devices") => match arguments.name("devices") {
+                "--xpus" | "--selected_xpus" => "xpus",
+                "--npus" | "--selected_npus" => "npus",
+                _ => "gpus",
+            },
+            // Only builds for those devices have it.
+            (Generation::Legacy, "mlus") => continue,
+            (_, attribute) => attribute,
+        };
+        block.insert(name, arguments.printed(flag, generation));
+    }
+    if generation == Generation::Current {
+        // The block is printed after the mode was chosen, and the mode is this one.
+        block.insert("run_mode", "collective".to_owned());
+    }
+    block.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -1,0 +1,657 @@
+//! Command lines in, launches and messages out.
+
+use std::os::unix::ffi::OsStringExt as _;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::formats::launch::{Backend, DeviceRequest, ExitCodes, LogNames, OutputMode, OwnFlags, PortRequest};
+use crate::formats::prefix::{Front, recognise};
+use crate::model::DeviceKind;
+
+fn interpreter() -> OsString {
+    "python".into()
+}
+
+/// Splits at blanks and takes quotes away, as a shell would for these lines.
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(|word| word.replace('"', "").into()).collect()
+}
+
+fn variables(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn run(spelling: Spelling, line: &str, env: &[(&str, &str)]) -> Result<LaunchSpec, Vec<Diagnostic>> {
+    match parse(spelling, &words(line), &variables(env))? {
+        Parsed::Launch(spec) => Ok(*spec),
+        Parsed::Help(_) => panic!("help for `{line}`"),
+    }
+}
+
+#[track_caller]
+fn launch_in(line: &str, env: &[(&str, &str)]) -> LaunchSpec {
+    run(Spelling::Launch, line, env).unwrap_or_else(|errors| panic!("`{line}`:\n{}", plain(&errors)))
+}
+
+#[track_caller]
+fn launch(line: &str) -> LaunchSpec {
+    launch_in(line, &[])
+}
+
+#[track_caller]
+fn fleet(line: &str, env: &[(&str, &str)]) -> LaunchSpec {
+    let spelling = Spelling::FleetModule { interpreter: interpreter() };
+    run(spelling, line, env).unwrap_or_else(|errors| panic!("`{line}`:\n{}", plain(&errors)))
+}
+
+fn plain(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(Diagnostic::to_plain).collect()
+}
+
+/// The errors as text.
+#[track_caller]
+fn refused_in(line: &str, env: &[(&str, &str)]) -> String {
+    plain(&run(Spelling::Launch, line, env).expect_err(line))
+}
+
+#[track_caller]
+fn refused(line: &str) -> String {
+    refused_in(line, &[])
+}
+
+fn value<'a>(spec: &'a LaunchSpec, name: &str) -> &'a str {
+    &spec.configuration.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no `{name}`")).1
+}
+
+fn gpus(ids: &[&str]) -> Option<DeviceRequest> {
+    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    Some(DeviceRequest { source: "--gpus".to_owned(), kind: Some(DeviceKind::Gpu), ids })
+}
+
+fn fixed(start: u16, source: &str) -> PortRequest {
+    PortRequest::Fixed { start, source: source.to_owned() }
+}
+
+/// The guide's lines, with `umiak` in front.
+#[test]
+fn the_guides_lines_for_one_node() {
+    let eight = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    for (line, devices, script, args) in [
+        ("--gpus 0,1,2,3,4,5,6,7 train.py --batch_size=64", gpus(&eight), "train.py", vec!["--batch_size=64"]),
+        ("--gpus 0,1,2,3,4,5,6,7 train_script", gpus(&eight), "train_script", vec![]),
+        ("--gpus=\"0,1,2,3,4,5,6,7\" train.py", gpus(&eight), "train.py", vec![]),
+        ("--gpus 2,3 train.py --batch_size=64", gpus(&["2", "3"]), "train.py", vec!["--batch_size=64"]),
+        ("--gpus=\"0,1\" train.py", gpus(&["0", "1"]), "train.py", vec![]),
+        ("train.py", None, "train.py", vec![]),
+        ("--run_mode collective --log_dir=log/ --gpus=\"4,5\" train.py", gpus(&["4", "5"]), "train.py", vec![]),
+    ] {
+        let whole = words(&format!("umiak python -m paddle.distributed.launch {line}"));
+        let Front::Launch(spelling, rest) = recognise(&whole) else { panic!("`{line}` is a launch") };
+        let Ok(Parsed::Launch(spec)) = parse(spelling, &rest, &BTreeMap::new()) else { panic!("`{line}` parses") };
+        assert_eq!(spec.generation, Generation::Current, "{line}");
+        assert_eq!(spec.devices, devices, "{line}");
+        assert_eq!(spec.script, script, "{line}");
+        assert_eq!(spec.script_args, args, "{line}");
+        assert_eq!(spec.notices, [], "{line}");
+        assert!(spec.paddle_lines.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn the_guides_other_lines_are_understood_and_refused() {
+    for line in [
+        "--ips=\"192.168.0.1,192.168.0.2\" train.py",
+        "--gpus=0,1,2,3 --ips=\"192.168.0.1,192.168.0.2\" train.py --batch_size=64",
+        "--servers=\"192.168.0.16:6170,192.168.0.17:6170\" --workers=\"192.168.0.16:6171\" train.py",
+        "--heter_workers=\"192.168.0.16:6172,192.168.0.17:6172\" train.py",
+        "--worker_num=2 --server_num=2 train.py",
+        "--heter_worker_num=2 --http_port 8080 train.py",
+        "--elastic_server=127.0.0.1:2379 --np=2 --job_id=job1 --gpus=0,1,2,3 train.py",
+        "--run_mode ps train.py",
+        "--run_mode ps-heter train.py",
+        "--run_mode rpc train.py",
+        "--nnodes 2 train.py",
+        "--nnodes 1:2 train.py",
+        "--master etcd://127.0.0.1:2379 train.py",
+        "--trainers 127.0.0.1:1 train.py",
+        "--auto_tuner_json t.json train.py",
+        "--enable_auto_mapping True --cluster_topo_path c.json train.py",
+        "--mlus 0 train.py",
+        "--np 2 train.py",
+        "--np 1:2 train.py",
+        "ipu train.py",
+        "run_check",
+    ] {
+        let errors = run(Spelling::Launch, line, &[]).expect_err(line);
+        assert!(errors.iter().all(|error| error.code == Code::L0003 && error.exit_code() == 2), "{line}: {errors:?}");
+    }
+    assert_eq!(
+        refused("--ips=192.168.0.1,192.168.0.2 train.py"),
+        "error[L0003]: jobs on several nodes are not in this version, and `--ips` lists 2\n  nodes  192.168.0.1, 192.168.0.2\nhint: leave `--ips` out to run on this node alone\n"
+    );
+    assert_eq!(
+        refused("--worker_num=2 --server_num=2 --run_mode ps train.py"),
+        "error[L0003]: parameter-server jobs are not in this version, and `--server_num`, `--worker_num` and `--run_mode ps` ask for that\n"
+    );
+    assert_eq!(
+        refused("--auto_tuner_json t.json train.py"),
+        "error[L0003]: the auto-tuner is not in this version, and `--auto_tuner_json` asks for that\n"
+    );
+    assert_eq!(
+        refused("--nnodes 1:2 train.py"),
+        "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `1:2`\n"
+    );
+}
+
+#[test]
+fn defaults() {
+    let spec = launch("train.py");
+    assert_eq!(spec.job_id.as_str(), "default");
+    assert_eq!((spec.log_dir.to_str(), spec.log_level.as_str(), spec.log_overwrite), (Some("log"), "INFO", false));
+    assert_eq!((spec.nproc_per_node, spec.host, spec.ip, spec.node_rank), (None, None, None, None));
+    assert_eq!((spec.backend, spec.ports, spec.max_restart), (Backend::Auto, PortRequest::Free, None));
+    assert_eq!((spec.enable_gpu_log, spec.auto_cluster, spec.env_limit), (false, false, 48_000));
+    assert_eq!(spec.own, OwnFlags::default());
+}
+
+#[test]
+fn usage_errors_say_what_to_do() {
+    assert_eq!(
+        refused("--log_dirs x train.py"),
+        "error[L0001]: there is no flag `--log_dirs`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
+    );
+    assert_eq!(
+        refused("--frobnicate=1 train.py"),
+        "error[L0001]: there is no flag `--frobnicate`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
+    );
+    assert_eq!(
+        refused("--log x train.py"),
+        "error[L0001]: `--log` could be `--log_level`, `--log_overwrite` or `--log_dir`\nhint: write the flag out\n"
+    );
+    assert_eq!(
+        refused("--gpus"),
+        "error[L0001]: `--gpus` needs a value\nhint: a value that begins with a dash is written `--gpus=VALUE`\n"
+    );
+    assert_eq!(
+        refused("--gpus train.py"),
+        "error[L0001]: the training script is missing\nhint: `train.py` was read as the value of `--gpus`; the script stands behind it\n"
+    );
+    assert_eq!(
+        refused("--nproc_per_node two --log_overwrite perhaps train.py"),
+        "error[L0001]: `--nproc_per_node` takes a whole number, not `two`\nerror[L0001]: `--log_overwrite` takes `true` or `false` (also yes/no, on/off, 1/0), not `perhaps`\n"
+    );
+    assert_eq!(refused("--dry-run=yes t.py"), "error[L0001]: `--dry-run` takes no value, and was given `yes`\n");
+    for (line, meant) in [
+        ("--dry_run t.py", "--dry-run"),
+        ("--outp json t.py", "--output"),
+        ("--log-name local t.py", "--log-names"),
+        ("--nproc_per_nodes=2 t.py", "--nproc_per_node"),
+        ("--start-prt=2 t.py", "--start_port"),
+    ] {
+        assert!(refused(line).contains(&format!("did you mean `{meant}`?")), "{line}: {}", refused(line));
+    }
+    let disguised = parse(Spelling::Launch, &["--foo=a b".into(), "t.py".into()], &BTreeMap::new());
+    assert!(plain(&disguised.expect_err("unknown")).contains("no flag `--foo`"));
+}
+
+#[test]
+fn values_that_cannot_be() {
+    for (line, code, part) in [
+        ("--nproc_per_node -2 t", Code::L0001, "a number from 1 to 65535, not `-2`"),
+        ("--log_level loud t", Code::L0001, "not `loud`"),
+        ("--log_dir= t", Code::L0001, "name a directory"),
+        ("--job_id a/b t", Code::L0001, "`--job_id` cannot be `a/b`: it would be a path"),
+        ("--gpus 0,,1 t", Code::L0001, "an empty place in its list: `0,,1`"),
+        ("--host node1 t", Code::L0001, "takes the address of this node, not `node1`"),
+        ("--host node1.example.org t", Code::L0001, "not `node1.example.org`"),
+        ("--ips node1 t", Code::L0001, "takes IP addresses, not `node1`"),
+        ("--ips 127.0.0.1,10.0.0.2 t", Code::L0002, "`127.0.0.1` cannot be one of several nodes"),
+        ("--start_port 70000 t", Code::L0001, "asks for port 70000"),
+        ("--run_mode pss t", Code::L0001, "takes `collective`, `ps`, `ps-heter` or `rpc`, not `pss`"),
+        ("--nnodes none t", Code::L0001, "not `none`"),
+        ("--nnodes 0 t", Code::L0001, "not `0`"),
+        ("--np x t", Code::L0001, "`--np` takes a number of nodes such as `1` or `2:4`, not `x`"),
+        ("--backend mpi t", Code::L0007, "not `mpi`"),
+        ("--backend nccl --run_mode ps t", Code::L0003, "parameter-server"),
+        ("--output loud t", Code::L0001, "`--output` takes `human`, `json` or `quiet`, not `loud`"),
+        ("--grace 5 t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5`"),
+    ] {
+        let errors = run(Spelling::Launch, line, &[]).expect_err(line);
+        assert_eq!(errors[0].code, code, "{line}");
+        assert!(plain(&errors).contains(part), "{line}: {}", plain(&errors));
+    }
+    assert!(
+        refused("--backend nccl --run_mode ps t")
+            .contains("error[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`")
+    );
+}
+
+#[test]
+fn flags_reach_their_fields() {
+    let spec = launch(
+        "--log-dir out --log_level debug --log_overwrite 1 --job_id j --nproc_per_node=2 --host 10.0.0.5 --ips 10.0.0.5 --start-port 7000 --enable_gpu_log yes --auto_cluster_config 1 --master 10.0.0.5:99 t.py",
+    );
+    assert_eq!((spec.log_dir.to_str(), spec.log_level.as_str(), spec.log_overwrite), (Some("out"), "DEBUG", true));
+    assert_eq!((spec.job_id.as_str(), spec.nproc_per_node), ("j", Some(2)));
+    assert_eq!((spec.host, spec.ip), ("10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
+    assert_eq!((spec.ports, spec.enable_gpu_log, spec.auto_cluster), (fixed(7000, "--start_port"), true, true));
+    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> Host ip reset to 10.0.0.5"]);
+    assert_eq!(launch("--host fe80::1 t").host, "fe80::1".parse().ok());
+    assert_eq!(launch("--ips localhost t").ip, "127.0.0.1".parse().ok());
+    for (line, source, kind) in [
+        ("--devices 0", "--devices", None),
+        ("--xpus 0", "--xpus", Some(DeviceKind::Xpu)),
+        ("--npus 0", "--npus", Some(DeviceKind::Npu)),
+        ("--selected_gpus 0", "--selected_gpus", Some(DeviceKind::Gpu)),
+        ("--gpus 1 --xpus 0", "--xpus", Some(DeviceKind::Xpu)),
+    ] {
+        let expected = DeviceRequest { source: source.to_owned(), kind, ids: vec!["0".to_owned()] };
+        assert_eq!(launch(&format!("{line} t")).devices, Some(expected), "{line}");
+    }
+    assert_eq!(launch("--gpus= t").devices, None);
+    assert_eq!(launch("--nproc_per_node 0 t").nproc_per_node, None);
+}
+
+#[test]
+fn our_own_flags() {
+    let own = launch(
+        "--output json --mirror --dry-run --compat paddle --exit-codes torch --share-devices --log-names local --no-progress --ascii --grace 500ms t --mirror",
+    )
+    .own;
+    let expected = OwnFlags {
+        output: OutputMode::Json,
+        mirror: true,
+        dry_run: true,
+        compat: Compat::Paddle,
+        exit_codes: ExitCodes::Torch,
+        share_devices: true,
+        log_names: LogNames::Local,
+        no_progress: true,
+        ascii: true,
+        grace: std::time::Duration::from_millis(500),
+    };
+    assert_eq!(own, expected);
+    assert_eq!(launch("--dry-run t.py").generation, Generation::Current, "ours are taken out before the dispatch");
+}
+
+#[test]
+fn a_legacy_flag_selects_the_legacy_launcher() {
+    let compatible = |args: &str| format!("LAUNCH WARNING <ts> Compatible mode enable with args {args}");
+    for (line, lines) in [
+        ("--backend=gloo t.py", vec![compatible("['--backend=gloo']")]),
+        // The current launcher takes `gloo` for the script, and sees no further.
+        ("--backend gloo --scale 0 t.py", vec![compatible("['--backend']")]),
+        ("--backend=gloo --scale=0 --np 1 --force= t.py", vec![compatible("['--backend=gloo', '--scale=0', '--np']")]),
+        ("--legacy true t.py", vec![]),
+        ("--legacy true --backend=gloo t.py", vec![]),
+        ("--log_level error --backend=gloo t.py", vec![]),
+    ] {
+        let spec = launch(line);
+        assert_eq!((spec.generation, spec.paddle_lines), (Generation::Legacy, lines), "{line}");
+    }
+    let spec = launch("--master 127.0.0.1:99 --backend=gloo t.py");
+    assert_eq!((spec.generation, spec.backend), (Generation::Current, Backend::Auto));
+    assert_eq!(
+        plain(&spec.notices),
+        "notice[L0023]: `--backend` has no effect: with `--master` the current launcher runs, and does not know it\n"
+    );
+    assert_eq!(launch_in("--backend=gloo t.py", &[("PADDLE_MASTER", "h:1")]).generation, Generation::Current);
+    assert_eq!(launch("--backend nccl t").backend, Backend::Nccl);
+    assert_eq!(launch("--ran 0 t").generation, Generation::Current, "`--ran` is `--rank` there");
+    assert_eq!(launch("--np 1 t").generation, Generation::Legacy);
+}
+
+#[test]
+fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
+    let spec = fleet("--gpus 0 t.py", &[("PADDLE_DEVICES", "3"), ("PADDLE_NPROC_PER_NODE", "bad"), ("POD_IP", "x")]);
+    assert_eq!((spec.generation, spec.devices), (Generation::Legacy, gpus(&["0"])));
+    assert_eq!(spec.paddle_lines, [""; 0]);
+    assert_eq!(fleet("t.py", &[("PADDLE_DISTRI_BACKEND", "gloo")]).backend, Backend::Gloo);
+    assert_eq!(fleet("--ran f t.py", &[]).rank_mapping_path.as_deref(), Some("f"), "its own abbreviations win");
+    let spec = fleet("--host 10.0.0.1 t.py", &[]);
+    assert_eq!(spec.host, None);
+    assert!(plain(&spec.notices).contains("`--host` has no effect"));
+}
+
+#[test]
+fn unknown_flags_with_compat_paddle() {
+    // The word behind an unknown flag is the script, as in Paddle.
+    let spec = launch("--compat paddle --foo bar train.py");
+    assert_eq!((spec.script.to_str(), spec.script_args), (Some("bar"), vec!["train.py".into()]));
+    assert_eq!(spec.generation, Generation::Legacy);
+    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> Compatible mode enable with args ['--foo']"]);
+    assert_eq!(
+        plain(&spec.notices),
+        "notice[L0023]: `--foo` has no effect: it is unknown, and ignored as Paddle does\n"
+    );
+    let spec = launch("--foo=1 --compat paddle --master h:1 train.py");
+    assert_eq!((spec.script.to_str(), spec.generation), (Some("train.py"), Generation::Current));
+    assert_eq!(launch("--compat paddle --run_mode odd t").notices.len(), 1);
+    assert_eq!(launch("--compat paddle --host node1 t").host, None);
+}
+
+#[test]
+fn the_environment_wins() {
+    let env = [
+        ("PADDLE_NPROC_PER_NODE", "4"),
+        ("POD_IP", "10.0.0.7"),
+        ("PADDLE_DEVICES", "5"),
+        ("PADDLE_LOG_DIR", "log"),
+        ("PADDLE_LOG_LEVEL", "info"),
+    ];
+    let spec = launch_in("--gpus 0,1 --nproc_per_node 4 t", &env);
+    assert_eq!(
+        spec.paddle_lines,
+        [
+            "LAUNCH WARNING args host will be overridden by env: POD_IP value: 10.0.0.7",
+            "LAUNCH WARNING args devices will be overridden by env: PADDLE_DEVICES value: 5",
+            "LAUNCH WARNING args log_level will be overridden by env: PADDLE_LOG_LEVEL value: info",
+            "LAUNCH WARNING args nproc_per_node will be overridden by env: PADDLE_NPROC_PER_NODE value: 4",
+            "LAUNCH WARNING args log_dir will be overridden by env: PADDLE_LOG_DIR value: log",
+            "LAUNCH WARNING <ts> Host ip reset to 10.0.0.7",
+        ]
+    );
+    let devices = DeviceRequest { source: "PADDLE_DEVICES".to_owned(), kind: None, ids: vec!["5".to_owned()] };
+    assert_eq!((spec.devices, spec.nproc_per_node), (Some(devices), Some(4)));
+    assert_eq!(spec.host, "10.0.0.7".parse().ok());
+    assert_eq!(
+        plain(&spec.notices),
+        "notice[L0024]: `PADDLE_DEVICES` overrides `--gpus`\n  --gpus          0,1\n  PADDLE_DEVICES  5\n"
+    );
+}
+
+#[test]
+fn in_compatible_mode_variables_are_announced_and_not_used() {
+    let spec = launch_in("--backend=gloo --nproc_per_node 2 t", &[("PADDLE_NPROC_PER_NODE", "4")]);
+    assert_eq!(spec.nproc_per_node, Some(2));
+    assert_eq!(
+        spec.paddle_lines,
+        [
+            "LAUNCH WARNING args nproc_per_node will be overridden by env: PADDLE_NPROC_PER_NODE value: 4",
+            "LAUNCH WARNING <ts> Compatible mode enable with args ['--backend=gloo']",
+        ]
+    );
+    assert_eq!(spec.notices, []);
+}
+
+#[test]
+fn bad_variables() {
+    for (name, value) in [
+        ("PADDLE_NPROC_PER_NODE", "two"),
+        ("PADDLE_LOG_OVERWRITE", "perhaps"),
+        ("PADDLE_TRAINER_ID", "first"),
+        ("PADDLE_LAUNCH_WITH_ARGS", "yes"),
+        ("PADDLE_ENV_LIMIT_LEN", "long"),
+        ("PADDLE_LOG_LEVEL", "loud"),
+        ("PADDLE_LOG_DIR", ""),
+        ("PADDLE_RUN_MODE", "pss"),
+        ("PADDLE_JOB_ID", "a/b"),
+        ("PADDLE_NNODES", "x"),
+        ("PADDLE_IPS", "node1"),
+        ("POD_IP", "node1"),
+        ("PORT_RANGE", "9:8"),
+        ("PORT_RANGE", "80"),
+        ("FLAGS_START_PORT", "x"),
+        ("FLAGS_FIXED_PORT", "0"),
+        ("PADDLE_START_PORT", "70000"),
+    ] {
+        let errors = run(Spelling::Launch, "t", &[(name, value)]).expect_err(name);
+        assert_eq!(errors.iter().map(|error| error.code).collect::<Vec<_>>(), [Code::L0009], "{name}");
+        assert!(errors[0].message.contains(&format!("`{name}`")), "{}", errors[0].message);
+    }
+    assert_eq!(
+        refused_in("t", &[("PADDLE_RANK", "x")]),
+        "error[L0009]: `PADDLE_RANK` takes a whole number, not `x`\nhint: `PADDLE_RANK` stands for `--rank`; correct it, or unset it\n"
+    );
+}
+
+#[test]
+fn node_rank() {
+    assert_eq!(launch("--rank -1 t").node_rank, None);
+    assert_eq!(launch_in("--rank 2 t", &[("PADDLE_TRAINER_ID", "0")]).node_rank, Some(0));
+    assert_eq!(launch_in("--rank 0 t", &[("PADDLE_TRAINER_ID", "-1")]).node_rank, Some(0));
+    assert_eq!(launch_in("t", &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_RANK", "2")]).node_rank, Some(2));
+}
+
+#[test]
+fn endpoints_of_the_platform_reset_the_flags() {
+    let list = "10.0.0.1:6170,10.0.0.1:6171";
+    let spec = launch_in("--nnodes 2 t", &[("PADDLE_TRAINER_ENDPOINTS", list)]);
+    assert_eq!((value(&spec, "master"), value(&spec, "nnodes")), ("10.0.0.1:6170", "1"));
+    assert_eq!(
+        spec.paddle_lines,
+        ["LAUNCH INFO <ts> args reset by env PADDLE_TRAINER_ENDPOINTS\n['10.0.0.1:6170', '10.0.0.1:6171']"]
+    );
+    let spec = launch_in("t", &[("PADDLE_TRAINER_ENDPOINTS", "10.0.0.1")]);
+    assert_eq!(value(&spec, "master"), "10.0.0.1:6768");
+    let spec =
+        launch_in("--master h:1 t", &[("DISTRIBUTED_TRAINER_ENDPOINTS", list), ("PADDLE_LAUNCH_WITH_ARGS", "1")]);
+    assert_eq!(value(&spec, "master"), "None");
+    assert_eq!(
+        refused_in("t", &[("PADDLE_TRAINER_ENDPOINTS", "10.0.0.1:6170,10.0.0.2:6170")]),
+        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_TRAINER_ENDPOINTS` asks for 2\nhint: one node is what this version runs\n"
+    );
+}
+
+#[test]
+fn ports_by_the_documented_order() {
+    let range = PortRequest::Range { low: 35100, high: 64000, source: "PORT_RANGE".to_owned() };
+    let all = [("FLAGS_START_PORT", "1000"), ("FLAGS_FIXED_PORT", "2000"), ("PORT_RANGE", "35100:64000")];
+    assert_eq!(launch_in("--start_port 3000 t", &all).ports, fixed(3000, "--start_port"));
+    assert_eq!(launch_in("--start_port 0 t", &all).ports, fixed(2000, "FLAGS_FIXED_PORT"));
+    assert_eq!(launch_in("--rank 3 t", &all).ports, fixed(2003, "FLAGS_FIXED_PORT"));
+    assert_eq!(launch_in("t", &all[..1]).ports, fixed(1000, "FLAGS_START_PORT"));
+    assert_eq!(launch_in("t", &all[2..]).ports, range);
+    assert_eq!(launch_in("--start_port 1 t", &[("PADDLE_START_PORT", "4000")]).ports, fixed(4000, "PADDLE_START_PORT"));
+    assert_eq!(launch("--ips 127.0.0.1 t").ports, PortRequest::Free, "the default of --start_port fixes nothing");
+    assert_eq!(fleet("--start_port 3000 t", &all).ports, fixed(1000, "FLAGS_START_PORT"));
+    assert_eq!(fleet("t", &all[2..]).ports, range);
+}
+
+#[test]
+fn paddlecloud_in_the_legacy_launcher() {
+    let mut env = vec![
+        ("PADDLE_TRAINERS", "10.0.0.1"),
+        ("POD_IP", "10.0.0.1"),
+        ("PADDLE_TRAINER_ID", "0"),
+        ("TRAINER_PORTS_NUM", "2"),
+        ("PADDLE_TRAINERS_NUM", "2"),
+    ];
+    let spec = fleet("--ips 10.0.0.9 t", &env);
+    assert_eq!((spec.ip, spec.ports), ("10.0.0.1".parse().ok(), fixed(6170, "PaddleCloud's variables")));
+    assert_eq!(spec.notices[0].code, Code::L0024);
+    env.push(("FLAGS_START_PORT", "9000"));
+    assert_eq!(fleet("t", &env).ports, fixed(9000, "FLAGS_START_PORT"));
+    env[0].1 = "10.0.0.1,10.0.0.2";
+    let spelling = Spelling::FleetModule { interpreter: interpreter() };
+    assert_eq!(run(spelling, "t", &env).expect_err("two nodes")[0].code, Code::L0003);
+}
+
+#[test]
+fn elastic_by_variables_is_legacy_only() {
+    let env = [("PADDLE_ELASTIC_SERVER", "h:1"), ("PADDLE_ELASTIC_JOB_ID", "j"), ("PADDLE_ELASTIC_NP", "2")];
+    assert_eq!(launch_in("t", &env).generation, Generation::Current);
+    assert_eq!(fleet("t", &env[..2]).generation, Generation::Legacy);
+    assert_eq!(
+        refused_in("--backend=gloo t", &env),
+        "error[L0003]: elastic jobs are not in this version, and `PADDLE_ELASTIC_SERVER` asks for that\n"
+    );
+}
+
+#[test]
+fn flags_without_effect_are_named_once() {
+    assert_eq!(
+        plain(&launch("--max_restart 3 t").notices),
+        "notice[L0023]: `--max_restart` has no effect: restarts are not in this version\n"
+    );
+    assert_eq!(launch("--max_restart 3 t").max_restart, Some(3));
+    assert_eq!(
+        plain(&launch("--elastic_level 0 --sort_ip true --rank 1 t").notices),
+        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not in this version\n  --sort_ip        there is one node\n  --rank           there is one node\n"
+    );
+    for line in ["--max_restart 0 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
+        assert_eq!(launch(line).notices, [], "{line}");
+    }
+    assert_eq!(launch_in("t", &[("PADDLE_MAX_RESTART", "5")]).notices, []);
+    assert_eq!(launch("--auto_parallel_config f.json t").notices.len(), 1);
+}
+
+/// What the published package prints for these lines.
+#[test]
+fn configuration_of_the_current_launcher() {
+    let argv = ["--nproc_per_node", "1", "train.py", "it's", "--x", "a\nb"].map(OsString::from);
+    let env = variables(&[("PADDLE_LOG_LEVEL", "info")]);
+    let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &argv, &env) else { panic!("parses") };
+    let block: Vec<String> = spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    assert_eq!(
+        block,
+        [
+            "auto_cluster_config: 0",
+            "auto_parallel_config: None",
+            "auto_tuner_json: None",
+            "devices: None",
+            "elastic_level: -1",
+            "elastic_timeout: 30",
+            "enable_gpu_log: True",
+            "gloo_port: 6767",
+            "host: None",
+            "ips: None",
+            "job_id: default",
+            "legacy: False",
+            "log_dir: log",
+            "log_level: info",
+            "log_overwrite: False",
+            "master: None",
+            "max_restart: 3",
+            "nnodes: 1",
+            "nproc_per_node: 1",
+            "rank: -1",
+            "run_mode: collective",
+            "server_num: None",
+            "servers: ",
+            "sort_ip: False",
+            "start_port: 6070",
+            "trainer_num: None",
+            "trainers: ",
+            "training_script: train.py",
+            "training_script_args: [\"it's\", '--x', 'a\\nb']",
+            "with_gloo: 1",
+        ]
+    );
+}
+
+#[test]
+fn configuration_of_the_legacy_launcher() {
+    let spec = launch("--backend=gloo --nproc_per_node 1 train.py a");
+    let block: Vec<String> = spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    assert_eq!(
+        block,
+        [
+            "backend: gloo",
+            "cluster_topo_path: None",
+            "coordinator_num: None",
+            "coordinators: ",
+            "elastic_pre_hook: None",
+            "elastic_server: None",
+            "enable_auto_mapping: False",
+            "force: False",
+            "gpus: None",
+            "heter_devices: ",
+            "heter_worker_num: None",
+            "heter_workers: ",
+            "host: None",
+            "http_port: None",
+            "ips: 127.0.0.1",
+            "job_id: None",
+            "log_dir: log",
+            "np: None",
+            "nproc_per_node: 1",
+            "rank_mapping_path: None",
+            "run_mode: None",
+            "scale: 0",
+            "server_num: None",
+            "servers: ",
+            "training_script: train.py",
+            "training_script_args: ['a']",
+            "worker_num: None",
+            "workers: ",
+        ]
+    );
+}
+
+#[test]
+fn help_is_asked_for() {
+    for line in ["-h", "--help", "--gpus 0 -h", "--unknown -h"] {
+        let parsed = parse(Spelling::Launch, &words(line), &BTreeMap::new());
+        assert!(matches!(parsed, Ok(Parsed::Help(_))), "{line}");
+    }
+    assert_eq!(launch("t -h").script_args, ["-h"]);
+}
+
+#[test]
+fn paths_and_script_arguments_need_not_be_utf8() {
+    let odd = || OsString::from_vec(vec![0xff]);
+    let argv = ["--log_dir".into(), odd(), odd(), odd()];
+    let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &argv, &BTreeMap::new()) else { panic!("parses") };
+    assert_eq!((spec.log_dir.as_os_str(), &spec.script), (odd().as_os_str(), &odd()));
+    assert_eq!(value(&spec, "training_script_args"), "['\\udcff']");
+    let errors = parse(Spelling::Launch, &["--job_id".into(), odd(), "t".into()], &BTreeMap::new()).expect_err("text");
+    assert!(errors[0].message.contains("text in UTF-8"));
+}
+
+/// A word that is more likely than chance to mean something.
+fn word() -> impl Strategy<Value = OsString> {
+    let names: Vec<&'static str> = FLAGS.iter().flat_map(Flag::names).collect();
+    prop_oneof![
+        3 => proptest::sample::select(names.clone()).prop_map(OsString::from),
+        2 => (proptest::sample::select(names), "[0-9a-z:.,-]{0,8}").prop_map(|(name, value)| format!("{name}={value}").into()),
+        3 => "[0-9:,.-]{0,8}".prop_map(OsString::from),
+        1 => proptest::sample::select(vec!["", "-", "--", "-h", "t.py", "true", "etcd://", "ipu", "::1", "10.0.0.1"]).prop_map(OsString::from),
+        1 => proptest::collection::vec(any::<u8>(), 0..6).prop_map(OsString::from_vec),
+    ]
+}
+
+fn environment() -> impl Strategy<Value = BTreeMap<String, String>> {
+    let mut names: Vec<String> = FLAGS.iter().filter_map(|flag| flag.variable).map(|it| it.name.to_owned()).collect();
+    names.extend(
+        [
+            "PADDLE_TRAINERS",
+            "PADDLE_TRAINER_ID",
+            "TRAINER_PORTS_NUM",
+            "PADDLE_TRAINERS_NUM",
+            "PADDLE_TRAINER_ENDPOINTS",
+            "DISTRIBUTED_TRAINER_ENDPOINTS",
+            "PADDLE_DISTRI_BACKEND",
+            "PORT_RANGE",
+            "FLAGS_START_PORT",
+            "FLAGS_FIXED_PORT",
+            "PADDLE_ENV_LIMIT_LEN",
+        ]
+        .map(str::to_owned),
+    );
+    proptest::collection::btree_map(
+        proptest::sample::select(names),
+        prop_oneof!["[0-9:,.-]{0,12}", any::<String>()],
+        0..6,
+    )
+}
+
+proptest! {
+    #[test]
+    fn never_panics(argv in proptest::collection::vec(word(), 0..12), env in environment(), fleet in any::<bool>()) {
+        let spelling = if fleet { Spelling::FleetModule { interpreter: interpreter() } } else { Spelling::Launch };
+        match parse(spelling, &argv, &env) {
+            Ok(Parsed::Launch(spec)) => {
+                prop_assert!(!spec.script.is_empty());
+                prop_assert!(argv.ends_with(&spec.script_args));
+            }
+            Ok(Parsed::Help(text)) => prop_assert!(text.starts_with("usage: ")),
+            Err(errors) => {
+                prop_assert!(!errors.is_empty());
+                prop_assert!(errors.iter().all(|error| error.exit_code() == 2));
+            }
+        }
+        let _ = recognise(&argv);
+    }
+}

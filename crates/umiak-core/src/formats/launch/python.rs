@@ -1,0 +1,72 @@
+//! Text as Python prints it: what Paddle's own lines and its configuration block are made of.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+
+/// `True` or `False`.
+pub(super) fn truth(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+/// `['--x', 'a b']`
+pub(super) fn list<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
+    let words: Vec<String> = words.into_iter().map(quoted).collect();
+    format!("[{}]", words.join(", "))
+}
+
+/// A string in quotes: single ones unless only those occur inside. Bytes that are not UTF-8 appear as Python
+/// keeps them in `sys.argv`, one lone surrogate each.
+fn quoted(word: &OsStr) -> String {
+    let bytes = word.as_bytes();
+    let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
+    let mut text = String::from(quote);
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                '\\' => text.push_str("\\\\"),
+                _ if character == quote => {
+                    text.push('\\');
+                    text.push(quote);
+                }
+                _ if (character as u32) < 0x20
+                    || ('\u{7f}'..='\u{a0}').contains(&character)
+                    || character == '\u{ad}' =>
+                {
+                    let _ = write!(text, "\\x{:02x}", character as u32);
+                }
+                _ => text.push(character),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\udc{byte:02x}");
+        }
+    }
+    text.push(quote);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_quoted_as_python_does() {
+        for (bytes, expected) in [
+            (b"a".as_slice(), "'a'"),
+            (b"", "''"),
+            (b"it's", "\"it's\""),
+            (b"\"it's\"", "'\"it\\'s\"'"),
+            (b"a\nb\\c\x01\x7f", "'a\\nb\\\\c\\x01\\x7f'"),
+            ("启动".as_bytes(), "'启动'"),
+            (b"\xff.py", "'\\udcff.py'"),
+        ] {
+            assert_eq!(quoted(OsStr::from_bytes(bytes)), expected);
+        }
+        assert_eq!(list(["--x", "a b"].map(OsStr::new)), "['--x', 'a b']");
+        assert_eq!(list([]), "[]");
+    }
+}
