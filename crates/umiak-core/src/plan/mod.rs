@@ -8,6 +8,7 @@ pub mod devices;
 pub mod files;
 mod launch;
 pub mod mask;
+pub mod paddle_lines;
 
 pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, too_few_ports};
 

@@ -6,9 +6,13 @@
 
 mod clock;
 mod console;
+mod dry_run;
 mod evidence;
 mod front;
 mod inventory;
 pub mod launch;
 mod pod_log;
 mod prepare;
+
+pub(crate) use console::diagnostic as render;
+pub(crate) use inventory::environment;
