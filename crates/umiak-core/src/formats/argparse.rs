@@ -9,8 +9,9 @@
 //! space as a value, `-` as a word, `--` before the script, one `--` right behind the script swallowed,
 //! unknown options collected and not followed by a value, `-h` obeyed where it stands.
 //!
-//! Different on purpose: `-` and `_` are equal in long options; what stands behind the script is never looked at
-//! (3.11 rejects an ambiguous abbreviation even there); all errors of the line are reported, not the first alone.
+//! Different on purpose: `-` and `_` are equal in long options; what stands behind the script, or behind `-h`, is never
+//! looked at (3.11 rejects an ambiguous abbreviation even there); `--x=--` has the value `--` (3.11 makes an
+//! empty list of it); all errors of the line are reported, not the first alone.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -101,13 +101,11 @@ impl Checks<'_> {
             self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
         }
         if let Some(file) = self.arguments.text("auto_parallel_config") {
-            let notice =
-                Diagnostic::notice(Code::L0023, "the tuner stage of `--auto_parallel_config` is not in this version");
-            self.issues.notices.push(
-                notice
-                    .row("file", file)
-                    .hint("the script is started at once, with the file in `PADDLE_AUTO_PARALLEL_CONFIG`"),
-            );
+            let name = self.arguments.name("auto_parallel_config");
+            let notice = Diagnostic::notice(Code::L0023, format!("`{name}` starts no tuner stage in this version"))
+                .row("file", file)
+                .hint("the script starts at once, with the file in `PADDLE_AUTO_PARALLEL_CONFIG`");
+            self.issues.notices.push(notice);
         }
     }
 

@@ -67,7 +67,8 @@ fn description(flag: &Flag) -> String {
         let _ = write!(text, " Default: {}.", flag.default);
     }
     if let Some(variable) = flag.variable {
-        let _ = write!(text, " [env: {}]", variable.name);
+        // Kept together by a no-break space, which `wrap` leaves alone and turns into a blank.
+        let _ = write!(text, " [env:\u{a0}{}]", variable.name);
     }
     match flag.support {
         Support::Full => {}
@@ -95,7 +96,7 @@ fn entry(text: &mut String, left: &str, description: &str) {
 /// Breaks at blanks; a word longer than the line stands alone.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for word in text.split(' ') {
         let line = lines.last_mut().expect("there is always a line");
         if line.is_empty() {
             line.push_str(word);
@@ -106,7 +107,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
             lines.push(word.to_owned());
         }
     }
-    lines
+    lines.into_iter().map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
 #[cfg(test)]
@@ -136,8 +137,8 @@ mod tests {
         let text = help(&Spelling::Fleetrun);
         assert!(text.contains(
             "
-  --log_dir DIR           Directory of the log files. Default: log. [env:
-                          PADDLE_LOG_DIR]
+  --log_dir DIR           Directory of the log files. Default: log.
+                          [env: PADDLE_LOG_DIR]
 "
         ));
         assert!(text.contains(

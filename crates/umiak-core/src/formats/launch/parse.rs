@@ -1,8 +1,9 @@
 //! From a command line and an environment to a checked [`LaunchSpec`], or to everything that is wrong with them.
 //!
 //! Paddle parses twice: its current launcher first, and on a flag it does not know the legacy one from the start.
-//! Here one parse reads the union of both tables, and what the first parse of Paddle would have seen decides
-//! the generation.
+//! Here one parse reads the union of both tables, and the flags found decide the generation. So a legacy flag whose
+//! value is a word of its own no longer hides the flags behind it, as it does from Paddle's first parse: a
+//! `--master` there counts too.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -265,5 +266,4 @@ fn configuration(
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
 mod tests;

@@ -64,9 +64,9 @@ fn value<'a>(spec: &'a LaunchSpec, name: &str) -> &'a str {
     &spec.configuration.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no `{name}`")).1
 }
 
-fn gpus(ids: &[&str]) -> Option<DeviceRequest> {
+fn gpus(ids: &[&str]) -> DeviceRequest {
     let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-    Some(DeviceRequest { source: "--gpus".to_owned(), kind: Some(DeviceKind::Gpu), ids })
+    DeviceRequest { source: "--gpus".to_owned(), kind: Some(DeviceKind::Gpu), ids }
 }
 
 fn fixed(start: u16, source: &str) -> PortRequest {
@@ -78,13 +78,13 @@ fn fixed(start: u16, source: &str) -> PortRequest {
 fn the_guides_lines_for_one_node() {
     let eight = ["0", "1", "2", "3", "4", "5", "6", "7"];
     for (line, devices, script, args) in [
-        ("--gpus 0,1,2,3,4,5,6,7 train.py --batch_size=64", gpus(&eight), "train.py", vec!["--batch_size=64"]),
-        ("--gpus 0,1,2,3,4,5,6,7 train_script", gpus(&eight), "train_script", vec![]),
-        ("--gpus=\"0,1,2,3,4,5,6,7\" train.py", gpus(&eight), "train.py", vec![]),
-        ("--gpus 2,3 train.py --batch_size=64", gpus(&["2", "3"]), "train.py", vec!["--batch_size=64"]),
-        ("--gpus=\"0,1\" train.py", gpus(&["0", "1"]), "train.py", vec![]),
+        ("--gpus 0,1,2,3,4,5,6,7 train.py --batch_size=64", Some(gpus(&eight)), "train.py", vec!["--batch_size=64"]),
+        ("--gpus 0,1,2,3,4,5,6,7 train_script", Some(gpus(&eight)), "train_script", vec![]),
+        ("--gpus=\"0,1,2,3,4,5,6,7\" train.py", Some(gpus(&eight)), "train.py", vec![]),
+        ("--gpus 2,3 train.py --batch_size=64", Some(gpus(&["2", "3"])), "train.py", vec!["--batch_size=64"]),
+        ("--gpus=\"0,1\" train.py", Some(gpus(&["0", "1"])), "train.py", vec![]),
         ("train.py", None, "train.py", vec![]),
-        ("--run_mode collective --log_dir=log/ --gpus=\"4,5\" train.py", gpus(&["4", "5"]), "train.py", vec![]),
+        ("--run_mode collective --log_dir=log/ --gpus=\"4,5\" train.py", Some(gpus(&["4", "5"])), "train.py", vec![]),
     ] {
         let whole = words(&format!("umiak python -m paddle.distributed.launch {line}"));
         let Front::Launch(spelling, rest) = recognise(&whole) else { panic!("`{line}` is a launch") };
@@ -305,7 +305,7 @@ fn a_legacy_flag_selects_the_legacy_launcher() {
 #[test]
 fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
     let spec = fleet("--gpus 0 t.py", &[("PADDLE_DEVICES", "3"), ("PADDLE_NPROC_PER_NODE", "bad"), ("POD_IP", "x")]);
-    assert_eq!((spec.generation, spec.devices), (Generation::Legacy, gpus(&["0"])));
+    assert_eq!((spec.generation, spec.devices), (Generation::Legacy, Some(gpus(&["0"]))));
     assert_eq!(spec.paddle_lines, [""; 0]);
     assert_eq!(fleet("t.py", &[("PADDLE_DISTRI_BACKEND", "gloo")]).backend, Backend::Gloo);
     assert_eq!(fleet("--ran f t.py", &[]).rank_mapping_path.as_deref(), Some("f"), "its own abbreviations win");
