@@ -53,6 +53,12 @@ def open_descriptors():
     return {fd: target for fd, target in targets.items() if target is not None}
 
 
+def command_line():
+    """The command as the kernel got it, interpreter and options included: `-u` shows only here."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return [text(word) for word in file.read().split(b"\0")[:-1]]
+
+
 def signal_masks():
     """The kernel's masks. Python itself ignores SIGPIPE and SIGXFSZ and catches SIGINT."""
     masks = {}
@@ -83,8 +89,7 @@ def observe(started):
         "started_unix": started,
         "env": {text(name): text(value) for name, value in sorted(os.environb.items())},
         "argv": [text(os.fsencode(word)) for word in sys.argv],
-        # The whole command line, interpreter and its options included: `-u` is only visible here.
-        "command": [text(os.fsencode(word)) for word in sys.orig_argv],
+        "command": command_line(),
         "executable": sys.executable,
         "python_flags": {
             name: getattr(sys.flags, name)
