@@ -29,12 +29,13 @@ import random
 import select
 import socket
 import struct
+import sys
 import time
 from array import array
 from operator import mul
 
 FEATURES = 24
-SAMPLES_PER_RANK = 600
+SAMPLES_PER_RANK = 1500
 NOISE = 0.1
 LEARNING_RATE = 0.08
 
@@ -228,6 +229,12 @@ def loss_and_gradient(weights, shard):
     return loss / len(shard), [2.0 * slope / len(shard) for slope in gradient]
 
 
+def say(rank, size, text):
+    # In one write: ranks that share a terminal must not tear each other's lines.
+    sys.stdout.write(f"rank {rank}/{size}  {text}\n")
+    sys.stdout.flush()
+
+
 def arguments():
     parser = argparse.ArgumentParser(description="Linear regression over a ring all-reduce.")
     parser.add_argument("--steps", type=int, default=60)
@@ -248,8 +255,8 @@ def main():
 
     started = time.monotonic()
     ring = Ring(rank, endpoints, os.environ.get("PADDLE_CURRENT_ENDPOINT", endpoints[rank]))
-    print(f"rank {rank}/{size}  {ring.previous_rank} -> {rank} -> {ring.next_rank}  "
-          f"{SAMPLES_PER_RANK} samples, {FEATURES} weights", flush=True)  # fmt: skip
+    neighbours = f"{ring.previous_rank} -> {rank} -> {ring.next_rank}"
+    say(rank, size, f"{neighbours}  {SAMPLES_PER_RANK} samples, {FEATURES} weights")
 
     shard = make_shard(rank)
     weights = [0.0] * FEATURES
@@ -261,8 +268,8 @@ def main():
         # The loss rides along as one more element: one trip round the ring for both.
         loss, *gradient = ring.all_reduce_mean([own_loss, *own_gradient])
         weights = [weight - LEARNING_RATE * slope for weight, slope in zip(weights, gradient)]
-        if step == 1 or step % options.report_every == 0:
-            print(f"rank {rank}/{size}  step {step:3d}  own loss {own_loss:9.5f}  mean loss {loss:9.5f}", flush=True)
+        if step in (1, options.steps) or step % options.report_every == 0:
+            say(rank, size, f"step {step:3d}  own loss {own_loss:9.5f}  mean loss {loss:9.5f}")
 
     digest = hashlib.sha256(array("d", weights).tobytes()).digest()
     digests = ring.all_gather(digest)
@@ -270,9 +277,12 @@ def main():
         different = [other for other in range(size) if digests[other] != digest]
         raise AssertionError(f"rank {rank} holds other weights than ranks {different}")
     off_by = max(abs(found - true) for found, true in zip(weights, true_weights()))
-    print(f"rank {rank}/{size}  done in {time.monotonic() - started:.1f} s: loss {loss:.5f}, "
-          f"weights within {off_by:.3f} of the truth, identical on all {size} ranks ({digest.hex()[:8]})",
-          flush=True)  # fmt: skip
+    say(
+        rank,
+        size,
+        f"done in {time.monotonic() - started:.1f} s: loss {loss:.5f}, weights within {off_by:.3f} of the truth, "
+        f"identical on all {size} ranks ({digest.hex()[:8]})",
+    )
 
 
 if __name__ == "__main__":

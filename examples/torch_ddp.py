@@ -9,6 +9,7 @@ that the loss falls, and that all ranks end with the same weights.
 
 import argparse
 import os
+import sys
 import time
 
 import torch
@@ -26,6 +27,12 @@ def choose_device(local_rank, local_size):
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank), "nccl"
     return torch.device("cpu"), "gloo"
+
+
+def say(rank, size, text):
+    # In one write: ranks that share a terminal must not tear each other's lines.
+    sys.stdout.write(f"rank {rank}/{size}  {text}\n")
+    sys.stdout.flush()
 
 
 def build_model():
@@ -75,29 +82,36 @@ def main():
     started = time.monotonic()
     dist.init_process_group(backend)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    print(f"rank {rank}/{world_size} on {device} with {backend}, "
-          f"connected after {time.monotonic() - started:.1f} s", flush=True)  # fmt: skip
+    say(rank, world_size, f"on {device} with {backend}, connected after {time.monotonic() - started:.1f} s")
     total = check_all_reduce(rank, world_size, device)
-    print(f"rank {rank}/{world_size} all_reduce of 1..{world_size} gives {total:g}", flush=True)
+    say(rank, world_size, f"all_reduce of 1..{world_size} gives {total:g}")
 
     model = build_model().to(device)
     network = DistributedDataParallel(model, device_ids=[local_rank] if backend == "nccl" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     first = last = None
+    recent = []
     for step, (inputs, targets) in enumerate(batches(rank, options.steps, device), start=1):
         loss = nn.functional.mse_loss(network(inputs), targets)
         optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over all ranks here
         optimizer.step()
-        if step == 1 or step % options.report_every == 0:
-            last = reduced(loss, dist.ReduceOp.SUM).item() / world_size
+        recent.append(loss.detach())
+        if step in (1, options.steps) or step % options.report_every == 0:
+            # The mean over the steps since the last report, and over all ranks.
+            last = reduced(torch.stack(recent).mean(), dist.ReduceOp.SUM).item() / world_size
+            recent.clear()
             first = last if first is None else first
-            print(f"rank {rank}/{world_size} step {step:3d}  loss {last:.4f}", flush=True)
+            say(rank, world_size, f"step {step:3d}  loss {last:.4f}")
 
-    assert last < first, f"the loss did not fall: {first:.4f} to {last:.4f}"
+    assert options.steps == 1 or last < first, f"the loss did not fall: {first:.4f} to {last:.4f}"
     check_same_weights(model)
-    print(f"rank {rank}/{world_size} done in {time.monotonic() - started:.1f} s: loss {first:.4f} -> {last:.4f}, "
-          f"weights identical on all {world_size} ranks", flush=True)  # fmt: skip
+    say(
+        rank,
+        world_size,
+        f"done in {time.monotonic() - started:.1f} s: loss {first:.4f} -> {last:.4f}, "
+        f"weights identical on all {world_size} ranks",
+    )
     dist.destroy_process_group()
 
 

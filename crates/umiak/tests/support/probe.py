@@ -142,8 +142,9 @@ def main():
     write_report(report)
 
     rank = report["rank"]
-    print(f"probe rank {rank} ready", flush=True)
-    print(f"probe rank {rank} writes to stderr", file=sys.stderr, flush=True)
+    # One write per line: `print` under `-u` writes the text and its newline apart.
+    os.write(1, f"probe rank {rank} ready\n".encode())
+    os.write(2, f"probe rank {rank} writes to stderr\n".encode())
 
     exits = planned_exits(os.environ.get("UMIAK_PROBE_EXIT", ""))
     if not exits:
