@@ -1,0 +1,160 @@
+"""The conformance probe: a "training script" that writes down how it was started.
+
+It stands where a user's script would stand, under any launcher, and needs only Python's
+standard library. It
+
+1. writes `<UMIAK_PROBE_OUT>/probe.<rank>.json`, in one rename, so a reader never sees half a file;
+2. says one line on stdout (`probe rank <rank> ready`) and one on stderr;
+3. ends as `UMIAK_PROBE_EXIT` says.
+
+`UMIAK_PROBE_EXIT` is a comma list of `rank:code`, for example `1:7` or `0:3,2:1`. A rank in the
+list sleeps 0.2 s, so that its peers are up, and exits with its code. When the variable is set,
+a rank that is not in the list waits until somebody stops it: what happens to it is then the
+launcher's doing. Unset or empty, every rank exits 0 at once.
+
+The rank is `PADDLE_TRAINER_ID`. A process without one (a parameter server, a heter worker) is
+called by its role and port, for example `pserver-6170`.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+
+# Nobody should have to clean up after a launcher that forgets its children.
+LONGEST_WAIT_SECONDS = 120.0
+EXIT_NOBODY_STOPPED_US = 98
+
+
+def rank_name(env):
+    rank = env.get("PADDLE_TRAINER_ID")
+    if rank is not None:
+        return rank
+    role = env.get("TRAINING_ROLE", "none").lower()
+    return f"{role}-{env.get('PADDLE_PORT', 'none')}"
+
+
+def text(raw):
+    """Bytes as text that JSON can carry: bytes outside UTF-8 appear as `\\xNN`."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def link_target(path):
+    try:
+        return text(os.readlink(os.fsencode(path)))
+    except OSError:
+        return None
+
+
+def open_descriptors():
+    """Every open descriptor and what it leads to; the one that lists the directory is gone by then."""
+    targets = {fd: link_target(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+    return {fd: target for fd, target in targets.items() if target is not None}
+
+
+def command_line():
+    """The command as the kernel got it, interpreter and options included: `-u` shows only here."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return [text(word) for word in file.read().split(b"\0")[:-1]]
+
+
+def signal_masks():
+    """The kernel's masks. Python itself ignores SIGPIPE and SIGXFSZ and catches SIGINT."""
+    masks = {}
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            key, _, value = line.partition(":")
+            if key in ("SigBlk", "SigIgn", "SigCgt"):
+                masks[key] = value.strip()
+    return masks
+
+
+def limit(value):
+    return None if value == resource.RLIM_INFINITY else value
+
+
+def umask():
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return f"{mask:04o}"
+
+
+def observe(started):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pid = os.getpid()
+    return {
+        "version": 1,
+        "rank": rank_name(os.environ),
+        "started_unix": started,
+        "env": {text(name): text(value) for name, value in sorted(os.environb.items())},
+        "argv": [text(os.fsencode(word)) for word in sys.argv],
+        "command": command_line(),
+        "executable": sys.executable,
+        "python_flags": {
+            name: getattr(sys.flags, name)
+            for name in dir(sys.flags)
+            if not name.startswith(("_", "n_")) and not callable(getattr(sys.flags, name))
+        },
+        # True for `-u` and for PYTHONUNBUFFERED alike.
+        "unbuffered": bool(sys.stdout.write_through),
+        "cwd": text(os.getcwdb()),
+        "umask": umask(),
+        "pid": pid,
+        "ppid": os.getppid(),
+        "pgid": os.getpgid(0),
+        "sid": os.getsid(0),
+        "is_session_leader": os.getsid(0) == pid,
+        "stdin": link_target("/proc/self/fd/0"),
+        "stdout": link_target("/proc/self/fd/1"),
+        "stderr": link_target("/proc/self/fd/2"),
+        "descriptors": open_descriptors(),
+        "signals": signal_masks(),
+        "nofile": {"soft": limit(soft), "hard": limit(hard)},
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def write_report(report):
+    out = os.environ.get("UMIAK_PROBE_OUT")
+    if not out:
+        return
+    os.makedirs(out, exist_ok=True)
+    path = os.path.join(out, f"probe.{report['rank']}.json")
+    draft = f"{path}.{report['pid']}.tmp"
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1, sort_keys=True)
+        file.write("\n")
+    os.replace(draft, path)
+
+
+def planned_exits(plan):
+    exits = {}
+    for entry in filter(None, (part.strip() for part in plan.split(","))):
+        rank, _, code = entry.rpartition(":")
+        exits[rank] = int(code)
+    return exits
+
+
+def main():
+    started = time.time()
+    report = observe(started)
+    write_report(report)
+
+    rank = report["rank"]
+    # One write per line: `print` under `-u` writes the text and its newline apart.
+    os.write(1, f"probe rank {rank} ready\n".encode())
+    os.write(2, f"probe rank {rank} writes to stderr\n".encode())
+
+    exits = planned_exits(os.environ.get("UMIAK_PROBE_EXIT", ""))
+    if not exits:
+        return 0
+    if rank in exits:
+        time.sleep(0.2)
+        return exits[rank]
+    time.sleep(LONGEST_WAIT_SECONDS)
+    return EXIT_NOBODY_STOPPED_US
+
+
+if __name__ == "__main__":
+    sys.exit(main())
