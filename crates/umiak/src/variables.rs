@@ -16,7 +16,10 @@ pub const VARIABLES: &[Variable] = &[
         name: NVIDIA_PROC,
         text: "Directory to read instead of `/proc/driver/nvidia/gpus`: one sub-directory for each GPU, named by its PCI address, holding the driver's `information` file. For tests, and for containers that mount it elsewhere.",
     },
-    Variable { name: "TMPDIR", text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`." },
+    Variable {
+        name: "TMPDIR",
+        text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`.",
+    },
     Variable { name: "VIRTUAL_ENV", text: "Its interpreter runs scripts when the command line names none." },
     Variable { name: "NO_COLOR", text: "Set and not empty: no colours." },
     Variable { name: "CLICOLOR_FORCE", text: "Set and not `0`: colours even where the stream is no terminal." },

@@ -78,8 +78,9 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
             Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
         }
         ScriptFile::File { .. } => {
-            let (name, program) = interpreter(files)?;
-            let mut argv: Command = vec![name.into()];
+            // The full path, as Paddle passes `sys.executable`: Python finds its own environment by it.
+            let program = interpreter(files)?;
+            let mut argv: Command = vec![program.clone().into()];
             if extension != "pyxes" {
                 argv.push("-u".into());
             }
@@ -97,8 +98,8 @@ fn with_args(mut argv: Command, spec: &LaunchSpec) -> Command {
     argv
 }
 
-fn interpreter(files: &Files) -> Result<(String, PathBuf), Diagnostic> {
-    files.interpreters.iter().find_map(|(name, path)| Some((name.clone(), path.clone()?))).ok_or_else(|| {
+fn interpreter(files: &Files) -> Result<PathBuf, Diagnostic> {
+    files.interpreters.iter().find_map(|(_, path)| path.clone()).ok_or_else(|| {
         let tried = files.interpreters.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         Diagnostic::error(Code::L0013, "no Python interpreter was found")
             .row("tried", tried)
@@ -143,9 +144,13 @@ mod tests {
         let executable = ScriptFile::File { executable: true, readable: true };
         let py = Some("/usr/bin/python3");
         for (script, files, expected) in [
-            ("train.py", files(plain, None, py), Ok(("/usr/bin/python3", "python3 -u train.py --lr 0.1"))),
-            ("train.py", files(executable, None, py), Ok(("/usr/bin/python3", "python3 -u train.py --lr 0.1"))),
-            ("train.pyxes", files(plain, None, py), Ok(("/usr/bin/python3", "python3 train.pyxes --lr 0.1"))),
+            ("train.py", files(plain, None, py), Ok(("/usr/bin/python3", "/usr/bin/python3 -u train.py --lr 0.1"))),
+            (
+                "train.py",
+                files(executable, None, py),
+                Ok(("/usr/bin/python3", "/usr/bin/python3 -u train.py --lr 0.1")),
+            ),
+            ("train.pyxes", files(plain, None, py), Ok(("/usr/bin/python3", "/usr/bin/python3 train.pyxes --lr 0.1"))),
             (
                 "hostname",
                 files(ScriptFile::Missing, Some("/bin/hostname"), py),
@@ -153,7 +158,11 @@ mod tests {
             ),
             ("run", files(executable, None, None), Ok(("./run", "run --lr 0.1"))),
             ("./run", files(executable, None, None), Ok(("./run", "./run --lr 0.1"))),
-            ("train_script", files(plain, None, py), Ok(("/usr/bin/python3", "python3 -u train_script --lr 0.1"))),
+            (
+                "train_script",
+                files(plain, None, py),
+                Ok(("/usr/bin/python3", "/usr/bin/python3 -u train_script --lr 0.1")),
+            ),
             ("train.py", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
             ("nothing", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
             ("src", files(ScriptFile::Directory, None, py), Err(Code::L0012)),

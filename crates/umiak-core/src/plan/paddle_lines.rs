@@ -1,13 +1,231 @@
-//! The lines of Paddle's launchers, for the pod log.
+//! The lines that Paddle's launchers print, in their own words: tools and people look for them. They go to
+//! Paddle's own `<job_id>.<pod>.log`; the console is ours, but for the few that programs grep for.
+//!
+//! `<ts>` stands for the time; who writes the line fills it in.
 
-use crate::facts::{Outcome, Verdict};
-use crate::formats::launch::LaunchSpec;
+use std::ffi::OsStr;
 
-use super::{Inventory, Plan};
+use crate::facts::{Finding, Outcome, Verdict};
+use crate::formats::launch::python::{list, quoted};
+use crate::formats::launch::{Generation, LaunchSpec};
+use crate::model::{DeviceKind, Exit};
 
-pub fn at_start(_spec: &LaunchSpec, _inventory: &Inventory, _plan: &Plan) -> Vec<String> { vec![] }
-pub fn on_console(_spec: &LaunchSpec) -> Vec<String> { vec![] }
-pub fn at_spawn(_spec: &LaunchSpec, _plan: &Plan) -> Vec<String> { vec![] }
-pub fn at_failure(_spec: &LaunchSpec, _plan: &Plan, _v: &Verdict) -> Vec<String> { vec![] }
-pub fn container_failed(_spec: &LaunchSpec, _plan: &Plan, _v: &Verdict) -> Option<String> { None }
-pub fn at_end(_spec: &LaunchSpec, _o: Outcome, _c: u8) -> Vec<String> { vec![] }
+use super::{Inventory, Plan, ReplicaPlan, mask};
+
+/// Levels below the one asked for are not written.
+fn is_shown(spec: &LaunchSpec, level: &str) -> bool {
+    let weight = |level: &str| match level {
+        "DEBUG" => 10,
+        "INFO" => 20,
+        "WARNING" | "WARN" => 30,
+        "ERROR" => 40,
+        "CRITICAL" | "FATAL" => 50,
+        _ => 0,
+    };
+    weight(level) >= weight(&spec.log_level)
+}
+
+fn launch_line(spec: &LaunchSpec, level: &str, text: &str) -> Option<String> {
+    is_shown(spec, level).then(|| format!("LAUNCH {level} <ts> {text}"))
+}
+
+/// Lines that Paddle writes on the console and that programs read there: overrides by the environment.
+pub fn on_console(spec: &LaunchSpec) -> &[String] {
+    &spec.paddle_lines
+}
+
+/// Before the first rank: the environment, the peers, the configuration.
+pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<String> {
+    let mut lines = vec![environ(inventory), peers(spec, plan)];
+    lines.extend(spec.paddle_lines.iter().cloned());
+    match spec.generation {
+        Generation::Current => {
+            let mut say = |text: &str| lines.extend(launch_line(spec, "INFO", text));
+            say("-----------  Configuration  ----------------------");
+            for (name, value) in &spec.configuration {
+                say(&format!("{name}: {value}"));
+            }
+            say(&"-".repeat(50));
+            say(&format!("Job: {}, mode collective, replicas 1[1:1], elastic False", spec.job_id));
+            say(&format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
+        }
+        Generation::Legacy => {
+            lines.push("-----------  Configuration Arguments -----------".to_owned());
+            lines.extend(spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")));
+            lines.push("-".repeat(48));
+            if plan.topology.device_kind.is_none() {
+                lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
+            }
+            lines.push(mode_line(plan.topology.device_kind).to_owned());
+            let ports: Vec<String> =
+                plan.replicas.iter().map(|replica| replica.endpoint.port.get().to_string()).collect();
+            lines.push(legacy("INFO", "launch.py", &format!("find free ports:[{}]", ports.join(", "))));
+            lines.push(legacy("INFO", "launch_utils.py", &environment_table(plan)));
+            let log_dir = spec.log_dir.display();
+            let details = format!(
+                "Details about PADDLE_TRAINER_ENDPOINTS can be found in {log_dir}/endpoints.log, and detail running logs may be found in {log_dir}/workerlog.0"
+            );
+            lines.push(legacy("INFO", "launch_utils.py", &details));
+        }
+    }
+    lines
+}
+
+fn legacy(level: &str, file: &str, text: &str) -> String {
+    format!("{level} <ts> {file}] {text}")
+}
+
+fn mode_line(kind: Option<DeviceKind>) -> &'static str {
+    match kind {
+        Some(DeviceKind::Gpu) => "launch train in GPU mode!",
+        Some(DeviceKind::Xpu) => "launch train in XPU mode",
+        Some(DeviceKind::Npu) => "launch train in ascend npu mode!",
+        None => "launch train in CPU mode",
+    }
+}
+
+/// The launcher's environment as Python prints it, secrets masked.
+fn environ(inventory: &Inventory) -> String {
+    let pairs: Vec<String> = inventory
+        .env
+        .iter()
+        .map(|(name, value)| {
+            format!("{}: {}", quoted(OsStr::new(name)), quoted(OsStr::new(&mask::masked(name, value))))
+        })
+        .collect();
+    format!("environ({{{}}})", pairs.join(", "))
+}
+
+fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
+    format!(
+        "[{{'name': '{}', 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{}', 'endpoints': '{}'}}]",
+        plan.pod_name,
+        spec.node_rank.map_or(-1, i64::from),
+        plan.replicas.len(),
+        plan.topology.device_kind.map_or("cpu", DeviceKind::word),
+        plan.topology.paddle_store,
+        plan.topology.endpoint_list(),
+    )
+}
+
+/// The legacy launcher's table of the first rank's variables: keys at the right of 40 cells, values centred in 45.
+fn environment_table(plan: &Plan) -> String {
+    const NAMES: [&str; 7] = [
+        "PADDLE_TRAINER_ID",
+        "PADDLE_CURRENT_ENDPOINT",
+        "PADDLE_TRAINERS_NUM",
+        "PADDLE_TRAINER_ENDPOINTS",
+        "PADDLE_RANK_IN_NODE",
+        "PADDLE_LOCAL_DEVICE_IDS",
+        "PADDLE_WORLD_DEVICE_IDS",
+    ];
+    let first = &plan.replicas[0];
+    let row = |name: &str, value: &str| {
+        let shown = match value.chars().count() {
+            0..45 => value.to_owned(),
+            length => format!("... {}", value.chars().skip(length - 41).collect::<String>()),
+        };
+        format!("    |{name:>40}{shown:^45}  |")
+    };
+    let mut lines = vec![
+        format!(
+            "Local start {} processes. First process distributed environment info (Only For Debug): ",
+            plan.replicas.len()
+        ),
+        format!("    +{}+", "=".repeat(87)),
+        row("Distributed Envs", "Value"),
+        format!("    +{}+", "-".repeat(87)),
+    ];
+    for name in NAMES {
+        let value = first.env.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
+        lines.push(row(name, value));
+    }
+    lines.push(format!("    +{}+", "=".repeat(87)));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Once the ranks have been started.
+pub fn at_spawn(spec: &LaunchSpec, plan: &Plan) -> Option<String> {
+    let text = format!("Watching Pod: {}, replicas {}, status running", plan.pod_name, plan.replicas.len());
+    (spec.generation == Generation::Current).then(|| launch_line(spec, "INFO", &text)).flatten()
+}
+
+/// For each rank, once its process exists.
+pub fn at_started(spec: &LaunchSpec, index: u32, pid: u32) -> Option<String> {
+    (spec.generation == Generation::Legacy).then(|| format!("launch proc_id:{pid} idx:{index}"))
+}
+
+/// When a rank is stopped by us.
+pub fn at_stop(spec: &LaunchSpec, pid: u32) -> Option<String> {
+    (spec.generation == Generation::Legacy)
+        .then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
+}
+
+/// When a signal asks the launcher to stop.
+pub fn at_signal(spec: &LaunchSpec, signal: i32) -> Option<String> {
+    match spec.generation {
+        Generation::Current => launch_line(spec, "INFO", &format!("Terminating with signal {signal}")),
+        Generation::Legacy => Some(legacy("WARNING", "launch.py", "Terminating... exit")),
+    }
+}
+
+/// The record that the current launcher's users look for: two lines, one time stamp.
+pub fn container_failed(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict) -> Option<String> {
+    let cause = verdict.causes.first()?;
+    let replica = plan.replicas.iter().find(|replica| Some(replica.rank) == cause.subject.rank)?;
+    let text = format!("Container failed !!!\n{}", container(spec, replica, cause));
+    (spec.generation == Generation::Current).then(|| launch_line(spec, "ERROR", &text)).flatten()
+}
+
+fn container(spec: &LaunchSpec, replica: &ReplicaPlan, cause: &Finding) -> String {
+    let code = match &cause.exit {
+        Exit::Code { code } => *code,
+        Exit::Signal { signal, .. } => -signal,
+        Exit::Spawn(_) | Exit::Lost => i32::from(cause.exit.shell_code()),
+    };
+    let log = spec.log_dir.join(replica.log.file_name().unwrap_or_default());
+    format!(
+        "Container rank {} status failed cmd {} code {code} log {}",
+        replica.rank.0,
+        list(replica.argv.iter().map(std::ffi::OsString::as_os_str)),
+        log.display()
+    )
+}
+
+/// The verdict, in Paddle's words. `abort` is the line of the user's guide.
+pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str) -> Vec<String> {
+    match spec.generation {
+        Generation::Current => {
+            let mut lines: Vec<String> = launch_line(spec, "INFO", "Pod failed").into_iter().collect();
+            lines.extend(container_failed(spec, plan, verdict));
+            lines.push(abort.to_owned());
+            lines
+        }
+        Generation::Legacy => {
+            vec![
+                legacy("INFO", "launch_utils.py", "terminate all the procs"),
+                legacy("ERROR", "launch_utils.py", abort),
+                legacy("WARNING", "launch.py", "Terminating... exit"),
+            ]
+        }
+    }
+}
+
+/// The end.
+pub fn at_end(spec: &LaunchSpec, outcome: Outcome, signal: Option<i32>, code: u8) -> Vec<String> {
+    match (spec.generation, outcome) {
+        (Generation::Current, _) => {
+            let completed = if outcome == Outcome::Succeeded { Some("Pod completed".to_owned()) } else { None };
+            let exit = match (outcome, signal) {
+                (Outcome::Interrupted, Some(signal)) => format!("Exit with signal {signal}"),
+                _ => format!("Exit code {code}"),
+            };
+            completed.into_iter().chain([exit]).filter_map(|text| launch_line(spec, "INFO", &text)).collect()
+        }
+        (Generation::Legacy, Outcome::Succeeded) => {
+            vec![legacy("INFO", "launch.py", "Local processes completed.")]
+        }
+        (Generation::Legacy, Outcome::Failed | Outcome::Interrupted) => Vec::new(),
+    }
+}

@@ -15,8 +15,27 @@ use super::{fail, print};
 
 /// Commands of the design that are not built yet: they answer so, and do not look like typing errors.
 const LATER: &[&str] = &[
-    "run", "submit", "plan", "lint", "ls", "show", "logs", "events", "wait", "stop", "resume", "retry", "rm", "gc",
-    "store", "doctor", "top", "serve", "report", "rerun", "bugreport",
+    "run",
+    "submit",
+    "plan",
+    "lint",
+    "ls",
+    "show",
+    "logs",
+    "events",
+    "wait",
+    "stop",
+    "resume",
+    "retry",
+    "rm",
+    "gc",
+    "store",
+    "doctor",
+    "top",
+    "serve",
+    "report",
+    "rerun",
+    "bugreport",
 ];
 
 /// The whole command line for clap: parsing of our own commands, and help, man pages and completions of all.

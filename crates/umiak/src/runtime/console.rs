@@ -56,7 +56,7 @@ pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Durat
     )
 }
 
-pub(super) fn diagnostic(style: &Style, diagnostic: &Diagnostic) -> String {
+pub(crate) fn diagnostic(style: &Style, diagnostic: &Diagnostic) -> String {
     diagnostic.render(|severity, head| match severity {
         Severity::Error => style.red(head),
         Severity::Notice => style.yellow(head),

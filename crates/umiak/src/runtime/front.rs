@@ -21,7 +21,7 @@ use umiak_sys::wait::{Signals, readable};
 use crate::screen::summary::{self, Others, Place};
 use crate::screen::{MirrorTo, Screen, Status, Style};
 
-use super::clock::Clock;
+use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
 use super::{console, evidence};
@@ -53,6 +53,7 @@ pub(super) struct Front<'a> {
     verdict: Option<Verdict>,
     /// Ranks were still going when the verdict was told.
     told_while_going: bool,
+    told_started: bool,
     return_terminal: bool,
     end: Option<(Outcome, u8)>,
 }
@@ -97,6 +98,7 @@ impl<'a> Front<'a> {
             killed: false,
             verdict: None,
             told_while_going: false,
+            told_started: false,
             return_terminal: false,
             end: None,
         })
@@ -125,7 +127,7 @@ impl<'a> Front<'a> {
             self.talk(|style| console::diagnostic(style, &notice));
         }
         for line in paddle_lines::on_console(self.spec) {
-            self.screen.talk(format!("{line}\n"));
+            self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
         }
         self.record(&Fact::Planned(self.planned()));
         let log_dir = shown(&self.spec.log_dir);
@@ -223,6 +225,9 @@ impl<'a> Front<'a> {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
+                if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
+                    self.pod_log.line(&line);
+                }
                 Some(Event::Spawned { id, pid })
             }
             Notice::Exited { key, status, usage, .. } => {
@@ -238,11 +243,8 @@ impl<'a> Front<'a> {
                 Some(Event::Exited { id: attempt(key), exit, usage: Some(usage) })
             }
             Notice::SpawnFailed { key, doing, errno } => {
-                let error = SpawnError {
-                    doing: doing.words().to_owned(),
-                    errno,
-                    reason: guardian::describe_errno(errno),
-                };
+                let error =
+                    SpawnError { doing: doing.words().to_owned(), errno, reason: guardian::describe_errno(errno) };
                 Some(Event::Exited { id: attempt(key), exit: Exit::Spawn(error), usage: None })
             }
             Notice::Leased(_) | Notice::Swept { .. } => None,
@@ -282,6 +284,9 @@ impl<'a> Front<'a> {
                 let first = self.stopping.is_none();
                 self.stopping = Some((self.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
                 if let (true, StopReason::Signal { signal }) = (first, reason) {
+                    if let Some(line) = paddle_lines::at_signal(self.spec, *signal) {
+                        self.pod_log.line(&line);
+                    }
                     let ranks = self.live_ranks();
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
                     self.talk(|_| text);
@@ -306,7 +311,9 @@ impl<'a> Front<'a> {
         };
         let processes = attempts
             .iter()
-            .filter_map(|id| self.plan.replicas.iter().find(|replica| replica.slot == id.slot).map(|replica| (id, replica)))
+            .filter_map(|id| {
+                self.plan.replicas.iter().find(|replica| replica.slot == id.slot).map(|replica| (id, replica))
+            })
             .map(|(id, replica)| Process {
                 key: key(*id),
                 program: replica.program.as_os_str().as_bytes().to_vec(),
@@ -320,7 +327,7 @@ impl<'a> Front<'a> {
             Batch { unset: self.plan.unset.iter().map(bytes).collect(), set: variables(&self.plan.common), processes };
         // A guardian that is gone shows itself at its socket.
         let _ = self.guardian.send(&Command::Spawn(batch));
-        for line in paddle_lines::at_spawn(self.spec, &self.plan) {
+        if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan) {
             self.pod_log.line(&line);
         }
     }
@@ -328,6 +335,11 @@ impl<'a> Front<'a> {
     fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
         let keys = targets.iter().map(|id| key(*id)).collect();
         let _ = self.guardian.send(&Command::Signal { signal, keys });
+        for pid in targets.iter().filter_map(|id| self.pids.get(&id.slot)) {
+            if let Some(line) = paddle_lines::at_stop(self.spec, *pid) {
+                self.pod_log.line(&line);
+            }
+        }
     }
 
     fn gather(&self, slots: &[Slot]) -> Vec<(Slot, umiak_core::facts::Evidence)> {
@@ -347,14 +359,13 @@ impl<'a> Front<'a> {
         causes.sort_unstable();
         let world = self.plan.topology.world_size().get();
         let abort = summary::abort(world, &causes);
-        for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict) {
+        for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict, &abort) {
             self.pod_log.line(&line);
         }
-        self.pod_log.line(&abort);
         self.told_while_going = self.machine.live().0 > 0;
         let explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
         let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
-            .map(|lines| format!("{}\n", lines.replace("<ts>", &super::clock::paddle_stamp())))
+            .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
         let abort = self.style.red(&abort);
         self.screen.status(None);
@@ -368,7 +379,8 @@ impl<'a> Front<'a> {
         if !live.is_empty() {
             return Others::Going { ranks: live, grace: self.plan.job.policy.stop.grace };
         }
-        let mut stopped: Vec<u32> = self.ends.iter().filter(|(_, (_, by_us))| *by_us).map(|(slot, _)| slot.index).collect();
+        let mut stopped: Vec<u32> =
+            self.ends.iter().filter(|(_, (_, by_us))| *by_us).map(|(slot, _)| slot.index).collect();
         stopped.sort_unstable();
         if stopped.is_empty() {
             return Others::Nobody;
@@ -401,8 +413,10 @@ impl<'a> Front<'a> {
 
     fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.pids.len() == total && self.seq > 0 && !self.started_told() {
-            self.tell_started(total);
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            self.talk(|_| text);
         }
         if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
@@ -414,15 +428,6 @@ impl<'a> Front<'a> {
             total,
             stopping: self.stopping.is_some(),
         }));
-    }
-
-    fn started_told(&self) -> bool {
-        self.log_starts.is_empty()
-    }
-
-    fn tell_started(&mut self, total: usize) {
-        let text = console::started(&self.style, total, self.clock.started().elapsed());
-        self.talk(|_| text);
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -479,13 +484,17 @@ impl<'a> Front<'a> {
         let took = self.clock.started().elapsed();
         let total = self.plan.replicas.len();
         let mut pod_log = self.pod_log;
-        for line in paddle_lines::at_end(self.spec, outcome, code) {
+        let signal = match self.stopping {
+            Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
+            _ => None,
+        };
+        for line in paddle_lines::at_end(self.spec, outcome, signal, code) {
             pod_log.line(&line);
         }
         self.screen.status(None);
-        let text = match (outcome, self.stopping) {
-            (Outcome::Succeeded, _) => Some(console::finished(&self.style, total, took)),
-            (Outcome::Interrupted, Some((since, StopReason::Signal { signal } | StopReason::SecondSignal { signal }))) => {
+        let text = match (outcome, signal, self.stopping) {
+            (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took)),
+            (Outcome::Interrupted, Some(signal), Some((since, _))) => {
                 Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed()))
             }
             _ => None,

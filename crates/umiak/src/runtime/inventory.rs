@@ -13,7 +13,9 @@ use crate::variables;
 
 /// The environment as far as it is text; names or values that are not stay with the ranks untouched.
 pub(crate) fn environment() -> BTreeMap<String, String> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 pub(super) fn gather(env: BTreeMap<String, String>) -> Inventory {

@@ -112,9 +112,7 @@ pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Di
     }
     plan.replicas
         .iter()
-        .map(|replica| {
-            log_start(&replica.log, spec.log_overwrite).map_err(|error| file_error(&replica.log, &error))
-        })
+        .map(|replica| log_start(&replica.log, spec.log_overwrite).map_err(|error| file_error(&replica.log, &error)))
         .collect()
 }
 

@@ -28,9 +28,16 @@ pub struct Place {
 pub enum Others {
     Nobody,
     /// All gone: which, by what, how soon.
-    Gone { ranks: Vec<u32>, by: &'static str, after: Duration },
+    Gone {
+        ranks: Vec<u32>,
+        by: &'static str,
+        after: Duration,
+    },
     /// Asked to go, not all gone yet.
-    Going { ranks: Vec<u32>, grace: Duration },
+    Going {
+        ranks: Vec<u32>,
+        grace: Duration,
+    },
 }
 
 /// The guide's line. `ranks` are the causes.
@@ -123,9 +130,8 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
             let _ = writeln!(text, "  {}  [{}]", signature.title, signature.code);
         }
     }
-    let quoted = evidence.map(|evidence| {
-        if evidence.traceback.is_empty() { &evidence.last_lines } else { &evidence.traceback }
-    });
+    let quoted =
+        evidence.map(|evidence| if evidence.traceback.is_empty() { &evidence.last_lines } else { &evidence.traceback });
     let bar = if style.ascii { "|" } else { "│" };
     for line in quoted.into_iter().flatten().take(TRACEBACK) {
         let _ = writeln!(text, "  {} {line}", style.dim(bar));
@@ -187,7 +193,10 @@ mod tests {
             2,
             Exit::Code { code: 1 },
             Evidence {
-                headline: Some(Line { text: "torch.OutOfMemoryError: CUDA out of memory".into(), number: Some(18_231) }),
+                headline: Some(Line {
+                    text: "torch.OutOfMemoryError: CUDA out of memory".into(),
+                    number: Some(18_231),
+                }),
                 place: Some("train.py:88 in step  loss.backward()".into()),
                 traceback: vec!["Traceback (most recent call last):".into(), "  …".into()],
                 last_lines: vec![],

@@ -15,7 +15,7 @@ mod help;
 mod own;
 mod parse;
 mod ports;
-mod python;
+pub(crate) mod python;
 mod spec;
 mod words;
 

@@ -10,14 +10,14 @@ pub(super) fn truth(value: bool) -> &'static str {
 }
 
 /// `['--x', 'a b']`
-pub(super) fn list<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
+pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
     let words: Vec<String> = words.into_iter().map(quoted).collect();
     format!("[{}]", words.join(", "))
 }
 
 /// A string in quotes: single ones unless only those occur inside. Bytes that are not UTF-8 appear as Python
 /// keeps them in `sys.argv`, one lone surrogate each.
-fn quoted(word: &OsStr) -> String {
+pub(crate) fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
     let mut text = String::from(quote);
