@@ -5,6 +5,7 @@
 
 use super::blocks::{Block, Link, Shape};
 use super::signatures::{self, Kind, Signature};
+use super::text;
 
 /// Lines between two errors that still belong to one death.
 const GAP: usize = 10;
@@ -125,17 +126,16 @@ pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Optio
         .filter(|choice| choice.lines != echo.lines)
         .partition(|choice| choice.block.start < echo.block.start);
     let first = echo.lines.0.saturating_sub(BEFORE);
-    let line = (first..echo.lines.0).rev().find_map(|at| {
+    let line = (first..echo.lines.0).rev().filter(|&at| text::is_serious(lines[at])).find_map(|at| {
         let signature = signatures::of_line(lines[at].trim()).filter(|signature| signature.kind == Kind::Cause)?;
-        let block = before.iter().find(|choice| (choice.lines.0..choice.lines.1).contains(&at));
-        Some(block.map_or_else(
-            || Choice {
+        match before.iter().find(|choice| (choice.lines.0..choice.lines.1).contains(&at)) {
+            Some(choice) => Some(*choice).filter(own).cloned(),
+            None => Some(Choice {
                 signature: Some(signature),
                 block: Block { head: at, headline: lines[at].trim().to_owned(), ..echo.block.clone() },
                 ..echo.clone()
-            },
-            |&block| block.clone(),
-        ))
+            }),
+        }
     });
     line.or_else(|| before.into_iter().rev().find(own).or_else(|| after.into_iter().find(own)).cloned())
 }

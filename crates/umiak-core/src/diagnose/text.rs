@@ -97,6 +97,12 @@ fn without_rank(line: &str) -> &str {
     line
 }
 
+/// Not marked by its writer as harmless.
+pub(super) fn is_serious(line: &str) -> bool {
+    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
+    !harmless.iter().any(|word| line.contains(word))
+}
+
 /// The text in at most `width` characters, the last one `…` when something is missing.
 pub(super) fn bounded(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {

@@ -170,6 +170,14 @@ fn other_last_words() {
             "ValueError: inner",
             "",
         ),
+        (
+            "  + Exception Group Traceback (most recent call last):\n  |   File \"a.py\", line 1, in f\n  |     f()\n  \
+             | ExceptionGroup: many (1 sub-exception)\n  +-+---------------- 1 ----------------\n    \
+             | OSError: [Errno 5] Input/output error\n    +------------------------------------\n"
+                .to_owned(),
+            "ExceptionGroup: many (1 sub-exception)",
+            "U1204",
+        ),
         ("bash: train: command not found\n".to_owned(), "bash: train: command not found", "U1104"),
         ("loading\nERROR: could not find config\nbye\n".to_owned(), "ERROR: could not find config", ""),
         (
