@@ -158,15 +158,25 @@ pub(super) fn opener(line: &str) -> Option<Opener> {
     } else {
         let plain = starts(&["panic: ", "fatal error: ", "*** stack smashing", "double free or ", "free(): ", "malloc(): "])
             || starts(&["corrupted size", "corrupted double-linked"])
-            || contains(&["==ERROR: AddressSanitizer", ": error: ", ": can't open file '", ": No module named "])
+            || contains(&["==ERROR: AddressSanitizer", ": error: "])
             || contains(&["error while loading shared libraries: "])
             || text.ends_with(": command not found")
             || (contains(&["sh: "]) && text.ends_with(": not found"))
             // Kernels print these for each thread; the exception that follows is the error.
             || (line.contains(": Assertion ") && text.ends_with("failed.") && !line.contains("block: ["))
+            || is_interpreters(text)
             || is_glog_fatal(text);
         plain.then_some(Opener::Plain)
     }
+}
+
+/// `/usr/bin/python3: can't open file …`: said by the interpreter, not by a program that goes on.
+fn is_interpreters(text: &str) -> bool {
+    text.split_once(": ").is_some_and(|(path, said)| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let is_interpreter = name.starts_with("python") && !path.contains(' ');
+        is_interpreter && ["can't open file ", "No module named "].iter().any(|words| said.starts_with(words))
+    })
 }
 
 /// `F0103 05:08:55.123456 1164 tensor.cc:12] Check failed: …`, with a year in newer versions.

@@ -5,11 +5,17 @@
 
 use super::blocks::{Block, Link, Shape};
 use super::signatures::{self, Kind, Signature};
+use super::text;
 
 /// Lines between two errors that still belong to one death.
 const GAP: usize = 10;
 /// A program that printed so many lines after an error has survived it.
 const STALE: usize = 200;
+
+/// Lines before an echo that are searched for what it is the echo of.
+const BEFORE: usize = 60;
+/// Errors at the end of the log that are looked at; a program that printed more is in a loop.
+const ERRORS: usize = 50;
 
 /// The error of one log: a traceback with those it is chained to, and which of them says why.
 #[derive(Debug, Clone)]
@@ -40,11 +46,15 @@ impl Choice {
     /// How much it counts beside others of the same death.
     pub(super) fn standing(&self) -> u8 {
         match (self.signature.map(|signature| signature.kind), self.block.shape) {
-            (Some(Kind::Victim), _) | (_, Shape::Notice) => 0,
-            (Some(Kind::Waiting | Kind::Consequence), _) => 1,
-            // An abort after an exception is how the runtime goes down with it.
-            (_, Shape::Abort) => 2,
-            (_, Shape::Python) => 3,
+            (None | Some(Kind::Cause), Shape::Python) => 6,
+            // An abort after an exception is how the runtime goes down with it: the exception says
+            // why, and if that was a lost peer, an abort without known words changes nothing.
+            (Some(Kind::Cause), Shape::Abort) => 5,
+            (Some(Kind::Waiting | Kind::Consequence), _) => 4,
+            (Some(Kind::Victim), Shape::Python | Shape::Abort) => 3,
+            (None, Shape::Abort) => 2,
+            (Some(_), Shape::Notice) => 1,
+            (None, Shape::Notice) => 0,
         }
     }
 
@@ -69,7 +79,7 @@ impl Choice {
 /// The errors of a log with chains resolved, in its order.
 pub(super) fn resolve(lines: &[&str], blocks: &[Block]) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
-    for block in blocks {
+    for block in &blocks[blocks.len().saturating_sub(ERRORS)..] {
         let next = Choice::of(lines, block);
         match choices.last_mut() {
             Some(last) if block.link != Link::None => {
@@ -115,18 +125,17 @@ pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Optio
         .iter()
         .filter(|choice| choice.lines != echo.lines)
         .partition(|choice| choice.block.start < echo.block.start);
-    let first = echo.lines.0.saturating_sub(STALE);
-    let line = (first..echo.lines.0).rev().find_map(|at| {
+    let first = echo.lines.0.saturating_sub(BEFORE);
+    let line = (first..echo.lines.0).rev().filter(|&at| text::is_serious(lines[at])).find_map(|at| {
         let signature = signatures::of_line(lines[at].trim()).filter(|signature| signature.kind == Kind::Cause)?;
-        let block = before.iter().find(|choice| (choice.lines.0..choice.lines.1).contains(&at));
-        Some(block.map_or_else(
-            || Choice {
+        match before.iter().find(|choice| (choice.lines.0..choice.lines.1).contains(&at)) {
+            Some(choice) => Some(*choice).filter(own).cloned(),
+            None => Some(Choice {
                 signature: Some(signature),
                 block: Block { head: at, headline: lines[at].trim().to_owned(), ..echo.block.clone() },
                 ..echo.clone()
-            },
-            |&block| block.clone(),
-        ))
+            }),
+        }
     });
     line.or_else(|| before.into_iter().rev().find(own).or_else(|| after.into_iter().find(own)).cloned())
 }

@@ -143,23 +143,17 @@ fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
         traceback: Vec::new(),
         signature,
     };
-    let known = near().filter(|&at| is_serious(lines[at])).find_map(|at| {
+    let known = near().filter(|&at| text::is_serious(lines[at])).find_map(|at| {
         let signature = signatures::of_line(lines[at].trim())?;
         Some(report(at, Some(signature)))
     });
     known.or_else(|| near().find(|&at| calls_itself_error(lines[at])).map(|at| report(at, None)))
 }
 
-/// Not marked by its writer as harmless.
-fn is_serious(line: &str) -> bool {
-    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
-    !harmless.iter().any(|word| line.contains(word))
-}
-
 fn calls_itself_error(line: &str) -> bool {
     let words = ["error", "fatal", "exception", "critical", "abort", "failed", "panic"];
     let lower = line.to_lowercase();
-    is_serious(line) && words.iter().any(|word| lower.contains(word))
+    text::is_serious(line) && words.iter().any(|word| lower.contains(word))
 }
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ pub(super) fn header(line: &str) -> Option<usize> {
 /// Reads the traceback whose header is line `at`. None when it has no exception: then the process
 /// did not live to print it, and it is no evidence of an error.
 pub(super) fn traceback(lines: &[&str], at: usize) -> Option<Block> {
-    let prefix = &lines[at][..header(lines[at])?];
+    let before = &lines[at][..header(lines[at])?];
+    // A group draws a line down its left side, which begins below the `+` of its header.
+    let group = before.strip_suffix("+ Exception Group ").map(|indent| format!("{indent}| "));
+    let prefix = group.as_deref().unwrap_or(before);
     let strip = |line| -> &str { str::strip_prefix(line, prefix).unwrap_or(line) };
     let mut frames: Vec<Frame<'_>> = Vec::new();
     let mut foreign = 0;
@@ -51,7 +54,7 @@ pub(super) fn traceback(lines: &[&str], at: usize) -> Option<Block> {
         end: details(lines, head),
         place: frames.iter().rev().find(|frame| frame.is_users()).map(Frame::show),
         aside: is_aside(lines, at),
-        link: link(lines, at, prefix),
+        link: link(lines, at, before),
     };
     // Paddle's exceptions carry the C++ stack and a summary; the summary is the error.
     if let Some(summary) = summary(lines, head + 1) {

@@ -74,6 +74,8 @@ impl End {
         let words = match self.kind() {
             Some(Kind::Victim) => Weight::Victim,
             Some(Kind::Waiting) => Weight::Possible,
+            // Our signal reaches loader workers too, and an echo of that is no error.
+            Some(Kind::Consequence) if !self.before_stop => Weight::Possible,
             Some(Kind::Cause | Kind::Consequence) => Weight::Certain,
             None if self.has_own_error() => Weight::Certain,
             None => silent,

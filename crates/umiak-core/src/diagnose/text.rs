@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// More than this is not looked at, whatever the caller hands over.
 const MAX_TAIL: usize = 256 * 1024;
 /// Bytes of one line that are looked at. An error that is longer says it at its start.
-const MAX_LINE: usize = 4096;
+const MAX_LINE: usize = 1024;
 /// Characters of one line that are kept as evidence.
 pub(super) const WIDTH: usize = 300;
 
@@ -95,6 +95,12 @@ fn without_rank(line: &str) -> &str {
         line = &line[length..];
     }
     line
+}
+
+/// Not marked by its writer as harmless.
+pub(super) fn is_serious(line: &str) -> bool {
+    let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
+    !harmless.iter().any(|word| line.contains(word))
 }
 
 /// The text in at most `width` characters, the last one `…` when something is missing.

@@ -103,6 +103,9 @@ fn deaths() {
         (format!("{mine}{steps}"), ""),
         (format!("{steps}{aside}"), ""),
         (abort.to_owned(), "c10::Error: driver shutting down"),
+        (format!("{lost}{abort}"), "RuntimeError: Connection closed by peer [10.0.0.2]:1"),
+        (format!("{lost}\nFatal Python error: Aborted\n"), "RuntimeError: Connection closed by peer [10.0.0.2]:1"),
+        (format!("{abort}\nFatal Python error: Aborted\n"), "c10::Error: driver shutting down"),
         (raised("a.py", "ValueError: one") + &raised("a.py", "ValueError: two"), "ValueError: two"),
     ];
     for (log, expected) in cases {
@@ -167,8 +170,21 @@ fn other_last_words() {
             "ValueError: inner",
             "",
         ),
+        (
+            "  + Exception Group Traceback (most recent call last):\n  |   File \"a.py\", line 1, in f\n  |     f()\n  \
+             | ExceptionGroup: many (1 sub-exception)\n  +-+---------------- 1 ----------------\n    \
+             | OSError: [Errno 5] Input/output error\n    +------------------------------------\n"
+                .to_owned(),
+            "ExceptionGroup: many (1 sub-exception)",
+            "U1204",
+        ),
         ("bash: train: command not found\n".to_owned(), "bash: train: command not found", "U1104"),
         ("loading\nERROR: could not find config\nbye\n".to_owned(), "ERROR: could not find config", ""),
+        (
+            "/usr/bin/python3: can't open file '/job/trian.py': [Errno 2] No such file or directory\n".to_owned(),
+            "/usr/bin/python3: can't open file '/job/trian.py': [Errno 2] No such file or directory",
+            "U1201",
+        ),
         ("warning: Permission denied, retry\nall fine\n".to_owned(), "", ""),
         (String::new(), "", ""),
     ];
@@ -250,6 +266,8 @@ const PIECES: &[&str] = &[
 ];
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn any_bytes(tail in prop::collection::vec(any::<u8>(), 0..2000), file in prop::collection::vec(any::<u8>(), 0..50)) {
         assert_bounded(&extract(&tail, Some(u64::MAX), Some(&file)));

@@ -98,6 +98,18 @@ fn who_was_first() {
     check("an abort without words", vec![end(1, signal(6), RESET), end(0, signal(6), "")], &[0], &[1]);
     check("a crash of the clean-up", vec![end(0, signal(11), LOST), end(1, signal(11), "")], &[1], &[0]);
     check("a shell passes a kill on", vec![end(1, code(1), LOST), end(0, code(137), "")], &[0], &[1]);
+    check(
+        "aborts of the runtime",
+        {
+            let log = format!("{RESET}\nFatal Python error: Aborted\n");
+            vec![end(0, signal(6), &log), late(end(1, signal(9), ""))]
+        },
+        &[1],
+        &[0],
+    );
+    let worker = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\n\
+        RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly\n";
+    check("workers that our signal reached", vec![end(0, code(1), ""), late(end(1, code(1), worker))], &[0], &[1]);
     check("a broken pipe", vec![end(1, signal(13), ""), end(0, code(1), OWN)], &[0], &[1]);
 }
 
