@@ -19,4 +19,6 @@ pub mod ports;
 pub mod protocol;
 mod spawn;
 pub mod terminal;
+#[doc(hidden)]
+pub mod toy;
 pub mod wait;

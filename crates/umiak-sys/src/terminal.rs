@@ -15,3 +15,17 @@ pub fn size(stream: &impl AsFd) -> Option<(u16, u16)> {
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0;
     Some(if done && size.ws_col > 0 { (size.ws_col, size.ws_row) } else { (80, 24) })
 }
+
+/// A pseudo-terminal of this size: the side that sees the screen, and the side that programs get.
+pub fn open_pty(columns: u16, rows: u16) -> std::io::Result<(std::fs::File, std::fs::File)> {
+    let size = nix::pty::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let pair = nix::pty::openpty(Some(&size), None).map_err(std::io::Error::from)?;
+    let pair = (std::fs::File::from(pair.master), std::fs::File::from(pair.slave));
+    for file in [&pair.0, &pair.1] {
+        // SAFETY: sets a flag on a descriptor we own: a terminal must not leak into what is started later.
+        unsafe {
+            libc::fcntl(file.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+    }
+    Ok(pair)
+}

@@ -1,0 +1,299 @@
+//! A directory of its own for each test, runs of the real binary in it, and a check that nothing is left behind.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// No run of a test may take longer.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Says where the binary under test is.
+pub fn set_binary(path: impl Into<PathBuf>) {
+    let _ = BINARY.set(path.into());
+}
+
+/// The binary under test.
+pub fn binary() -> &'static Path {
+    BINARY.get().expect("the suite says where the binary is")
+}
+
+/// This test binary, which is also the toy trainer.
+pub fn toy() -> String {
+    std::env::current_exe().expect("the test binary has a path").to_string_lossy().into_owned()
+}
+
+/// A test's own directory, temporary directory and environment.
+#[derive(Debug)]
+pub struct Sandbox {
+    directory: TempDir,
+    mark: String,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sandbox {
+    pub fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("umiak-test-").tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("tmp")).expect("the sandbox can be written");
+        let mark = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { directory, mark }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).expect("the sandbox can be written");
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        let bytes = std::fs::read(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Names in a directory of the sandbox, sorted.
+    pub fn list(&self, name: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut names: Vec<String> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// The environment of a run: little, and the same on every machine.
+    pub fn environment(&self) -> BTreeMap<OsString, OsString> {
+        let mut environment: BTreeMap<OsString, OsString> = ["PATH", "HOME"]
+            .into_iter()
+            .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+            .collect();
+        let mut set = |name: &str, value: OsString| environment.insert(name.into(), value);
+        set("LANG", "C.UTF-8".into());
+        set("TMPDIR", self.path().join("tmp").into());
+        // A machine with GPUs must not change what a test sees.
+        set("UMIAK_NVIDIA_PROC", self.path().join("no-gpus").into());
+        set("UMIAK_TEST_MARK", self.mark.clone().into());
+        environment
+    }
+
+    /// `umiak` with these arguments, in the sandbox.
+    pub fn umiak<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Run<'_> {
+        self.program(binary(), arguments)
+    }
+
+    /// `umiak launch FLAGS… TOY ACTIONS…`, both split at spaces and at `|`.
+    pub fn launch_toy(&self, flags: &str, actions: &[&str]) -> Run<'_> {
+        let mut words: Vec<String> = vec!["launch".into()];
+        words.extend(flags.split_whitespace().map(str::to_owned));
+        words.push(toy());
+        words.push("toy".into());
+        words.extend(actions.iter().map(|action| (*action).to_owned()));
+        self.umiak(words)
+    }
+
+    /// Any other program in the same surroundings.
+    pub fn program<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> Run<'_> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.path()).env_clear().envs(self.environment());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Run { sandbox: self, command }
+    }
+
+    /// Waits a little for processes of this sandbox to go, then fails if any is left, or a scratch directory is.
+    pub fn assert_nothing_left(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut left = self.processes();
+        while !left.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+            left = self.processes();
+        }
+        assert!(left.is_empty(), "processes left behind: {left:?}");
+        let scratch = self.list("tmp");
+        assert!(scratch.is_empty(), "files left in the temporary directory: {scratch:?}");
+    }
+
+    /// Processes that carry this sandbox's mark in their environment.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let mark = format!("UMIAK_TEST_MARK={}", self.mark);
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+            if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()) {
+                let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                found.push((pid, String::from_utf8_lossy(&command).replace('\0', " ")));
+            }
+        }
+        found
+    }
+}
+
+/// A program about to be run.
+#[derive(Debug)]
+pub struct Run<'a> {
+    sandbox: &'a Sandbox,
+    pub command: Command,
+}
+
+impl<'a> Run<'a> {
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    #[must_use]
+    pub fn current_dir(mut self, path: impl AsRef<Path>) -> Self {
+        self.command.current_dir(path);
+        self
+    }
+
+    #[must_use]
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Self {
+        self.command.stdin(stdin);
+        self
+    }
+
+    /// Runs it to its end, checks for leftovers, and returns what it said.
+    pub fn finish(self) -> Outcome {
+        self.start().finish()
+    }
+
+    pub fn start(mut self) -> Running<'a> {
+        let started = Instant::now();
+        let mut child = self.command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.command));
+        let stdout = child.stdout.take().map(collect);
+        let stderr = child.stderr.take().map(collect);
+        Running { sandbox: self.sandbox, child, stdout, stderr, started }
+    }
+}
+
+fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Running<'a> {
+    sandbox: &'a Sandbox,
+    child: Child,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+    started: Instant,
+}
+
+impl Running<'_> {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        umiak_sys::descend::signal(self.pid(), signal);
+    }
+
+    /// Waits until a file of the sandbox exists.
+    pub fn wait_for_file(&self, name: &str) {
+        self.wait_until(name, || self.sandbox.path().join(name).exists());
+    }
+
+    pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < deadline, "never happened: {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn finish(mut self) -> Outcome {
+        let deadline = Instant::now() + DEADLINE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("our own child") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                panic!("still running after {DEADLINE:?}");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let elapsed = self.started.elapsed();
+        let text = |stream: Option<JoinHandle<Vec<u8>>>| {
+            stream.map(|thread| thread.join().expect("a reader")).unwrap_or_default()
+        };
+        let outcome = Outcome { status, stdout: text(self.stdout.take()), stderr: text(self.stderr.take()), elapsed };
+        self.sandbox.assert_nothing_left();
+        outcome
+    }
+}
+
+/// What a run said.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: std::process::ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub elapsed: Duration,
+}
+
+impl Outcome {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| panic!("ended by a signal: {:?}\n{}", self.status, self.err()))
+    }
+
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Fails with everything that was said unless the code is this one.
+    #[track_caller]
+    pub fn expect_code(&self, code: i32) -> &Self {
+        let seen = self.status.code();
+        assert!(
+            seen == Some(code),
+            "code {seen:?} instead of {code}\nstdout:\n{}\nstderr:\n{}",
+            self.out(),
+            self.err()
+        );
+        self
+    }
+
+    /// Fails unless stderr contains this text.
+    #[track_caller]
+    pub fn expect_err(&self, text: &str) -> &Self {
+        assert!(self.err().contains(text), "stderr lacks {text:?}:\n{}", self.err());
+        self
+    }
+
+    /// The facts of `--output json`.
+    pub fn facts(&self) -> Vec<serde_json::Value> {
+        self.out()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! A suite of tests that need a real binary and sometimes real components.
+//!
+//! Every test says what it needs. What is absent is reported as skipped, aloud; what `UMIAK_E2E` names must be
+//! there. The run ends with a table: component, version, tests run. A named component with no test run is red.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::components::{Component, required};
+use crate::toy;
+
+/// Tests, and what each needs.
+#[derive(Debug, Default)]
+pub struct Suite {
+    tests: Vec<Test>,
+}
+
+#[derive(Debug)]
+struct Test {
+    name: String,
+    needs: Vec<Component>,
+    run: fn(),
+}
+
+impl Suite {
+    /// Adds a test; it fails by panicking.
+    pub fn test(&mut self, name: &str, needs: &[Component], run: fn()) -> &mut Self {
+        self.tests.push(Test { name: name.to_owned(), needs: needs.to_vec(), run });
+        self
+    }
+
+    /// Runs what the command line asks for. When the binary was started as the toy trainer, it is that instead.
+    pub fn main(self) -> ExitCode {
+        if let Some(code) = toy::run_if_asked() {
+            return ExitCode::from(code);
+        }
+        let arguments = Arguments::from_args();
+        let versions: BTreeMap<Component, Option<String>> =
+            Component::ALL.into_iter().map(|component| (component, component.version())).collect();
+        let counts: Arc<BTreeMap<Component, AtomicUsize>> =
+            Arc::new(Component::ALL.into_iter().map(|component| (component, AtomicUsize::new(0))).collect());
+        let required = required();
+        let mut skipped: Vec<(String, &'static str)> = Vec::new();
+        let trials = self
+            .tests
+            .into_iter()
+            .map(|test| {
+                let absent: Vec<Component> =
+                    test.needs.iter().copied().filter(|component| versions[component].is_none()).collect();
+                let missing = absent.iter().copied().find(|component| required.contains(component.name()));
+                if let (None, Some(first)) = (missing, absent.first()) {
+                    skipped.push((test.name.clone(), first.name()));
+                }
+                let counts = counts.clone();
+                let (needs, run) = (test.needs, test.run);
+                Trial::test(test.name, move || {
+                    if let Some(component) = missing {
+                        return Err(Failed::from(format!("`{}` is required and absent", component.name())));
+                    }
+                    for component in needs {
+                        counts[&component].fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::panic::catch_unwind(AssertUnwindSafe(run)).map_err(|panic| Failed::from(message(&*panic)))
+                })
+                .with_ignored_flag(missing.is_none() && !absent.is_empty())
+            })
+            .collect();
+        let conclusion = libtest_mimic::run(&arguments, trials);
+        if arguments.list {
+            return ExitCode::SUCCESS;
+        }
+        let whole_suite = arguments.filter.is_none() && arguments.skip.is_empty();
+        let mut red = conclusion.has_failed();
+        let mut table = String::from("component  tests run  version\n");
+        for (component, version) in &versions {
+            let count = counts[component].load(Ordering::Relaxed);
+            let version = version.as_deref().unwrap_or("absent");
+            let _ = writeln!(table, "{:<9}  {count:>9}  {version}", component.name());
+            if whole_suite && required.contains(component.name()) && count == 0 {
+                let _ = writeln!(table, "error: `{}` is required, and none of its tests ran", component.name());
+                red = true;
+            }
+        }
+        for name in required.iter().filter(|name| Component::ALL.iter().all(|known| known.name() != name.as_str())) {
+            let _ = writeln!(table, "error: `UMIAK_E2E` names `{name}`, which this suite does not know");
+            red = true;
+        }
+        for (name, component) in skipped {
+            let _ = writeln!(table, "skipped: {name} ({component} is absent)");
+        }
+        let _ = std::io::stdout().write_all(format!("{table}\n").as_bytes());
+        if red { ExitCode::from(101) } else { ExitCode::SUCCESS }
+    }
+}
+
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "panicked".to_owned())
+}

@@ -1,0 +1,106 @@
+//! The binary on a pseudo-terminal, and the screen it draws.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use umiak_sys::terminal::open_pty;
+
+use crate::sandbox::{Sandbox, binary};
+
+/// A program whose streams are one terminal.
+#[derive(Debug)]
+pub struct Session<'a> {
+    sandbox: &'a Sandbox,
+    child: Child,
+    keyboard: File,
+    bytes: Arc<Mutex<Vec<u8>>>,
+    size: (u16, u16),
+}
+
+impl<'a> Session<'a> {
+    /// Starts `umiak` on a terminal of this size (columns, rows) that is its controlling terminal.
+    pub fn start(sandbox: &'a Sandbox, size: (u16, u16), arguments: &[String]) -> Self {
+        let (master, slave) = open_pty(size.0, size.1).expect("a pseudo-terminal");
+        let stream = |slave: &File| Stdio::from(slave.try_clone().expect("a descriptor"));
+        let child = Command::new("setsid")
+            .args(["--ctty", "--wait"])
+            .arg(binary())
+            .args(arguments)
+            .current_dir(sandbox.path())
+            .env_clear()
+            .envs(sandbox.environment())
+            .env("TERM", "xterm-256color")
+            .stdin(stream(&slave))
+            .stdout(stream(&slave))
+            .stderr(stream(&slave))
+            .spawn()
+            .expect("setsid can be started");
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let mut reader = master.try_clone().expect("a descriptor");
+        let sink = bytes.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // The last writer's end shows as an error on Linux.
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                sink.lock().expect("no reader panics").extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { sandbox, child, keyboard: master, bytes, size }
+    }
+
+    /// What the terminal has received so far.
+    pub fn received(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no reader panics").clone()
+    }
+
+    /// The screen as a person sees it now: lines without trailing spaces.
+    pub fn screen(&self) -> Vec<String> {
+        render(&self.received(), self.size)
+    }
+
+    pub fn type_keys(&mut self, keys: &[u8]) {
+        self.keyboard.write_all(keys).expect("the terminal takes keys");
+    }
+
+    /// Waits until the screen satisfies `condition`.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&[String]) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let screen = self.screen();
+            if condition(&screen) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "never on the screen: {what}\n{}", screen.join("\n"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the end; what the terminal received in all.
+    pub fn finish(mut self) -> (ExitStatus, Vec<u8>) {
+        let status = self.child.wait().expect("our own child");
+        // The reader thread may still hold the last bytes.
+        let mut last = self.received().len();
+        loop {
+            std::thread::sleep(Duration::from_millis(30));
+            let now = self.received().len();
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        self.sandbox.assert_nothing_left();
+        (status, self.received())
+    }
+}
+
+/// Draws bytes on a screen of this size.
+pub fn render(bytes: &[u8], (columns, rows): (u16, u16)) -> Vec<String> {
+    let cells = |count: u16| std::num::NonZeroU16::new(count).expect("a screen has cells");
+    let mut parser = vt100::Parser::new(cells(rows), cells(columns), 0);
+    parser.process(bytes);
+    parser.screen().rows(0, columns).map(|row| row.trim_end().to_owned()).collect()
+}

@@ -1,0 +1,134 @@
+//! The toy trainer: a rank that does what its arguments say. It is the test binary itself, started with `toy` as
+//! its first argument, so that nothing else has to be built or found.
+//!
+//! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; a rank performs the
+//! actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs as the toy if this process was started as one; the exit code then.
+pub fn run_if_asked() -> Option<u8> {
+    let arguments: Vec<String> = std::env::args().collect();
+    (arguments.get(1).map(String::as_str) == Some("toy")).then(|| run(&arguments[2..]))
+}
+
+fn run(arguments: &[String]) -> u8 {
+    let rank = std::env::var("PADDLE_TRAINER_ID").unwrap_or_else(|_| "0".to_owned());
+    for argument in arguments {
+        let (ranks, actions) = argument.split_once(':').expect("RANKS:ACTIONS");
+        if ranks != "*" && !ranks.split(',').any(|candidate| candidate == rank) {
+            continue;
+        }
+        for action in actions.split(';') {
+            let (verb, value) = action.split_once(' ').unwrap_or((action, ""));
+            if let Some(code) = perform(verb, value) {
+                return code;
+            }
+        }
+    }
+    0
+}
+
+/// One action; `Some` is an exit.
+fn perform(verb: &str, value: &str) -> Option<u8> {
+    let millis = || Duration::from_millis(value.parse().expect("milliseconds"));
+    match verb {
+        // Text with `\n`, `\r`, `\x41` and `\s` (a space) written out.
+        "print" => write_out(&mut std::io::stdout(), &[unescape(value), b"\n".to_vec()].concat()),
+        "partial" => write_out(&mut std::io::stdout(), &unescape(value)),
+        "err" => write_out(&mut std::io::stderr(), &[unescape(value), b"\n".to_vec()].concat()),
+        "cat" => write_out(&mut std::io::stdout(), &std::fs::read(value).expect("the file to print")),
+        "flood" => flood(value.parse().expect("bytes")),
+        "sleep" => std::thread::sleep(millis()),
+        "exit" => return Some(value.parse().expect("a code")),
+        "signal" => {
+            umiak_sys::descend::signal(std::process::id(), value.parse().expect("a signal"));
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "ignore" => umiak_sys::toy::ignore_signal(value.parse().expect("a signal")),
+        // Exits with this code when SIGTERM comes, after printing.
+        "on-term" => umiak_sys::toy::exit_on_term(value.parse().expect("a code")),
+        "touch" => std::fs::write(value, "").expect("the file can be made"),
+        "await" => await_file(Path::new(value)),
+        // A grandchild in the same group, or in a session of its own, that sleeps for a minute.
+        "child" => spawn_sleeper(false),
+        "daemon" => spawn_sleeper(true),
+        "env" => dump_environment(value),
+        "stdin" => {
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut std::io::stdin(), &mut text).expect("stdin can be read");
+            write_out(&mut std::io::stdout(), format!("stdin {text:?}\n").as_bytes());
+        }
+        other => panic!("the toy does not know `{other}`"),
+    }
+    None
+}
+
+fn write_out(stream: &mut impl std::io::Write, bytes: &[u8]) {
+    stream.write_all(bytes).and_then(|()| stream.flush()).expect("the log can be written");
+}
+
+fn flood(mut bytes: u64) {
+    let line = [b"0123456789abcdef".repeat(4), b"\n".to_vec()].concat();
+    let chunk = line.repeat(256);
+    let mut stdout = std::io::stdout().lock();
+    while bytes > 0 {
+        let count = bytes.min(chunk.len() as u64);
+        stdout.write_all(&chunk[..count as usize]).expect("the log can be written");
+        bytes -= count;
+    }
+    stdout.flush().expect("the log can be written");
+}
+
+fn await_file(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !path.exists() {
+        assert!(Instant::now() < deadline, "{} never came", path.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn spawn_sleeper(own_session: bool) {
+    let mut command = if own_session { Command::new("setsid") } else { Command::new("sleep") };
+    if own_session {
+        command.arg("sleep");
+    }
+    command.arg("60").stdin(Stdio::null()).spawn().expect("sleep can be started");
+}
+
+fn dump_environment(path: &str) {
+    let variables: serde_json::Map<String, serde_json::Value> =
+        std::env::vars().map(|(name, value)| (name, value.into())).collect();
+    let rank = std::env::var("PADDLE_TRAINER_ID").unwrap_or_default();
+    std::fs::write(format!("{path}.{rank}"), serde_json::Value::from(variables).to_string()).expect("can be written");
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        if *first != b'\\' {
+            bytes.push(*first);
+            continue;
+        }
+        let (escape, tail) = rest.split_first().expect("something behind the backslash");
+        rest = tail;
+        match escape {
+            b'n' => bytes.push(b'\n'),
+            b'r' => bytes.push(b'\r'),
+            b's' => bytes.push(b' '),
+            b'c' => bytes.push(b';'),
+            b'x' => {
+                let digits = std::str::from_utf8(&rest[..2]).expect("two digits");
+                bytes.push(u8::from_str_radix(digits, 16).expect("hexadecimal digits"));
+                rest = &rest[2..];
+            }
+            other => bytes.push(*other),
+        }
+    }
+    bytes
+}

@@ -1,0 +1,168 @@
+//! A job that goes wrong: the cause is named, the others are stopped, the code is right, nothing is left.
+
+use std::time::Duration;
+
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("failure::exit_code_is_the_causes", &[], exit_code_is_the_causes)
+        .test("failure::signal_is_told_in_words", &[], signal_is_told_in_words)
+        .test("failure::seed_logs_explain_themselves", &[], seed_logs_explain_themselves)
+        .test("failure::old_log_is_not_evidence", &[], old_log_is_not_evidence)
+        .test("failure::stubborn_rank_is_killed_after_the_grace", &[], stubborn_rank_is_killed)
+        .test("failure::leftovers_of_ranks_are_swept", &[], leftovers_are_swept)
+        .test("failure::old_exit_codes_on_request", &[], old_exit_codes)
+        .test("failure::interrupt_stops_everything", &[], interrupt_stops_everything)
+        .test("failure::second_interrupt_kills", &[], second_interrupt_kills)
+        .test("failure::killed_front_takes_its_ranks", &[], killed_front_takes_its_ranks)
+        .test("failure::killed_guardian_takes_its_ranks", &[], killed_guardian_takes_its_ranks)
+        .test("failure::json_tells_the_verdict", &[], json_tells_the_verdict);
+}
+
+const WAIT: &str = "sleep 60000";
+
+fn exit_code_is_the_causes() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox
+        .launch_toy("--nproc_per_node 4", &["2:sleep 50;err ValueError: bad batch;exit 7", &format!("*:{WAIT}")])
+        .finish();
+    outcome
+        .expect_code(7)
+        .expect_err(
+            "ABORT!!! Out of all 4 trainers, the trainer process with rank=[2] was aborted. Please check its log.",
+        )
+        .expect_err("Container failed !!!")
+        .expect_err("✗ rank 2 on ")
+        .expect_err("exited with 7 after")
+        .expect_err("ValueError: bad batch")
+        .expect_err("log ./log/workerlog.2")
+        .expect_err("stopped by us  ranks 0-1, 3 (SIGTERM, all gone within");
+}
+
+fn signal_is_told_in_words() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--nproc_per_node 2", &["1:signal 9", &format!("0:{WAIT}")]).finish();
+    outcome.expect_code(137).expect_err("rank 1").expect_err("was killed by SIGKILL (killed)");
+}
+
+/// The guide's own case: `workerlog.0` holds a SIGTERM notice, `workerlog.4` an input/output error.
+fn seed_logs_explain_themselves() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/logs");
+    let (victim, cause) = (format!("{fixtures}/seed-workerlog.0.log"), format!("{fixtures}/seed-workerlog.4.log"));
+    // In either order: exit order is evidence, not verdict.
+    for (delay_0, delay_4) in [(0, 100), (100, 0)] {
+        let sandbox = Sandbox::new();
+        let outcome = sandbox
+            .launch_toy(
+                "--nproc_per_node 8",
+                &[
+                    &format!("0:ignore 15;sleep {delay_0};cat {victim};exit 1"),
+                    &format!("4:ignore 15;sleep {delay_4};cat {cause};exit 1"),
+                    &format!("*:{WAIT}"),
+                ],
+            )
+            .finish();
+        outcome
+            .expect_code(1)
+            .expect_err("rank=[4] was aborted")
+            .expect_err("✗ rank 4 on")
+            .expect_err("Input/output error");
+        assert!(!outcome.err().contains("✗ rank 0"), "{}", outcome.err());
+    }
+}
+
+fn old_log_is_not_evidence() {
+    let sandbox = Sandbox::new();
+    sandbox.launch_toy("--nproc_per_node 1", &["*:err OSError: [Errno 28] No space left on device;exit 1"]).finish();
+    let outcome = sandbox.launch_toy("--nproc_per_node 1", &["*:exit 3"]).finish();
+    outcome.expect_code(3);
+    assert!(!outcome.err().contains("No space left"), "{}", outcome.err());
+}
+
+fn stubborn_rank_is_killed() {
+    let sandbox = Sandbox::new();
+    let stubborn = format!("0:ignore 15;touch up;{WAIT}");
+    let outcome = sandbox.launch_toy("--nproc_per_node 2 --grace 300ms", &[&stubborn, "1:await up;exit 5"]).finish();
+    outcome.expect_code(5).expect_err("rank=[1]");
+    assert!(outcome.elapsed >= Duration::from_millis(300), "killed before the grace was over: {:?}", outcome.elapsed);
+}
+
+fn leftovers_are_swept() {
+    let sandbox = Sandbox::new();
+    // `finish` fails if anything is left.
+    let outcome = sandbox.launch_toy("--nproc_per_node 2 --grace 1s", &["*:child;daemon;exit 0"]).finish();
+    outcome.expect_code(0).expect_err("notice[L0025]: ranks left processes behind, which were stopped");
+    sandbox
+        .launch_toy("--nproc_per_node 2 --grace 1s", &["0:child;daemon;exit 9", &format!("1:child;daemon;{WAIT}")])
+        .finish()
+        .expect_code(9);
+}
+
+fn old_exit_codes() {
+    for (flags, code) in [("--exit-codes paddle", 241), ("--exit-codes torch", 1), ("--exit-codes umiak", 7)] {
+        let sandbox = Sandbox::new();
+        let actions = ["1:exit 7", &format!("0:{WAIT}")];
+        sandbox.launch_toy(&format!("--nproc_per_node 2 {flags}"), &actions).finish().expect_code(code);
+    }
+}
+
+fn interrupt_stops_everything() {
+    for signal in [1, 2, 3, 15] {
+        let sandbox = Sandbox::new();
+        let run =
+            sandbox.launch_toy("--nproc_per_node 2", &[&format!("0:touch up;{WAIT}"), &format!("1:{WAIT}")]).start();
+        run.wait_for_file("up");
+        run.signal(signal);
+        let outcome = run.finish();
+        outcome.expect_code(128 + signal).expect_err("stopped by SIG");
+        assert!(!outcome.err().contains("ABORT"), "an interrupt is nobody's failure:\n{}", outcome.err());
+    }
+}
+
+fn second_interrupt_kills() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &[&format!("*:ignore 15;touch up;{WAIT}")]).start();
+    run.wait_for_file("up");
+    std::thread::sleep(Duration::from_millis(100));
+    run.signal(2);
+    std::thread::sleep(Duration::from_millis(100));
+    run.signal(2);
+    let outcome = run.finish();
+    outcome.expect_code(130);
+    assert!(outcome.elapsed < Duration::from_secs(30), "the grace was not cut short: {:?}", outcome.elapsed);
+}
+
+fn killed_front_takes_its_ranks() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.launch_toy("--nproc_per_node 4", &[&format!("*:child;daemon;touch up;{WAIT}")]).start();
+    run.wait_for_file("up");
+    run.signal(9);
+    // `finish` waits for the rest to go, and fails if it does not.
+    let outcome = run.finish();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&outcome.status), Some(9));
+}
+
+fn killed_guardian_takes_its_ranks() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.launch_toy("--nproc_per_node 4", &[&format!("*:child;daemon;touch up;{WAIT}")]).start();
+    run.wait_for_file("up");
+    let guardian = umiak_sys::descend::children(run.pid())[0];
+    umiak_sys::descend::signal(guardian, 9);
+    let outcome = run.finish();
+    outcome.expect_code(125).expect_err("error[L0017]");
+}
+
+fn json_tells_the_verdict() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox
+        .launch_toy("--output json --nproc_per_node 2", &["1:err KeyError: 'x';exit 7", &format!("0:{WAIT}")])
+        .finish();
+    outcome.expect_code(7);
+    let facts = outcome.facts();
+    let verdict = facts.iter().find(|fact| fact["type"] == "diagnosed").expect("a verdict");
+    assert_eq!(verdict["causes"][0]["subject"]["rank"], 1);
+    let last = facts.last().unwrap();
+    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("failed"), Some(7)));
+}

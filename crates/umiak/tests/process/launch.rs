@@ -1,0 +1,160 @@
+//! A job that goes well: ranks, environment, files, mirror, output modes.
+
+use umiak_testkit::components::Component::Python;
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("launch::readme_example_trains", &[Python], readme_example_trains)
+        .test("launch::first_rank_is_mirrored_and_all_are_logged", &[], first_rank_is_mirrored_and_all_are_logged)
+        .test("launch::logs_are_appended_and_only_new_lines_are_shown", &[], logs_are_appended)
+        .test("launch::log_overwrite_truncates", &[], log_overwrite_truncates)
+        .test("launch::mirror_is_complete", &[], mirror_is_complete)
+        .test("launch::sole_rank_has_the_callers_stdin", &[], sole_rank_has_the_callers_stdin)
+        .test("launch::json_is_facts", &[], json_is_facts)
+        .test("launch::dry_run_starts_nothing", &[], dry_run_starts_nothing)
+        .test("launch::secrets_are_masked_in_every_file", &[], secrets_are_masked)
+        .test("launch::two_jobs_at_once_have_their_own_ports", &[], two_jobs_at_once);
+}
+
+fn readme_example_trains() {
+    let sandbox = Sandbox::new();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/ring_allreduce.py");
+    let outcome = sandbox.umiak(["launch", "--nproc_per_node", "4", example]).finish();
+    outcome.expect_code(0);
+    assert!(outcome.out().contains("identical on all 4 ranks"), "{}", outcome.out());
+}
+
+fn first_rank_is_mirrored_and_all_are_logged() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--nproc_per_node 3", &["0:print zero", "1:print one", "2:err two"]).finish();
+    outcome.expect_code(0).expect_err("planned 3 ranks on 1 node").expect_err("finished 3 ranks");
+    assert_eq!(outcome.out(), "zero\n");
+    assert_eq!(sandbox.read("log/workerlog.0"), "zero\n");
+    assert_eq!(sandbox.read("log/workerlog.1"), "one\n");
+    assert_eq!(sandbox.read("log/workerlog.2"), "two\n");
+    let pod = |name: &String| name.starts_with("default.") && name.ends_with(".log");
+    let files = sandbox.list("log");
+    assert_eq!(files.iter().filter(|name| pod(name)).count(), 1, "{files:?}");
+    let others: Vec<&String> = files.iter().filter(|name| !pod(name)).collect();
+    assert_eq!(
+        others,
+        [
+            "backup_env.0.json",
+            "backup_env.1.json",
+            "backup_env.2.json",
+            "endpoints.log",
+            "envlog.0",
+            "envlog.1",
+            "envlog.2",
+            "workerlog.0",
+            "workerlog.1",
+            "workerlog.2"
+        ]
+    );
+    let endpoints = sandbox.read("log/endpoints.log");
+    let lines: Vec<&str> = endpoints.split('\n').collect();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(lines[0], "PADDLE_TRAINER_ENDPOINTS: ");
+    assert!(lines[1..].iter().all(|line| line.starts_with("127.0.0.1:")), "{endpoints}");
+}
+
+fn logs_are_appended() {
+    let sandbox = Sandbox::new();
+    sandbox.launch_toy("--nproc_per_node 1", &["*:print first"]).finish().expect_code(0);
+    let outcome = sandbox.launch_toy("--nproc_per_node 1", &["*:print second"]).finish();
+    assert_eq!(outcome.out(), "second\n");
+    assert_eq!(sandbox.read("log/workerlog.0"), "first\nsecond\n");
+}
+
+fn log_overwrite_truncates() {
+    let sandbox = Sandbox::new();
+    sandbox.launch_toy("--nproc_per_node 1", &["*:print first"]).finish().expect_code(0);
+    let outcome = sandbox.launch_toy("--nproc_per_node 1 --log_overwrite 1", &["*:print second"]).finish();
+    assert_eq!(outcome.out(), "second\n");
+    assert_eq!(sandbox.read("log/workerlog.0"), "second\n");
+}
+
+fn mirror_is_complete() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--nproc_per_node 2", &["0:flood 20000000;partial end\\xff"]).finish();
+    outcome.expect_code(0);
+    assert_eq!(outcome.stdout.len(), 20_000_004);
+    assert!(outcome.stdout.ends_with(b"end\xff"));
+    assert!(outcome.stdout == std::fs::read(sandbox.path().join("log/workerlog.0")).unwrap(), "the mirror differs");
+}
+
+fn sole_rank_has_the_callers_stdin() {
+    let sandbox = Sandbox::new();
+    let input = sandbox.write("input", "hello");
+    let with_input = |flags: &str| {
+        let file = std::fs::File::open(&input).unwrap();
+        sandbox.launch_toy(flags, &["0:stdin"]).stdin(file).finish().out()
+    };
+    assert_eq!(with_input("--nproc_per_node 1"), "stdin \"hello\"\n");
+    assert_eq!(with_input("--nproc_per_node 2"), "stdin \"\"\n");
+}
+
+fn json_is_facts() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--output json --nproc_per_node 2", &["*:print hidden"]).finish();
+    outcome.expect_code(0);
+    let facts = outcome.facts();
+    let kinds: Vec<&str> = facts.iter().map(|fact| fact["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["planned", "starting", "starting", "started", "started", "ended", "ended", "finished"]);
+    for (position, fact) in facts.iter().enumerate() {
+        assert_eq!((fact["v"].as_u64(), fact["seq"].as_u64()), (Some(1), Some(position as u64)));
+    }
+    let last = facts.last().unwrap();
+    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("succeeded"), Some(0)));
+    assert_eq!(outcome.err(), "", "JSON mode is silent on success");
+    let mirrored = sandbox.launch_toy("--output json --mirror --nproc_per_node 1", &["*:print shown"]).finish();
+    assert_eq!(mirrored.err(), "shown\n");
+}
+
+fn dry_run_starts_nothing() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--dry-run --nproc_per_node 2 --log_dir out", &["*:touch started"]).finish();
+    outcome.expect_code(0);
+    assert!(outcome.out().contains("PADDLE_TRAINER_ID=1"), "{}", outcome.out());
+    assert_eq!(sandbox.list("."), ["tmp"], "nothing was made");
+    let json = sandbox.launch_toy("--dry-run --output json --nproc_per_node 2", &["*:exit 0"]).finish().facts();
+    assert_eq!(json[0]["replicas"][1]["env"]["RANK"], "1");
+}
+
+fn secrets_are_masked() {
+    let sandbox = Sandbox::new();
+    let run = sandbox
+        .launch_toy("--nproc_per_node 1 --log_level DEBUG", &["*:env env"])
+        .env("HF_TOKEN", "hf_verysecret")
+        .env("WEIRD", "https://li:verysecret@example.com/x");
+    run.finish().expect_code(0);
+    let seen: serde_json::Value = serde_json::from_str(&sandbox.read("env.0")).unwrap();
+    assert_eq!(seen["HF_TOKEN"], "hf_verysecret", "the rank itself gets it");
+    for file in sandbox.list("log") {
+        let text = sandbox.read(&format!("log/{file}"));
+        assert!(!text.contains("verysecret"), "{file} holds a secret:\n{text}");
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(sandbox.path().join("log/backup_env.0.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+fn two_jobs_at_once() {
+    let sandbox = Sandbox::new();
+    let first = sandbox.launch_toy("--nproc_per_node 8 --log_dir a", &["0:touch up;await go"]).start();
+    first.wait_for_file("up");
+    let second = sandbox.launch_toy("--nproc_per_node 8 --log_dir b", &["0:touch go"]).start();
+    let ports = |name: &str| -> Vec<String> {
+        sandbox.read(name).lines().skip(1).map(|line| line.rsplit(':').next().unwrap().to_owned()).collect()
+    };
+    second.wait_for_file("go");
+    let (a, b) = (ports("a/endpoints.log"), ports("b/endpoints.log"));
+    assert!(a.iter().all(|port| !b.contains(port)), "{a:?} {b:?}");
+    // Both share one sandbox: each checks for leftovers, so the first to end must not see the other.
+    std::thread::scope(|scope| {
+        scope.spawn(|| first.finish().expect_code(0).elapsed);
+        scope.spawn(|| second.finish().expect_code(0).elapsed);
+    });
+}
