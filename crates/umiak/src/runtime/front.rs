@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
@@ -197,7 +198,7 @@ impl<'a> Front<'a> {
         match self.guardian.receive() {
             Ok(Some(notices)) => {
                 for notice in notices {
-                    if let Some(event) = self.event(notice) {
+                    if let Some(event) = self.event(&notice) {
                         self.dispatch(event);
                     }
                 }
@@ -216,12 +217,12 @@ impl<'a> Front<'a> {
             .row("guardian", format!("pid {}", self.guardian.pid))
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
-        self.screen.talk(text);
+        self.screen.alert(text);
         self.dispatch(Event::GuardianLost);
     }
 
-    fn event(&mut self, notice: Notice) -> Option<Event> {
-        match notice {
+    fn event(&mut self, notice: &Notice) -> Option<Event> {
+        match *notice {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
@@ -289,7 +290,9 @@ impl<'a> Front<'a> {
                     }
                     let ranks = self.live_ranks();
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
-                    self.talk(|_| text);
+                    if self.spec.own.output == OutputMode::Human {
+                        self.screen.alert(text);
+                    }
                 }
             }
             Fact::Signalled { signal: 9, .. } => self.killed = true,
@@ -369,7 +372,7 @@ impl<'a> Front<'a> {
             .unwrap_or_default();
         let abort = self.style.red(&abort);
         self.screen.status(None);
-        self.screen.talk(format!("{abort}\n{container}{explained}"));
+        self.screen.alert(format!("{abort}\n{container}{explained}"));
         self.verdict = Some(verdict);
     }
 
@@ -392,7 +395,7 @@ impl<'a> Front<'a> {
         self.plan
             .replicas
             .iter()
-            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(|attempt| attempt.is_live()))
+            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live))
             .map(|replica| replica.rank.0)
             .collect()
     }

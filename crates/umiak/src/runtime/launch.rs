@@ -81,7 +81,7 @@ fn prepare(
         spec,
         &inventory,
         &mut |request| {
-            lease(guardian, Command::Lease(request)).unwrap_or_else(|error| {
+            lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
                 broken = Some(failed("lease ports", &error));
                 Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new() })
             })
@@ -106,8 +106,8 @@ fn prepare(
     Ok((plan, log_starts, pod_log))
 }
 
-fn lease(guardian: &mut Guardian, command: Command) -> std::io::Result<Result<Leased, LeaseError>> {
-    guardian.send(&command)?;
+fn lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<Leased, LeaseError>> {
+    guardian.send(command)?;
     loop {
         let notices = guardian.receive()?.ok_or_else(|| std::io::Error::other("the guardian has ended"))?;
         if let Some(Notice::Leased(leased)) = notices.into_iter().find(|notice| matches!(notice, Notice::Leased(_))) {

@@ -4,6 +4,7 @@
 
 mod failure;
 mod launch;
+mod screen;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -13,5 +14,6 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    screen::register(&mut suite);
     suite.main()
 }
