@@ -7,7 +7,8 @@ use std::path::Path;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::plan::{Inventory, Plan};
-use umiak_sys::guardian::Guardian;
+use umiak_sys::cgroup::Cgroup;
+use umiak_sys::guardian::{Guardian, Options};
 use umiak_sys::ports::{LeaseError, Leased};
 use umiak_sys::protocol::{Command, Notice};
 use umiak_sys::wait::Signals;
@@ -63,7 +64,8 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     let clock = Clock::start();
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
     let signals = Signals::block(&STOP).map_err(|error| failed("block signals", &error))?;
-    let mut guardian = Guardian::start().map_err(|error| failed("start the guardian", &error))?;
+    let mut guardian = Guardian::start(Options { cgroup: Cgroup::create(), isolate: false })
+        .map_err(|error| failed("start the guardian", &error))?;
     let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
     Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
 }
