@@ -6,7 +6,6 @@
 //! recognises what a killed front and guardian left, and cleans it.
 
 use std::fs::{self, File};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -91,6 +91,14 @@ impl Guardian {
         protocol::send(&mut self.stream, command)
     }
 
+    /// Reaps the guardian, which is about to end or has ended.
+    pub fn wait(&self) {
+        // SAFETY: waits for our own child; nothing is written.
+        unsafe {
+            libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), 0);
+        }
+    }
+
     /// Waits for the next notices; `None` when the guardian is gone.
     pub fn receive(&mut self) -> io::Result<Option<Vec<Notice>>> {
         self.inbox.receive(&mut self.stream)

@@ -85,7 +85,7 @@ fn prepare(
         &mut |request| {
             lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
                 broken = Some(failed("lease ports", &error));
-                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new() })
+                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new(), refused: None })
             })
         },
         |log_dir| {

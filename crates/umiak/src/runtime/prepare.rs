@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -11,6 +11,7 @@ use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
 use umiak_core::plan::files::FilePlan;
 use umiak_core::plan::{self, Inventory, Plan, Ports, Run, command};
+use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
 
 use super::inventory;
@@ -57,7 +58,10 @@ fn lease_ports(
     };
     let mut take = |count: u16, place: Place| {
         let leased = lease(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
-            plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken)
+            error.refused.map_or_else(
+                || plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken),
+                |errno| no_sockets(error.wanted, errno),
+            )
         })?;
         if leased.inside_ephemeral && notices.is_empty() {
             notices.push(Diagnostic::notice(
@@ -80,10 +84,21 @@ fn lease_ports(
     }
 }
 
+fn no_sockets(wanted: u16, errno: i32) -> Diagnostic {
+    Diagnostic::error(Code::L0010, "the kernel gives this process no more sockets to hold ports with")
+        .row("needed", wanted.to_string())
+        .row("reason", describe_errno(errno))
+        .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
+}
+
 /// A directory of this run: in the temporary directory, else in the log directory.
 pub(super) fn make_scratch(log_dir: &Path) -> Result<PathBuf, Diagnostic> {
     let make = |parent: &Path| {
-        let directory = tempfile::Builder::new().prefix("umiak-").tempdir_in(parent)?.keep();
+        let directory = tempfile::Builder::new()
+            .prefix("umiak-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent)?
+            .keep();
         std::fs::create_dir(directory.join("gloo"))?;
         Ok::<_, std::io::Error>(directory)
     };

@@ -238,9 +238,10 @@ impl Painter {
         if to_terminal {
             self.at_line_start = last == b'\n';
         }
-        if written.is_err() {
+        if let Err(error) = written {
             // The reader is gone: the job goes on, its log has everything.
-            self.mirror = None;
+            let log = self.mirror.take().map(|mirror| mirror.path().display().to_string()).unwrap_or_default();
+            self.held.push(format!("the output cannot be shown any more ({error}); the job goes on, it is in {log}\n"));
             return false;
         }
         true
