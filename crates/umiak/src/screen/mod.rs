@@ -170,6 +170,7 @@ impl Painter {
                     Message::Talk(text) => {
                         self.pump_to_end();
                         self.held.push(text);
+                        self.flush_held_between_lines();
                     }
                     Message::Data(text) => {
                         self.erase();
@@ -190,9 +191,7 @@ impl Painter {
                 }
             }
             let more = self.pump();
-            if self.at_line_start || !self.style.stderr_is_terminal {
-                self.flush_held();
-            }
+            self.flush_held_between_lines();
             let timeout = if more { Some(Duration::ZERO) } else { self.draw() };
             let mut fds = vec![waker.as_fd()];
             fds.extend(self.mirror.iter().map(AsFd::as_fd));
@@ -245,6 +244,12 @@ impl Painter {
             return false;
         }
         true
+    }
+
+    fn flush_held_between_lines(&mut self) {
+        if self.at_line_start || !self.style.stderr_is_terminal {
+            self.flush_held();
+        }
     }
 
     fn flush_held(&mut self) {
