@@ -25,7 +25,7 @@ use crate::screen::{MirrorTo, Screen, Status, Style};
 use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
-use super::{console, evidence};
+use super::{console, evidence, prepare};
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -109,6 +109,7 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
+        let late_files = prepare::write_late_files(&self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }
@@ -117,6 +118,9 @@ impl<'a> Front<'a> {
             return Ok(128 + 2);
         }
         self.sweep();
+        if let Some(thread) = late_files {
+            let _ = thread.join();
+        }
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         self.close();
         Ok(code)
@@ -191,6 +195,7 @@ impl<'a> Front<'a> {
             self.timers.remove(&timer);
             self.dispatch(Event::Timer(timer));
         }
+        self.show_status();
         Ok(())
     }
 
@@ -202,7 +207,6 @@ impl<'a> Front<'a> {
                         self.dispatch(event);
                     }
                 }
-                self.show_status();
             }
             Ok(None) | Err(_) => self.lose_guardian(),
         }
@@ -226,6 +230,7 @@ impl<'a> Front<'a> {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
+                self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
@@ -416,11 +421,6 @@ impl<'a> Front<'a> {
 
     fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.pids.len() == total && !self.told_started {
-            self.told_started = true;
-            let text = console::started(&self.style, total, self.clock.started().elapsed());
-            self.talk(|_| text);
-        }
         if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
@@ -431,6 +431,16 @@ impl<'a> Front<'a> {
             total,
             stopping: self.stopping.is_some(),
         }));
+    }
+
+    /// Once the last rank exists, and before anything that it does is told.
+    fn tell_started(&mut self) {
+        let total = self.plan.replicas.len();
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            self.talk(|_| text);
+        }
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -447,6 +457,7 @@ impl<'a> Front<'a> {
                     for notice in notices {
                         if let Notice::Swept { stopped, remaining } = notice {
                             self.tell_swept(stopped, &remaining);
+                            self.guardian.wait();
                             return;
                         }
                     }
