@@ -12,7 +12,8 @@ pub enum Rule {
     FactFirst,
     /// Every start has exactly one end; nothing ends that was not started.
     OneEnd,
-    /// Exits are numbered in the order of their notices, without gaps; subjects name rank and attempt.
+    /// Time goes forward; exits are numbered in the order of their notices, without gaps; subjects
+    /// name rank and attempt.
     Numbering,
     /// An end is our doing exactly when it is by a signal that we had sent.
     OurDoing,
@@ -61,3 +62,23 @@ impl fmt::Display for Violation {
 pub fn check(run: &Run) -> Vec<Violation> {
     Judge::new(run).judge()
 }
+
+/// All of them, so that a test can show that each can be broken.
+pub const RULES: &[Rule] = &[
+    Rule::FactFirst,
+    Rule::OneEnd,
+    Rule::Numbering,
+    Rule::OurDoing,
+    Rule::Decision,
+    Rule::Terminate,
+    Rule::Kill,
+    Rule::Timers,
+    Rule::Spawn,
+    Rule::Stale,
+    Rule::Report,
+    Rule::Causes,
+    Rule::Truth,
+    Rule::Code,
+    Rule::Finish,
+    Rule::Bounded,
+];

@@ -104,6 +104,8 @@ impl<'a> Judge<'a> {
         let run = self.run;
         for (index, step) in run.steps.iter().enumerate() {
             self.step = index;
+            let forward = index == 0 || run.steps[index - 1].at <= step.at;
+            self.check(forward, Rule::Numbering, || "time runs backwards".into());
             if self.is_stale(&step.event) {
                 let ignored = matches!(step.effects.as_slice(), [Effect::Record(Fact::Ignored { .. })]);
                 self.check(ignored && step.unchanged, Rule::Stale, || format!("{:?} was acted on", step.event));

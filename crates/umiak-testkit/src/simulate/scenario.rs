@@ -175,6 +175,7 @@ fn script(rng: &mut Rng, slot: Slot, bad: bool, coupled: bool) -> Script {
         // A dying process on a GPU is reported a tenth of a second after its sockets have closed.
         reported: match rng.u32(..5) {
             0 => millis(rng, 80..300),
+            1 | 2 if bad => millis(rng, 80..300),
             1 => millis(rng, 0..900),
             _ => millis(rng, 0..5),
         },
