@@ -98,14 +98,13 @@ impl Machine {
         }
         match event {
             Event::Start if !self.started => self.start(now, &mut effects),
-            Event::Start => self.ignore(&event, &mut effects),
             Event::Spawned { id, pid } if self.is_current(id) => {
                 self.step_attempt(id.slot, attempt::Event::Spawned { pid }, now, &mut effects);
             }
             Event::Exited { id, exit, usage } if self.is_current(id) => {
                 self.exited(id.slot, exit, usage, now, &mut effects);
             }
-            Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
+            Event::Start | Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
             Event::Signalled { signal } => self.signalled(signal, now, &mut effects),
             Event::Timer(timer) => self.timer(timer, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
@@ -335,7 +334,7 @@ impl Machine {
         if !self.started || self.finished {
             return;
         }
-        if self.stop.is_none() || self.stop.is_some_and(|stop| stop.outcome == Outcome::Succeeded) {
+        if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
             self.decide(now, effects);
         }
         let over = self.roles.iter().flatten().all(|attempt| attempt.is_over() || *attempt == Attempt::Waiting);

@@ -213,6 +213,8 @@ impl<'a> Judge<'a> {
             Effect::Finish { outcome, code } => {
                 let open = !self.live().is_empty() || matches!(self.gather, Some((_, false)));
                 self.check(self.started && !open, Rule::Finish, || "finished before all was over".into());
+                let earned = self.stop.is_some() || (self.has_succeeded() && !self.has_failed());
+                self.check(earned, Rule::Decision, || "finished without success and without a stop".into());
                 self.finished = Some(step.at);
                 self.judge_code(*outcome, *code);
             }
@@ -368,6 +370,7 @@ impl<'a> Judge<'a> {
     fn settle_step(&mut self, step: &Step) {
         let announced = self.announced.take();
         self.check(announced.is_none(), Rule::FactFirst, || format!("{announced:?} was never done"));
+        self.answered(step);
         if !self.started || self.finished.is_some() {
             return;
         }
@@ -385,6 +388,29 @@ impl<'a> Judge<'a> {
         self.check(!due, Rule::Finish, || "all is over and nothing happens".into());
         let closed = step.event != Event::Timer(Timer::Settle) || self.gather.is_some();
         self.check(closed, Rule::Report, || "the window did not close".into());
+    }
+
+    /// Whether a signal or a timer has had its consequence.
+    fn answered(&mut self, step: &Step) {
+        let kills = match (&step.event, self.signals) {
+            (Event::Signalled { .. }, signals @ (1 | 2)) => {
+                let told = match self.strongest {
+                    Some(StopReason::Signal { .. }) => signals == 1,
+                    Some(StopReason::SecondSignal { .. }) => signals == 2,
+                    _ => false,
+                };
+                self.check(told, Rule::Decision, || "the user's signal was not obeyed".into());
+                signals == 2
+            }
+            (Event::Timer(Timer::Grace), _) => true,
+            (Event::Timer(Timer::Abandon), _) => {
+                let none = self.live().is_empty();
+                return self.check(none, Rule::Kill, || "somebody is still waited for".into());
+            }
+            _ => false,
+        };
+        let killed = self.live().iter().all(|rank| self.shadows[*rank].killed);
+        self.check(!kills || killed, Rule::Kill, || "not all were killed".into());
     }
 
     /// What must stand when everything has been said.

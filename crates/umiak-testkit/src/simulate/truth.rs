@@ -58,7 +58,9 @@ impl Judge<'_> {
 
         let deaths = &self.run.deaths;
         let Some(first) = self.run.first_cause().filter(|first| eligible.contains(first)) else { return };
-        if deaths[first].as_ref().is_some_and(Death::is_evident) {
+        // Where the guardian is lost before the notice, nobody has heard how it ended.
+        let heard = self.shadows[first].end.as_ref().is_some_and(|end| end.exit != Exit::Lost);
+        if heard && deaths[first].as_ref().is_some_and(Death::is_evident) {
             let named = causes.contains(&first);
             self.check(named, Rule::Truth, || format!("rank {first} was first, named {causes:?}"));
             let innocent = causes.iter().find(|rank| deaths[**rank].as_ref().is_none_or(|death| death.why != Why::Own));

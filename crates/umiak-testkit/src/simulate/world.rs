@@ -38,8 +38,8 @@ pub enum Sabotage {
 enum Item {
     /// The machine hears this.
     Event(Event),
-    /// A timer that may not be armed.
-    Stray(Timer),
+    /// A timer or an answer, if nobody waits for one by then: otherwise it would be a lie.
+    Stray(Event),
     Death {
         rank: usize,
         death: Fate,
@@ -66,6 +66,7 @@ struct World {
     alive: Vec<bool>,
     deaths: Vec<Option<Death>>,
     armed: BTreeSet<Timer>,
+    gathering: bool,
     stopping: bool,
     steps: Vec<Step>,
 }
@@ -85,6 +86,7 @@ pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
         alive: vec![false; size],
         deaths: vec![None; size],
         armed: BTreeSet::new(),
+        gathering: false,
         stopping: false,
         steps: Vec::new(),
         scenario,
@@ -97,12 +99,13 @@ impl World {
     fn play(&mut self) {
         self.plan(self.scenario.start, Item::Event(Event::Start));
         for (at, event) in self.scenario.visits.clone() {
-            self.plan(at, Item::Event(event));
+            let item = if matches!(event, Event::Gathered(_)) { Item::Stray(event) } else { Item::Event(event) };
+            self.plan(at, item);
         }
         for timer in [Timer::Settle, Timer::Grace, Timer::Abandon] {
             if self.rng.f64() < self.scenario.echo {
                 let at = Timestamp::from_micros(self.rng.u64(..20_000_000));
-                self.plan(at, Item::Stray(timer));
+                self.plan(at, Item::Stray(Event::Timer(timer)));
             }
         }
         self.drain();
@@ -122,10 +125,17 @@ impl World {
             self.now = at;
             match self.items[index].clone() {
                 Item::Event(event) => self.tell(event),
-                Item::Stray(timer) if !self.armed.contains(&timer) => self.tell(Event::Timer(timer)),
-                Item::Stray(_) => {}
+                Item::Stray(event) if self.is_awaited(&event) => {}
+                Item::Stray(event) => self.tell(event),
                 Item::Death { rank, death } => self.die(rank, death),
             }
+        }
+    }
+
+    fn is_awaited(&self, event: &Event) -> bool {
+        match event {
+            Event::Timer(timer) => self.armed.contains(timer),
+            _ => self.gathering,
         }
     }
 
@@ -135,6 +145,7 @@ impl World {
             Event::Timer(timer) => {
                 self.armed.remove(timer);
             }
+            Event::Gathered(_) => self.gathering = false,
             Event::GuardianLost => {
                 for rank in 0..self.alive.len() {
                     self.bury(rank, Fate { exit: Exit::Lost, why: Why::Guardian, words: Words::Silence });
@@ -158,6 +169,7 @@ impl World {
             Effect::Signal { signal, targets } => targets.into_iter().for_each(|id| self.signal(signal, id.slot)),
             Effect::ArmTimer { timer, at } => self.arm(timer, at),
             Effect::Gather(slots) => {
+                self.gathering = true;
                 let found = slots.into_iter().filter_map(|slot| Some((slot, self.evidence(slot)?))).collect();
                 self.plan(self.now + self.scenario.gather, Item::Event(Event::Gathered(found)));
             }
@@ -172,13 +184,13 @@ impl World {
         let fires = match (self.sabotage, timer) {
             (Some(Sabotage::ForgetGrace), Timer::Grace) => return,
             (Some(Sabotage::HastyGrace), Timer::Grace) => self.now,
-            (Some(Sabotage::SlowSettle), Timer::Settle) => at + Duration::from_mins(1),
+            (Some(Sabotage::SlowSettle), Timer::Settle) => at + Duration::from_secs(61),
             _ => at + late,
         };
         self.plan(fires, Item::Event(Event::Timer(timer)));
         if self.rng.f64() < self.scenario.echo {
             let again = fires + Duration::from_millis(self.rng.u64(..500));
-            self.plan(again, Item::Stray(timer));
+            self.plan(again, Item::Stray(Event::Timer(timer)));
         }
     }
 
@@ -269,12 +281,12 @@ impl World {
         };
         let evidence = match words {
             // An empty log, or none that could be read.
-            Words::Silence if slot.index % 2 == 0 => return None,
+            Words::Silence if slot.index.is_multiple_of(2) => return None,
             Words::Silence => Evidence::default(),
             Words::OwnError => Evidence {
                 traceback: vec!["Traceback (most recent call last):".into(), "OSError: [Errno 5]".into()],
                 // Known words, or unknown ones: both are its own.
-                signature: if slot.index % 2 == 0 { signature("U1204") } else { None },
+                signature: if slot.index.is_multiple_of(2) { signature("U1204") } else { None },
                 ..Evidence::default()
             },
             Words::LostPeer => Evidence { signature: signature("U9202"), ..Evidence::default() },
