@@ -124,9 +124,8 @@ impl World {
         while let Some(Reverse((at, index))) = self.queue.pop() {
             self.now = at;
             match self.items[index].clone() {
-                Item::Event(event) => self.tell(event),
                 Item::Stray(event) if self.is_awaited(&event) => {}
-                Item::Stray(event) => self.tell(event),
+                Item::Event(event) | Item::Stray(event) => self.tell(event),
                 Item::Death { rank, death } => self.die(rank, death),
             }
         }
