@@ -1,5 +1,6 @@
 //! Our own lines about a run, for people.
 
+use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use umiak_core::diag::{Diagnostic, Severity};
@@ -9,6 +10,7 @@ use crate::screen::Style;
 use crate::screen::style::{Mark, duration, ranges};
 
 use super::clock::time_of_day;
+use super::launch::failed;
 
 pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
     let nodes = plan.topology.nodes.len();
@@ -54,6 +56,15 @@ pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Durat
         plural(ranks),
         duration(took)
     )
+}
+
+/// Data on stdout. A reader that has gone away is no error.
+pub(crate) fn write_data(text: &str) -> Result<(), Diagnostic> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed("write its output", &error)),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn diagnostic(style: &Style, diagnostic: &Diagnostic) -> String {

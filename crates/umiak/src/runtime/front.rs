@@ -24,7 +24,7 @@ use crate::screen::{MirrorTo, Screen, Status, Style};
 use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
-use super::{console, evidence};
+use super::{console, evidence, prepare};
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,8 +123,7 @@ impl<'a> Front<'a> {
 
     fn announce(&mut self) {
         for notice in std::mem::take(&mut self.plan.notices) {
-            self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
-            self.talk(|style| console::diagnostic(style, &notice));
+            self.notice(&notice);
         }
         for line in paddle_lines::on_console(self.spec) {
             self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
@@ -137,6 +136,11 @@ impl<'a> Front<'a> {
         if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
             self.screen.follow(replica.log.clone(), *start);
         }
+    }
+
+    fn notice(&mut self, notice: &Diagnostic) {
+        self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+        self.talk(|style| console::diagnostic(style, notice));
     }
 
     /// Lines for people: not in quiet or JSON mode.
@@ -370,6 +374,9 @@ impl<'a> Front<'a> {
         let abort = self.style.red(&abort);
         self.screen.status(None);
         self.screen.talk(format!("{abort}\n{container}{explained}"));
+        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
+            self.notice(&notice);
+        }
         self.verdict = Some(verdict);
     }
 

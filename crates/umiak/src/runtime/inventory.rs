@@ -40,6 +40,8 @@ pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> File
     Files {
         script: script_file(Path::new(&spec.script)),
         script_on_path: if bare { on_path(&spec.script, &path) } else { None },
+        directory: std::env::current_dir().unwrap_or_default(),
+        neighbours: neighbours(Path::new(&spec.script)),
         interpreters: command::interpreter_names(&spec.spelling, env.get("VIRTUAL_ENV").map(String::as_str))
             .into_iter()
             .map(|name| {
@@ -48,6 +50,20 @@ pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> File
             })
             .collect(),
     }
+}
+
+/// What stands beside a script that is not there; nothing when it is.
+fn neighbours(script: &Path) -> Vec<String> {
+    /// Enough to find a misspelt name by; a directory of data may hold millions.
+    const MOST: usize = 10_000;
+    if script.exists() {
+        return Vec::new();
+    }
+    let directory = script.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().take(MOST);
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }
 
 fn script_file(path: &Path) -> ScriptFile {

@@ -3,7 +3,11 @@
 //! One binary for all of it: it is also the toy trainer that the tests launch.
 
 mod failure;
+mod input;
 mod launch;
+mod seeds;
+mod shell;
+mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -13,5 +17,8 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    seeds::register(&mut suite);
+    input::register(&mut suite);
+    surroundings::register(&mut suite);
     suite.main()
 }
