@@ -328,8 +328,9 @@ pub fn too_few_ports(
                 .map(|(port, ours)| if *ours { format!("{port} (another umiak job)") } else { port.to_string() })
                 .collect::<Vec<_>>()
                 .join(", ");
+            let last = u32::from(*start) + u32::from(wanted) - 1;
             Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
-                .row("asked for", format!("{start}-{}", u32::from(*start) + u32::from(wanted) - 1))
+                .row("asked for", if wanted == 1 { start.to_string() } else { format!("{start}-{last}") })
                 .row("taken", list)
                 .hint(format!("end what uses them, choose another start, or leave `{source}` out to get free ones"))
         }

@@ -49,11 +49,12 @@ pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
     style.progress("Stopping", &parts, &time_of_day())
 }
 
-pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration) -> String {
+pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration, killed: bool) -> String {
     format!(
-        "{} stopped by {signal}: {ranks} rank{} ended within {}\n",
+        "{} stopped by {signal}: {ranks} rank{} {} within {}\n",
         style.mark(Mark::Stopped),
         plural(ranks),
+        if killed { "killed" } else { "ended" },
         duration(took)
     )
 }

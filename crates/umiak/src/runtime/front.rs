@@ -187,6 +187,7 @@ impl<'a> Front<'a> {
             for signal in self.signals.read() {
                 self.dispatch(Event::Signalled { signal });
             }
+            self.show_status();
         }
         let now = self.clock.now();
         let due: Vec<Timer> = self.timers.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
@@ -502,7 +503,8 @@ impl<'a> Front<'a> {
         let text = match (outcome, signal, self.stopping) {
             (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took)),
             (Outcome::Interrupted, Some(signal), Some((since, _))) => {
-                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed()))
+                let killed = self.killed;
+                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))
             }
             _ => None,
         };

@@ -1,8 +1,9 @@
 //! Odd surroundings: streams that are closed, full or left, variables that are missing, disks that are full.
 
 use umiak_testkit::components::Component::Namespaces;
-use umiak_testkit::sandbox::toy;
+use umiak_testkit::sandbox::{Outcome, Sandbox, toy};
 use umiak_testkit::suite::Suite;
+use umiak_testkit::terminal::{Session, render};
 
 use crate::shell::Shell;
 
@@ -14,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("surroundings::little_environment", &[], little_environment)
         .test("surroundings::log_dir_of_any_name", &[], log_dir_of_any_name)
         .test("surroundings::ignored_signals_stay_ignored", &[], ignored_signals)
+        .test("surroundings::ctrl_c_on_a_terminal_says_what_the_next_one_does", &[], ctrl_c_on_a_terminal)
         .test("surroundings::full_disk_before_the_start", &[Namespaces], full_disk_before_the_start)
         .test("surroundings::full_disk_while_running", &[Namespaces], full_disk_while_running);
 }
@@ -111,8 +113,25 @@ fn ignored_signals() {
     }
 }
 
+fn ctrl_c_on_a_terminal() {
+    let sandbox = Sandbox::new();
+    let toy = toy();
+    let words = ["launch", "--nproc_per_node", "2", "--grace", "60s", &toy, "toy", "*:ignore 15;print up;sleep 60000"];
+    let mut session = Session::start(&sandbox, (100, 24), &words.map(str::to_owned));
+    let shows = |text: &'static str| move |screen: &[String]| screen.iter().any(|line| line.contains(text));
+    session.wait_for("the first rank's output", shows("up"));
+    session.wait_for("the status line", shows("2/2 ▸  ‹Ctrl-C stop›"));
+    session.type_keys(b"\x03");
+    session.wait_for("what a second Ctrl-C does", shows("stopping, Ctrl-C again to kill"));
+    session.type_keys(b"\x03");
+    let (status, bytes) = session.finish();
+    assert_eq!(status.code(), Some(130));
+    let screen = render(&bytes, (100, 24)).join("\n");
+    assert!(screen.contains("⊘ stopped by SIGINT: 2 ranks killed within "), "{screen}");
+}
+
 /// Runs the line with a file system of 64 KiB at `small`.
-fn on_a_small_disk(shell: &Shell, line: &str) -> umiak_testkit::sandbox::Outcome {
+fn on_a_small_disk(shell: &Shell, line: &str) -> Outcome {
     std::fs::create_dir(shell.sandbox.path().join("small")).expect("the sandbox can be written");
     shell.sandbox.write("line", format!("mount -t tmpfs -o size=64k tmpfs small || exit 99\n{line}\n"));
     shell.line("unshare --user --map-root-user --mount sh line").finish()
