@@ -13,6 +13,8 @@ pub struct Files {
     pub script: ScriptFile,
     /// Where a bare name stands on `PATH`, when it is executable there.
     pub script_on_path: Option<PathBuf>,
+    /// The `#!` line of the script, when it is executable and has one.
+    pub first_line: Option<FirstLine>,
     /// The current directory, for messages.
     pub directory: PathBuf,
     /// Names of the files where a missing script should be.
@@ -31,6 +33,16 @@ pub enum ScriptFile {
         executable: bool,
         readable: bool,
     },
+}
+
+/// What the kernel would start for a script that names its own interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstLine {
+    /// `/usr/bin/env`, as it is written.
+    pub interpreter: String,
+    pub is_there: bool,
+    /// The line ends in a carriage return, which the kernel takes for a part of a name.
+    pub has_carriage_return: bool,
 }
 
 /// Names of the interpreters to look for, in order. A word with a slash is a path.
@@ -64,6 +76,7 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
         ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(script, false, files)),
         ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
             let program = files.script_on_path.clone().expect("checked by the guard");
+            check_first_line(&shown, files)?;
             Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
         }
         ScriptFile::Missing => Err(missing(script, true, files)),
@@ -76,6 +89,7 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
                 .hint("check the file's permissions"))
         }
         ScriptFile::File { executable: true, .. } if extension != "py" && extension != "pyxes" => {
+            check_first_line(&shown, files)?;
             // A file in the current directory needs its path spelt out for exec; `argv[0]` stays as written.
             let program = PathBuf::from(script);
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
@@ -111,6 +125,22 @@ fn interpreter(files: &Files) -> Result<PathBuf, Diagnostic> {
     })
 }
 
+/// The kernel says "not found" of a script whose interpreter is not there, and means the interpreter.
+fn check_first_line(shown: &str, files: &Files) -> Result<(), Diagnostic> {
+    let Some(line) = &files.first_line else { return Ok(()) };
+    let interpreter = line.interpreter.escape_debug();
+    if line.has_carriage_return {
+        return Err(Diagnostic::error(Code::L0012, format!("the first line of `{shown}` ends in a carriage return"))
+            .row("first line", format!("#!{interpreter} …"))
+            .hint("the file was saved with Windows line ends; convert it, as `dos2unix` does"));
+    }
+    if !line.is_there {
+        return Err(Diagnostic::error(Code::L0012, format!("`{shown}` asks for `{interpreter}`, which is not there"))
+            .hint("correct its first line, or install the interpreter"));
+    }
+    Ok(())
+}
+
 fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic {
     let shown = script.to_string_lossy();
     let error = Diagnostic::error(Code::L0011, format!("the training script `{shown}` was not found"));
@@ -130,6 +160,9 @@ fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic
             .hint("lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script");
     }
     let name = Path::new(script).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    if files.neighbours.iter().any(|neighbour| *neighbour == name) {
+        return error.hint("there is a link of that name, to something that is not there");
+    }
     match nearest(&name, files.neighbours.iter().map(String::as_str)) {
         Some(near) => error.hint(format!("did you mean `{}`?", Path::new(script).with_file_name(near).display())),
         None if is_bare => error.hint("go to the script's directory, or give its path"),
@@ -203,6 +236,10 @@ mod tests {
         let files = Files { directory: "/home/li".into(), neighbours, ..Files::default() };
         for (script, expected) in [
             ("trian.py", "  looked in  /home/li\nhint: did you mean `train.py`?\n"),
+            (
+                "data",
+                "  looked in  /home/li\n             PATH\nhint: there is a link of that name, to something that is not there\n",
+            ),
             ("src/trian.py", "  looked for  /home/li/src/trian.py\nhint: did you mean `src/train.py`?\n"),
             ("src/other.py", "  looked for  /home/li/src/other.py\n"),
             ("./src/other.py", "  looked for  /home/li/src/other.py\n"),
@@ -220,6 +257,32 @@ mod tests {
             spec.script = script.into();
             let text = resolve(&spec, &files).unwrap_err().to_plain();
             assert_eq!(text, format!("error[L0011]: the training script `{script}` was not found\n{expected}"));
+        }
+    }
+
+    #[test]
+    fn first_lines() {
+        let line = |interpreter: &str, is_there, has_carriage_return| {
+            Some(FirstLine { interpreter: interpreter.to_owned(), is_there, has_carriage_return })
+        };
+        for (first_line, expected) in [
+            (None, ""),
+            (line("/bin/sh", true, false), ""),
+            (
+                line("/no/sh", false, false),
+                "error[L0012]: `run` asks for `/no/sh`, which is not there\nhint: correct its first line, or install the interpreter\n",
+            ),
+            (
+                line("/usr/bin/env", true, true),
+                "error[L0012]: the first line of `run` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n",
+            ),
+        ] {
+            let mut spec = spec();
+            spec.script = "run".into();
+            let executable = ScriptFile::File { executable: true, readable: true };
+            let files = Files { first_line, ..files(executable, None, None) };
+            let seen = resolve(&spec, &files).err().map(|diagnostic| diagnostic.to_plain()).unwrap_or_default();
+            assert_eq!(seen, expected);
         }
     }
 

@@ -5,7 +5,7 @@ mod refused;
 use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use umiak_testkit::sandbox::{Outcome, toy};
 use umiak_testkit::suite::Suite;
@@ -26,6 +26,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("input::explain", &[], explain)
         .test("input::own_address_is_not_listed", &[], own_address_is_not_listed)
         .test("input::unreadable_script", &[], unreadable_script)
+        .test("input::scripts_that_cannot_start", &[], scripts_that_cannot_start)
+        .test("input::a_pipe_is_left_to_the_rank", &[], a_pipe_is_left_to_the_rank)
         .test("input::too_few_ports", &[], too_few_ports)
         .test("input::two_jobs_with_one_fixed_start", &[], two_jobs_with_one_fixed_start)
         .test("input::zero_and_empty_are_not_given", &[], zero_and_empty)
@@ -51,10 +53,13 @@ fn starts_nothing(shell: &Shell, line: &str) -> Outcome {
 }
 
 fn refused(gpus: Option<u32>, rows: &[Row<'_>]) {
-    let shell = shell(gpus);
+    check(&shell(gpus), rows);
+}
+
+fn check(shell: &Shell, rows: &[Row<'_>]) {
     let mut wrong = String::new();
     for (line, code, text) in rows {
-        let outcome = starts_nothing(&shell, line);
+        let outcome = starts_nothing(shell, line);
         let seen = (outcome.status.code(), outcome.out(), shell.neutral(&outcome.err()));
         if seen != (Some(*code), String::new(), (*text).to_owned()) {
             wrong += &format!("{line}\n  expected {code}: {text:?}\n  seen     {seen:?}\n");
@@ -132,6 +137,36 @@ fn unreadable_script() {
         outcome.expect_code(126);
         assert_eq!(outcome.err(), "error[L0012]: `closed.py` cannot be read\nhint: check the file's permissions\n");
     }
+}
+
+fn scripts_that_cannot_start() {
+    let shell = shell(None);
+    for (name, text) in [
+        ("no-interpreter", "#!/no/such/python -u\n: > started\n"),
+        ("bin/windows", "#!/usr/bin/env python3\r\n: > started\r\n"),
+    ] {
+        let path = shell.sandbox.write(name, text);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    symlink("nowhere", shell.sandbox.path().join("link.py")).expect("the sandbox can be written");
+    let interpreter = "error[L0012]: `./no-interpreter` asks for `/no/such/python`, which is not there\nhint: correct its first line, or install the interpreter\n";
+    let windows = "error[L0012]: the first line of `windows` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n";
+    let link = "error[L0011]: the training script `link.py` was not found\n  looked in  DIR\nhint: there is a link of that name, to something that is not there\n";
+    check(
+        &shell,
+        &[
+            ("umiak launch ./no-interpreter", 126, interpreter),
+            ("umiak launch windows", 126, windows),
+            ("umiak launch link.py", 127, link),
+        ],
+    );
+}
+
+/// Looking into it would wait for a writer, and take what was meant for the rank.
+fn a_pipe_is_left_to_the_rank() {
+    let shell = shell(None);
+    shell.line("mkfifo pipe.py && exec umiak launch pipe.py").finish().expect_code(0).expect_err("finished 1 rank");
+    assert!(shell.sandbox.path().join("started").exists());
 }
 
 fn too_few_ports() {
