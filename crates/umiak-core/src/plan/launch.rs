@@ -377,6 +377,7 @@ pub(super) mod tests {
             nproc_per_node: None,
             host: None,
             ip: None,
+            node_rank: None,
             backend: Backend::Auto,
             ports: PortRequest::Free,
             max_restart: None,

@@ -57,15 +57,16 @@ fn refused(gpus: Option<u32>, rows: &[Row<'_>]) {
 }
 
 fn check(shell: &Shell, rows: &[Row<'_>]) {
-    let mut wrong = String::new();
-    for (line, code, text) in rows {
-        let outcome = starts_nothing(shell, line);
-        let seen = (outcome.status.code(), outcome.out(), shell.neutral(&outcome.err()));
-        if seen != (Some(*code), String::new(), (*text).to_owned()) {
-            wrong += &format!("{line}\n  expected {code}: {text:?}\n  seen     {seen:?}\n");
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong}");
+    let wrong: Vec<String> = rows
+        .iter()
+        .filter_map(|(line, code, text)| {
+            let outcome = starts_nothing(shell, line);
+            let seen = (outcome.status.code(), outcome.out(), shell.neutral(&outcome.err()));
+            let expected = (Some(*code), String::new(), (*text).to_owned());
+            (seen != expected).then(|| format!("{line}\n  expected {expected:?}\n  seen     {seen:?}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 fn errors_as_json() {
