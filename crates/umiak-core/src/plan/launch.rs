@@ -61,7 +61,7 @@ pub struct Plan {
     pub unset: Vec<String>,
     /// Put into every rank's environment.
     pub common: Vec<Variable>,
-    /// Written before the first rank starts.
+    /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
     pub notices: Vec<Diagnostic>,
 }
@@ -118,10 +118,10 @@ fn address(spec: &LaunchSpec, own: &[Address]) -> Result<IpAddr, Diagnostic> {
 }
 
 /// The plan, now that ports are known.
-pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: Run) -> Plan {
+pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: &Run) -> Plan {
     let Layout { assignment, address, .. } = layout;
     let topology = topology(spec, &assignment, address, ports);
-    let contract = ContractOptions { spec, inventory, run: &run, topology: &topology };
+    let contract = ContractOptions { spec, inventory, run, topology: &topology };
     let sole = topology.members.len() == 1;
     let replicas: Vec<ReplicaPlan> = topology
         .members
@@ -412,7 +412,7 @@ pub(super) mod tests {
             endpoints: (0..layout.endpoints).map(|i| port(6170 + i)).collect(),
             stores: vec![port(7001), port(7002)],
         };
-        finish(spec, inventory, layout, &ports, run())
+        finish(spec, inventory, layout, &ports, &run())
     }
 
     fn get<'a>(variables: &'a [Variable], name: &str) -> Option<&'a str> {

@@ -1,5 +1,7 @@
 //! `--dry-run`: the plan that a run would execute, printed.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::OutputMode;
@@ -19,11 +21,12 @@ pub(super) fn print(plan: &Plan, output: OutputMode) -> Result<(), Diagnostic> {
 fn to_text(plan: &Plan) -> String {
     let mut text = format!("job {}\nlogs {}\n", plan.job.name, plan.log_dir.display());
     let first = &plan.replicas[0];
-    text += &format!("command {}\n", words(first));
+    let _ = writeln!(text, "command {}", words(first));
     text += "\nrank  endpoint               devices  log\n";
     for replica in &plan.replicas {
-        text += &format!(
-            "{:<4}  {:<21}  {:<7}  {}\n",
+        let _ = writeln!(
+            text,
+            "{:<4}  {:<21}  {:<7}  {}",
             replica.rank.0,
             replica.endpoint.to_string(),
             devices(replica, ","),
@@ -32,15 +35,15 @@ fn to_text(plan: &Plan) -> String {
     }
     text += "\nenvironment, all ranks\n";
     for name in &plan.unset {
-        text += &format!("  unset {name}\n");
+        let _ = writeln!(text, "  unset {name}");
     }
     for line in files::shown(&plan.common) {
-        text += &format!("  {line}\n");
+        let _ = writeln!(text, "  {line}");
     }
     for replica in &plan.replicas {
-        text += &format!("\nenvironment, rank {}\n", replica.rank.0);
+        let _ = writeln!(text, "\nenvironment, rank {}", replica.rank.0);
         for line in files::shown(&replica.env) {
-            text += &format!("  {line}\n");
+            let _ = writeln!(text, "  {line}");
         }
     }
     text

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
@@ -108,6 +109,7 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
+        let late_files = prepare::write_late_files(&self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }
@@ -116,6 +118,9 @@ impl<'a> Front<'a> {
             return Ok(128 + 2);
         }
         self.sweep();
+        if let Some(thread) = late_files {
+            let _ = thread.join();
+        }
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         self.close();
         Ok(code)
@@ -195,6 +200,7 @@ impl<'a> Front<'a> {
             self.timers.remove(&timer);
             self.dispatch(Event::Timer(timer));
         }
+        self.show_status();
         Ok(())
     }
 
@@ -202,11 +208,10 @@ impl<'a> Front<'a> {
         match self.guardian.receive() {
             Ok(Some(notices)) => {
                 for notice in notices {
-                    if let Some(event) = self.event(notice) {
+                    if let Some(event) = self.event(&notice) {
                         self.dispatch(event);
                     }
                 }
-                self.show_status();
             }
             Ok(None) | Err(_) => self.lose_guardian(),
         }
@@ -221,15 +226,16 @@ impl<'a> Front<'a> {
             .row("guardian", format!("pid {}", self.guardian.pid))
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
-        self.screen.talk(text);
+        self.screen.alert(text);
         self.dispatch(Event::GuardianLost);
     }
 
-    fn event(&mut self, notice: Notice) -> Option<Event> {
-        match notice {
+    fn event(&mut self, notice: &Notice) -> Option<Event> {
+        match *notice {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
+                self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
@@ -294,7 +300,9 @@ impl<'a> Front<'a> {
                     }
                     let ranks = self.live_ranks();
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
-                    self.talk(|_| text);
+                    if self.spec.own.output == OutputMode::Human {
+                        self.screen.alert(text);
+                    }
                 }
             }
             Fact::Signalled { signal: 9, .. } => self.killed = true,
@@ -374,7 +382,7 @@ impl<'a> Front<'a> {
             .unwrap_or_default();
         let abort = self.style.red(&abort);
         self.screen.status(None);
-        self.screen.talk(format!("{abort}\n{container}{explained}"));
+        self.screen.alert(format!("{abort}\n{container}{explained}"));
         if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
             self.notice(&notice);
         }
@@ -400,7 +408,7 @@ impl<'a> Front<'a> {
         self.plan
             .replicas
             .iter()
-            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(|attempt| attempt.is_live()))
+            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live))
             .map(|replica| replica.rank.0)
             .collect()
     }
@@ -421,11 +429,6 @@ impl<'a> Front<'a> {
 
     fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.pids.len() == total && !self.told_started {
-            self.told_started = true;
-            let text = console::started(&self.style, total, self.clock.started().elapsed());
-            self.talk(|_| text);
-        }
         if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
@@ -436,6 +439,16 @@ impl<'a> Front<'a> {
             total,
             stopping: self.stopping.is_some(),
         }));
+    }
+
+    /// Once the last rank exists, and before anything that it does is told.
+    fn tell_started(&mut self) {
+        let total = self.plan.replicas.len();
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            self.talk(|_| text);
+        }
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -452,6 +465,7 @@ impl<'a> Front<'a> {
                     for notice in notices {
                         if let Notice::Swept { stopped, remaining } = notice {
                             self.tell_swept(stopped, &remaining);
+                            self.guardian.wait();
                             return;
                         }
                     }

@@ -5,6 +5,7 @@
 mod failure;
 mod input;
 mod launch;
+mod screen;
 mod seeds;
 mod shell;
 mod surroundings;
@@ -17,6 +18,7 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    screen::register(&mut suite);
     seeds::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);
