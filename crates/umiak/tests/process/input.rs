@@ -1,5 +1,6 @@
 //! Wrong input: exact codes, exact words, and nothing started, made or left.
 
+mod lacking;
 mod refused;
 
 use std::ffi::{OsStr, OsString};
@@ -19,8 +20,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("input::not_in_this_version", &[], || refused(None, refused::NOT_YET))
         .test("input::own_commands", &[], || refused(None, refused::OWN))
         .test("input::environment", &[], || refused(None, refused::ENVIRONMENT))
-        .test("input::machine", &[], || refused(None, refused::MACHINE))
-        .test("input::devices", &[], || refused(Some(4), refused::GPUS))
+        .test("input::machine", &[], || refused(None, lacking::MACHINE))
+        .test("input::devices", &[], || refused(Some(4), lacking::GPUS))
         .test("input::errors_are_data_too_with_json", &[], errors_as_json)
         .test("input::help", &[], help)
         .test("input::explain", &[], explain)
