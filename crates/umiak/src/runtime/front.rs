@@ -135,8 +135,7 @@ impl<'a> Front<'a> {
 
     fn announce(&mut self) {
         for notice in std::mem::take(&mut self.plan.notices) {
-            self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
-            self.talk(|style| console::diagnostic(style, &notice));
+            self.notice(&notice);
         }
         for line in paddle_lines::on_console(self.spec) {
             self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
@@ -149,6 +148,11 @@ impl<'a> Front<'a> {
         if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
             self.screen.follow(replica.log.clone(), *start);
         }
+    }
+
+    fn notice(&mut self, notice: &Diagnostic) {
+        self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+        self.talk(|style| console::diagnostic(style, notice));
     }
 
     /// Lines for people: not in quiet or JSON mode.
@@ -196,6 +200,7 @@ impl<'a> Front<'a> {
                 self.last_signal = signal;
                 self.dispatch(Event::Signalled { signal });
             }
+            self.show_status();
         }
         let now = self.clock.now();
         let due: Vec<Timer> = self.timers.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
@@ -402,6 +407,9 @@ impl<'a> Front<'a> {
         let abort = self.style.red(&abort);
         self.screen.status(None);
         self.screen.alert(format!("{abort}\n{container}{explained}"));
+        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
+            self.notice(&notice);
+        }
         self.verdict = Some(verdict);
     }
 
@@ -533,7 +541,8 @@ impl<'a> Front<'a> {
         let text = match (outcome, signal, self.stopping) {
             (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took)),
             (Outcome::Interrupted, Some(signal), Some((since, _))) => {
-                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed()))
+                let killed = self.killed;
+                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))
             }
             _ => None,
         };
