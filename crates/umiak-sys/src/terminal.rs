@@ -1,7 +1,7 @@
 //! Whether a stream is a terminal, and how large.
 
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Columns and rows of the terminal behind `stream`, if it is one.
 pub fn size(stream: &impl AsFd) -> Option<(u16, u16)> {
@@ -14,6 +14,15 @@ pub fn size(stream: &impl AsFd) -> Option<(u16, u16)> {
     // SAFETY: as above.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0;
     Some(if done && size.ws_col > 0 { (size.ws_col, size.ws_row) } else { (80, 24) })
+}
+
+/// Whether two streams lead to one file, pipe or terminal.
+pub fn is_same(left: &impl AsFd, right: &impl AsFd) -> bool {
+    let identity = |stream: BorrowedFd<'_>| {
+        let status = nix::sys::stat::fstat(stream).ok()?;
+        Some((status.st_dev, status.st_ino))
+    };
+    identity(left.as_fd()).is_some_and(|left| identity(right.as_fd()) == Some(left))
 }
 
 /// A pseudo-terminal of this size: the side that sees the screen, and the side that programs get.

@@ -129,8 +129,13 @@ impl<'a> Front<'a> {
             let _ = thread.join();
         }
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
-        self.close();
-        Ok(code)
+        match self.close() {
+            Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
+                .row("reason", error.to_string())
+                .row("the job", format!("ended with code {code}"))
+                .hint("free space where stdout goes; the ranks' logs are complete")),
+            None => Ok(code),
+        }
     }
 
     fn announce(&mut self) {
@@ -525,7 +530,7 @@ impl<'a> Front<'a> {
     }
 
     /// The last lines, and everything out of the mirror for as long as its reader takes it; Ctrl-C gives that up.
-    fn close(self) {
+    fn close(self) -> Option<std::io::Error> {
         let (outcome, code) = self.end.unwrap_or((Outcome::Failed, 125));
         let took = self.clock.started().elapsed();
         let total = self.plan.replicas.len();
@@ -551,12 +556,12 @@ impl<'a> Front<'a> {
         }
         self.screen.close();
         loop {
-            let Ok(ready) = readable(&[self.screen.done().as_fd(), self.signals.as_fd()], None) else { return };
+            let Ok(ready) = readable(&[self.screen.done().as_fd(), self.signals.as_fd()], None) else { return None };
             if ready[0] {
                 return self.screen.join();
             }
             if ready[1] && !self.signals.read().is_empty() {
-                return;
+                return None;
             }
         }
     }

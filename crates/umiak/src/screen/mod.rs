@@ -12,8 +12,8 @@ pub mod summary;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,7 @@ pub struct Screen {
     sender: Sender<Message>,
     waker: Arc<Waker>,
     done: Arc<Waker>,
+    lost: Arc<Mutex<Option<io::Error>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -65,7 +66,8 @@ impl Screen {
         let (sender, receiver) = mpsc::channel();
         let waker = Arc::new(Waker::new()?);
         let done = Arc::new(Waker::new()?);
-        let mut painter = Painter::new(style, mirror_to);
+        let lost = Arc::new(Mutex::new(None));
+        let mut painter = Painter::new(style, mirror_to, lost.clone());
         let thread = std::thread::Builder::new().name("screen".into()).stack_size(256 << 10).spawn({
             let (waker, done) = (waker.clone(), done.clone());
             move || {
@@ -73,7 +75,7 @@ impl Screen {
                 done.wake();
             }
         })?;
-        Ok(Self { sender, waker, done, thread: Some(thread) })
+        Ok(Self { sender, waker, done, lost, thread: Some(thread) })
     }
 
     fn send(&self, message: Message) {
@@ -114,11 +116,12 @@ impl Screen {
         &self.done
     }
 
-    /// To be called once `done` is readable.
-    pub fn join(mut self) {
+    /// To be called once `done` is readable. Why data was lost, if it was.
+    pub fn join(mut self) -> Option<io::Error> {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -135,12 +138,21 @@ struct Painter {
     last_draw: Option<Instant>,
     /// What was drawn last, so that nothing is redrawn when nothing changed.
     last_text: String,
-    /// The terminal's cursor is at the beginning of a line, as far as the user's bytes tell.
+    /// What is mirrored and what we say end up in one place.
+    mirror_meets_us: bool,
+    /// That place is at the beginning of a line, as far as the user's bytes tell.
     at_line_start: bool,
+    /// Data that could not be written.
+    lost: Arc<Mutex<Option<io::Error>>>,
 }
 
 impl Painter {
-    fn new(style: Style, mirror_to: MirrorTo) -> Self {
+    fn new(style: Style, mirror_to: MirrorTo, lost: Arc<Mutex<Option<io::Error>>>) -> Self {
+        let mirror_meets_us = match mirror_to {
+            MirrorTo::Stdout => style.streams_meet,
+            MirrorTo::Stderr => true,
+            MirrorTo::Nowhere => false,
+        };
         Self {
             style,
             mirror_to,
@@ -150,7 +162,9 @@ impl Painter {
             drawn: false,
             last_draw: None,
             last_text: String::new(),
+            mirror_meets_us,
             at_line_start: true,
+            lost,
         }
     }
 
@@ -174,7 +188,7 @@ impl Painter {
                     }
                     Message::Data(text) => {
                         self.erase();
-                        let _ = write_all(&mut io::stdout(), text.as_bytes());
+                        self.write_data(&text);
                     }
                     Message::Status(status) => self.status = status,
                     Message::Follow { path, offset } => {
@@ -221,11 +235,7 @@ impl Painter {
         let Some(mirror) = &mut self.mirror else { return false };
         let chunk = mirror.next(end);
         let Some(last) = chunk.last().copied() else { return false };
-        let to_terminal = match self.mirror_to {
-            MirrorTo::Stdout => self.style.stdout_is_terminal,
-            MirrorTo::Stderr | MirrorTo::Nowhere => self.style.stderr_is_terminal,
-        };
-        if to_terminal && self.drawn {
+        if self.mirror_meets_us && self.drawn {
             erase_line();
             self.drawn = false;
         }
@@ -234,7 +244,7 @@ impl Painter {
             MirrorTo::Stderr => write_all(&mut io::stderr(), chunk),
             MirrorTo::Nowhere => Ok(()),
         };
-        if to_terminal {
+        if self.mirror_meets_us {
             self.at_line_start = last == b'\n';
         }
         if let Err(error) = written {
@@ -247,7 +257,7 @@ impl Painter {
     }
 
     fn flush_held_between_lines(&mut self) {
-        if self.at_line_start || !self.style.stderr_is_terminal {
+        if self.at_line_start {
             self.flush_held();
         }
     }
@@ -261,11 +271,20 @@ impl Painter {
     fn write(&mut self, text: &str) {
         self.erase();
         let mut stderr = io::stderr().lock();
-        if self.style.stderr_is_terminal && !self.at_line_start {
+        if !self.at_line_start {
             let _ = stderr.write_all(b"\n");
             self.at_line_start = true;
         }
         let _ = write_all(&mut stderr, text.as_bytes());
+    }
+
+    /// A reader that goes away has seen enough; a disk that is full has lost facts.
+    fn write_data(&self, text: &str) {
+        if let Err(error) = write_all(&mut io::stdout(), text.as_bytes())
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
     }
 
     fn erase(&mut self) {

@@ -9,8 +9,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// How to write for this terminal, or for none.
 #[derive(Debug, Clone, Default)]
 pub struct Style {
-    pub stdout_is_terminal: bool,
-    pub stderr_is_terminal: bool,
+    /// stdout and stderr lead to the same place: a terminal, or one pipe for both.
+    pub streams_meet: bool,
     pub colour: bool,
     pub ascii: bool,
     /// A status line may be drawn.
@@ -38,12 +38,11 @@ impl Style {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
-        let stdout_is_terminal = std::io::stdout().is_terminal();
         let stderr_is_terminal = std::io::stderr().is_terminal();
         let plain = !stderr_is_terminal || dumb || no_progress || is_set("CI");
         Self {
-            stdout_is_terminal,
-            stderr_is_terminal,
+            streams_meet: stderr_is_terminal && std::io::stdout().is_terminal()
+                || umiak_sys::terminal::is_same(&std::io::stdout(), &std::io::stderr()),
             colour: !is_set("NO_COLOR") && (forced || stderr_is_terminal && !dumb),
             ascii,
             live: !plain,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use umiak_core::facts::{Finding, Verdict};
+use umiak_core::model::Exit;
 
 use super::style::{Mark, Style, duration, ranges};
 
@@ -106,14 +107,13 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
         where_it_ran.push(format!("pid {pid}"));
     }
     let details = if where_it_ran.is_empty() { String::new() } else { format!(" ({})", where_it_ran.join(", ")) };
-    let head = format!(
-        "{} rank {} on {}{details} {} after {}",
-        style.mark(Mark::Failed),
-        rank(finding),
-        place.host,
-        if finding.stopped_while_ending { "failed".to_owned() } else { finding.exit.describe() },
-        duration(Duration::from_micros(finding.ran_micros)),
-    );
+    let ran = duration(Duration::from_micros(finding.ran_micros));
+    let how = match &finding.exit {
+        _ if finding.stopped_while_ending => format!("failed after {ran}"),
+        exit @ Exit::Spawn(_) => exit.describe(),
+        exit => format!("{} after {ran}", exit.describe()),
+    };
+    let head = format!("{} rank {} on {}{details} {how}", style.mark(Mark::Failed), rank(finding), place.host);
     let first = if first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
@@ -130,6 +130,9 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
             let _ = writeln!(text, "  {}  [{}]", signature.title, signature.code);
         }
     }
+    if let Some(hint) = spawn_hint(&finding.exit) {
+        let _ = writeln!(text, "  {} {hint}", style.yellow("hint:"));
+    }
     let quoted =
         evidence.map(|evidence| if evidence.traceback.is_empty() { &evidence.last_lines } else { &evidence.traceback });
     let bar = if style.ascii { "|" } else { "│" };
@@ -139,6 +142,24 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
     let number =
         evidence.and_then(|evidence| evidence.headline.as_ref()).and_then(|line| line.number).map(|n| format!(":{n}"));
     let _ = writeln!(text, "  log {}{}", place.log, number.unwrap_or_default());
+}
+
+/// What to do about a start that the kernel refused.
+fn spawn_hint(exit: &Exit) -> Option<&'static str> {
+    const EAGAIN: i32 = 11;
+    const ENOMEM: i32 = 12;
+    const ENOEXEC: i32 = 8;
+    const E2BIG: i32 = 7;
+    let Exit::Spawn(error) = exit else { return None };
+    match error.errno {
+        ENOEXEC => {
+            Some("it is no program this machine can run: a script needs a first line like `#!/usr/bin/env python3`")
+        }
+        EAGAIN => Some("the limit of processes is reached: see `ulimit -u` and the pids cgroup"),
+        ENOMEM => Some("there is too little memory to start another process"),
+        E2BIG => Some("environment and arguments are too large: see `getconf ARG_MAX`, and `PADDLE_ENV_LIMIT_LEN`"),
+        _ => None,
+    }
 }
 
 /// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by what happened.
@@ -167,7 +188,7 @@ fn victims(victims: &[Finding]) -> Option<String> {
 mod tests {
     use super::*;
     use umiak_core::facts::{Evidence, Line, SignatureMatch, Subject, Weight};
-    use umiak_core::model::{Exit, Rank};
+    use umiak_core::model::Rank;
 
     fn finding(rank: u32, exit: Exit, evidence: Evidence) -> Finding {
         Finding {

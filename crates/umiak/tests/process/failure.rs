@@ -18,6 +18,9 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("failure::second_interrupt_kills", &[], second_interrupt_kills)
         .test("failure::killed_front_takes_its_ranks", &[], killed_front_takes_its_ranks)
         .test("failure::killed_guardian_takes_its_ranks", &[], killed_guardian_takes_its_ranks)
+        .test("failure::abort_has_a_line_of_its_own", &[], abort_has_a_line_of_its_own)
+        .test("failure::lost_facts_are_a_failure", &[], lost_facts_are_a_failure)
+        .test("failure::a_file_without_a_first_line_is_explained", &[], a_file_without_a_first_line_is_explained)
         .test("failure::json_tells_the_verdict", &[], json_tells_the_verdict);
 }
 
@@ -165,4 +168,31 @@ fn json_tells_the_verdict() {
     assert_eq!(verdict["causes"][0]["subject"]["rank"], 1);
     let last = facts.last().unwrap();
     assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("failed"), Some(7)));
+}
+
+/// The reproduction of a report: the user's last line has no line feed, and both streams go to one pipe.
+fn abort_has_a_line_of_its_own() {
+    let sandbox = Sandbox::new();
+    let umiak = umiak_testkit::sandbox::binary().display().to_string();
+    let toy = umiak_testkit::sandbox::toy();
+    let line = format!("{umiak} launch {toy} toy '*:partial unfinished;exit 3' 2>&1 | cat");
+    let outcome = sandbox.program(std::path::Path::new("/bin/sh"), ["-c", &line]).finish();
+    assert!(outcome.out().contains("unfinished\nABORT!!!"), "{}", outcome.out());
+}
+
+fn lost_facts_are_a_failure() {
+    let sandbox = Sandbox::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut run = sandbox.launch_toy("--output json", &["*:exit 0"]);
+    run.command.stdout(full());
+    run.finish().expect_code(125).expect_err("facts about the run could not be written");
+}
+
+fn a_file_without_a_first_line_is_explained() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let sandbox = Sandbox::new();
+    let script = sandbox.write("train", "no program at all\n");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let outcome = sandbox.umiak(["launch", "./train"]).finish();
+    outcome.expect_code(126).expect_err("could not be started").expect_err("hint: it is no program");
 }
