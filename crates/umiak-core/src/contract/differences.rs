@@ -10,8 +10,12 @@ use crate::formats::launch::Generation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Surface {
     Variable,
+    /// A property of the rank's process: its parent, its standard input.
+    Process,
     File,
+    /// A line of stdout, stderr or the pod log.
     Console,
+    Exit,
 }
 
 /// How it differs from Paddle.
@@ -29,7 +33,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     pub surface: Surface,
-    /// Names of variables or files, or beginnings of console lines; `*` stands for anything.
+    /// Names of variables, properties or files, or console lines; `*` stands for anything.
     pub patterns: &'static [&'static str],
     /// `None` for both.
     pub generation: Option<Generation>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::contract::{Member, Node, Topology, Variable, paddle, torch};
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest};
+use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest, Spelling};
 use crate::model::{
     Completion, Contract, Device, DeviceKind, Endpoint, Job, NodeIndex, Policy, Port, Rank, Restart, Role, RoleName,
     Slot, StopPolicy,
@@ -210,15 +210,21 @@ fn topology(spec: &LaunchSpec, assignment: &Assignment, address: IpAddr, ports: 
     }
 }
 
+/// Proxies that are put aside under another name. The legacy launcher, called directly, only drops them.
+pub(super) fn kept_proxies(spec: &LaunchSpec, inventory: &Inventory) -> Vec<&'static str> {
+    if matches!(spec.spelling, Spelling::FleetModule { .. }) {
+        return Vec::new();
+    }
+    ["http_proxy", "https_proxy"].into_iter().filter(|name| inventory.env.contains_key(*name)).collect()
+}
+
 /// Variables that are the same for all ranks.
 fn common(spec: &LaunchSpec, inventory: &Inventory, assignment: &Assignment) -> Vec<Variable> {
     let mut common = Vec::new();
     let mut set = |name: &str, value: String| common.push((name.to_owned(), value));
     let is_set = |name: &str| inventory.env.contains_key(name);
-    for name in ["http_proxy", "https_proxy"] {
-        if let Some(value) = inventory.env.get(name) {
-            set(&format!("{name}_original"), value.clone());
-        }
+    for name in kept_proxies(spec, inventory) {
+        set(&format!("{name}_original"), inventory.env[name].clone());
     }
     if !is_set("OMP_NUM_THREADS") {
         let share = match spec.own.compat {
@@ -342,7 +348,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::formats::launch::{OwnFlags, Spelling};
+    use crate::formats::launch::OwnFlags;
     use crate::model::JobId;
 
     pub(in crate::plan) fn spec() -> LaunchSpec {
@@ -359,6 +365,7 @@ pub(super) mod tests {
             nproc_per_node: None,
             host: None,
             ip: None,
+            node_rank: None,
             backend: Backend::Auto,
             ports: PortRequest::Free,
             max_restart: None,

@@ -2,7 +2,9 @@
 //!
 //! One binary for all of it: it is also the toy trainer that the tests launch.
 
+mod conformance;
 mod failure;
+mod frameworks;
 mod launch;
 
 use umiak_testkit::sandbox::set_binary;
@@ -13,5 +15,7 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    conformance::register(&mut suite);
+    frameworks::register(&mut suite);
     suite.main()
 }
