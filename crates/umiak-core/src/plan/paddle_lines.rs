@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 
 use crate::facts::{Outcome, Verdict};
 use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{Generation, LaunchSpec};
+use crate::formats::launch::{ExitCodes, Generation, LaunchSpec};
 use crate::model::{DeviceKind, Exit};
 
 use super::launch::kept_proxies;
@@ -224,8 +224,19 @@ pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str
     }
 }
 
-/// The end.
-pub fn at_end(spec: &LaunchSpec, outcome: Outcome, signal: Option<i32>, code: u8) -> Vec<String> {
+/// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
+pub fn at_end(
+    spec: &LaunchSpec,
+    outcome: Outcome,
+    signal: Option<i32>,
+    code: u8,
+    first_failed: Option<&Exit>,
+) -> Vec<String> {
+    let code = match (spec.own.exit_codes, first_failed) {
+        // Paddle says -15 and exits with what is left of it in a byte.
+        (ExitCodes::Paddle, Some(Exit::Signal { signal, .. })) => -signal,
+        _ => i32::from(code),
+    };
     match (spec.generation, outcome) {
         (Generation::Current, _) => {
             let completed = if outcome == Outcome::Succeeded { Some("Pod completed".to_owned()) } else { None };

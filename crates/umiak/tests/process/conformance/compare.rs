@@ -160,7 +160,9 @@ fn environ(line: &str) -> Option<BTreeMap<String, String>> {
 
 /// A line that is missing and a line that is new are one change where an entry of that kind covers both.
 fn console(seen: &mut Vec<Seen>, generation: Generation, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
-    let mut absent: Vec<&String> = theirs.difference(ours).collect();
+    // What we quote from a log stands behind a bar.
+    let quoted = |line: &str| ours.contains(&format!("  │ {line}"));
+    let mut absent: Vec<&String> = theirs.difference(ours).filter(|line| !quoted(line)).collect();
     let mut added: Vec<&String> = ours.difference(theirs).collect();
     for entry in DIFFERENCES {
         let covers = |line: &String| entry.covers(Surface::Console, generation, Kind::Changed, line);

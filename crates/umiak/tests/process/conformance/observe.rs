@@ -25,7 +25,7 @@ pub(super) enum Launcher {
     Umiak { flags: &'static [&'static str] },
 }
 
-/// Everything that could be seen of a run. Of several runs in one directory: of the last one.
+/// Everything that could be seen of a run.
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) code: i32,
@@ -63,13 +63,13 @@ pub(super) fn is_pod_log(name: &str) -> bool {
     name.ends_with(">.log")
 }
 
-pub(super) fn observe(case: &Case, launcher: Launcher) -> Observation {
+/// One observation for each run of the case, all in the same directory.
+pub(super) fn observe(case: &Case, launcher: Launcher) -> Vec<Observation> {
     let sandbox = Sandbox::new();
     sandbox.write("probe.py", PROBE);
     sandbox.write("stdin.txt", "");
     let mut names = Names::new(&sandbox);
-    let mut last = None;
-    for run in 1..=case.runs {
+    let mut observe_run = |run| {
         let running = command(case, launcher, &sandbox).start();
         let pid = running.pid();
         let outcome = match launcher {
@@ -79,10 +79,9 @@ pub(super) fn observe(case: &Case, launcher: Launcher) -> Observation {
         };
         let reports = reports(&sandbox, &outcome);
         names.learn(run, &reports);
-        last = Some((outcome, reports, pid));
-    }
-    let (outcome, reports, pid) = last.expect("every case runs at least once");
-    record(&sandbox, &names, &outcome, &reports, pid)
+        record(&sandbox, &names, run, &outcome, &reports, pid)
+    };
+    (1..=case.runs).map(&mut observe_run).collect()
 }
 
 fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a> {
@@ -131,7 +130,14 @@ fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
     reports
 }
 
-fn record(sandbox: &Sandbox, names: &Names, outcome: &Outcome, reports: &[Value], pid: u32) -> Observation {
+fn record(
+    sandbox: &Sandbox,
+    names: &Names,
+    run: usize,
+    outcome: &Outcome,
+    reports: &[Value],
+    pid: u32,
+) -> Observation {
     let files: BTreeMap<String, LogFile> = sandbox
         .list("log")
         .into_iter()
@@ -144,7 +150,7 @@ fn record(sandbox: &Sandbox, names: &Names, outcome: &Outcome, reports: &[Value]
         .collect();
     let mut console: BTreeSet<String> =
         [outcome.out(), outcome.err()].iter().flat_map(|text| names.lines(text)).collect();
-    for (_, file) in files.iter().filter(|(name, _)| is_pod_log(name)) {
+    for (_, file) in files.iter().filter(|(name, _)| name.ends_with(&format!(".<pod {run}>.log"))) {
         console.extend(names.lines(&file.text).into_iter().filter(|line| !LogFile::is_own_line_of_pod_log(line)));
     }
     let ranks = reports.iter().map(|report| rank(names, report, pid)).collect();
@@ -165,13 +171,19 @@ fn rank(names: &Names, report: &Value, launcher: u32) -> Rank {
         "stdin",
         "stdout",
         "stderr",
-        "signals",
         "nofile",
         "cpus",
     ]
     .into_iter()
     .map(|fact| (fact, names.text(&report[fact].to_string())))
     .collect();
+    for (mask, value) in report["signals"].as_object().expect("a table") {
+        let bits = u64::from_str_radix(value.as_str().expect("a mask"), 16).expect("hexadecimal digits");
+        // 32 and 33 are the C library's own: whether a process has threads changes them.
+        let shown = format!("{:x}", bits & !(0b11 << 31));
+        let name = ["SigBlk", "SigIgn", "SigCgt"].into_iter().find(|known| known == mask).expect("a known mask");
+        process.insert(name, shown);
+    }
     let descriptors: Vec<&String> = report["descriptors"].as_object().expect("a table").keys().collect();
     process.insert("descriptors", format!("{descriptors:?}"));
     process.insert("leads its group", (report["pgid"] == report["pid"]).to_string());
@@ -251,13 +263,14 @@ impl Names {
         // Where in Paddle's source a line comes from says nothing to anybody.
         replace(r"(launch|launch_utils)\.py:\d+", &|found| format!("{}.py", &found[1]));
         replace(r"(?m)^\S+/args_envs\.py:\d+: ", &|_| String::new());
+        // Which of the two it is depends on whether a rank has ended already.
+        replace(r"(Watching Pod: .*), status (ready|running)", &|found| format!("{}, status …", &found[1]));
         // A table is as wide as its ports are long.
         replace(r"(?m)^    \|.*$", &|found| found[0].split_whitespace().collect::<Vec<_>>().join(" "));
         text
     }
 
     fn lines(&self, text: &str) -> Vec<String> {
-        // What we quote from a log stands behind a bar.
-        self.text(text).lines().map(|line| line.strip_prefix("  │ ").unwrap_or(line).to_owned()).collect()
+        self.text(text).lines().map(str::to_owned).collect()
     }
 }
