@@ -71,7 +71,9 @@ fn maps(
         let (kind, detail) = match (theirs.get(name), ours.get(name)) {
             (Some(paddle), None) => (Kind::Absent, format!("{place}, {paddle:?}")),
             (None, Some(own)) => (Kind::Added, format!("{place}, {own:?}")),
-            (Some(paddle), Some(own)) if paddle != own => (Kind::Changed, format!("{place}, {paddle:?} became {own:?}")),
+            (Some(paddle), Some(own)) if paddle != own => {
+                (Kind::Changed, format!("{place}, {paddle:?} became {own:?}"))
+            }
             _ => continue,
         };
         seen.push(Seen::new(surface, kind, name, detail));

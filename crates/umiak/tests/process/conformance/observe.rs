@@ -130,14 +130,7 @@ fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
     reports
 }
 
-fn record(
-    sandbox: &Sandbox,
-    names: &Names,
-    run: usize,
-    outcome: &Outcome,
-    reports: &[Value],
-    pid: u32,
-) -> Observation {
+fn record(sandbox: &Sandbox, names: &Names, run: usize, outcome: &Outcome, reports: &[Value], pid: u32) -> Observation {
     let files: BTreeMap<String, LogFile> = sandbox
         .list("log")
         .into_iter()
@@ -224,9 +217,10 @@ impl Names {
             let variable = |name: &str| report["env"][name].as_str().unwrap_or_default().to_owned();
             // The host's own address is the machine's, and so none of our business: Paddle takes what the host
             // name stands for, umiak the loopback address.
-            for (name, port) in
-                [("PADDLE_MASTER", format!("<store {run}>")), ("PADDLE_CURRENT_ENDPOINT", format!("<port {run}.{rank}>"))]
-            {
+            for (name, port) in [
+                ("PADDLE_MASTER", format!("<store {run}>")),
+                ("PADDLE_CURRENT_ENDPOINT", format!("<port {run}.{rank}>")),
+            ] {
                 let endpoint = variable(name);
                 if let Some((_, number)) = endpoint.rsplit_once(':') {
                     self.ports.insert(number.to_owned(), port.clone());
