@@ -115,10 +115,10 @@ fn address(spec: &LaunchSpec, own: &[Address]) -> Result<IpAddr, Diagnostic> {
 }
 
 /// The plan, now that ports are known.
-pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: Run) -> Plan {
+pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: &Run) -> Plan {
     let Layout { assignment, address, .. } = layout;
     let topology = topology(spec, &assignment, address, ports);
-    let contract = ContractOptions { spec, inventory, run: &run, topology: &topology };
+    let contract = ContractOptions { spec, inventory, run, topology: &topology };
     let sole = topology.members.len() == 1;
     let replicas: Vec<ReplicaPlan> = topology
         .members
@@ -400,7 +400,7 @@ pub(super) mod tests {
             endpoints: (0..layout.endpoints).map(|i| port(6170 + i)).collect(),
             stores: vec![port(7001), port(7002)],
         };
-        finish(spec, inventory, layout, &ports, run())
+        finish(spec, inventory, layout, &ports, &run())
     }
 
     fn get<'a>(variables: &'a [Variable], name: &str) -> Option<&'a str> {
@@ -429,6 +429,18 @@ pub(super) mod tests {
         assert_eq!(get(&plan(&compat, &inventory).common, "OMP_NUM_THREADS"), Some("1"));
         inventory.env.insert("OMP_NUM_THREADS".into(), "3".into());
         assert_eq!(get(&plan(&spec(), &inventory).common, "OMP_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn proxies_are_put_aside_or_by_the_legacy_module_dropped() {
+        let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();
+        let inventory = Inventory { env, cpus: 1, ..Inventory::default() };
+        let module = LaunchSpec { spelling: Spelling::FleetModule { interpreter: "python".into() }, ..spec() };
+        for (spec, kept) in [(spec(), Some("http://p:1")), (module, None)] {
+            let plan = plan(&spec, &inventory);
+            assert!(plan.unset.contains(&"http_proxy".to_owned()));
+            assert_eq!(get(&plan.common, "http_proxy_original"), kept);
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn plan(
     let ports = lease_ports(spec, layout.endpoints, layout.stores, lease, &mut notices)?;
     let scratch = make_scratch(&log_dir)?;
     let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
-    let mut plan = plan::finish(spec, inventory, layout, &ports, run);
+    let mut plan = plan::finish(spec, inventory, layout, &ports, &run);
     plan.notices.extend(notices);
     Ok(plan)
 }

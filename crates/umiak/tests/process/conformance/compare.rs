@@ -55,6 +55,7 @@ pub(super) fn compare(generation: Generation, theirs: &Observation, ours: &Obser
         maps(&mut seen, Surface::Process, &place, &text(&theirs.process), &text(&ours.process));
     }
     files(&mut seen, theirs, ours);
+    check_backups(ours);
     console(&mut seen, generation, &theirs.console, &ours.console);
     seen
 }
@@ -77,6 +78,20 @@ fn maps(
             _ => continue,
         };
         seen.push(Seen::new(surface, kind, name, detail));
+    }
+}
+
+/// The list says that backups differ; in what they hold they must still tell the truth, in Paddle's form.
+fn check_backups(ours: &Observation) {
+    for (rank, seen) in ours.ranks.iter().enumerate() {
+        let name = format!("backup_env.{rank}.json");
+        let text = &ours.files.get(&name).unwrap_or_else(|| panic!("no {name}")).text;
+        let backup: BTreeMap<String, String> = serde_json::from_str(text).expect("an object of strings");
+        for (variable, value) in &backup {
+            assert_eq!(seen.variables.get(variable), Some(value), "{name} tells another {variable}");
+        }
+        let rows: Vec<String> = backup.iter().map(|(name, value)| format!("    {name:?}: {value:?}")).collect();
+        assert_eq!(*text, format!("{{\n{}\n}}", rows.join(",\n")), "{name}");
     }
 }
 
