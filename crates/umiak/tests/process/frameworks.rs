@@ -12,11 +12,13 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("frameworks::paddle_trains_on_two_ranks", &[Paddle], || trains_in_paddles_words("paddle_train.py"))
         .test("frameworks::paddle_trains_on_four_ranks", &[Paddle], || trains_in_our_words("paddle_train.py"))
         // Rank 0 serves the store: to the others its end looks unlike that of another rank.
-        .test("frameworks::paddle_rank_0_is_the_cause", &[Paddle], || names_the_cause("paddle_fails.py", "0"))
-        .test("frameworks::paddle_rank_1_is_the_cause", &[Paddle], || names_the_cause("paddle_fails.py", "1"))
+        .test("frameworks::paddle_rank_0_is_the_cause", &[Paddle], || {
+            names_the_cause("paddle_fails.py", &["0", "slowly"])
+        })
+        .test("frameworks::paddle_rank_1_is_the_cause", &[Paddle], || names_the_cause("paddle_fails.py", &["1"]))
         .test("frameworks::torch_trains_on_two_ranks", &[Torch], || trains_in_paddles_words("torch_ddp.py"))
         .test("frameworks::torch_trains_on_four_ranks", &[Torch], || trains_in_our_words("torch_ddp.py"))
-        .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", "1"));
+        .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", &["1"]));
 }
 
 fn virtual_environment() -> PathBuf {
@@ -69,12 +71,14 @@ fn has_learned(outcome: &Outcome, ranks: u32) {
     assert!(number(last) < number(first), "the loss did not fall: {losses}");
 }
 
-/// The peer ignores our SIGTERM and dies of the lost connection: what it says of that is real, and no cause.
-fn names_the_cause(script: &str, failing: &str) {
+/// The peer ignores our SIGTERM and dies of the lost connection: what it says of that is real, and no cause, even
+/// where the rank that raised dies slowly and the peer is the first to be gone.
+fn names_the_cause(script: &str, arguments: &[&str]) {
     let sandbox = Sandbox::new();
     let script = format!("{}/tests/process/support/{script}", env!("CARGO_MANIFEST_DIR"));
-    let words = ["launch", "--nproc_per_node", "2", "--grace", "3s", &script, failing];
-    let outcome = train(&sandbox, &words);
+    let words = ["launch", "--nproc_per_node", "2", "--grace", "3s", &script];
+    let failing = arguments[0];
+    let outcome = train(&sandbox, &[words.as_slice(), arguments].concat());
     outcome
         .expect_code(1)
         .expect_err(&format!("rank=[{failing}] was aborted"))
