@@ -13,7 +13,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("frameworks::paddle_trains_on_four_ranks", &[Paddle], || trains_in_our_words("paddle_train.py"))
         // Rank 0 serves the store: to the others its end looks unlike that of another rank.
         .test("frameworks::paddle_rank_0_is_the_cause", &[Paddle], || {
-            names_the_cause("paddle_fails.py", &["0", "slowly"])
+            names_the_cause("paddle_fails.py", &["0", "slowly"]);
         })
         .test("frameworks::paddle_rank_1_is_the_cause", &[Paddle], || names_the_cause("paddle_fails.py", &["1"]))
         .test("frameworks::torch_trains_on_two_ranks", &[Torch], || trains_in_paddles_words("torch_ddp.py"))
