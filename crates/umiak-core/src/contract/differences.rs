@@ -19,6 +19,11 @@ pub enum Surface {
     Exit,
 }
 
+impl Surface {
+    /// Every one, in the order in which the reference page tells of them.
+    pub const ALL: [Self; 5] = [Self::Variable, Self::Process, Self::File, Self::Console, Self::Exit];
+}
+
 /// How it differs from Paddle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
