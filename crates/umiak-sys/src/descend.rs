@@ -8,6 +8,9 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Before anybody is called a leftover.
+const QUIET: Duration = Duration::from_millis(20);
+
 /// Makes orphaned descendants ours.
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: a prctl on our own process without pointers.
@@ -103,6 +106,10 @@ pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
     if !has_children() {
         return sweep;
     }
+    // What our signals to the groups have reached is on its way out, and no news.
+    if is_gone_within(QUIET) {
+        return sweep;
+    }
     let me = std::process::id();
     let asked = Instant::now();
     for pid in descendants(me) {
@@ -111,13 +118,8 @@ pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
         // A stopped process handles SIGTERM only once it runs again.
         signal(pid, libc::SIGCONT);
     }
-    let mut pause = Duration::from_micros(200);
-    while asked.elapsed() < grace {
-        if !has_children() {
-            return sweep;
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+    if is_gone_within(grace.saturating_sub(asked.elapsed())) {
+        return sweep;
     }
     let killed = Instant::now();
     loop {
@@ -136,6 +138,22 @@ pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
             return sweep;
         }
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reaps for so long, or until nothing is left.
+fn is_gone_within(patience: Duration) -> bool {
+    let start = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    loop {
+        if !has_children() {
+            return true;
+        }
+        if start.elapsed() >= patience {
+            return false;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 

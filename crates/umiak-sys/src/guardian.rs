@@ -10,15 +10,17 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
+use crate::cgroup::Cgroup;
 use crate::descend::{self, Reaped};
 use crate::ports::{self, Lease};
 use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
@@ -31,32 +33,70 @@ const CHILDREN: u64 = u64::MAX - 1;
 /// How long a process may take to go after SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How the guardian is set up.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The guardian, and with it everything it starts, is born here.
+    pub cgroup: Option<Cgroup>,
+    /// A PID namespace of its own: when the guardian ends, the kernel ends everything in it.
+    pub isolate: bool,
+}
+
 /// The front's end.
 #[derive(Debug)]
 pub struct Guardian {
+    /// As this process counts, in a namespace or not.
     pub pid: u32,
     stream: UnixStream,
     inbox: Inbox,
+    cgroup: Option<PathBuf>,
 }
 
 impl Guardian {
     /// Forks the guardian. To be called before this process has a second thread.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(options: Options) -> io::Result<Self> {
         descend::become_subreaper()?;
         let (front, guardian) = UnixStream::pair()?;
+        let mut cgroup = options.cgroup;
         // SAFETY: documented to be called while single-threaded, so the child may use all of std; it never returns.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
+        let mut pid = unsafe { fork_into(cgroup.as_ref().map(AsFd::as_fd), options.isolate) };
+        if pid.is_err() && !options.isolate && cgroup.is_some() {
+            // A kernel or a sandbox that does not let us be born in a cgroup still lets us be born.
+            if let Some(cgroup) = cgroup.take() {
+                cgroup.remove();
+            }
+            // SAFETY: as above.
+            pid = unsafe { fork_into(None, false) };
+        }
+        match pid? {
             0 => {
                 drop(front);
-                run(guardian)
+                run(guardian, cgroup, options.isolate)
             }
-            pid => Ok(Self { pid: pid as u32, stream: front, inbox: Inbox::default() }),
+            pid => Ok(Self {
+                pid: pid as u32,
+                stream: front,
+                inbox: Inbox::default(),
+                cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
+            }),
         }
+    }
+
+    /// The job's cgroup, where it has one.
+    pub fn cgroup(&self) -> Option<&std::path::Path> {
+        self.cgroup.as_deref()
     }
 
     pub fn send(&mut self, command: &Command) -> io::Result<()> {
         protocol::send(&mut self.stream, command)
+    }
+
+    /// Reaps the guardian, which is about to end or has ended.
+    pub fn wait(&self) {
+        // SAFETY: waits for our own child; nothing is written.
+        unsafe {
+            libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), 0);
+        }
     }
 
     /// Waits for the next notices; `None` when the guardian is gone.
@@ -71,9 +111,43 @@ impl AsFd for Guardian {
     }
 }
 
+/// Forks, into a cgroup and a PID namespace where asked for. In the child the result is 0.
+///
+/// SAFETY: the caller has one thread.
+unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, isolate: bool) -> io::Result<libc::pid_t> {
+    let mut flags = 0;
+    if cgroup.is_some() {
+        flags |= CLONE_INTO_CGROUP;
+    }
+    if isolate {
+        flags |= (libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64;
+    }
+    if flags == 0 {
+        // SAFETY: passed on to the caller.
+        return match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            pid => Ok(pid),
+        };
+    }
+    // SAFETY: plain data.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = cgroup.map_or(0, |fd| fd.as_raw_fd() as u64);
+    // SAFETY: without CLONE_VM and a stack this is a fork; the arguments are complete and live long enough.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as libc::pid_t) }
+}
+
+/// From the kernel's headers; the C library's bindings do not have it on every platform.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// The guardian's whole life; never returns to the caller's code.
-fn run(front: UnixStream) -> ! {
-    let code = match Run::new(front).and_then(|mut run| run.serve()) {
+fn run(front: UnixStream, cgroup: Option<Cgroup>, isolated: bool) -> ! {
+    if isolated {
+        mount_own_proc();
+    }
+    let code = match Run::new(front, cgroup).and_then(|mut run| run.serve()) {
         Ok(()) => 0,
         Err(_) => 125,
     };
@@ -110,10 +184,12 @@ struct Run {
     leases: Vec<Lease>,
     remove_at_end: Vec<PathBuf>,
     grace: Duration,
+    cgroup: Option<Cgroup>,
+    pause_before_exec: Duration,
 }
 
 impl Run {
-    fn new(front: UnixStream) -> io::Result<Self> {
+    fn new(front: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
         // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
         let me = unsafe {
             libc::setsid();
@@ -121,6 +197,7 @@ impl Run {
             libc::getpid()
         };
         descend::become_subreaper()?;
+        raise_limits();
         // Nothing but SIGKILL and the front's end stops the guardian.
         SigSet::all().thread_set_mask().map_err(io::Error::from)?;
         let children = Signals::block(&[libc::SIGCHLD])?;
@@ -141,6 +218,8 @@ impl Run {
             leases: Vec::new(),
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
+            cgroup,
+            pause_before_exec: pause_before_exec(),
         })
     }
 
@@ -265,7 +344,7 @@ impl Run {
         let mut notices = Vec::with_capacity(batch.processes.len());
         for (slot, process) in batch.processes.iter().enumerate() {
             let forked = Prepared::new(process, &base)
-                .and_then(|prepared| prepared.fork(self.me, &slots, slot))
+                .and_then(|prepared| prepared.fork(self.me, &slots, slot, self.pause_before_exec))
                 .and_then(|pid| pidfd_open(pid).map(|pidfd| (pid as u32, pidfd)));
             match forked {
                 Ok((pid, pidfd)) => {
@@ -329,6 +408,10 @@ impl Run {
             let _ = std::fs::remove_dir_all(path);
         }
         self.leases.clear();
+        // What is not a descendant of ours can only be here if it was put here on purpose; it goes too.
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill_all_but(self.me as u32);
+        }
     }
 }
 
@@ -351,6 +434,35 @@ fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
     }
     // SAFETY: a fresh descriptor nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Soft limits that training runs into, raised as far as we may; ranks inherit them.
+fn raise_limits() {
+    for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_MEMLOCK] {
+        // SAFETY: rlimit is plain data; both calls concern our own process.
+        unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            if libc::getrlimit(resource, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+                limit.rlim_cur = limit.rlim_max;
+                libc::setrlimit(resource, &raw const limit);
+            }
+        }
+    }
+}
+
+/// In a PID namespace, programs must see that namespace's processes.
+fn mount_own_proc() {
+    // SAFETY: both calls concern our own mount namespace; a failure leaves the old view.
+    unsafe {
+        libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), libc::MS_REC | libc::MS_PRIVATE, ptr::null());
+        libc::mount(c"proc".as_ptr(), c"/proc".as_ptr(), c"proc".as_ptr(), 0, ptr::null());
+    }
+}
+
+/// For tests of the moment between fork and exec.
+fn pause_before_exec() -> Duration {
+    let millis = std::env::var("UMIAK_TEST_PAUSE_BEFORE_EXEC").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(millis.unwrap_or(0))
 }
 
 fn redirect_output_to_null() {

@@ -4,17 +4,21 @@
 //! |---|---|
 //! | [`guardian`] | the small process that forks the ranks, outlives the front and leaves nothing behind |
 //! | [`protocol`] | what front and guardian say to each other |
+//! | [`cgroup`] | a cgroup for each job, and cleaning what killed ones left |
 //! | [`descend`] | finding and stopping everything that descends from us |
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`host`] | addresses, CPUs and name of this host |
+//! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
+pub mod cgroup;
 pub mod descend;
 pub mod devices;
 pub mod guardian;
 pub mod host;
+pub mod kernel;
 pub mod ports;
 pub mod protocol;
 mod spawn;

@@ -59,6 +59,8 @@ pub struct LeaseError {
     pub high: u16,
     /// For exact requests: the ports that are taken, and whether another umiak job holds them.
     pub taken: Vec<(u16, bool)>,
+    /// The kernel refused us sockets altogether: its errno.
+    pub refused: Option<i32>,
 }
 
 /// Holds one port for us; dropping it gives the port back.
@@ -69,6 +71,11 @@ pub struct Lease {
 
 /// Chooses and leases ports, ascending from a place that depends on the seed.
 pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<Lease>), LeaseError> {
+    // Asked once and first: without descriptors every port would look taken.
+    if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+        let refused = Some(error.raw_os_error().unwrap_or(libc::EINVAL));
+        return Err(LeaseError { wanted: request.count, found: 0, low: 0, high: 0, taken: Vec::new(), refused });
+    }
     let kernel = Kernel::read();
     match request.place {
         Place::Exactly { start } => exactly(start, request.count),
@@ -91,17 +98,19 @@ fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<Lease>), LeaseError> {
     let last = start.saturating_add(count.saturating_sub(1));
     let mut leases = Vec::new();
     let mut taken = Vec::new();
+    let mut refused = None;
     for port in start..=last {
         match take(port) {
             Ok(lease) => leases.push(lease),
             Err(Taken::ByUmiak) => taken.push((port, true)),
             Err(Taken::ByOther) => taken.push((port, false)),
+            Err(Taken::Refused(errno)) => refused = Some(errno),
         }
     }
-    if taken.is_empty() && leases.len() == count as usize {
+    if leases.len() == count as usize {
         Ok((Leased { ports: (start..=last).collect(), inside_ephemeral: false }, leases))
     } else {
-        Err(LeaseError { wanted: count, found: leases.len() as u16, low: start, high: last, taken })
+        Err(LeaseError { wanted: count, found: leases.len() as u16, low: start, high: last, taken, refused })
     }
 }
 
@@ -114,6 +123,7 @@ fn walk(
     let size = u64::from(high.saturating_sub(low)) + 1;
     let mut ports = Vec::new();
     let mut leases = Vec::new();
+    let mut refused = None;
     for step in 0..size {
         if ports.len() == request.count as usize {
             break;
@@ -122,39 +132,58 @@ fn walk(
         if reserved.iter().any(|(first, last)| (*first..=*last).contains(&port)) {
             continue;
         }
-        if let Ok(lease) = take(port) {
-            ports.push(port);
-            leases.push(lease);
+        match take(port) {
+            Ok(lease) => {
+                ports.push(port);
+                leases.push(lease);
+            }
+            Err(Taken::Refused(errno)) => {
+                refused = Some(errno);
+                break;
+            }
+            Err(Taken::ByUmiak | Taken::ByOther) => {}
         }
     }
     if ports.len() == request.count as usize {
         Ok((ports, leases))
     } else {
-        Err(LeaseError { wanted: request.count, found: ports.len() as u16, low, high, taken: Vec::new() })
+        Err(LeaseError { wanted: request.count, found: ports.len() as u16, low, high, taken: Vec::new(), refused })
     }
 }
 
 enum Taken {
     ByUmiak,
     ByOther,
+    /// We may not have another socket.
+    Refused(i32),
+}
+
+impl Taken {
+    fn or_refused(self, error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EPERM)) => {
+                Self::Refused(errno)
+            }
+            _ => self,
+        }
+    }
 }
 
 fn take(port: u16) -> Result<Lease, Taken> {
     let address = UnixAddr::from_abstract_name(format!("umiak-port-{port}")).map_err(|_| Taken::ByUmiak)?;
-    let name = UnixDatagram::bind_addr(&address).map_err(|_| Taken::ByUmiak)?;
-    if is_free(port) { Ok(Lease { _name: name }) } else { Err(Taken::ByOther) }
+    let name = UnixDatagram::bind_addr(&address).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
+    is_free(port).map_err(|error| Taken::ByOther.or_refused(&error))?;
+    Ok(Lease { _name: name })
 }
 
 /// Free on every address, in both families. Without address reuse, as ranks bind.
-fn is_free(port: u16) -> bool {
-    let v4 = try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
-    let v6 = try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    v4.is_ok()
-        && v6.as_ref().map_or_else(
-            // No IPv6 on this host is no reason to refuse.
-            |error| matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)),
-            |_| true,
-        )
+fn is_free(port: u16) -> io::Result<()> {
+    try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+    match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+        // No IPv6 on this host is no reason to refuse.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Binds without listening: enough to be refused by any listener, and nothing can connect meanwhile.

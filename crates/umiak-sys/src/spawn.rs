@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
+use std::time::Duration;
 
 use crate::protocol::{Doing, Process};
 
@@ -102,7 +103,13 @@ impl Prepared {
     }
 
     /// Forks. The child becomes a session leader bound to `guardian` and executes the program.
-    pub(crate) fn fork(&self, guardian: libc::pid_t, slots: &FailureSlots, slot: usize) -> io::Result<libc::pid_t> {
+    pub(crate) fn fork(
+        &self,
+        guardian: libc::pid_t,
+        slots: &FailureSlots,
+        slot: usize,
+        pause: Duration,
+    ) -> io::Result<libc::pid_t> {
         let pointers = |words: &[CString]| -> Vec<*const libc::c_char> {
             words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
         };
@@ -115,7 +122,7 @@ impl Prepared {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 // SAFETY: we are the child of a single-threaded process; all pointers outlive exec.
-                unsafe { self.become_rank(guardian, &argv, &envp, failure) }
+                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause) }
             }
             pid => Ok(pid),
         }
@@ -130,6 +137,7 @@ impl Prepared {
         argv: &[*const libc::c_char],
         envp: &[*const libc::c_char],
         failure: *mut u32,
+        pause: Duration,
     ) -> ! {
         let fail = |doing: Doing| -> ! {
             // SAFETY: `failure` points at our slot of the shared mapping; errno is read before anything else.
@@ -147,6 +155,9 @@ impl Prepared {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if libc::getppid() != guardian {
                 libc::_exit(127);
+            }
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
             }
             if !self.inherit_stdin {
                 let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);

@@ -96,7 +96,9 @@ fn spawn_sleeper(own_session: bool) {
     if own_session {
         command.arg("sleep");
     }
-    command.arg("60").stdin(Stdio::null()).spawn().expect("sleep can be started");
+    let child = command.arg("60").stdin(Stdio::null()).spawn().expect("sleep can be started");
+    // Left running on purpose: it is what a careless trainer leaves behind.
+    std::mem::forget(child);
 }
 
 fn dump_environment(path: &str) {

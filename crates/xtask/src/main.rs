@@ -1,1 +1,56 @@
-fn main() {}
+//! Chores of this repository: `cargo xtask generate [--check]`.
+//!
+//! | module | in one sentence |
+//! |---|---|
+//! | `tree` | generated files against the working tree: write them, or name those that are stale |
+//! | `pages` | what is generated, one module for each page |
+//! | `markdown` | tables and cells |
+
+mod markdown;
+mod pages;
+mod tree;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Chores of this repository")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Write the schemas, the reference pages, the diagrams and the man pages from the code
+    Generate {
+        /// Write nothing; name each file that is not what the code says, and exit with 1
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let Arguments { task: Task::Generate { check } } = Arguments::parse();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies in `crates/`");
+    let files = pages::all();
+    let mut stdout = std::io::stdout().lock();
+    if check {
+        let stale = tree::stale(root, &files)?;
+        for file in &stale {
+            writeln!(stdout, "{file}")?;
+        }
+        if !stale.is_empty() {
+            writeln!(stdout, "run `cargo xtask generate` and commit the result")?;
+            return Ok(ExitCode::FAILURE);
+        }
+    } else {
+        for path in tree::write(root, &files)? {
+            writeln!(stdout, "wrote {path}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

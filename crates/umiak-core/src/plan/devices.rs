@@ -214,7 +214,7 @@ fn spread(
     }
     match spec.generation {
         Generation::Current => Ok(devices[..wanted].iter().map(|device| vec![device.clone()]).collect()),
-        Generation::Legacy if count % wanted == 0 => {
+        Generation::Legacy if count.is_multiple_of(wanted) => {
             Ok(devices.chunks(count / wanted).map(<[Device]>::to_vec).collect())
         }
         Generation::Legacy => Err(Diagnostic::error(
@@ -247,6 +247,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "reads as the field it fills")]
     fn request(flag: &str, kind: Option<DeviceKind>, ids: &str) -> Option<DeviceRequest> {
         Some(DeviceRequest { source: flag.into(), kind, ids: ids.split(',').map(str::to_owned).collect() })
     }
@@ -265,17 +266,19 @@ mod tests {
                         if devices.is_empty() { "-".to_owned() } else { devices.join("+") }
                     })
                     .collect();
-                let notices: String = assignment.notices.iter().map(|notice| format!(" {}", notice.code)).collect();
-                format!("{}; {}{notices}", assignment.visible.as_deref().unwrap_or("*"), processes.join(" "))
+                let notices = assignment.notices.iter().map(|notice| notice.code.to_string());
+                let shown: Vec<String> = processes.into_iter().chain(notices).collect();
+                format!("{}; {}", assignment.visible.as_deref().unwrap_or("*"), shown.join(" "))
             }
         }
     }
+
+    type Case<'a> = (u32, &'a [(&'a str, &'a str)], Generation, Option<DeviceRequest>, Option<u32>, bool, &'a str);
 
     #[test]
     fn table() {
         use Generation::{Current, Legacy};
         let gpu = Some(DeviceKind::Gpu);
-        type Case<'a> = (u32, &'a [(&'a str, &'a str)], Generation, Option<DeviceRequest>, Option<u32>, bool, &'a str);
         let cases: &[Case<'_>] = &[
             (0, &[], Current, None, None, false, "*; -"),
             (0, &[], Current, None, Some(3), false, "*; - - -"),

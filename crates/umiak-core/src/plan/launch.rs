@@ -61,7 +61,7 @@ pub struct Plan {
     pub unset: Vec<String>,
     /// Put into every rank's environment.
     pub common: Vec<Variable>,
-    /// Written before the first rank starts.
+    /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
     pub notices: Vec<Diagnostic>,
 }

@@ -48,7 +48,6 @@ pub fn command() -> Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
         .subcommand(launch())
         .subcommand(
             Command::new("explain")
@@ -169,7 +168,8 @@ pub fn man_page(name: Option<&str>) -> Option<String> {
         None => command,
         Some(name) => command.find_subcommand(name)?.clone(),
     };
+    let title = name.map_or("umiak".to_owned(), |name| format!("umiak-{name}"));
     let mut bytes = Vec::new();
-    clap_mangen::Man::new(command).render(&mut bytes).ok()?;
+    clap_mangen::Man::new(command.version(env!("CARGO_PKG_VERSION"))).title(title).render(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,5 +1,6 @@
 //! `--dry-run`: the plan that a run would execute, printed.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 
 use serde_json::{Value, json};
@@ -18,11 +19,12 @@ pub(super) fn print(plan: &Plan, output: OutputMode) {
 fn to_text(plan: &Plan) -> String {
     let mut text = format!("job {}\nlogs {}\n", plan.job.name, plan.log_dir.display());
     let first = &plan.replicas[0];
-    text += &format!("command {}\n", words(first));
+    let _ = writeln!(text, "command {}", words(first));
     text += "\nrank  endpoint               devices  log\n";
     for replica in &plan.replicas {
-        text += &format!(
-            "{:<4}  {:<21}  {:<7}  {}\n",
+        let _ = writeln!(
+            text,
+            "{:<4}  {:<21}  {:<7}  {}",
             replica.rank.0,
             replica.endpoint.to_string(),
             devices(replica, ","),
@@ -31,15 +33,15 @@ fn to_text(plan: &Plan) -> String {
     }
     text += "\nenvironment, all ranks\n";
     for name in &plan.unset {
-        text += &format!("  unset {name}\n");
+        let _ = writeln!(text, "  unset {name}");
     }
     for line in files::shown(&plan.common) {
-        text += &format!("  {line}\n");
+        let _ = writeln!(text, "  {line}");
     }
     for replica in &plan.replicas {
-        text += &format!("\nenvironment, rank {}\n", replica.rank.0);
+        let _ = writeln!(text, "\nenvironment, rank {}", replica.rank.0);
         for line in files::shown(&replica.env) {
-            text += &format!("  {line}\n");
+            let _ = writeln!(text, "  {line}");
         }
     }
     text

@@ -49,7 +49,7 @@ fn lines_before(file: &File, end: u64) -> u64 {
         match read_at(file, &mut buffer[..wanted], offset) {
             Ok(0) | Err(_) => break,
             Ok(count) => {
-                lines += buffer[..count].iter().filter(|byte| **byte == b'\n').count() as u64;
+                lines += buffer[..count].split(|byte| *byte == b'\n').count() as u64 - 1;
                 offset += count as u64;
             }
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
@@ -24,7 +25,7 @@ use crate::screen::{MirrorTo, Screen, Status, Style};
 use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
-use super::{console, evidence};
+use super::{console, evidence, prepare};
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -108,6 +109,7 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
+        let late_files = prepare::write_late_files(&self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }
@@ -116,6 +118,9 @@ impl<'a> Front<'a> {
             return Ok(128 + 2);
         }
         self.sweep();
+        if let Some(thread) = late_files {
+            let _ = thread.join();
+        }
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         self.close();
         Ok(code)
@@ -190,6 +195,7 @@ impl<'a> Front<'a> {
             self.timers.remove(&timer);
             self.dispatch(Event::Timer(timer));
         }
+        self.show_status();
         Ok(())
     }
 
@@ -197,11 +203,10 @@ impl<'a> Front<'a> {
         match self.guardian.receive() {
             Ok(Some(notices)) => {
                 for notice in notices {
-                    if let Some(event) = self.event(notice) {
+                    if let Some(event) = self.event(&notice) {
                         self.dispatch(event);
                     }
                 }
-                self.show_status();
             }
             Ok(None) | Err(_) => self.lose_guardian(),
         }
@@ -216,15 +221,16 @@ impl<'a> Front<'a> {
             .row("guardian", format!("pid {}", self.guardian.pid))
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
-        self.screen.talk(text);
+        self.screen.alert(text);
         self.dispatch(Event::GuardianLost);
     }
 
-    fn event(&mut self, notice: Notice) -> Option<Event> {
-        match notice {
+    fn event(&mut self, notice: &Notice) -> Option<Event> {
+        match *notice {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
+                self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
@@ -289,7 +295,9 @@ impl<'a> Front<'a> {
                     }
                     let ranks = self.live_ranks();
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
-                    self.talk(|_| text);
+                    if self.spec.own.output == OutputMode::Human {
+                        self.screen.alert(text);
+                    }
                 }
             }
             Fact::Signalled { signal: 9, .. } => self.killed = true,
@@ -369,7 +377,7 @@ impl<'a> Front<'a> {
             .unwrap_or_default();
         let abort = self.style.red(&abort);
         self.screen.status(None);
-        self.screen.talk(format!("{abort}\n{container}{explained}"));
+        self.screen.alert(format!("{abort}\n{container}{explained}"));
         self.verdict = Some(verdict);
     }
 
@@ -392,7 +400,7 @@ impl<'a> Front<'a> {
         self.plan
             .replicas
             .iter()
-            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(|attempt| attempt.is_live()))
+            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live))
             .map(|replica| replica.rank.0)
             .collect()
     }
@@ -413,11 +421,6 @@ impl<'a> Front<'a> {
 
     fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.pids.len() == total && !self.told_started {
-            self.told_started = true;
-            let text = console::started(&self.style, total, self.clock.started().elapsed());
-            self.talk(|_| text);
-        }
         if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
@@ -428,6 +431,16 @@ impl<'a> Front<'a> {
             total,
             stopping: self.stopping.is_some(),
         }));
+    }
+
+    /// Once the last rank exists, and before anything that it does is told.
+    fn tell_started(&mut self) {
+        let total = self.plan.replicas.len();
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            self.talk(|_| text);
+        }
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -444,6 +457,7 @@ impl<'a> Front<'a> {
                     for notice in notices {
                         if let Notice::Swept { stopped, remaining } = notice {
                             self.tell_swept(stopped, &remaining);
+                            self.guardian.wait();
                             return;
                         }
                     }

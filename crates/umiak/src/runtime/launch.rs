@@ -7,7 +7,8 @@ use std::path::Path;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::plan::{Inventory, Plan};
-use umiak_sys::guardian::Guardian;
+use umiak_sys::cgroup::Cgroup;
+use umiak_sys::guardian::{Guardian, Options};
 use umiak_sys::ports::{LeaseError, Leased};
 use umiak_sys::protocol::{Command, Notice};
 use umiak_sys::wait::Signals;
@@ -63,7 +64,8 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     let clock = Clock::start();
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
     let signals = Signals::block(&STOP).map_err(|error| failed("block signals", &error))?;
-    let mut guardian = Guardian::start().map_err(|error| failed("start the guardian", &error))?;
+    let mut guardian = Guardian::start(Options { cgroup: Cgroup::create(), isolate: false })
+        .map_err(|error| failed("start the guardian", &error))?;
     let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
     Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
 }
@@ -81,9 +83,9 @@ fn prepare(
         spec,
         &inventory,
         &mut |request| {
-            lease(guardian, Command::Lease(request)).unwrap_or_else(|error| {
+            lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
                 broken = Some(failed("lease ports", &error));
-                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new() })
+                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new(), refused: None })
             })
         },
         |log_dir| {
@@ -106,8 +108,8 @@ fn prepare(
     Ok((plan, log_starts, pod_log))
 }
 
-fn lease(guardian: &mut Guardian, command: Command) -> std::io::Result<Result<Leased, LeaseError>> {
-    guardian.send(&command)?;
+fn lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<Leased, LeaseError>> {
+    guardian.send(command)?;
     loop {
         let notices = guardian.receive()?.ok_or_else(|| std::io::Error::other("the guardian has ended"))?;
         if let Some(Notice::Leased(leased)) = notices.into_iter().find(|notice| matches!(notice, Notice::Leased(_))) {

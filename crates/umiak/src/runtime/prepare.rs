@@ -3,14 +3,16 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
 use umiak_core::plan::files::FilePlan;
 use umiak_core::plan::{self, Inventory, Plan, Ports, Run, command};
+use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
 
 use super::inventory;
@@ -57,7 +59,10 @@ fn lease_ports(
     };
     let mut take = |count: u16, place: Place| {
         let leased = lease(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
-            plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken)
+            error.refused.map_or_else(
+                || plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken),
+                |errno| no_sockets(error.wanted, errno),
+            )
         })?;
         if leased.inside_ephemeral && notices.is_empty() {
             notices.push(Diagnostic::notice(
@@ -80,10 +85,21 @@ fn lease_ports(
     }
 }
 
+fn no_sockets(wanted: u16, errno: i32) -> Diagnostic {
+    Diagnostic::error(Code::L0010, "the kernel gives this process no more sockets to hold ports with")
+        .row("needed", wanted.to_string())
+        .row("reason", describe_errno(errno))
+        .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
+}
+
 /// A directory of this run: in the temporary directory, else in the log directory.
 pub(super) fn make_scratch(log_dir: &Path) -> Result<PathBuf, Diagnostic> {
     let make = |parent: &Path| {
-        let directory = tempfile::Builder::new().prefix("umiak-").tempdir_in(parent)?.keep();
+        let directory = tempfile::Builder::new()
+            .prefix("umiak-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir_in(parent)?
+            .keep();
         std::fs::create_dir(directory.join("gloo"))?;
         Ok::<_, std::io::Error>(directory)
     };
@@ -105,15 +121,35 @@ fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another one with `--log_dir`")
 }
 
-/// Writes the plan's files and opens each log once; returns where this run's part of each log begins.
+/// Writes what must be there before the first rank; returns where this run's part of each log begins.
 pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Diagnostic> {
-    for file in &plan.files {
+    for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file).map_err(|error| file_error(&file.path, &error))?;
     }
     plan.replicas
         .iter()
-        .map(|replica| log_start(&replica.log, spec.log_overwrite).map_err(|error| file_error(&replica.log, &error)))
+        .enumerate()
+        .map(|(position, replica)| {
+            // The mirror needs its file to be there; the others are made by the ranks that write them.
+            let start = if position == 0 || spec.log_overwrite {
+                open_log(&replica.log, spec.log_overwrite)
+            } else {
+                Ok(std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len()))
+            };
+            start.map_err(|error| file_error(&replica.log, &error))
+        })
         .collect()
+}
+
+/// Writes the rest, on a thread of its own, while the ranks start. Losing one is no reason to stop a job.
+pub(super) fn write_late_files(plan: &Plan) -> Option<JoinHandle<()>> {
+    let files: Vec<FilePlan> = plan.files.iter().filter(|file| file.late).cloned().collect();
+    let write = move || {
+        for file in &files {
+            let _ = write_file(file);
+        }
+    };
+    std::thread::Builder::new().name("files".into()).stack_size(128 << 10).spawn(write).ok()
 }
 
 fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
@@ -134,7 +170,7 @@ fn write_file(file: &FilePlan) -> std::io::Result<()> {
 }
 
 /// Opening it here, as the rank will, finds out before the start whether it can.
-fn log_start(path: &Path, overwrite: bool) -> std::io::Result<u64> {
+fn open_log(path: &Path, overwrite: bool) -> std::io::Result<u64> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     if overwrite {
         file.set_len(0)?;

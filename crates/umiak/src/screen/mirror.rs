@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use umiak_sys::wait::{Growth, read_at};
 
@@ -16,13 +16,18 @@ pub(super) struct Mirror {
     growth: Growth,
     offset: u64,
     buffer: Vec<u8>,
+    path: PathBuf,
 }
 
 impl Mirror {
     pub(super) fn open(path: &Path, offset: u64) -> io::Result<Self> {
         // Watch first, read afterwards: growth between the two is then reported, not lost.
         let growth = Growth::of(path)?;
-        Ok(Self { file: File::open(path)?, growth, offset, buffer: vec![0; CHUNK] })
+        Ok(Self { file: File::open(path)?, growth, offset, buffer: vec![0; CHUNK], path: path.to_owned() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The file's size now.

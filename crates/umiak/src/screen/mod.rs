@@ -29,7 +29,9 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// What the screen is told.
 #[derive(Debug)]
 enum Message {
-    /// To stderr, once everything mirrored so far is out.
+    /// To stderr, once everything mirrored so far is out, even in the middle of a line of the user's.
+    Alert(String),
+    /// To stderr likewise, but not before the user's line is complete.
     Talk(String),
     /// To stdout.
     Data(String),
@@ -80,8 +82,14 @@ impl Screen {
         self.waker.wake();
     }
 
+    /// Progress: waits for the end of the user's line.
     pub fn talk(&self, text: impl Into<String>) {
         self.send(Message::Talk(text.into()));
+    }
+
+    /// What cannot wait: a failure, an answer to a signal.
+    pub fn alert(&self, text: impl Into<String>) {
+        self.send(Message::Alert(text.into()));
     }
 
     pub fn data(&self, text: impl Into<String>) {
@@ -120,6 +128,8 @@ struct Painter {
     mirror_to: MirrorTo,
     mirror: Option<Mirror>,
     status: Option<Status>,
+    /// Said while a line of the user's was incomplete, and held until it is.
+    held: Vec<String>,
     /// The status line is on the terminal now.
     drawn: bool,
     last_draw: Option<Instant>,
@@ -136,6 +146,7 @@ impl Painter {
             mirror_to,
             mirror: None,
             status: None,
+            held: Vec::new(),
             drawn: false,
             last_draw: None,
             last_text: String::new(),
@@ -151,9 +162,15 @@ impl Painter {
             }
             while let Ok(message) = receiver.try_recv() {
                 match message {
+                    Message::Alert(text) => {
+                        self.pump_to_end();
+                        self.flush_held();
+                        self.write(&text);
+                    }
                     Message::Talk(text) => {
                         self.pump_to_end();
-                        self.talk(&text);
+                        self.held.push(text);
+                        self.flush_held_between_lines();
                     }
                     Message::Data(text) => {
                         self.erase();
@@ -167,12 +184,14 @@ impl Painter {
                     }
                     Message::Close => {
                         self.pump_to_end();
+                        self.flush_held();
                         self.erase();
                         return;
                     }
                 }
             }
             let more = self.pump();
+            self.flush_held_between_lines();
             let timeout = if more { Some(Duration::ZERO) } else { self.draw() };
             let mut fds = vec![waker.as_fd()];
             fds.extend(self.mirror.iter().map(AsFd::as_fd));
@@ -218,15 +237,28 @@ impl Painter {
         if to_terminal {
             self.at_line_start = last == b'\n';
         }
-        if written.is_err() {
+        if let Err(error) = written {
             // The reader is gone: the job goes on, its log has everything.
-            self.mirror = None;
+            let log = self.mirror.take().map(|mirror| mirror.path().display().to_string()).unwrap_or_default();
+            self.held.push(format!("the output cannot be shown any more ({error}); the job goes on, it is in {log}\n"));
             return false;
         }
         true
     }
 
-    fn talk(&mut self, text: &str) {
+    fn flush_held_between_lines(&mut self) {
+        if self.at_line_start || !self.style.stderr_is_terminal {
+            self.flush_held();
+        }
+    }
+
+    fn flush_held(&mut self) {
+        for text in std::mem::take(&mut self.held) {
+            self.write(&text);
+        }
+    }
+
+    fn write(&mut self, text: &str) {
         self.erase();
         let mut stderr = io::stderr().lock();
         if self.style.stderr_is_terminal && !self.at_line_start {

@@ -1,5 +1,7 @@
 //! A job that goes well: ranks, environment, files, mirror, output modes.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use umiak_testkit::components::Component::Python;
 use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
@@ -35,7 +37,7 @@ fn first_rank_is_mirrored_and_all_are_logged() {
     assert_eq!(sandbox.read("log/workerlog.0"), "zero\n");
     assert_eq!(sandbox.read("log/workerlog.1"), "one\n");
     assert_eq!(sandbox.read("log/workerlog.2"), "two\n");
-    let pod = |name: &String| name.starts_with("default.") && name.ends_with(".log");
+    let pod = |name: &String| name.strip_prefix("default.").is_some_and(|rest| rest.len() == "abcdef.log".len());
     let files = sandbox.list("log");
     assert_eq!(files.iter().filter(|name| pod(name)).count(), 1, "{files:?}");
     let others: Vec<&String> = files.iter().filter(|name| !pod(name)).collect();
@@ -147,7 +149,6 @@ fn secrets_are_masked() {
         let text = sandbox.read(&format!("log/{file}"));
         assert!(!text.contains("verysecret"), "{file} holds a secret:\n{text}");
     }
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(sandbox.path().join("log/backup_env.0.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }

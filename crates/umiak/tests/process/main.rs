@@ -6,6 +6,7 @@ mod conformance;
 mod failure;
 mod frameworks;
 mod launch;
+mod screen;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -15,6 +16,7 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    screen::register(&mut suite);
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     suite.main()

@@ -1,0 +1,147 @@
+//! `docs/reference/cli.md`: the flags of `umiak launch` from their table, and our own commands from clap.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+use umiak_core::formats::launch::Generation;
+use umiak_core::formats::launch::flags::{FLAGS, Flag, Heading, Owner, Support, ValueKind};
+
+use super::HEADER;
+use crate::markdown::{code, codes, table};
+
+pub(super) fn page() -> String {
+    let mut text = format!("{HEADER}# Command line\n\n");
+    text += "| command | does |\n|---|---|\n";
+    let command = umiak::cli::command();
+    for subcommand in command.get_subcommands() {
+        let _ = writeln!(text, "| `{}` | {} |", usage(subcommand), about(subcommand));
+    }
+    text += "\nThe flags of `umiak launch` are below. `umiak COMMAND -h` shows the others' arguments.\n";
+    text += PREFIX;
+    text += LAUNCH;
+    for heading in Heading::ALL {
+        let _ = write!(text, "\n### {}\n\n", heading.title());
+        let rows = FLAGS.iter().filter(|flag| flag.heading == heading);
+        text += &table(
+            &["flag", "meaning", "default", "variable", "generation"],
+            rows.map(|flag| {
+                [names(flag), meaning(flag), default(flag), variable(flag), generation(flag.owner).to_owned()]
+            }),
+        );
+    }
+    text
+}
+
+const PREFIX: &str = "
+## Other ways to write it
+
+| written | is |
+|---|---|
+| `umiak launch …` | the launcher |
+| `umiak python -m paddle.distributed.launch …` | the same; the word before `-m` is the interpreter of the ranks |
+| `umiak python -m paddle.distributed.fleet.launch …` | the same, legacy generation |
+| `umiak fleetrun …` | the same |
+| the binary under the name `fleetrun` | the same |
+| `umiak torchrun …`, `umiak python -m torch.distributed.run …`, `umiak python -m paddlerec.run …` | not in this version |
+";
+
+const LAUNCH: &str = "
+## `umiak launch [flags] training_script …`
+
+Words in Paddle's flags may be joined by `_` or `-`, and a flag may be shortened as long as it stays clear. Flags under
+*Umiak* are written in full. The first word that is no flag is the script; everything after it belongs to the script.
+A flag that is in no table is an error that names the nearest one; `--compat paddle` ignores it, as Paddle does.
+
+*Variable* is the environment variable that overrides the flag in the current generation, as in Paddle.
+*Generation* says which of Paddle's launchers has the flag. A flag that only the legacy launcher has selects that one.
+";
+
+fn about(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+/// `umiak explain CODE`
+fn usage(command: &Command) -> String {
+    let mut text = format!("umiak {}", command.get_name());
+    if command.get_name() == "launch" {
+        return text + " [flags] training_script …";
+    }
+    for argument in command.get_positionals() {
+        let name = argument.get_id().as_str().to_uppercase();
+        let _ = if argument.is_required_set() { write!(text, " {name}") } else { write!(text, " [{name}]") };
+    }
+    text
+}
+
+/// `--gpus LIST`, then the aliases.
+fn names(flag: &Flag) -> String {
+    let first = if flag.metavar.is_empty() { flag.name.to_owned() } else { format!("{} {}", flag.name, flag.metavar) };
+    codes(std::iter::once(first.as_str()).chain(flag.aliases.iter().copied()))
+}
+
+fn meaning(flag: &Flag) -> String {
+    let mut text = flag.help.to_owned();
+    if let ValueKind::Choice(words) = flag.value {
+        let _ = write!(text, " One of {}.", codes(words.iter().copied()));
+    }
+    match flag.support {
+        Support::Full => {}
+        Support::NoEffect(why) => {
+            let _ = write!(text, " **No effect:** {why}.");
+        }
+        Support::NotYet(what) => {
+            let _ = write!(text, " **Not in this version:** {what}.");
+        }
+    }
+    text
+}
+
+/// Ours where we have our own; Paddle's word for "none" is an empty cell.
+fn default(flag: &Flag) -> String {
+    // Left out, these do not mean what Paddle's own default says.
+    let is_ours = flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log");
+    if !is_ours || flag.value == ValueKind::Switch {
+        return String::new();
+    }
+    let shown = |generation| match flag.default_in(generation) {
+        "None" | "" => "",
+        value => value,
+    };
+    let (current, legacy) = (shown(Generation::Current), shown(Generation::Legacy));
+    if current == legacy || flag.owner != Owner::Both {
+        return code(current);
+    }
+    let or_none = |value: &str| if value.is_empty() { "none".to_owned() } else { code(value) };
+    format!("{}; legacy: {}", or_none(current), or_none(legacy))
+}
+
+fn variable(flag: &Flag) -> String {
+    flag.variable.map(|variable| code(variable.name)).unwrap_or_default()
+}
+
+fn generation(owner: Owner) -> &'static str {
+    match owner {
+        Owner::Legacy => "legacy",
+        Owner::Current => "current",
+        Owner::Both => "both",
+        Owner::Umiak => "ours",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_every_flag_and_every_command() {
+        let page = page();
+        for flag in FLAGS {
+            for name in flag.names() {
+                assert!(page.contains(&format!("`{name}")), "{name}");
+            }
+        }
+        for command in umiak::cli::command().get_subcommands() {
+            assert!(page.contains(&format!("`umiak {}", command.get_name())), "{}", command.get_name());
+        }
+    }
+}

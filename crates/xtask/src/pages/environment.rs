@@ -1,0 +1,234 @@
+//! `docs/reference/environment.md`: variables that umiak reads, and those it gives to ranks. The latter are what
+//! the planner gives to the ranks of a few sample machines.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use umiak::variables::VARIABLES;
+use umiak_core::contract::torch;
+use umiak_core::formats::launch::flags::FLAGS;
+use umiak_core::formats::launch::{Parsed, Spelling, parse};
+use umiak_core::model::Port;
+use umiak_core::plan::command::Resolved;
+use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, finish, layout};
+
+use super::HEADER;
+use crate::markdown::{code, table};
+
+pub(super) fn page() -> String {
+    let mut text = format!("{HEADER}# Environment variables\n\n## Read by umiak\n\n");
+    text += &table(
+        &["variable", "meaning"],
+        VARIABLES.iter().map(|variable| [code(variable.name), variable.text.to_owned()]),
+    );
+    text += "\n### Paddle's, in place of flags\n\nThe environment wins over the command line, as in Paddle, and a notice says so. Current generation only.\n\n";
+    text += &table(&["variable", "flag"], overrides());
+    text += "\n### Paddle's, of other kinds\n\n";
+    text += &table(&["variable", "meaning"], OTHERS.map(|(name, meaning)| [code(name), meaning.to_owned()]));
+    text += RANKS;
+    let given = given();
+    let is_torch = |name: &str| torch::NAMES.contains(&name);
+    text += &variables(given.iter().filter(|(name, _)| !is_torch(name)));
+    text += "\n### torch's\n\nWhat `torchrun` gives its workers, so that either framework's script works.\n\n";
+    text += &variables(given.iter().filter(|(name, _)| is_torch(name)));
+    text
+}
+
+const RANKS: &str = "
+## Given to the ranks
+
+A rank gets the environment of `umiak` itself, less `http_proxy` and `https_proxy` (kept as `http_proxy_original` and
+`https_proxy_original`, as Paddle does), plus these. The values are those of rank 1 of a sample job; a variable that is
+given only with certain flags or devices says so. `umiak launch --dry-run …` shows the values of a real job.
+
+### Paddle's
+
+";
+
+/// Sorted by Paddle's own order, in which overrides are announced.
+fn overrides() -> Vec<[String; 2]> {
+    let mut rows: Vec<_> = FLAGS.iter().filter_map(|flag| Some((flag.variable?, flag.name))).collect();
+    rows.sort_by_key(|(variable, _)| variable.order);
+    rows.into_iter().map(|(variable, flag)| [code(variable.name), code(flag)]).collect()
+}
+
+/// Variables of Paddle's launchers that stand for no flag. A test keeps this list complete.
+const OTHERS: [(&str, &str); 17] = [
+    ("PADDLE_TRAINER_ID", "Rank of this node, from 0 up; stands for `--rank`."),
+    (
+        "PADDLE_TRAINER_ENDPOINTS",
+        "Current generation: a platform's list of endpoints; sets master and number of nodes.",
+    ),
+    (
+        "DISTRIBUTED_TRAINER_ENDPOINTS",
+        "The same; on PaddleCloud the endpoints of this node, whose first port is then the ranks' first.",
+    ),
+    ("PADDLE_LAUNCH_WITH_ARGS", "Not 0: a list of endpoints sets the number of nodes only, not the master."),
+    ("PADDLE_TRAINERS", "PaddleCloud, legacy generation: addresses of the nodes."),
+    ("TRAINER_PORTS_NUM", "PaddleCloud, legacy generation: number of ports of each node."),
+    ("PADDLE_TRAINERS_NUM", "PaddleCloud, legacy generation: number of trainers."),
+    ("FLAGS_START_PORT", "First of the ranks' consecutive ports."),
+    ("FLAGS_FIXED_PORT", "The same; the node's rank is added."),
+    ("PORT_RANGE", "Two ports, `35100:64000`: free ones are chosen between them."),
+    ("PADDLE_DISTRI_BACKEND", "Legacy generation: stands for `--backend`."),
+    (
+        "PADDLE_ENV_LIMIT_LEN",
+        "Endpoint lists of this many characters or more are left out of the environment. Default 48000.",
+    ),
+    ("WITH_COVERAGE", "`ON`: Python scripts run under `coverage`."),
+    (
+        "PADDLE_ELASTIC_SERVER",
+        "Legacy generation: with the two below, asks for an elastic job, which is not in this version.",
+    ),
+    ("PADDLE_ELASTIC_JOB_ID", "See `PADDLE_ELASTIC_SERVER`."),
+    ("PADDLE_ELASTIC_NP", "See `PADDLE_ELASTIC_SERVER`."),
+    ("CUDA_VISIBLE_DEVICES", "Limits the devices; also `XPU_VISIBLE_DEVICES`, `ASCEND_RT_VISIBLE_DEVICES`."),
+];
+
+fn variables<'a>(variables: impl Iterator<Item = &'a (String, Given)>) -> String {
+    table(
+        &["variable", "rank 1 of the sample", "given"],
+        variables.map(|(name, given)| [code(name), code(&given.value), given.when.clone()]),
+    )
+}
+
+/// A variable of a rank.
+struct Given {
+    value: String,
+    when: String,
+}
+
+/// Variables of rank 1 in every sample, each with its first value and with the samples that have it.
+fn given() -> Vec<(String, Given)> {
+    let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
+    for sample in SAMPLES {
+        let plan = plan(sample);
+        for (name, value) in plan.common.iter().chain(&plan.replicas[1].env) {
+            match found.iter_mut().find(|(other, ..)| other == name) {
+                Some((.., whens)) => whens.push(sample.when),
+                None => found.push((name.clone(), value.clone(), vec![sample.when])),
+            }
+        }
+    }
+    found.into_iter().map(|(name, value, whens)| (name, Given { value, when: when(&whens) })).collect()
+}
+
+/// Nothing to say of what every sample has. Where the kind of machine decides, flags are no condition.
+fn when(whens: &[&'static str]) -> String {
+    if whens.len() == SAMPLES.len() {
+        return String::new();
+    }
+    let machines: Vec<&str> = whens.iter().copied().filter(|when| when.starts_with("on ")).collect();
+    if machines.is_empty() { whens[0].to_owned() } else { machines.join(", ") }
+}
+
+/// A command line on a machine.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    words: &'static [&'static str],
+    gpus: u32,
+    env: &'static [(&'static str, &'static str)],
+    /// Said of the variables that not every sample has.
+    when: &'static str,
+}
+
+const SAMPLES: &[Sample] = &[
+    Sample {
+        words: &["--nproc_per_node", "2", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "on CPU (legacy generation: always)",
+    },
+    Sample { words: &["train.py"], gpus: 2, env: &[], when: "on GPUs" },
+    Sample { words: &["--gpus", "2,3", "train.py"], gpus: 4, env: &[], when: "with `--gpus`, on GPUs" },
+    Sample { words: &["--xpus", "0,1", "train.py"], gpus: 0, env: &[], when: "on XPUs" },
+    Sample { words: &["--npus", "0,1", "train.py"], gpus: 0, env: &[], when: "on NPUs" },
+    Sample {
+        words: &["--nproc_per_node", "2", "--auto_parallel_config", "auto.json", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "with `--auto_parallel_config`",
+    },
+    Sample {
+        words: &["--nproc_per_node", "2", "--cluster_topo_path", "topology.json", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "with `--cluster_topo_path`",
+    },
+    Sample {
+        words: &["--nproc_per_node", "2", "--rank_mapping_path", "mapping.json", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "with `--rank_mapping_path`",
+    },
+    Sample {
+        words: &["--nproc_per_node", "2", "train.py"],
+        gpus: 0,
+        env: &[("http_proxy", "http://proxy:8080"), ("https_proxy", "http://proxy:8080")],
+        when: "where `umiak` has a proxy",
+    },
+];
+
+/// The plan of a sample on a machine with eight CPUs.
+fn plan(sample: &Sample) -> Plan {
+    let env: BTreeMap<String, String> =
+        sample.env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let words: Vec<OsString> = sample.words.iter().map(OsString::from).collect();
+    let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &words, &env) else {
+        panic!("a sample that does not parse: {sample:?}")
+    };
+    let gpus = (0..sample.gpus).map(|index| Gpu { index, name: String::new(), uuid: String::new() }).collect();
+    let inventory = Inventory { gpus, cpus: 8, addresses: Vec::new(), hostname: "node-a".to_owned(), env: env.clone() };
+    let layout = layout(&spec, &inventory).expect("the samples fit their machines");
+    let port = |number: u16| Port::new(number).expect("a sample port");
+    let ports = Ports {
+        endpoints: (0..layout.endpoints).map(|index| port(6170 + index)).collect(),
+        stores: (0..layout.stores).map(|index| port(6180 + index)).collect(),
+    };
+    let run = Run {
+        pod_name: "abcdef".to_owned(),
+        scratch: PathBuf::from("/tmp/umiak-XXXXXX"),
+        log_dir: PathBuf::from("/home/li/log"),
+        command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
+        attempt: 0,
+    };
+    finish(&spec, &inventory, layout, &ports, run)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Upper-case names in quotes, in the sources that read the environment.
+    fn names_in(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let is_name = |word: &&str| {
+            word.contains('_') && word.chars().all(|c| c.is_ascii_uppercase() || c == '_') && !word.starts_with('_')
+        };
+        code.split('"').skip(1).step_by(2).filter(is_name).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_variable_that_the_parser_reads_is_on_the_page() {
+        let page = page();
+        let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../umiak-core/src/formats/launch");
+        for file in ["environment.rs", "cloud.rs", "ports.rs", "checks.rs", "parse.rs"] {
+            for name in names_in(&formats.join(file)) {
+                assert!(page.contains(&format!("`{name}`")), "{file} reads {name}: add it to `OTHERS`");
+            }
+        }
+        assert!(names_in(&formats.join("ports.rs")).contains(&"PORT_RANGE".to_owned()), "the search finds names");
+    }
+
+    #[test]
+    fn every_torch_variable_is_on_the_page() {
+        let page = page();
+        for name in torch::NAMES {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `docs/reference/exit-codes.md`: the table of the design, the register's codes, and what `--exit-codes` gives,
+//! computed by the function that the product uses.
+
+use std::collections::BTreeMap;
+
+use umiak_core::diag::codes::REGISTER;
+use umiak_core::facts::{Finding, Outcome, Subject, Verdict, Weight};
+use umiak_core::formats::launch::{ExitCodes, Generation};
+use umiak_core::machine::exit_code::{Style, of};
+use umiak_core::model::Exit;
+
+use super::HEADER;
+use crate::markdown::{codes, table};
+
+pub(super) fn page() -> String {
+    let mut by_exit: BTreeMap<u8, Vec<&str>> = BTreeMap::new();
+    for entry in REGISTER.iter().filter(|entry| entry.exit != 0) {
+        by_exit.entry(entry.exit).or_default().push(entry.code.as_str());
+    }
+    let mut text = format!("{HEADER}{CASES}");
+    text += &table(
+        &["exit code", "error codes"],
+        by_exit.into_iter().map(|(exit, names)| [exit.to_string(), codes(names)]),
+    );
+    text += STYLES;
+    text += &table(&["case", "`umiak`", "`paddle`, current", "`paddle`, legacy", "`torch`"], CASES_OF_STYLES.map(row));
+    text
+}
+
+const CASES: &str = "# Exit codes
+
+| case | code |
+|---|---|
+| every rank ended with 0 | 0 |
+| a rank failed | the causing rank's own code, 128 + n for a signal n |
+| stopped by signal n (Ctrl-C is 2, so 130) | 128 + n |
+| wrong usage | 2 |
+| umiak itself failed | 125 |
+| a command that cannot be executed | 126 |
+| a command that was not found | 127 |
+
+The *causing* rank is the one that the report names first: a rank that ended by umiak's own signal never decides the
+code. If the causing rank ended with 0 (it exited early, and success was not reached), the code is 1.
+
+## Codes of the messages
+
+A message such as `error[L0004]` ends the command with the code of its row. [Error codes](error-codes.md) explains each.
+
+";
+
+const STYLES: &str = "
+## `--exit-codes`
+
+Scripts may rely on the old launchers' numbers. In the first two rows the causing rank ended as said, and rank 0 ended
+by the launcher's SIGTERM.
+
+";
+
+/// A case and how the causing rank ended, or the signal that we received.
+const CASES_OF_STYLES: [(&str, Case); 5] = [
+    ("the causing rank exited with 7", Case::Failed(Exit::Code { code: 7 })),
+    ("the causing rank was killed by SIGKILL", Case::Failed(Exit::Signal { signal: 9, core_dumped: false })),
+    ("Ctrl-C", Case::Interrupted(2)),
+    ("SIGTERM to umiak", Case::Interrupted(15)),
+    ("success", Case::Succeeded),
+];
+
+enum Case {
+    Failed(Exit),
+    Interrupted(i32),
+    Succeeded,
+}
+
+fn row((words, case): (&str, Case)) -> [String; 5] {
+    let styles = [
+        (ExitCodes::Umiak, Generation::Current),
+        (ExitCodes::Paddle, Generation::Current),
+        (ExitCodes::Paddle, Generation::Legacy),
+        (ExitCodes::Torch, Generation::Current),
+    ];
+    let [ours, current, legacy, torch] =
+        styles.map(|(codes, generation)| exit_code(Style { codes, generation }, &case).to_string());
+    [words.to_owned(), ours, current, legacy, torch]
+}
+
+fn exit_code(style: Style, case: &Case) -> u8 {
+    match case {
+        Case::Succeeded => of(style, Outcome::Succeeded, None, None, &[]),
+        Case::Interrupted(signal) => of(style, Outcome::Interrupted, Some(*signal), None, &[]),
+        Case::Failed(exit) => {
+            let cause = Finding {
+                subject: Subject { replica: "trainer-1".to_owned(), rank: None, attempt: 0 },
+                exit: exit.clone(),
+                ran_micros: 0,
+                weight: Weight::Likely,
+                evidence: None,
+            };
+            let verdict = Verdict { causes: vec![cause], victims: Vec::new() };
+            let ends = [Exit::Signal { signal: 15, core_dumped: false }, exit.clone()];
+            of(style, Outcome::Failed, None, Some(&verdict), &ends)
+        }
+    }
+}
