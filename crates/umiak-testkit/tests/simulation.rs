@@ -248,7 +248,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         Some(())
     }),
     ("a report too late", Rule::Report, |run| {
-        let (step, _) = find(run, |effect| matches!(effect, Effect::Gather(_)))?;
+        let (step, _) = find(run, |effect| matches!(effect, Effect::Gather { .. }))?;
         run.steps[step].at = run.steps[step].at + Duration::from_secs(9);
         // Where everybody ended at once, the window opened and closed in one step.
         let failed = Effect::Record(Fact::Stopping { reason: StopReason::PeerFailed });

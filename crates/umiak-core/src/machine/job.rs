@@ -388,16 +388,17 @@ impl Machine {
         if self.failed.is_none() || self.diagnosis != Diagnosis::None {
             return;
         }
-        let candidates: Vec<Slot> = self.candidates().into_iter().map(|(slot, _)| slot).collect();
-        self.diagnosis = Diagnosis::Gathering(candidates.clone());
-        effects.push(Effect::Gather(candidates));
+        let slots = |by_us| self.bad_ends(by_us).into_iter().map(|(slot, _)| slot).collect::<Vec<Slot>>();
+        let (ended, stopped) = (slots(false), slots(true));
+        self.diagnosis = Diagnosis::Gathering([ended.as_slice(), stopped.as_slice()].concat());
+        effects.push(Effect::Gather { ended, stopped });
     }
 
-    fn candidates(&self) -> Vec<(Slot, &End)> {
+    fn bad_ends(&self, by_us: bool) -> Vec<(Slot, &End)> {
         self.slots()
             .into_iter()
             .filter_map(|slot| match self.attempt_of(slot) {
-                Some(Attempt::Ended(end)) if !end.exit.is_success() && !end.by_us => Some((slot, end)),
+                Some(Attempt::Ended(end)) if !end.exit.is_success() && end.by_us == by_us => Some((slot, end)),
                 _ => None,
             })
             .collect()
@@ -408,8 +409,8 @@ impl Machine {
             return self.ignore(&Event::Gathered(evidence), effects);
         };
         let mut evidence: BTreeMap<Slot, Evidence> = evidence.into_iter().collect();
-        let ends = self
-            .candidates()
+        let ends = [self.bad_ends(false), self.bad_ends(true)]
+            .concat()
             .into_iter()
             // Who ended while the evidence was read came too late, and nobody read its log.
             .filter(|(slot, _)| asked.contains(slot))

@@ -204,7 +204,7 @@ impl<'a> Judge<'a> {
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
             Effect::ArmTimer { timer, at } => self.see_timer(step, *timer, *at),
-            Effect::Gather(slots) => self.see_gather(step, slots),
+            Effect::Gather { ended, .. } => self.see_gather(step, ended),
             Effect::Report(_) => self.reported = true,
             Effect::ReturnTerminal => {
                 let third = self.signals >= 3 && matches!(step.event, Event::Signalled { .. });

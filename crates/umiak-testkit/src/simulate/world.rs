@@ -167,7 +167,7 @@ impl World {
             Effect::Spawn(ids) => ids.into_iter().for_each(|id| self.spawn(id)),
             Effect::Signal { signal, targets } => targets.into_iter().for_each(|id| self.signal(signal, id.slot)),
             Effect::ArmTimer { timer, at } => self.arm(timer, at),
-            Effect::Gather(slots) => {
+            Effect::Gather { ended: slots, .. } => {
                 self.gathering = true;
                 let found = slots.into_iter().filter_map(|slot| Some((slot, self.evidence(slot)?))).collect();
                 self.plan(self.now + self.scenario.gather, Item::Event(Event::Gathered(found)));

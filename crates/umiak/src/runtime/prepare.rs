@@ -115,9 +115,25 @@ pub(super) fn make_log_dir(path: &Path) -> Result<(), Diagnostic> {
     std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
 }
 
+/// Why the log directory takes no more, if it does not: a rank's output has then nowhere to go.
+pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
+    let probe = || tempfile::tempfile_in(log_dir)?.write_all(&[0; 4096]);
+    let error = probe().err()?;
+    Some(
+        Diagnostic::notice(Code::L0026, format!("nothing can be written to `{}` any more", log_dir.display()))
+            .row("reason", error.to_string())
+            .hint("this may be why the rank ended; free space there, or choose another directory with `--log_dir`"),
+    )
+}
+
 fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    let in_the_way = path.ancestors().find(|ancestor| ancestor.exists()).filter(|ancestor| !ancestor.is_dir());
+    let reason = match in_the_way {
+        Some(file) => format!("`{}` is a file, not a directory", file.display()),
+        None => error.to_string(),
+    };
     Diagnostic::error(Code::L0014, format!("the log directory `{}` cannot be used", path.display()))
-        .row("reason", error.to_string())
+        .row("reason", reason)
         .hint("choose another one with `--log_dir`")
 }
 

@@ -5,8 +5,12 @@
 mod conformance;
 mod failure;
 mod frameworks;
+mod input;
 mod launch;
 mod screen;
+mod seeds;
+mod shell;
+mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -19,5 +23,8 @@ fn main() -> std::process::ExitCode {
     screen::register(&mut suite);
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
+    seeds::register(&mut suite);
+    input::register(&mut suite);
+    surroundings::register(&mut suite);
     suite.main()
 }

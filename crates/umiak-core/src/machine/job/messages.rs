@@ -48,7 +48,12 @@ pub enum Effect {
         at: Timestamp,
     },
     /// Read what these replicas left about their end, and answer with [`Event::Gathered`].
-    Gather(Vec<Slot>),
+    Gather {
+        /// Ended badly by themselves.
+        ended: Vec<Slot>,
+        /// Ended by our signal: only what stood in their logs before it counts.
+        stopped: Vec<Slot>,
+    },
     /// Tell the user: the verdict stands.
     Report(Verdict),
     /// Give the terminal back; the guardian finishes alone.

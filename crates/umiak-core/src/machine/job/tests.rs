@@ -136,7 +136,13 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
     story.exit(0, by(SIGTERM));
     assert_eq!(story.verdict(), None, "the window is open while somebody lives");
     let gather = story.exit(2, by(SIGTERM));
-    assert_eq!(gather.last(), Some(&Effect::Gather(vec![Slot { role: 0, index: 1 }])));
+    assert_eq!(
+        gather.last(),
+        Some(&Effect::Gather {
+            ended: vec![Slot { role: 0, index: 1 }],
+            stopped: vec![Slot { role: 0, index: 0 }, Slot { role: 0, index: 2 }],
+        })
+    );
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.causes(), [1]);
     assert_eq!(story.end(), Some((Outcome::Failed, 7)));
@@ -280,4 +286,20 @@ fn what_does_not_go_is_abandoned() {
     assert_eq!(effects[0], Effect::Record(Fact::Abandoned { replicas: vec!["role0-1".into()] }));
     assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
     assert!(is_ignored(&story.exit(1, by(SIGKILL))), "after the end nothing counts");
+}
+
+/// A rank that raised an error of its own, and was so slow to end that the peer it left ended first.
+#[test]
+fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it() {
+    let mut story = Story::running(3);
+    story.exit(2, code(1));
+    story.exit(0, by(SIGTERM));
+    story.exit(1, by(SIGTERM));
+    let evidence = |text: &str| crate::diagnose::extract(text.as_bytes(), None, None);
+    let own = evidence("Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nValueError: bad\n");
+    let victim = evidence("ConnectionError: rank 2 lost rank 1: it closed the connection\n");
+    let slot = |index| Slot { role: 0, index };
+    story.give(Event::Gathered(vec![(slot(2), victim), (slot(1), own)]));
+    assert_eq!(story.causes(), [1]);
+    assert_eq!(story.end(), Some((Outcome::Failed, 1)), "our signal's number is not its code");
 }
