@@ -283,7 +283,7 @@ impl<'a> Front<'a> {
                         self.timers.insert(timer, at);
                     }
                     Effect::Gather { ended, stopped } => {
-                        queue.push_back(Event::Gathered(self.gather(&ended, &stopped)))
+                        queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
                     }
                     Effect::Report(verdict) => self.report(verdict),
                     Effect::ReturnTerminal => self.return_terminal = true,
