@@ -170,6 +170,8 @@ impl Prepared {
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(Doing::OpenLog);
             }
+            // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
+            libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
             // Rust ignores SIGPIPE from the start; programs expect the default. Handlers are reset by exec.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let mut none: libc::sigset_t = std::mem::zeroed();

@@ -4,14 +4,24 @@
 //! every variable, file and console line. A difference that is not listed here fails it, and so does an
 //! entry that no longer differs.
 
+use super::torch;
 use crate::formats::launch::Generation;
 
 /// Where a difference can be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Surface {
     Variable,
+    /// A property of the rank's process: its parent, its standard input.
+    Process,
     File,
+    /// A line of stdout, stderr or the pod log.
     Console,
+    Exit,
+}
+
+impl Surface {
+    /// Every one, in the order in which the reference page tells of them.
+    pub const ALL: [Self; 5] = [Self::Variable, Self::Process, Self::File, Self::Console, Self::Exit];
 }
 
 /// How it differs from Paddle.
@@ -29,7 +39,8 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
     pub surface: Surface,
-    /// Names of variables or files, or beginnings of console lines; `*` stands for anything.
+    /// Names of variables, properties or files, or console lines; `*` stands for anything. Names that change from
+    /// run to run are written as the conformance test writes them: `<ts>`, `<pod 1>`.
     pub patterns: &'static [&'static str],
     /// `None` for both.
     pub generation: Option<Generation>,
@@ -58,11 +69,198 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// The list.
-pub const DIFFERENCES: &[Difference] = &[];
+pub const DIFFERENCES: &[Difference] = &[
+    Difference {
+        surface: Surface::Variable,
+        patterns: torch::NAMES,
+        generation: None,
+        kind: Kind::Added,
+        reason: "torch's contract is given beside Paddle's, so that either framework's script works",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &[
+            "PADDLE_LOCAL_DEVICE_IDS",
+            "PADDLE_WORLD_DEVICE_IDS",
+            "PADDLE_WITH_GLOO",
+            "PADDLE_GLOO_RENDEZVOUS",
+            "PADDLE_GLOO_FS_PATH",
+            "FLAGS_selected_accelerators",
+        ],
+        generation: Some(Generation::Current),
+        kind: Kind::Added,
+        reason: "the legacy launcher's variables: always the union of both generations",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &[
+            "PADDLE_MASTER",
+            "PADDLE_GLOBAL_SIZE",
+            "PADDLE_GLOBAL_RANK",
+            "PADDLE_LOCAL_SIZE",
+            "PADDLE_LOCAL_RANK",
+            "PADDLE_NNODES",
+            "PADDLE_AUTO_CLUSTER",
+            "PADDLE_LOG_DIR",
+            "PADDLE_BACKUP_ENV_PATH",
+            "POD_NAME",
+        ],
+        generation: Some(Generation::Legacy),
+        kind: Kind::Added,
+        reason: "the current launcher's variables: always the union of both generations",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &["OMP_NUM_THREADS"],
+        generation: None,
+        kind: Kind::Changed,
+        reason: "unset, it is this node's CPUs divided among its ranks; `--compat paddle` gives Paddle's 1",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &["CUDA_VISIBLE_DEVICES", "FLAGS_selected_gpus"],
+        generation: Some(Generation::Current),
+        kind: Kind::Changed,
+        reason: "a subset of devices is what ranks see, and positions count in it: right for torch's LOCAL_RANK too",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &["CUDA_DEVICE_ORDER"],
+        generation: Some(Generation::Current),
+        kind: Kind::Added,
+        reason: "our numbers go by PCI address; without it CUDA counts by speed",
+    },
+    Difference {
+        surface: Surface::Process,
+        patterns: &["stdin"],
+        generation: None,
+        kind: Kind::Changed,
+        reason: "several ranks that read one input would take it from each other: only a sole rank has the caller's",
+    },
+    Difference {
+        surface: Surface::Process,
+        patterns: &["parent is the launcher"],
+        generation: None,
+        kind: Kind::Changed,
+        reason: "ranks are children of the guardian, which outlives the launcher and takes them with it",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["endpoints.log"],
+        generation: Some(Generation::Current),
+        kind: Kind::Added,
+        reason: "the legacy launcher's file, which the user's guide promises: always the union of both generations",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["envlog.*", "backup_env.*.json", "*.<pod *>.log"],
+        generation: Some(Generation::Legacy),
+        kind: Kind::Added,
+        reason: "the current launcher's files: always the union of both generations",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["backup_env.*.json"],
+        generation: Some(Generation::Current),
+        kind: Kind::Changed,
+        reason: "only the launcher's own variables, mode 0600: the rest of the environment may hold secrets",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["*.<pod *>.log"],
+        generation: Some(Generation::Current),
+        kind: Kind::Changed,
+        reason: "Paddle's console lines follow its two own ones here, because the console is ours",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["*.gpu.log"],
+        generation: Some(Generation::Current),
+        kind: Kind::Absent,
+        reason: "only with `--enable_gpu_log`: a query of the driver every five seconds is not free",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["*/extension_utils.py:*: UserWarning: *", "<frozen runpy>:*", "  warnings.warn(*"],
+        generation: None,
+        kind: Kind::Absent,
+        reason: "Python's own remarks about a launcher that imports the framework",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["[<ts>] [*] launch*.py - *"],
+        generation: Some(Generation::Legacy),
+        kind: Kind::Absent,
+        reason: "the legacy launcher says everything twice in two forms; the second is kept",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["LAUNCH INFO <ts> ------------------------- ERROR LOG DETAIL -------------------------"],
+        generation: Some(Generation::Current),
+        kind: Kind::Absent,
+        reason: "the end of the failing rank's log stands in the explanation of the failure, without a heading",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["LAUNCH INFO <ts> Exit code *"],
+        generation: Some(Generation::Current),
+        kind: Kind::Changed,
+        reason: "it tells the exit code, and that is the causing rank's",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["ABORT!!! Out of all * trainers, *"],
+        generation: None,
+        kind: Kind::Added,
+        reason: "the guide's line, in both generations and alone on its line",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &[
+            "* planned * rank* on * node*",
+            "* started * rank*",
+            "* finished * rank*",
+            "✗ rank * on *",
+            "  │ *",
+            "  log *",
+            "  stopped by us  *",
+            "notice[*]: *",
+            "  --job_id *",
+            "  PADDLE_JOB_ID *",
+        ],
+        generation: None,
+        kind: Kind::Added,
+        reason: "the console is ours",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["gpus: *"],
+        generation: Some(Generation::Legacy),
+        kind: Kind::Added,
+        reason: "the configuration block lists the flags of every build; Paddle's lists those of the build for CPU",
+    },
+    Difference {
+        surface: Surface::Exit,
+        patterns: &["exit code"],
+        generation: None,
+        kind: Kind::Changed,
+        reason: "the causing rank's own code; `--exit-codes paddle` gives Paddle's",
+    },
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A drop-in adds what it likes; what it changes or leaves out must stay few.
+    #[test]
+    fn few_changes_and_each_with_its_reason() {
+        let taken = DIFFERENCES.iter().filter(|entry| entry.kind != Kind::Added).count();
+        assert!(taken <= 25, "{taken} entries change something or leave it out");
+        for entry in DIFFERENCES {
+            assert!(!entry.patterns.is_empty() && !entry.reason.is_empty(), "{entry:?}");
+        }
+    }
 
     #[test]
     fn patterns() {

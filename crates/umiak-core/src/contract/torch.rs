@@ -1,4 +1,8 @@
 //! What `torchrun` gives its workers. Rank 0 hosts the store, so every rank is told not to expect an agent's.
+//!
+//! Paddle reads `MASTER_ADDR` and `MASTER_PORT` too, before its own `PADDLE_MASTER`, and takes them apart at the
+//! colon. It does not connect to them, so a port of torch's own is fine; an IPv6 address is not, but then neither is
+//! one in `PADDLE_MASTER`: with `--host ::1` torch trains and Paddle 3.3 cannot, whatever a launcher sets.
 
 use super::{Member, Topology, Variable};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::contract::{Member, Node, Topology, Variable, paddle, torch};
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest};
+use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest, Spelling};
 use crate::model::{
     Completion, Contract, Device, DeviceKind, Endpoint, Job, NodeIndex, Policy, Port, Rank, Restart, Role, RoleName,
     Slot, StopPolicy,
@@ -213,15 +213,21 @@ fn topology(spec: &LaunchSpec, assignment: &Assignment, address: IpAddr, ports: 
     }
 }
 
+/// Proxies that are put aside under another name. The legacy launcher, called directly, only drops them.
+pub(super) fn kept_proxies(spec: &LaunchSpec, inventory: &Inventory) -> Vec<&'static str> {
+    if matches!(spec.spelling, Spelling::FleetModule { .. }) {
+        return Vec::new();
+    }
+    ["http_proxy", "https_proxy"].into_iter().filter(|name| inventory.env.contains_key(*name)).collect()
+}
+
 /// Variables that are the same for all ranks.
 fn common(spec: &LaunchSpec, inventory: &Inventory, assignment: &Assignment) -> Vec<Variable> {
     let mut common = Vec::new();
     let mut set = |name: &str, value: String| common.push((name.to_owned(), value));
     let is_set = |name: &str| inventory.env.contains_key(name);
-    for name in ["http_proxy", "https_proxy"] {
-        if let Some(value) = inventory.env.get(name) {
-            set(&format!("{name}_original"), value.clone());
-        }
+    for name in kept_proxies(spec, inventory) {
+        set(&format!("{name}_original"), inventory.env[name].clone());
     }
     if !is_set("OMP_NUM_THREADS") {
         let share = match spec.own.compat {
@@ -360,7 +366,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::formats::launch::{OwnFlags, Spelling};
+    use crate::formats::launch::OwnFlags;
     use crate::model::JobId;
 
     pub(in crate::plan) fn spec() -> LaunchSpec {
@@ -441,6 +447,18 @@ pub(super) mod tests {
         assert_eq!(get(&plan(&compat, &inventory).common, "OMP_NUM_THREADS"), Some("1"));
         inventory.env.insert("OMP_NUM_THREADS".into(), "3".into());
         assert_eq!(get(&plan(&spec(), &inventory).common, "OMP_NUM_THREADS"), None);
+    }
+
+    #[test]
+    fn proxies_are_put_aside_or_by_the_legacy_module_dropped() {
+        let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();
+        let inventory = Inventory { env, cpus: 1, ..Inventory::default() };
+        let module = LaunchSpec { spelling: Spelling::FleetModule { interpreter: "python".into() }, ..spec() };
+        for (spec, kept) in [(spec(), Some("http://p:1")), (module, None)] {
+            let plan = plan(&spec, &inventory);
+            assert!(plan.unset.contains(&"http_proxy".to_owned()));
+            assert_eq!(get(&plan.common, "http_proxy_original"), kept);
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@
 
 use std::ffi::OsStr;
 
-use crate::facts::{Finding, Outcome, Verdict};
+use crate::facts::{Outcome, Verdict};
 use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{Generation, LaunchSpec};
+use crate::formats::launch::{ExitCodes, Generation, LaunchSpec};
 use crate::model::{DeviceKind, Exit};
 
+use super::launch::kept_proxies;
 use super::{Inventory, Plan, ReplicaPlan, mask};
 
 /// Levels below the one asked for are not written.
@@ -36,18 +37,27 @@ pub fn on_console(spec: &LaunchSpec) -> &[String] {
 
 /// Before the first rank: the environment, the peers, the configuration.
 pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<String> {
-    let mut lines = vec![environ(inventory), peers(spec, plan)];
+    let mut lines = vec![environ(inventory, plan), peers(spec, plan)];
+    lines.extend(kept_proxies(spec, inventory).into_iter().map(|name| {
+        format!(
+            "UserWarning: Unset '{name}' to ensure stable NCCL communication in distributed training (backed up as '{name}_original')."
+        )
+    }));
     lines.extend(spec.paddle_lines.iter().cloned());
     match spec.generation {
         Generation::Current => {
-            let mut say = |text: &str| lines.extend(launch_line(spec, "INFO", text));
+            let mut log = |level: &str, text: &str| lines.extend(launch_line(spec, level, text));
+            log("DEBUG", "CollectiveController enabled");
+            let mut say = |text: &str| log("INFO", text);
             say("-----------  Configuration  ----------------------");
             for (name, value) in &spec.configuration {
                 say(&format!("{name}: {value}"));
             }
             say(&"-".repeat(50));
             say(&format!("Job: {}, mode collective, replicas 1[1:1], elastic False", spec.job_id));
-            say(&format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
+            log("DEBUG", &format!("sync peers done {}", peers(spec, plan)));
+            log("INFO", &format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
+            log("DEBUG", &container(spec, &plan.replicas[0], "uninit", -1));
         }
         Generation::Legacy => {
             lines.push("-----------  Configuration Arguments -----------".to_owned());
@@ -84,10 +94,12 @@ fn mode_line(kind: Option<DeviceKind>) -> &'static str {
     }
 }
 
-/// The launcher's environment as Python prints it, secrets masked.
-fn environ(inventory: &Inventory) -> String {
-    let pairs: Vec<String> = inventory
-        .env
+/// The launcher's environment as Python prints it, secrets masked: with what the launcher changes in it for all.
+fn environ(inventory: &Inventory, plan: &Plan) -> String {
+    let mut environment = inventory.env.clone();
+    environment.retain(|name, _| !plan.unset.contains(name));
+    environment.extend(plan.common.iter().cloned());
+    let pairs: Vec<String> = environment
         .iter()
         .map(|(name, value)| {
             format!("{}: {}", quoted(OsStr::new(name)), quoted(OsStr::new(&mask::masked(name, value))))
@@ -174,19 +186,19 @@ pub fn at_signal(spec: &LaunchSpec, signal: i32) -> Option<String> {
 pub fn container_failed(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict) -> Option<String> {
     let cause = verdict.causes.first()?;
     let replica = plan.replicas.iter().find(|replica| Some(replica.rank) == cause.subject.rank)?;
-    let text = format!("Container failed !!!\n{}", container(spec, replica, cause));
-    (spec.generation == Generation::Current).then(|| launch_line(spec, "ERROR", &text)).flatten()
-}
-
-fn container(spec: &LaunchSpec, replica: &ReplicaPlan, cause: &Finding) -> String {
     let code = match &cause.exit {
         Exit::Code { code } => *code,
         Exit::Signal { signal, .. } => -signal,
         Exit::Spawn(_) | Exit::Lost => i32::from(cause.exit.shell_code()),
     };
+    let text = format!("Container failed !!!\n{}", container(spec, replica, "failed", code));
+    (spec.generation == Generation::Current).then(|| launch_line(spec, "ERROR", &text)).flatten()
+}
+
+fn container(spec: &LaunchSpec, replica: &ReplicaPlan, status: &str, code: i32) -> String {
     let log = spec.log_dir.join(replica.log.file_name().unwrap_or_default());
     format!(
-        "Container rank {} status failed cmd {} code {code} log {}",
+        "Container rank {} status {status} cmd {} code {code} log {}",
         replica.rank.0,
         list(replica.argv.iter().map(std::ffi::OsString::as_os_str)),
         log.display()
@@ -212,8 +224,19 @@ pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str
     }
 }
 
-/// The end.
-pub fn at_end(spec: &LaunchSpec, outcome: Outcome, signal: Option<i32>, code: u8) -> Vec<String> {
+/// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
+pub fn at_end(
+    spec: &LaunchSpec,
+    outcome: Outcome,
+    signal: Option<i32>,
+    code: u8,
+    first_failed: Option<&Exit>,
+) -> Vec<String> {
+    let code = match (spec.own.exit_codes, first_failed) {
+        // Paddle says -15 and exits with what is left of it in a byte.
+        (ExitCodes::Paddle, Some(Exit::Signal { signal, .. })) => -signal,
+        _ => i32::from(code),
+    };
     match (spec.generation, outcome) {
         (Generation::Current, _) => {
             let completed = if outcome == Outcome::Succeeded { Some("Pod completed".to_owned()) } else { None };

@@ -288,7 +288,7 @@ impl<'a> Front<'a> {
                         self.timers.insert(timer, at);
                     }
                     Effect::Gather { ended, stopped } => {
-                        queue.push_back(Event::Gathered(self.gather(&ended, &stopped)))
+                        queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
                     }
                     Effect::Report(verdict) => self.report(verdict),
                     Effect::ReturnTerminal => self.return_terminal = true,
@@ -539,7 +539,14 @@ impl<'a> Front<'a> {
             Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
             _ => None,
         };
-        for line in paddle_lines::at_end(self.spec, outcome, signal, code) {
+        let first_failed = self
+            .plan
+            .replicas
+            .iter()
+            .filter_map(|replica| self.ends.get(&replica.slot))
+            .map(|(exit, _)| exit)
+            .find(|exit| !exit.is_success());
+        for line in paddle_lines::at_end(self.spec, outcome, signal, code, first_failed) {
             pod_log.line(&line);
         }
         self.screen.status(None);

@@ -14,6 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("launch::log_overwrite_truncates", &[], log_overwrite_truncates)
         .test("launch::mirror_is_complete", &[], mirror_is_complete)
         .test("launch::sole_rank_has_the_callers_stdin", &[], sole_rank_has_the_callers_stdin)
+        .test("launch::ranks_get_no_descriptors_of_the_caller", &[], ranks_get_no_descriptors_of_the_caller)
         .test("launch::json_is_facts", &[], json_is_facts)
         .test("launch::dry_run_starts_nothing", &[], dry_run_starts_nothing)
         .test("launch::secrets_are_masked_in_every_file", &[], secrets_are_masked)
@@ -96,6 +97,16 @@ fn sole_rank_has_the_callers_stdin() {
     };
     assert_eq!(with_input("--nproc_per_node 1"), "stdin \"hello\"\n");
     assert_eq!(with_input("--nproc_per_node 2"), "stdin \"\"\n");
+}
+
+fn ranks_get_no_descriptors_of_the_caller() {
+    let sandbox = Sandbox::new();
+    let umiak = umiak_testkit::sandbox::binary().display();
+    let line = format!("exec 7</dev/null; exec {umiak} launch --nproc_per_node 1 ls /proc/self/fd");
+    let outcome = sandbox.program(std::path::Path::new("/bin/sh"), ["-c", &line]).finish();
+    outcome.expect_code(0);
+    // The fourth is the directory that `ls` itself reads.
+    assert_eq!(outcome.out(), "0\n1\n2\n3\n");
 }
 
 fn json_is_facts() {

@@ -2,7 +2,9 @@
 //!
 //! One binary for all of it: it is also the toy trainer that the tests launch.
 
+mod conformance;
 mod failure;
+mod frameworks;
 mod input;
 mod launch;
 mod screen;
@@ -19,6 +21,8 @@ fn main() -> std::process::ExitCode {
     launch::register(&mut suite);
     failure::register(&mut suite);
     screen::register(&mut suite);
+    conformance::register(&mut suite);
+    frameworks::register(&mut suite);
     seeds::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);

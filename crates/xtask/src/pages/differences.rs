@@ -13,9 +13,14 @@ pub(super) fn page() -> String {
     if DIFFERENCES.is_empty() {
         return text + "\nThe list is empty.\n";
     }
-    for (surface, title) in
-        [(Surface::Variable, "Variables of the ranks"), (Surface::File, "Files"), (Surface::Console, "Console")]
-    {
+    for surface in Surface::ALL {
+        let title = match surface {
+            Surface::Variable => "Variables of the ranks",
+            Surface::Process => "Processes of the ranks",
+            Surface::File => "Files",
+            Surface::Console => "Console",
+            Surface::Exit => "Exit code",
+        };
         let mut entries = DIFFERENCES.iter().filter(|entry| entry.surface == surface).peekable();
         if entries.peek().is_none() {
             continue;
@@ -39,8 +44,8 @@ pub(super) fn page() -> String {
 const INTRODUCTION: &str = "# Differences from Paddle's launcher
 
 Every way in which a rank or a user can tell umiak from `paddle.distributed.launch`. The conformance test runs one probe
-under real Paddle and under umiak and compares variables, files and console lines. It fails on a difference that is not
-in this list, and on an entry that no longer differs. `*` stands for anything.
+under real Paddle and under umiak and compares variables, processes, files, console lines and exit codes. It fails on a
+difference that is not in this list, and on an entry that no longer differs. `*` stands for anything.
 ";
 
 fn generation(generation: Option<Generation>) -> &'static str {

@@ -39,6 +39,18 @@ fn every_signature_is_found_in_its_log() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Peers of a rank that went first, as gloo in Paddle 3.3 and in torch 2.15 tells of it.
+#[test]
+fn real_victims_are_victims() {
+    for (code, log) in [
+        ("U9201", include_bytes!("../../../../../fixtures/logs/paddle-gloo-peer-gone.log").as_slice()),
+        ("U9202", include_bytes!("../../../../../fixtures/logs/torch-gloo-peer-killed.log")),
+    ] {
+        let signature = extract(log, Some(1), None).signature.expect("known words");
+        assert_eq!((signature.code.as_str(), signature.victim), (code, true));
+    }
+}
+
 #[test]
 fn the_table_is_well_formed() {
     for pair in SIGNATURES.windows(2) {

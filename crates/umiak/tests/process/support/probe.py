@@ -8,7 +8,7 @@ standard library. It
 3. ends as `UMIAK_PROBE_EXIT` says.
 
 `UMIAK_PROBE_EXIT` is a comma list of `rank:code`, for example `1:7` or `0:3,2:1`. A rank in the
-list sleeps 0.2 s, so that its peers are up, and exits with its code. When the variable is set,
+list waits until its peers have reported, sleeps 0.2 s, and exits with its code. When the variable is set,
 a rank that is not in the list waits until somebody stops it: what happens to it is then the
 launcher's doing. Unset or empty, every rank exits 0 at once.
 
@@ -136,6 +136,16 @@ def planned_exits(plan):
     return exits
 
 
+def await_peers():
+    """A peer that is stopped before it has said anything would look like the launcher's doing."""
+    out, size = os.environ.get("UMIAK_PROBE_OUT"), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    deadline = time.monotonic() + 20.0
+    while out and time.monotonic() < deadline:
+        if all(os.path.exists(os.path.join(out, f"probe.{rank}.json")) for rank in range(size)):
+            return
+        time.sleep(0.01)
+
+
 def main():
     started = time.time()
     report = observe(started)
@@ -150,6 +160,7 @@ def main():
     if not exits:
         return 0
     if rank in exits:
+        await_peers()
         time.sleep(0.2)
         return exits[rank]
     time.sleep(LONGEST_WAIT_SECONDS)

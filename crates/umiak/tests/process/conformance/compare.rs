@@ -1,0 +1,195 @@
+//! Two observations, and what differs between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use umiak_core::contract::differences::{DIFFERENCES, Kind, Surface};
+use umiak_core::formats::launch::Generation;
+
+use super::observe::{LogFile, Observation, is_pod_log};
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) surface: Surface,
+    pub(super) kind: Kind,
+    /// What an entry's pattern is held against.
+    pub(super) name: String,
+    /// Where, and both values, for the message.
+    detail: String,
+    paddle_code: Option<i32>,
+}
+
+impl Seen {
+    fn new(surface: Surface, kind: Kind, name: &str, detail: String) -> Self {
+        Self { surface, kind, name: name.to_owned(), detail, paddle_code: None }
+    }
+
+    /// Paddle's exit code, where it is another than ours.
+    pub(super) fn paddle_code(&self) -> Option<i32> {
+        self.paddle_code
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?}: {}  {}", self.surface, self.kind, self.name, self.detail)
+    }
+}
+
+/// Everything that differs.
+pub(super) fn compare(generation: Generation, theirs: &Observation, ours: &Observation) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    if theirs.code != ours.code {
+        let detail = format!("{} became {}", theirs.code, ours.code);
+        let difference = Seen::new(Surface::Exit, Kind::Changed, "exit code", detail);
+        seen.push(Seen { paddle_code: Some(theirs.code), ..difference });
+    }
+    assert_eq!(theirs.ranks.len(), ours.ranks.len(), "another number of ranks");
+    for (rank, (theirs, ours)) in theirs.ranks.iter().zip(&ours.ranks).enumerate() {
+        let place = format!("of rank {rank}");
+        maps(&mut seen, Surface::Variable, &place, &theirs.variables, &ours.variables);
+        let text = |facts: &BTreeMap<&'static str, String>| {
+            facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect::<BTreeMap<_, _>>()
+        };
+        maps(&mut seen, Surface::Process, &place, &text(&theirs.process), &text(&ours.process));
+    }
+    files(&mut seen, theirs, ours);
+    check_backups(ours);
+    console(&mut seen, generation, &theirs.console, &ours.console);
+    seen
+}
+
+fn maps(
+    seen: &mut Vec<Seen>,
+    surface: Surface,
+    place: &str,
+    theirs: &BTreeMap<String, String>,
+    ours: &BTreeMap<String, String>,
+) {
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    for name in names {
+        let (kind, detail) = match (theirs.get(name), ours.get(name)) {
+            (Some(paddle), None) => (Kind::Absent, format!("{place}, {paddle:?}")),
+            (None, Some(own)) => (Kind::Added, format!("{place}, {own:?}")),
+            (Some(paddle), Some(own)) if paddle != own => {
+                (Kind::Changed, format!("{place}, {paddle:?} became {own:?}"))
+            }
+            _ => continue,
+        };
+        seen.push(Seen::new(surface, kind, name, detail));
+    }
+}
+
+/// The list says that backups differ; in what they hold they must still tell the truth, in Paddle's form.
+fn check_backups(ours: &Observation) {
+    for (rank, seen) in ours.ranks.iter().enumerate() {
+        let name = format!("backup_env.{rank}.json");
+        let text = &ours.files.get(&name).unwrap_or_else(|| panic!("no {name}")).text;
+        let backup: BTreeMap<String, String> = serde_json::from_str(text).expect("an object of strings");
+        for (variable, value) in &backup {
+            assert_eq!(seen.variables.get(variable), Some(value), "{name} tells another {variable}");
+        }
+        let rows: Vec<String> = backup.iter().map(|(name, value)| format!("    {name:?}: {value:?}")).collect();
+        assert_eq!(*text, format!("{{\n{}\n}}", rows.join(",\n")), "{name}");
+    }
+}
+
+fn files(seen: &mut Vec<Seen>, theirs: &Observation, ours: &Observation) {
+    let names: BTreeSet<&String> = theirs.files.keys().chain(ours.files.keys()).collect();
+    for name in names {
+        let mut differs = |kind, detail: String| seen.push(Seen::new(Surface::File, kind, name, detail));
+        match (theirs.files.get(name), ours.files.get(name)) {
+            (Some(_), None) => differs(Kind::Absent, String::new()),
+            (None, Some(_)) => differs(Kind::Added, String::new()),
+            (Some(paddle), Some(own)) => {
+                if paddle.mode != own.mode {
+                    differs(Kind::Changed, format!("mode {:o} became {:o}", paddle.mode, own.mode));
+                }
+                contents(seen, name, &paddle.text, &own.text);
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Files that list an environment are compared by variable, the others by bytes.
+fn contents(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
+    let place = format!("in {name}");
+    if name.starts_with("envlog.") {
+        return blocks(seen, &place, theirs, ours);
+    }
+    if is_pod_log(name) {
+        return pod_logs(seen, name, theirs, ours);
+    }
+    if theirs != ours {
+        let detail = format!("{theirs:?} became {ours:?}");
+        seen.push(Seen::new(Surface::File, Kind::Changed, name, detail));
+    }
+}
+
+/// `NAME=value` lines in byte order, one block for each run.
+fn blocks(seen: &mut Vec<Seen>, place: &str, theirs: &str, ours: &str) {
+    let split = |text: &str| {
+        let mut blocks: Vec<BTreeMap<String, String>> = Vec::new();
+        let mut previous = String::new();
+        for line in text.lines() {
+            let (name, value) = line.split_once('=').expect("NAME=value");
+            if blocks.is_empty() || name <= previous.as_str() {
+                blocks.push(BTreeMap::new());
+            }
+            name.clone_into(&mut previous);
+            blocks.last_mut().expect("just made").insert(name.to_owned(), value.to_owned());
+        }
+        blocks
+    };
+    let (theirs, ours) = (split(theirs), split(ours));
+    assert_eq!(theirs.len(), ours.len(), "{place}: another number of blocks, or another order");
+    for (theirs, ours) in theirs.iter().zip(&ours) {
+        maps(seen, Surface::Variable, place, theirs, ours);
+    }
+}
+
+/// Paddle's own lines must be there; the order inside `environ` is the caller's, and nobody reads it.
+fn pod_logs(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
+    let place = format!("in {name}");
+    for line in theirs.lines() {
+        if let Some(theirs) = environ(line) {
+            let ours = ours.lines().find_map(environ).unwrap_or_default();
+            maps(seen, Surface::Variable, &place, &theirs, &ours);
+        } else if !ours.lines().any(|own| own == line) {
+            seen.push(Seen::new(Surface::File, Kind::Absent, name, format!("line {line:?}")));
+        }
+    }
+    if let Some(line) = ours.lines().find(|line| !LogFile::is_own_line_of_pod_log(line)) {
+        seen.push(Seen::new(Surface::File, Kind::Changed, name, format!("further lines: {line:?} …")));
+    }
+}
+
+/// `environ({'A': '1', 'B': '2'})`, for values without quotes.
+fn environ(line: &str) -> Option<BTreeMap<String, String>> {
+    let pairs = line.strip_prefix("environ({'")?.strip_suffix("'})")?;
+    pairs
+        .split("', '")
+        .map(|pair| pair.split_once("': '").map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect()
+}
+
+/// A line that is missing and a line that is new are one change where an entry of that kind covers both.
+fn console(seen: &mut Vec<Seen>, generation: Generation, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
+    // What we quote from a log stands behind a bar.
+    let quoted = |line: &str| ours.contains(&format!("  │ {line}"));
+    let mut absent: Vec<&String> = theirs.difference(ours).filter(|line| !quoted(line)).collect();
+    let mut added: Vec<&String> = ours.difference(theirs).collect();
+    for entry in DIFFERENCES {
+        let covers = |line: &String| entry.covers(Surface::Console, generation, Kind::Changed, line);
+        while let (Some(from), Some(to)) =
+            (absent.iter().position(|line| covers(line)), added.iter().position(|line| covers(line)))
+        {
+            let (from, to) = (absent.remove(from), added.remove(to));
+            seen.push(Seen::new(Surface::Console, Kind::Changed, from, format!("became {to:?}")));
+        }
+    }
+    seen.extend(absent.into_iter().map(|line| Seen::new(Surface::Console, Kind::Absent, line, String::new())));
+    seen.extend(added.into_iter().map(|line| Seen::new(Surface::Console, Kind::Added, line, String::new())));
+}

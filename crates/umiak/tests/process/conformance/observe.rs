@@ -1,0 +1,270 @@
+//! Runs the probe under one launcher and writes down everything that can be seen of the run, with the names
+//! that change from run to run (directories, ports, pids, pods, times) replaced by placeholders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use regex::{Captures, Regex};
+use serde_json::Value;
+use umiak_core::formats::launch::Generation;
+use umiak_testkit::components;
+use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
+
+use super::Case;
+
+const PROBE: &str = include_str!("../support/probe.py");
+
+/// Who starts the probe.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Launcher {
+    /// The real launcher.
+    Paddle,
+    /// Umiak, with the same words behind it and these flags of our own.
+    Umiak { flags: &'static [&'static str] },
+}
+
+/// Everything that could be seen of a run.
+#[derive(Debug)]
+pub(super) struct Observation {
+    pub(super) code: i32,
+    /// By rank.
+    pub(super) ranks: Vec<Rank>,
+    /// Files of the log directory, by name.
+    pub(super) files: BTreeMap<String, LogFile>,
+    /// Lines of stdout and stderr, and those that the pod log holds beyond Paddle's own two.
+    pub(super) console: BTreeSet<String>,
+}
+
+/// One rank, as it saw itself.
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub(super) variables: BTreeMap<String, String>,
+    /// What else a process can tell of how it was started.
+    pub(super) process: BTreeMap<&'static str, String>,
+}
+
+#[derive(Debug)]
+pub(super) struct LogFile {
+    pub(super) mode: u32,
+    pub(super) text: String,
+}
+
+impl LogFile {
+    /// Line 1 and 2 of Paddle's pod log: the launcher's environment and the list of peers.
+    pub(super) fn is_own_line_of_pod_log(line: &str) -> bool {
+        line.starts_with("environ({") || line.starts_with("[{'name': ")
+    }
+}
+
+/// Whether this is `<job>.<pod>.log`, its pod's name replaced already.
+pub(super) fn is_pod_log(name: &str) -> bool {
+    name.ends_with(">.log")
+}
+
+/// One observation for each run of the case, all in the same directory.
+pub(super) fn observe(case: &Case, launcher: Launcher) -> Vec<Observation> {
+    let sandbox = Sandbox::new();
+    sandbox.write("probe.py", PROBE);
+    sandbox.write("stdin.txt", "");
+    let mut names = Names::new(&sandbox);
+    let mut observe_run = |run| {
+        let running = command(case, launcher, &sandbox).start();
+        let pid = running.pid();
+        let outcome = match launcher {
+            // What Paddle leaves behind is Paddle's affair.
+            Launcher::Paddle => running.finish_unchecked(),
+            Launcher::Umiak { .. } => running.finish(),
+        };
+        let reports = reports(&sandbox, &outcome);
+        names.learn(run, &reports);
+        record(&sandbox, &names, run, &outcome, &reports, pid)
+    };
+    (1..=case.runs).map(&mut observe_run).collect()
+}
+
+fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a> {
+    let python = environment().join("bin/python");
+    let mut words: Vec<&str> = vec!["-m"];
+    words.extend(match case.generation {
+        Generation::Current => ["paddle.distributed.launch"].as_slice(),
+        Generation::Legacy => &["paddle.distributed.fleet.launch", "--backend", "gloo"],
+    });
+    if let Launcher::Umiak { flags } = launcher {
+        words.splice(2..2, flags.iter().copied());
+    }
+    words.extend(case.flags);
+    words.extend(["probe.py", "--lr", "0.1", "a b"]);
+    let mut run = match launcher {
+        Launcher::Paddle => sandbox.program(&python, words),
+        Launcher::Umiak { .. } => {
+            words.insert(0, python.to_str().expect("a path in UTF-8"));
+            sandbox.umiak(words)
+        }
+    };
+    // A file, so that it shows who is given the caller's input.
+    run = run.stdin(File::open(sandbox.path().join("stdin.txt")).expect("just written"));
+    for (name, value) in [("PYTHONDONTWRITEBYTECODE", "1")].iter().chain(case.env) {
+        run = run.env(name, value);
+    }
+    run.env("HOME", sandbox.path().join("home")).env("UMIAK_PROBE_OUT", sandbox.path().join("out"))
+}
+
+fn environment() -> PathBuf {
+    components::environment().expect("the suite has checked that it is here")
+}
+
+/// The ranks' own reports, by rank; the next run writes its own.
+fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
+    let directory = sandbox.path().join("out");
+    let reports: Vec<Value> = (0..)
+        .map(|rank| directory.join(format!("probe.{rank}.json")))
+        .map_while(|path| std::fs::read(&path).ok().map(|bytes| (path, bytes)))
+        .map(|(path, bytes)| {
+            let _ = std::fs::remove_file(path);
+            serde_json::from_slice(&bytes).expect("the probe writes JSON")
+        })
+        .collect();
+    assert!(!reports.is_empty(), "no rank came up\nstdout:\n{}\nstderr:\n{}", outcome.out(), outcome.err());
+    reports
+}
+
+fn record(sandbox: &Sandbox, names: &Names, run: usize, outcome: &Outcome, reports: &[Value], pid: u32) -> Observation {
+    let files: BTreeMap<String, LogFile> = sandbox
+        .list("log")
+        .into_iter()
+        .map(|name| {
+            let path = sandbox.path().join("log").join(&name);
+            let mode = std::fs::metadata(&path).expect("just listed").permissions().mode() & 0o777;
+            let text = names.text(&sandbox.read(&format!("log/{name}")));
+            (names.text(&name), LogFile { mode, text })
+        })
+        .collect();
+    let mut console: BTreeSet<String> =
+        [outcome.out(), outcome.err()].iter().flat_map(|text| names.lines(text)).collect();
+    for (_, file) in files.iter().filter(|(name, _)| name.ends_with(&format!(".<pod {run}>.log"))) {
+        console.extend(names.lines(&file.text).into_iter().filter(|line| !LogFile::is_own_line_of_pod_log(line)));
+    }
+    let ranks = reports.iter().map(|report| rank(names, report, pid)).collect();
+    Observation { code: outcome.code(), ranks, files, console }
+}
+
+fn rank(names: &Names, report: &Value, launcher: u32) -> Rank {
+    let variables = report["env"].as_object().expect("the probe's environment");
+    let mut process: BTreeMap<&'static str, String> = [
+        "argv",
+        "command",
+        "executable",
+        "python_flags",
+        "unbuffered",
+        "cwd",
+        "umask",
+        "is_session_leader",
+        "stdin",
+        "stdout",
+        "stderr",
+        "nofile",
+        "cpus",
+    ]
+    .into_iter()
+    .map(|fact| (fact, names.text(&report[fact].to_string())))
+    .collect();
+    for (mask, value) in report["signals"].as_object().expect("a table") {
+        let bits = u64::from_str_radix(value.as_str().expect("a mask"), 16).expect("hexadecimal digits");
+        // 32 and 33 are the C library's own: whether a process has threads changes them.
+        let shown = format!("{:x}", bits & !(0b11 << 31));
+        let name = ["SigBlk", "SigIgn", "SigCgt"].into_iter().find(|known| known == mask).expect("a known mask");
+        process.insert(name, shown);
+    }
+    let descriptors: Vec<&String> = report["descriptors"].as_object().expect("a table").keys().collect();
+    process.insert("descriptors", format!("{descriptors:?}"));
+    process.insert("leads its group", (report["pgid"] == report["pid"]).to_string());
+    process.insert("parent is the launcher", (report["ppid"] == launcher).to_string());
+    let variables = variables
+        .iter()
+        .map(|(name, value)| (name.clone(), names.text(value.as_str().expect("a variable's value"))))
+        .collect();
+    Rank { variables, process }
+}
+
+/// What each name that changes from run to run stands for.
+#[derive(Debug)]
+struct Names {
+    /// Literal texts, longest first.
+    texts: Vec<(String, String)>,
+    /// `host:port`.
+    endpoints: BTreeMap<String, String>,
+    ports: BTreeMap<String, String>,
+    pids: BTreeMap<String, String>,
+}
+
+impl Names {
+    fn new(sandbox: &Sandbox) -> Self {
+        let mark = sandbox.environment()[std::ffi::OsStr::new("UMIAK_TEST_MARK")].clone();
+        let texts = [
+            (sandbox.path().display().to_string(), "<cwd>"),
+            (environment().display().to_string(), "<venv>"),
+            (mark.to_string_lossy().into_owned(), "<mark>"),
+        ];
+        let texts = texts.map(|(text, name)| (text, name.to_owned())).to_vec();
+        Self { texts, endpoints: BTreeMap::new(), ports: BTreeMap::new(), pids: BTreeMap::new() }
+    }
+
+    /// Learns the names of one run from its ranks.
+    fn learn(&mut self, run: usize, reports: &[Value]) {
+        for (rank, report) in reports.iter().enumerate() {
+            let variable = |name: &str| report["env"][name].as_str().unwrap_or_default().to_owned();
+            // The host's own address is the machine's, and so none of our business: Paddle takes what the host
+            // name stands for, umiak the loopback address.
+            for (name, port) in [
+                ("PADDLE_MASTER", format!("<store {run}>")),
+                ("PADDLE_CURRENT_ENDPOINT", format!("<port {run}.{rank}>")),
+            ] {
+                let endpoint = variable(name);
+                if let Some((_, number)) = endpoint.rsplit_once(':') {
+                    self.ports.insert(number.to_owned(), port.clone());
+                    self.endpoints.insert(endpoint, format!("<host>:{port}"));
+                }
+            }
+            self.pids.insert(report["pid"].to_string(), format!("<pid {run}.{rank}>"));
+            for (name, placeholder) in
+                [("POD_NAME", format!("<pod {run}>")), ("PADDLE_GLOO_FS_PATH", format!("<gloo {run}>"))]
+            {
+                if !variable(name).is_empty() {
+                    self.texts.push((variable(name), placeholder));
+                }
+            }
+        }
+        self.texts.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        self.texts.dedup();
+    }
+
+    fn text(&self, text: &str) -> String {
+        let mut text = self.texts.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+        let known = |table: &BTreeMap<String, String>, key: &str| table.get(key).cloned().unwrap_or(key.to_owned());
+        let mut replace = |pattern: &str, with: &dyn Fn(&Captures<'_>) -> String| {
+            let pattern = Regex::new(pattern).expect("a constant pattern");
+            text = pattern.replace_all(&text, with).into_owned();
+        };
+        replace(r"[0-9.]+:[0-9]+", &|found| known(&self.endpoints, &found[0]));
+        replace(r"(free ports:\[)([0-9, ]+)", &|found| {
+            let ports: Vec<String> = found[2].split(", ").map(|port| known(&self.ports, port)).collect();
+            format!("{}{}", &found[1], ports.join(", "))
+        });
+        replace(r"(proc_id:|gid:)([0-9]+)", &|found| format!("{}{}", &found[1], known(&self.pids, &found[2])));
+        replace(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", &|_| "<ts>".to_owned());
+        // Where in Paddle's source a line comes from says nothing to anybody.
+        replace(r"(launch|launch_utils)\.py:\d+", &|found| format!("{}.py", &found[1]));
+        replace(r"(?m)^\S+/args_envs\.py:\d+: ", &|_| String::new());
+        // Which of the two it is depends on whether a rank has ended already.
+        replace(r"(Watching Pod: .*), status (ready|running)", &|found| format!("{}, status …", &found[1]));
+        // A table is as wide as its ports are long.
+        replace(r"(?m)^    \|.*$", &|found| found[0].split_whitespace().collect::<Vec<_>>().join(" "));
+        text
+    }
+
+    fn lines(&self, text: &str) -> Vec<String> {
+        self.text(text).lines().map(str::to_owned).collect()
+    }
+}

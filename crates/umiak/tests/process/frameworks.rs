@@ -1,0 +1,88 @@
+//! Real training: Paddle and PyTorch over gloo, on CPU, with nothing but what the launcher gives them.
+
+use std::path::PathBuf;
+
+use umiak_testkit::components::Component::{Paddle, Torch};
+use umiak_testkit::components::environment;
+use umiak_testkit::sandbox::{Outcome, Sandbox};
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("frameworks::paddle_trains_on_two_ranks", &[Paddle], || trains_in_paddles_words("paddle_train.py"))
+        .test("frameworks::paddle_trains_on_four_ranks", &[Paddle], || trains_in_our_words("paddle_train.py"))
+        // Rank 0 serves the store: to the others its end looks unlike that of another rank.
+        .test("frameworks::paddle_rank_0_is_the_cause", &[Paddle], || {
+            names_the_cause("paddle_fails.py", &["0", "slowly"]);
+        })
+        .test("frameworks::paddle_rank_1_is_the_cause", &[Paddle], || names_the_cause("paddle_fails.py", &["1"]))
+        .test("frameworks::torch_trains_on_two_ranks", &[Torch], || trains_in_paddles_words("torch_ddp.py"))
+        .test("frameworks::torch_trains_on_four_ranks", &[Torch], || trains_in_our_words("torch_ddp.py"))
+        .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", &["1"]));
+}
+
+fn virtual_environment() -> PathBuf {
+    environment().expect("the suite has checked that it is here")
+}
+
+fn example(name: &str) -> String {
+    format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Frameworks keep caches at home and in the temporary directory; of these, only ours has to be gone.
+fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
+    let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
+    std::fs::create_dir(&temporary).expect("the sandbox can be written");
+    let run = sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary);
+    let outcome = run.env("VIRTUAL_ENV", virtual_environment()).finish();
+    let left: Vec<String> = sandbox.list("caches").into_iter().filter(|name| name.starts_with("umiak-")).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+    outcome
+}
+
+/// The interpreter is the word in front of `-m`.
+fn trains_in_paddles_words(script: &str) {
+    let sandbox = Sandbox::new();
+    let python = virtual_environment().join("bin/python");
+    let python = python.to_str().expect("a path in UTF-8");
+    let module = [python, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"];
+    let outcome = train(&sandbox, &[module.as_slice(), &[&example(script), "--steps", "60"]].concat());
+    has_learned(&outcome, 2);
+}
+
+/// The interpreter is the active virtual environment's.
+fn trains_in_our_words(script: &str) {
+    let sandbox = Sandbox::new();
+    let words = ["launch", "--nproc_per_node", "4", &example(script), "--steps", "60"];
+    let outcome = train(&sandbox, &words);
+    has_learned(&outcome, 4);
+}
+
+/// The last line of rank 0: `rank 0/2  done in 0.4 s: loss 1.2 -> 0.3, weights identical on all 2 ranks`.
+fn has_learned(outcome: &Outcome, ranks: u32) {
+    outcome.expect_code(0);
+    let text = outcome.out();
+    let last = text.lines().find(|line| line.contains("done in")).unwrap_or_else(|| panic!("no last line:\n{text}"));
+    assert!(last.starts_with(&format!("rank 0/{ranks} ")), "{last}");
+    assert!(last.ends_with(&format!("weights identical on all {ranks} ranks")), "{last}");
+    let losses = last.split_once("loss ").and_then(|(_, rest)| rest.split_once(',')).map_or("", |(losses, _)| losses);
+    let (first, last) = losses.split_once(" -> ").unwrap_or_else(|| panic!("no losses: {last}"));
+    let number = |text: &str| text.parse::<f64>().unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(number(last) < number(first), "the loss did not fall: {losses}");
+}
+
+/// The peer ignores our SIGTERM and dies of the lost connection: what it says of that is real, and no cause, even
+/// where the rank that raised dies slowly and the peer is the first to be gone.
+fn names_the_cause(script: &str, arguments: &[&str]) {
+    let sandbox = Sandbox::new();
+    let script = format!("{}/tests/process/support/{script}", env!("CARGO_MANIFEST_DIR"));
+    let words = ["launch", "--nproc_per_node", "2", "--grace", "3s", &script];
+    let failing = arguments[0];
+    let outcome = train(&sandbox, &[words.as_slice(), arguments].concat());
+    outcome
+        .expect_code(1)
+        .expect_err(&format!("rank=[{failing}] was aborted"))
+        .expect_err(&format!("✗ rank {failing} on "))
+        .expect_err("ValueError: label 17 is out of range");
+    assert_eq!(outcome.err().matches("✗ rank").count(), 1, "others were blamed:\n{}", outcome.err());
+}
