@@ -5,16 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{DeviceKind, JobId};
-
-/// Which of Paddle's two launchers the command line would have reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Generation {
-    /// `python -m paddle.distributed.fleet.launch`, or a legacy-only flag.
-    Legacy,
-    /// `python -m paddle.distributed.launch`, `fleetrun`.
-    Current,
-}
+use crate::model::{DeviceKind, ExitCodes, Generation, JobId};
 
 /// How the command was written: decides usage text, dispatch and interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,14 +172,6 @@ pub enum OutputMode {
 pub enum Compat {
     None,
     Paddle,
-}
-
-/// `--exit-codes`: ours, or the old values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitCodes {
-    Umiak,
-    Paddle,
-    Torch,
 }
 
 /// `--log-names`: the number in `workerlog.<n>`.
