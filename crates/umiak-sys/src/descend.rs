@@ -44,6 +44,15 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The number by which we know a process that a namespace below `guardian` calls `inner`.
+pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
+    descendants(guardian).into_iter().find(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        ids.and_then(|ids| ids.split_whitespace().last()) == Some(inner.to_string().as_str())
+    })
+}
+
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects; a process that is gone is fine.
     unsafe {

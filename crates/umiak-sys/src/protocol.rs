@@ -125,6 +125,8 @@ pub struct Process {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where stdout and stderr go.
     pub log: Vec<u8>,
+    /// Where it may run; empty for anywhere.
+    pub cpus: Vec<u32>,
     /// The caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
 }

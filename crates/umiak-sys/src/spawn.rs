@@ -82,6 +82,7 @@ pub(crate) struct Prepared {
     envp: Vec<CString>,
     log: CString,
     inherit_stdin: bool,
+    cpus: Option<libc::cpu_set_t>,
 }
 
 impl Prepared {
@@ -99,6 +100,7 @@ impl Prepared {
             envp,
             log: CString::new(process.log.as_slice())?,
             inherit_stdin: process.inherit_stdin,
+            cpus: (!process.cpus.is_empty()).then(|| cpu_set(&process.cpus)),
         })
     }
 
@@ -156,6 +158,10 @@ impl Prepared {
             if libc::getppid() != guardian {
                 libc::_exit(127);
             }
+            if let Some(cpus) = &self.cpus {
+                // A wish, not a condition: a CPU that went away is no reason not to start.
+                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), ptr::from_ref(cpus));
+            }
             if !pause.is_zero() {
                 std::thread::sleep(pause);
             }
@@ -180,6 +186,17 @@ impl Prepared {
             libc::execve(self.program.as_ptr(), argv.as_ptr(), envp.as_ptr());
             fail(Doing::Execute)
         }
+    }
+}
+
+fn cpu_set(cpus: &[u32]) -> libc::cpu_set_t {
+    // SAFETY: plain data; the macro's function only sets bits inside it, and ignores what is beyond.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(*cpu as usize, &mut set);
+        }
+        set
     }
 }
 

@@ -39,6 +39,14 @@ impl AsFd for Signals {
     }
 }
 
+/// Stops this process until somebody continues it.
+pub fn stop_ourselves() {
+    // SAFETY: raises a signal against our own process; returns when it is continued.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGSTOP);
+    }
+}
+
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: sigaction is plain data that the kernel fills; nothing is installed.
     unsafe {

@@ -335,6 +335,8 @@ pub const FLAGS: &[Flag] = &[
         .default("global"),
     Flag::switch("--no-progress", "no-progress", "No status line."),
     Flag::switch("--ascii", "ascii", "Plain characters only."),
+    Flag::switch("--isolate", "isolate", "A PID namespace for the job: when its guardian ends, the kernel ends all of it."),
+    Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
     Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From SIGTERM to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
 ];
 

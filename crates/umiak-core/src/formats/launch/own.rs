@@ -25,6 +25,8 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         log_names: if arguments.text("log-names") == Some("local") { LogNames::Local } else { LogNames::Global },
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
+        isolate: arguments.is_switched_on("isolate"),
+        numa: arguments.is_switched_on("numa"),
         grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
     }
 }

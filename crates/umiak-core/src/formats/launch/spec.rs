@@ -139,6 +139,10 @@ pub struct OwnFlags {
     pub log_names: LogNames,
     pub no_progress: bool,
     pub ascii: bool,
+    /// A PID namespace for the job.
+    pub isolate: bool,
+    /// Bind processes to CPUs.
+    pub numa: bool,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
 }
@@ -155,6 +159,8 @@ impl Default for OwnFlags {
             log_names: LogNames::Global,
             no_progress: false,
             ascii: false,
+            isolate: false,
+            numa: false,
             grace: Duration::from_secs(5),
         }
     }
