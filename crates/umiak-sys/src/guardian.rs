@@ -17,11 +17,13 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
 use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
+use crate::logger;
 use crate::ports::{self, Lease};
 use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
 use crate::spawn::{FailureSlots, Prepared, base_environment};
@@ -218,6 +220,8 @@ struct Run {
     by_pid: HashMap<u32, usize>,
     batches: Vec<FailureSlots>,
     leases: Vec<Lease>,
+    /// They end by themselves when nobody writes to them any more; signals are not for them.
+    loggers: Vec<u32>,
     remove_at_end: Vec<PathBuf>,
     grace: Duration,
     cgroup: Option<Cgroup>,
@@ -252,6 +256,7 @@ impl Run {
             by_pid: HashMap::new(),
             batches: Vec::new(),
             leases: Vec::new(),
+            loggers: Vec::new(),
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
             cgroup,
@@ -364,7 +369,7 @@ impl Run {
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
             Command::Finish => {
-                let sweep = descend::sweep(self.grace, PATIENCE);
+                let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
                 self.clean_up();
                 self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
                 return Ok(true);
@@ -378,9 +383,12 @@ impl Run {
         let slots = FailureSlots::new(batch.processes.len())?;
         let batch_index = self.batches.len();
         let mut notices = Vec::with_capacity(batch.processes.len());
+        let outputs = self.start_logger(batch)?;
         for (slot, process) in batch.processes.iter().enumerate() {
             let forked = Prepared::new(process, &base)
-                .and_then(|prepared| prepared.fork(self.me, &slots, slot, self.pause_before_exec))
+                .and_then(|prepared| {
+                    prepared.fork(self.me, &slots, slot, self.pause_before_exec, outputs.get(slot).map(AsFd::as_fd))
+                })
                 .and_then(|pid| pidfd_open(pid).map(|pidfd| (pid as u32, pidfd)));
             match forked {
                 Ok((pid, pidfd)) => {
@@ -406,13 +414,41 @@ impl Run {
         Ok(())
     }
 
+    /// Starts the process that cuts logs by size, where asked for; returns what each process writes to.
+    fn start_logger(&mut self, batch: &Batch) -> io::Result<Vec<OwnedFd>> {
+        let Some(rotate) = batch.rotate else { return Ok(Vec::new()) };
+        let mut inputs = Vec::new();
+        let mut outputs = Vec::new();
+        for process in &batch.processes {
+            let (input, output) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+            inputs.push((input, PathBuf::from(OsStr::from_bytes(&process.log))));
+            outputs.push(output);
+        }
+        // SAFETY: we have one thread; the child never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(outputs);
+                // SAFETY: names our own process, and leaves without the guardian's destructors.
+                unsafe {
+                    libc::prctl(libc::PR_SET_NAME, c"umiak-logger".as_ptr());
+                    libc::_exit(i32::from(logger::run(inputs, rotate).is_err()));
+                }
+            }
+            pid => {
+                self.loggers.push(pid as u32);
+                Ok(outputs)
+            }
+        }
+    }
+
     fn signal(&self, signal: i32, keys: &[Key]) {
         for rank in self.ranks.iter().filter(|rank| rank.is_alive() && keys.contains(&rank.key)) {
             signal_group(rank.pid, signal);
         }
         // What dead ranks left behind has come home to us: our children that are no ranks.
         for pid in descend::children(self.me as u32) {
-            if !self.by_pid.contains_key(&pid) {
+            if !self.by_pid.contains_key(&pid) && !self.loggers.contains(&pid) {
                 descend::signal(pid, signal);
             }
         }
@@ -434,7 +470,7 @@ impl Run {
             let ready = self.wait(timeout)?;
             self.handle_exits(&ready)?;
         }
-        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE);
+        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &self.loggers);
         self.clean_up();
         // With the front gone, nobody else will.
         if let Some(cgroup) = &self.cgroup {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
 use std::time::Duration;
@@ -111,6 +112,7 @@ impl Prepared {
         slots: &FailureSlots,
         slot: usize,
         pause: Duration,
+        output: Option<BorrowedFd<'_>>,
     ) -> io::Result<libc::pid_t> {
         let pointers = |words: &[CString]| -> Vec<*const libc::c_char> {
             words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
@@ -124,7 +126,7 @@ impl Prepared {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 // SAFETY: we are the child of a single-threaded process; all pointers outlive exec.
-                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause) }
+                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause, output.map(|fd| fd.as_raw_fd())) }
             }
             pid => Ok(pid),
         }
@@ -140,6 +142,7 @@ impl Prepared {
         envp: &[*const libc::c_char],
         failure: *mut u32,
         pause: Duration,
+        output: Option<RawFd>,
     ) -> ! {
         let fail = |doing: Doing| -> ! {
             // SAFETY: `failure` points at our slot of the shared mapping; errno is read before anything else.
@@ -172,7 +175,7 @@ impl Prepared {
                 }
             }
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-            let log = libc::open(self.log.as_ptr(), flags, 0o644);
+            let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, 0o644));
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(Doing::OpenLog);
             }

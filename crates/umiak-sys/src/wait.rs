@@ -100,7 +100,7 @@ pub struct Growth(Inotify);
 impl Growth {
     pub fn of(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(io::Error::from)?;
-        inotify.add_watch(path, AddWatchFlags::IN_MODIFY).map_err(io::Error::from)?;
+        inotify.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB).map_err(io::Error::from)?;
         Ok(Self(inotify))
     }
 

@@ -18,6 +18,7 @@ use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
 use umiak_core::plan::{Plan, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
+use umiak_sys::logger::Rotate;
 use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
 use umiak_sys::wait::{Signals, readable};
 
@@ -390,8 +391,13 @@ impl<'a> Front<'a> {
                 inherit_stdin: replica.inherit_stdin,
             })
             .collect();
-        let batch =
-            Batch { unset: self.plan.unset.iter().map(bytes).collect(), set: variables(&self.plan.common), processes };
+        let rotate = self.spec.own.log_max_size.map(|max_bytes| Rotate { max_bytes, keep: self.spec.own.log_keep });
+        let batch = Batch {
+            unset: self.plan.unset.iter().map(bytes).collect(),
+            set: variables(&self.plan.common),
+            rotate,
+            processes,
+        };
         // A guardian that is gone shows itself at its socket.
         let _ = self.guardian.send(&Command::Spawn(batch));
         if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan) {
@@ -544,7 +550,7 @@ impl<'a> Front<'a> {
     }
 
     fn sweep_here(&mut self) {
-        descend::sweep(Duration::ZERO, PATIENCE);
+        descend::sweep(Duration::ZERO, PATIENCE, &[]);
         self.remove_scratch();
         self.guardian.wait();
     }

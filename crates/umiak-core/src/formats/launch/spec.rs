@@ -143,6 +143,9 @@ pub struct OwnFlags {
     pub isolate: bool,
     /// Bind processes to CPUs.
     pub numa: bool,
+    /// Cut logs at this size.
+    pub log_max_size: Option<u64>,
+    pub log_keep: u32,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
 }
@@ -161,6 +164,8 @@ impl Default for OwnFlags {
             ascii: false,
             isolate: false,
             numa: false,
+            log_max_size: None,
+            log_keep: 5,
             grace: Duration::from_secs(5),
         }
     }
