@@ -98,14 +98,13 @@ impl Log {
             fs::rename(&next, &self.path)?;
             Ok(file)
         });
-        match moved {
-            Ok(file) => self.file = Some(file),
+        if let Ok(file) = moved {
+            self.file = Some(file);
+        } else {
             // Without links (some network file systems): start over in place rather than grow without bound.
-            Err(_) => {
-                let _ = fs::remove_file(&next);
-                if let Some(file) = &self.file {
-                    let _ = file.set_len(0);
-                }
+            let _ = fs::remove_file(&next);
+            if let Some(file) = &self.file {
+                let _ = file.set_len(0);
             }
         }
         self.size = 0;

@@ -126,9 +126,10 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
     let topology = topology(spec, &assignment, address, ports);
     let contract = ContractOptions { spec, inventory, run, topology: &topology };
     let sole = topology.members.len() == 1;
-    let cpus = match spec.own.numa {
-        true => numa::bind(inventory, &assignment.processes),
-        false => vec![Vec::new(); assignment.processes.len()],
+    let cpus = if spec.own.numa {
+        numa::bind(inventory, &assignment.processes)
+    } else {
+        vec![Vec::new(); assignment.processes.len()]
     };
     let replicas: Vec<ReplicaPlan> = topology
         .members

@@ -282,10 +282,8 @@ impl<'a> Front<'a> {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 // A namespace has numbers of its own; people want the ones that `ps` shows them.
-                let pid = match self.spec.own.isolate {
-                    true => descend::outer_pid(self.guardian.pid, pid).unwrap_or(pid),
-                    false => pid,
-                };
+                let outer = self.spec.own.isolate.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
+                let pid = outer.unwrap_or(pid);
                 self.pids.insert(id.slot, pid);
                 self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {

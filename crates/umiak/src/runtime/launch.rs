@@ -72,11 +72,13 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
     let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
     let options = Options { cgroup: Cgroup::create(), isolate: spec.own.isolate };
-    let mut guardian = Guardian::start(options).map_err(|error| match spec.own.isolate {
-        true => Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
+    let mut guardian = Guardian::start(options).map_err(|error| {
+        if !spec.own.isolate {
+            return failed("start the guardian", &error);
+        }
+        Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
             .row("reason", error.to_string())
-            .hint("run as root, allow user namespaces, or leave `--isolate` out"),
-        false => failed("start the guardian", &error),
+            .hint("run as root, allow user namespaces, or leave `--isolate` out")
     })?;
     let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
     Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
