@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ impl Cgroup {
     pub fn create() -> Option<Self> {
         let parent = own_directory()?;
         let pid = std::process::id();
-        let path = parent.join(format!("{PREFIX}{pid}-{}", start_time(pid)?));
+        let path = parent.join(format!("{PREFIX}{pid}-{}-{}", start_time(pid)?, pid_namespace()?));
         fs::create_dir(&path).ok()?;
         let cgroup = File::open(&path).ok().map(|directory| Self { path: path.clone(), directory });
         // A container may show the tree and still not let us put anything in.
@@ -81,8 +82,8 @@ pub fn clean_orphans() -> Vec<u32> {
     let mut ended = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some((pid, started)) = name.to_str().and_then(parse_name) else { continue };
-        if start_time(pid) == Some(started) || has_guardian(&entry.path()) {
+        let Some(owner) = name.to_str().and_then(Owner::parse) else { continue };
+        if owner.may_live() || has_guardian(&entry.path()) {
             continue;
         }
         ended.extend(processes(&entry.path()));
@@ -102,9 +103,30 @@ fn has_guardian(path: &Path) -> bool {
         .any(|pid| read_small(format!("/proc/{pid}/comm")).is_some_and(|comm| comm.trim() == "umiak-guardian"))
 }
 
-fn parse_name(name: &str) -> Option<(u32, u64)> {
-    let (pid, started) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    Some((pid.parse().ok()?, started.parse().ok()?))
+/// The front that made a cgroup, as its name tells.
+#[derive(Debug, PartialEq, Eq)]
+struct Owner {
+    pid: u32,
+    started: u64,
+    namespace: u64,
+}
+
+impl Owner {
+    fn parse(name: &str) -> Option<Self> {
+        let mut fields = name.strip_prefix(PREFIX)?.split('-');
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        Some(Self { pid: u32::try_from(number()?).ok()?, started: number()?, namespace: number()? })
+    }
+
+    /// A number of another PID namespace says nothing here, so its owner is left in peace.
+    fn may_live(&self) -> bool {
+        pid_namespace() != Some(self.namespace) || start_time(self.pid) == Some(self.started)
+    }
+}
+
+/// Which PID namespace our numbers belong to.
+fn pid_namespace() -> Option<u64> {
+    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
 fn processes(path: &Path) -> Vec<u32> {
@@ -113,7 +135,12 @@ fn processes(path: &Path) -> Vec<u32> {
         .lines()
         .filter_map(|line| line.parse().ok())
         .collect();
-    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+    for entry in fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
         found.extend(processes(&entry.path()));
     }
     found
@@ -121,7 +148,12 @@ fn processes(path: &Path) -> Vec<u32> {
 
 /// Children first: a cgroup with others below it cannot be removed.
 pub(crate) fn remove_tree(path: &Path) -> bool {
-    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+    for entry in fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
         remove_tree(&entry.path());
     }
     fs::remove_dir(path).is_ok() || !path.exists()
@@ -164,9 +196,13 @@ mod tests {
 
     #[test]
     fn names_hold_the_owner() {
-        assert_eq!(parse_name("umiak-12-345"), Some((12, 345)));
-        assert_eq!(parse_name("umiak-x"), None);
+        assert_eq!(Owner::parse("umiak-12-345-6"), Some(Owner { pid: 12, started: 345, namespace: 6 }));
+        assert_eq!(Owner::parse("umiak-12-345"), None);
         let me = std::process::id();
-        assert!(start_time(me).is_some());
+        let owner = |started, namespace| Owner { pid: me, started, namespace };
+        let (started, namespace) = (start_time(me).unwrap(), pid_namespace().unwrap());
+        assert!(owner(started, namespace).may_live());
+        assert!(!owner(started + 1, namespace).may_live());
+        assert!(owner(started + 1, namespace + 1).may_live());
     }
 }

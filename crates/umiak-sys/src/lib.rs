@@ -5,6 +5,7 @@
 //! | [`guardian`] | the small process that forks the ranks, outlives the front and leaves nothing behind |
 //! | [`protocol`] | what front and guardian say to each other |
 //! | [`cgroup`] | a cgroup for each job, and cleaning what killed ones left |
+//! | [`clock`] | the wall clock in this place's time |
 //! | [`descend`] | finding and stopping everything that descends from us |
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
@@ -15,6 +16,7 @@
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
 pub mod cgroup;
+pub mod clock;
 pub mod descend;
 pub mod devices;
 pub mod guardian;

@@ -3,6 +3,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use umiak_core::model::Timestamp;
+use umiak_sys::clock::{LocalTime, local_now};
 
 /// The wall clock at the start plus monotonic time since.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +29,12 @@ impl Clock {
 
 /// `12:04:31`, for plain lines.
 pub(super) fn time_of_day() -> String {
-    jiff::Zoned::now().strftime("%H:%M:%S").to_string()
+    let now = local_now();
+    format!("{:02}:{:02}:{:02}", now.hour, now.minute, now.second)
 }
 
 /// `2026-11-15 03:08:23,123`, as Paddle's lines have it.
 pub(super) fn paddle_stamp() -> String {
-    let now = jiff::Zoned::now();
-    format!("{},{:03}", now.strftime("%Y-%m-%d %H:%M:%S"), now.subsec_nanosecond() / 1_000_000)
+    let LocalTime { year, month, day, hour, minute, second, millisecond } = local_now();
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02},{millisecond:03}")
 }

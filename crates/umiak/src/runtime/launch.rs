@@ -135,9 +135,7 @@ fn lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<L
 fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
     let path = plan.log_dir.join(format!("{}.{}.log", spec.job_id, plan.pod_name));
     let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
-    for line in umiak_core::plan::paddle_lines::at_start(spec, inventory, plan) {
-        log.line(&line);
-    }
+    log.lines(&umiak_core::plan::paddle_lines::at_start(spec, inventory, plan));
     Ok(log)
 }
 

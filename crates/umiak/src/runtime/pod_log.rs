@@ -16,6 +16,13 @@ impl PodLog {
         Ok(Self(OpenOptions::new().append(true).create(true).open(path)?))
     }
 
+    /// Writes lines of one moment, at once.
+    pub(super) fn lines(&mut self, lines: &[String]) {
+        let stamp = paddle_stamp();
+        let text: String = lines.iter().flat_map(|line| [line.replace("<ts>", &stamp), "\n".to_owned()]).collect();
+        let _ = self.0.write_all(text.as_bytes());
+    }
+
     /// Writes a line; `<ts>` becomes the time as Paddle prints it.
     pub(super) fn line(&mut self, line: &str) {
         let _ = self.0.write_all(format!("{}\n", line.replace("<ts>", &paddle_stamp())).as_bytes());
