@@ -327,6 +327,13 @@ impl Run {
             Command::Spawn(batch) => self.spawn(&batch)?,
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
+            Command::Clear { keep_ports } => {
+                let sweep = descend::sweep(self.grace, PATIENCE);
+                if !keep_ports {
+                    self.leases.clear();
+                }
+                self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
+            }
             Command::Finish => {
                 let sweep = descend::sweep(self.grace, PATIENCE);
                 self.clean_up();

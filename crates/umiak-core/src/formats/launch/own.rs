@@ -26,6 +26,8 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
         grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
+        restart_backoff: arguments.text("restart-backoff").and_then(duration).unwrap_or(default.restart_backoff),
+        restart_window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
     }
 }
 
