@@ -48,11 +48,11 @@ pub(super) fn finished(style: &Style, ranks: usize, took: Duration, attempt: Opt
 }
 
 pub(super) fn restarting(style: &Style, attempt: &str, delay: Duration) -> String {
-    let text = format!("{attempt} failed, restarting in {}", duration(delay));
+    let delay = duration(delay);
     if style.plain {
-        style.progress("Restarting", &[text], &time_of_day())
+        style.progress("Restarting", &[format!("in {delay}"), format!("{attempt} failed")], &time_of_day())
     } else {
-        format!("{} {text}\n", style.mark(Mark::Restarted))
+        format!("{} {attempt} failed, restarting in {delay}\n", style.mark(Mark::Restarted))
     }
 }
 
