@@ -317,7 +317,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         run.scenario.job.policy.restart.max = budget + 9;
         (!hopeless && last.is_none()).then_some(())
     }),
-    ("a restart without its fact", Rule::Numbering, |run| {
+    ("a restart without its fact", Rule::Restart, |run| {
         find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?;
         remove(run, |effect| is_fact(effect, is_restart)).map(drop)
     }),
@@ -335,7 +335,8 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         let fired = run.steps.iter().position(|step| matches!(step.event, Event::Timer(Timer::Backoff, 0)))?;
         let spawned = find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?.0;
         let at = run.steps[start].at;
-        (run.steps[spawned].at > at && fired == spawned).then(|| run.steps[spawned].at = at)
+        let waits = !run.scenario.job.policy.restart.backoff.is_zero();
+        (waits && run.steps[spawned].at > at && fired == spawned).then(|| run.steps[spawned].at = at)
     }),
     ("room that is not made", Rule::Restart, |run| {
         remove(run, |effect| matches!(effect, Effect::Prepare { .. })).map(drop)

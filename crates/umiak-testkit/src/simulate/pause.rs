@@ -52,6 +52,8 @@ impl Judge<'_> {
         self.check(fits && told, Rule::Restart, || format!("attempt {attempt} of {of:?} after {delay:?}: {longest:?}"));
         let reported = self.reported;
         self.check(reported, Rule::Report, || "the failure was not reported".into());
+        let open = self.live().len();
+        self.check(open == 0, Rule::OneEnd, || format!("{open} starts without an end"));
         self.check_bound(step.at);
         self.restarts.push(step.at);
         self.pause = Some(Pause { since: step.at, delay, asked: false, ready: None });
