@@ -366,7 +366,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         let last =
             |wanted: &dyn Fn(&Effect) -> bool| run.steps.iter().rposition(|step| step.effects.iter().any(wanted));
         let stopped = last(&stop)?;
-        let is_last = last(&restart).is_none_or(|restart| restart < stopped);
+        let is_last = last(&restart).is_none_or(|restart| restart < stopped) && stopped < step;
         run.steps[step].at = Timestamp::from_micros(u64::MAX / 2);
         is_last.then_some(())
     }),

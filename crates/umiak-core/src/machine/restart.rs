@@ -14,8 +14,8 @@ pub fn delay(policy: &Restart, past: &[Timestamp], now: Timestamp, seed: u64) ->
     let doubled = 1u32.checked_shl(counted).map_or(Duration::MAX, |times| policy.backoff.saturating_mul(times));
     let longest = doubled.min(policy.max_backoff);
     // Jobs that lost the same file server must not all come back at the same moment.
-    let share = u128::from(mix(seed.wrapping_add(past.len() as u64))) * (longest.as_micros() / 4) >> 64;
-    Some(longest - Duration::from_micros(share as u64))
+    let share = (longest.as_micros() / 4 * u128::from(mix(seed) >> 32)) >> 32;
+    Some(longest.saturating_sub(Duration::from_micros(share as u64)))
 }
 
 /// Whether a restart at that time still counts against the budget.
@@ -56,6 +56,8 @@ mod tests {
         assert!(seen.len() > 200, "the seeds make no difference");
         let none = Restart { backoff: Duration::ZERO, ..policy };
         assert_eq!(delay(&none, &[], at(0), 1), Some(Duration::ZERO));
+        let endless = Restart { backoff: Duration::MAX, max_backoff: Duration::MAX, ..policy };
+        assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size is too large to reckon with");
     }
 
     #[test]

@@ -33,7 +33,8 @@ impl Machine {
         if !failed || urged || hopeless || self.guardian_lost {
             return None;
         }
-        restart::delay(&self.job.policy.restart, &self.restarts, now, self.seed)
+        let seed = self.seed.wrapping_add(u64::from(self.attempt));
+        restart::delay(&self.job.policy.restart, &self.restarts, now, seed)
     }
 
     pub(super) fn enter_pause(&mut self, delay: Duration, now: Timestamp, effects: &mut Vec<Effect>) {
