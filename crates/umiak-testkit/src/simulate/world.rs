@@ -174,7 +174,9 @@ impl World {
                     self.attempt = id.attempt;
                     self.deaths.push(vec![None; self.alive.len()]);
                 }
-                ids.into_iter().for_each(|id| self.spawn(id));
+                for id in ids {
+                    self.spawn(id);
+                }
             }
             Effect::Prepare { attempt } => {
                 let ready = self.scenario.unprepared.is_none_or(|refused| attempt < refused);
