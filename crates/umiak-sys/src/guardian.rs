@@ -332,6 +332,12 @@ impl Run {
                 if !keep_ports {
                     self.leases.clear();
                 }
+                // With a budget per time there is no end to attempts; what is over must not add up.
+                if !self.ranks.iter().any(Rank::is_alive) {
+                    self.ranks.clear();
+                    self.by_pid.clear();
+                    self.batches.clear();
+                }
                 self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
             }
             Command::Finish => {

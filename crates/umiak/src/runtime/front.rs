@@ -241,12 +241,15 @@ impl<'a> Front<'a> {
                     }
                 }
             }
-            Ok(None) | Err(_) => self.lose_guardian(),
+            Ok(None) | Err(_) => {
+                let lost = self.lose_guardian();
+                self.dispatch(lost);
+            }
         }
     }
 
     /// The kernel has killed the ranks with the guardian; what they had started has come to us.
-    fn lose_guardian(&mut self) {
+    fn lose_guardian(&mut self) -> Event {
         self.guardian_gone = true;
         descend::sweep(Duration::ZERO, PATIENCE);
         self.remove_scratch();
@@ -255,7 +258,7 @@ impl<'a> Front<'a> {
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
         self.screen.alert(text);
-        self.dispatch(Event::GuardianLost);
+        Event::GuardianLost
     }
 
     fn event(&mut self, notice: &Notice) -> Option<Event> {

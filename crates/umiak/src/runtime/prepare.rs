@@ -11,7 +11,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
 use umiak_core::plan::files::FilePlan;
-use umiak_core::plan::{self, Inventory, Plan, Ports, Run, command};
+use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, command};
 use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
 
@@ -50,14 +50,27 @@ pub(super) fn plan_again(
     lease: &mut Lease<'_>,
 ) -> Result<Plan, Diagnostic> {
     let layout = plan::layout(spec, inventory)?;
-    let mut notices = Vec::new();
     let ports = if let PortRequest::Fixed { .. } = spec.ports {
-        let stores = lease_ports(&spec.ports, 0, layout.stores, lease, &mut notices)?.stores;
+        let stores = lease_ports(&spec.ports, 0, layout.stores, lease, &mut Vec::new())?.stores;
         Ports { endpoints: last.replicas.iter().map(|replica| replica.endpoint.port).collect(), stores }
     } else {
-        lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut notices)?
+        fresh_ports(spec, &layout, last, lease)?
     };
     Ok(plan::finish(spec, inventory, layout, &ports, run))
+}
+
+/// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
+/// were told at the first attempt.
+fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
+    let stores = [last.topology.paddle_store.port, last.topology.torch_store.port];
+    let old: Vec<Port> = last.replicas.iter().map(|replica| replica.endpoint.port).chain(stores).collect();
+    let mut take = || lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut Vec::new());
+    let ports = take()?;
+    if !ports.endpoints.iter().chain(&ports.stores).any(|port| old.contains(port)) {
+        return Ok(ports);
+    }
+    // The first choice stays leased meanwhile, so the second differs from it, and most likely from the old ones.
+    Ok(take().unwrap_or(ports))
 }
 
 /// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just

@@ -17,6 +17,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("restart::only_the_window_counts", &[], only_the_window_counts)
         .test("restart::a_signal_ends_the_wait", &[], a_signal_ends_the_wait)
         .test("restart::a_killed_front_in_the_wait_leaves_nothing", &[], killed_in_the_wait)
+        .test("restart::a_lost_guardian_in_the_wait_ends_the_run", &[], guardian_lost_in_the_wait)
         .test("restart::a_refused_start_is_final", &[], a_refused_start_is_final)
         .test("restart::leftovers_go_before_the_next_attempt", &[], leftovers_go_first)
         .test("restart::old_words_are_not_evidence", &[], old_words_are_not_evidence)
@@ -194,6 +195,13 @@ fn killed_in_the_wait() {
     run.signal(9);
     // `finish` fails if a process or a scratch directory is left.
     run.finish();
+}
+
+fn guardian_lost_in_the_wait() {
+    let sandbox = Sandbox::new();
+    let run = waiting(&sandbox);
+    umiak_sys::descend::signal(umiak_sys::descend::children(run.pid())[0], 9);
+    run.finish().expect_code(4).expect_err("error[L0017]");
 }
 
 fn a_refused_start_is_final() {

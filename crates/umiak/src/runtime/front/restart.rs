@@ -13,6 +13,13 @@ use super::Front;
 use crate::runtime::launch::lease;
 use crate::runtime::{console, prepare};
 
+/// Why there is no next attempt.
+enum NotReady {
+    /// Too few ports, no room for files.
+    Refused(Diagnostic),
+    GuardianLost,
+}
+
 impl Front<'_> {
     /// `attempt 1 of 3`, where there can be several.
     pub(super) fn attempt_words(&self) -> Option<String> {
@@ -54,16 +61,20 @@ impl Front<'_> {
         self.tell_swept(stopped, remaining);
         let attempt = self.machine.attempt() + 1;
         // What does not go even after SIGKILL may hold devices and write into logs.
-        let ready =
-            remaining.is_empty() && self.plan_next(attempt).map_err(|diagnostic| self.tell(&diagnostic)).is_ok();
-        Event::Prepared { attempt, ready }
+        if !remaining.is_empty() {
+            return Event::Prepared { attempt, ready: false };
+        }
+        match self.plan_next(attempt) {
+            Ok(()) => Event::Prepared { attempt, ready: true },
+            Err(NotReady::GuardianLost) => self.lose_guardian(),
+            Err(NotReady::Refused(diagnostic)) => {
+                self.screen.alert(console::diagnostic(&self.style, &diagnostic));
+                Event::Prepared { attempt, ready: false }
+            }
+        }
     }
 
-    fn tell(&self, diagnostic: &Diagnostic) {
-        self.screen.alert(console::diagnostic(&self.style, diagnostic));
-    }
-
-    fn plan_next(&mut self, attempt: u32) -> Result<(), Diagnostic> {
+    fn plan_next(&mut self, attempt: u32) -> Result<(), NotReady> {
         self.join_late_files();
         let run = Run { attempt, ..self.run.clone() };
         let mut broken = None;
@@ -71,8 +82,11 @@ impl Front<'_> {
         let plan = prepare::plan_again(self.spec, &self.inventory, &run, &self.plan, &mut |request| {
             lease(guardian, request, &mut broken)
         });
-        let plan = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
-        let log_starts = prepare::write_files(self.spec, &plan, &run)?;
+        if broken.is_some() {
+            return Err(NotReady::GuardianLost);
+        }
+        let plan = plan.map_err(NotReady::Refused)?;
+        let log_starts = prepare::write_files(self.spec, &plan, &run).map_err(NotReady::Refused)?;
         self.late_files = prepare::write_late_files(&plan);
         (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
         self.plan.notices.clear();

@@ -664,6 +664,9 @@ fn restarts_are_asked_for() {
     ] {
         assert_eq!(launch_in(line, &env).max_restart, expected, "{line} {env:?}");
     }
+    let idle = "notice[L0023]: `--restart-window` has no effect: nothing is restarted without `--max_restart`\n";
+    assert_eq!(plain(&launch("--restart-window 10m t").notices), idle);
+    assert_eq!(launch("--restart-window 10m --max_restart 1 t").notices, []);
     let own = launch("--restart-backoff 200ms --restart-window 10m t").own;
     assert_eq!((own.restart_backoff.as_millis(), own.restart_window.map(|it| it.as_secs())), (200, Some(600)));
     let own = launch("--restart-window 0s t").own;
