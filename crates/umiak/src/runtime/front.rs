@@ -233,17 +233,13 @@ impl<'a> Front<'a> {
     }
 
     fn hear_guardian(&mut self) {
-        match self.guardian.receive() {
-            Ok(Some(notices)) => {
-                for notice in notices {
-                    if let Some(event) = self.event(&notice) {
-                        self.dispatch(event);
-                    }
-                }
-            }
-            Ok(None) | Err(_) => {
-                let lost = self.lose_guardian();
-                self.dispatch(lost);
+        let Ok(Some(notices)) = self.guardian.receive() else {
+            let lost = self.lose_guardian();
+            return self.dispatch(lost);
+        };
+        for notice in notices {
+            if let Some(event) = self.event(&notice) {
+                self.dispatch(event);
             }
         }
     }
