@@ -39,7 +39,7 @@ pub struct Subject {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Fact {
-    /// The job as it will be run.
+    /// The job as it will be run; once for each attempt, whose endpoints and offsets are its own.
     Planned(Planned),
     /// An attempt is about to be started; written before it is.
     Starting { subject: Subject },
@@ -74,6 +74,16 @@ pub enum Fact {
     Abandoned { replicas: Vec<String> },
     /// Processes that a rank left behind and that were stopped at the end.
     Swept { pids: Vec<u32> },
+    /// The attempt has failed and is over; all replicas will be started again.
+    Restarting {
+        /// The attempt that will be started, numbered from 0 as in every subject.
+        attempt: u32,
+        /// How many attempts there are at most; not known where the budget is one per time window.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<u32>,
+        /// How long it is waited before.
+        delay_micros: u64,
+    },
     /// The run is over.
     Finished { outcome: Outcome, exit_code: u8 },
 }
@@ -82,6 +92,9 @@ pub enum Fact {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
     pub job: String,
+    /// Which attempt of the whole group this is, from 0.
+    #[serde(default)]
+    pub attempt: u32,
     pub umiak: String,
     pub world_size: u32,
     pub log_dir: String,
@@ -96,7 +109,7 @@ pub struct PlannedReplica {
     pub endpoint: String,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
-    /// Where its output goes, and the offset at which this run's part begins.
+    /// Where its output goes, and the offset at which this attempt's part begins.
     pub log: String,
     pub log_start: u64,
 }

@@ -368,6 +368,21 @@ impl Run {
             Command::Spawn(batch) => self.spawn(&batch)?,
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
+            Command::Clear { keep_ports } => {
+                let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
+                // The loggers of this attempt have ended with its ranks.
+                self.loggers.clear();
+                if !keep_ports {
+                    self.leases.clear();
+                }
+                // With a budget per time there is no end to attempts; what is over must not add up.
+                if !self.ranks.iter().any(Rank::is_alive) {
+                    self.ranks.clear();
+                    self.by_pid.clear();
+                    self.batches.clear();
+                }
+                self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
+            }
             Command::Finish => {
                 let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
                 self.clean_up();

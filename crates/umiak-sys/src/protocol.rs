@@ -37,6 +37,9 @@ pub enum Command {
     Signal { signal: i32, keys: Vec<Key> },
     /// How long SIGTERM gets before SIGKILL when the front is gone.
     Grace { millis: u64 },
+    /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
+    /// others will need the same. Answered by [`Notice::Cleared`].
+    Clear { keep_ports: bool },
     /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`].
     Finish,
 }
@@ -61,6 +64,11 @@ pub enum Notice {
         key: Key,
         doing: Doing,
         errno: i32,
+    },
+    /// The answer to [`Command::Clear`], with the same meaning as in [`Notice::Swept`].
+    Cleared {
+        stopped: Vec<u32>,
+        remaining: Vec<u32>,
     },
     /// What ranks had left behind and we stopped, and what did not go.
     Swept {

@@ -1,8 +1,8 @@
 //! The toy trainer: a rank that does what its arguments say. It is the test binary itself, started with `toy` as
 //! its first argument, so that nothing else has to be built or found.
 //!
-//! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; a rank performs the
-//! actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
+//! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; `RANKS@N` means these ranks
+//! in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,8 +17,13 @@ pub fn run_if_asked() -> Option<u8> {
 
 fn run(arguments: &[String]) -> u8 {
     let rank = std::env::var("PADDLE_TRAINER_ID").unwrap_or_else(|_| "0".to_owned());
+    let attempt = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
     for argument in arguments {
         let (ranks, actions) = argument.split_once(':').expect("RANKS:ACTIONS");
+        let (ranks, in_attempt) = ranks.split_once('@').unwrap_or((ranks, &attempt));
+        if in_attempt != attempt {
+            continue;
+        }
         if ranks != "*" && !ranks.split(',').any(|candidate| candidate == rank) {
             continue;
         }

@@ -12,7 +12,7 @@ use umiak_testkit::simulate::{self, Pair, Rule, Run, Sabotage};
 
 const SCHEDULES: u64 = 5000;
 
-/// Transitions that the job's machine never asks of an attempt. A job starts once and all together; what
+/// Transitions that the job's machine never asks of an attempt. An attempt of a job starts once and all together; what
 /// is killed was asked to end before, and only once; what is given up was killed before, and only once.
 const UNREACHABLE: &[Pair] = &[
     ("Abandoned", "GiveUp"),
@@ -45,6 +45,13 @@ const MET: &[(&str, u64)] = &[
     ("killed", 500),
     ("stale event", 1000),
     ("stopped without blame", 100),
+    ("failed for good", 100),
+    ("interrupted between attempts", 20),
+    ("made good by a restart", 200),
+    ("restart given up", 20),
+    ("restarted", 500),
+    ("restarted beyond the number, by its window", 20),
+    ("restarted twice", 100),
     ("succeeded", 300),
     ("terminal returned", 20),
     ("victims", 200),
@@ -110,6 +117,7 @@ fn broken_drivers_are_noticed() {
     for (sabotage, rule) in [
         (Sabotage::ForgetGrace, Rule::Bounded),
         (Sabotage::HastyGrace, Rule::Kill),
+        (Sabotage::HastyBackoff, Rule::Restart),
         (Sabotage::SlowSettle, Rule::Report),
         (Sabotage::SwapEvidence, Rule::Truth),
     ] {
@@ -145,6 +153,10 @@ fn alter(run: &mut Run, change: impl Fn(&mut Effect) -> bool) -> Option<()> {
 
 fn is_fact(effect: &Effect, wanted: impl Fn(&Fact) -> bool) -> bool {
     matches!(effect, Effect::Record(fact) if wanted(fact))
+}
+
+fn is_restart(fact: &Fact) -> bool {
+    matches!(fact, Fact::Restarting { .. })
 }
 
 /// A way to spoil a timeline, or nothing where it has no place for it.
@@ -281,6 +293,54 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
             _ => false,
         })
     }),
+    ("a restart that nobody allowed", Rule::Restart, |run| {
+        find(run, |effect| is_fact(effect, is_restart))?;
+        run.scenario.job.policy.restart.max = 0;
+        Some(())
+    }),
+    ("a restart that is owed", Rule::Restart, |run| {
+        let failed = |effect: &Effect| matches!(effect, Effect::Finish { outcome: Outcome::Failed, .. });
+        let (end, _) = find(run, failed)?;
+        let last = run.steps.iter().rposition(|step| step.effects.iter().any(|effect| is_fact(effect, is_restart)));
+        // Where the budget was the only reason to end.
+        let budget = run.scenario.job.policy.restart.max;
+        let hopeless = run.steps[..=end].iter().any(|step| {
+            matches!(step.event, Event::GuardianLost | Event::Signalled { .. } | Event::Prepared { ready: false, .. })
+                || step.effects.iter().any(|effect| {
+                    is_fact(effect, |fact| match fact {
+                        Fact::Abandoned { .. } => true,
+                        Fact::Ended { exit, .. } => matches!(exit, umiak_core::model::Exit::Spawn(_)),
+                        _ => false,
+                    })
+                })
+        });
+        run.scenario.job.policy.restart.max = budget + 9;
+        (!hopeless && last.is_none()).then_some(())
+    }),
+    ("a restart without its fact", Rule::Restart, |run| {
+        find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?;
+        remove(run, |effect| is_fact(effect, is_restart)).map(drop)
+    }),
+    ("a restart with another delay", Rule::Restart, |run| {
+        alter(run, |effect| match effect {
+            Effect::Record(Fact::Restarting { delay_micros, .. }) => {
+                *delay_micros = *delay_micros * 2 + 1;
+                true
+            }
+            _ => false,
+        })
+    }),
+    ("a restart before the back-off is over", Rule::Restart, |run| {
+        let (start, _) = find(run, |effect| is_fact(effect, is_restart))?;
+        let fired = run.steps.iter().position(|step| matches!(step.event, Event::Timer(Timer::Backoff, 0)))?;
+        let spawned = find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?.0;
+        let at = run.steps[start].at;
+        let waits = !run.scenario.job.policy.restart.backoff.is_zero();
+        (waits && run.steps[spawned].at > at && fired == spawned).then(|| run.steps[spawned].at = at)
+    }),
+    ("room that is not made", Rule::Restart, |run| {
+        remove(run, |effect| matches!(effect, Effect::Prepare { .. })).map(drop)
+    }),
     ("the end twice", Rule::Finish, |run| {
         let (step, place) = find(run, |effect| matches!(effect, Effect::Finish { .. }))?;
         let end = run.steps[step].effects[place].clone();
@@ -301,13 +361,18 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     }),
     ("an end after hours", Rule::Bounded, |run| {
         let (step, _) = find(run, |effect| matches!(effect, Effect::Finish { .. }))?;
-        find(run, |effect| is_fact(effect, |fact| matches!(fact, Fact::Stopping { .. })))?;
+        let stop = |effect: &Effect| is_fact(effect, |fact| matches!(fact, Fact::Stopping { .. }));
+        let restart = |effect: &Effect| is_fact(effect, is_restart);
+        let last =
+            |wanted: &dyn Fn(&Effect) -> bool| run.steps.iter().rposition(|step| step.effects.iter().any(wanted));
+        let stopped = last(&stop)?;
+        let is_last = last(&restart).is_none_or(|restart| restart < stopped) && stopped < step;
         run.steps[step].at = Timestamp::from_micros(u64::MAX / 2);
-        Some(())
+        is_last.then_some(())
     }),
     ("SIGKILL before the grace is over", Rule::Kill, |run| {
         run.scenario.job.policy.stop.grace += Duration::from_secs(60);
-        let grace = |step: &simulate::Step| step.event == Event::Timer(Timer::Grace);
+        let grace = |step: &simulate::Step| matches!(step.event, Event::Timer(Timer::Grace, _));
         let kills = |effect: &Effect| matches!(effect, Effect::Signal { signal: 9, .. });
         run.steps.iter().any(|step| grace(step) && step.effects.iter().any(kills)).then_some(())
     }),

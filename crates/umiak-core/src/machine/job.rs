@@ -5,7 +5,8 @@
 //!                                   └► a role failed ─► SIGTERM to all at once ─► grace ─► SIGKILL
 //!                                        │               (exits keep coming)
 //!                                        └► settle window, closed early when everybody is over
-//!                                             └► Gather evidence ─► Diagnosed, Report ─► Finish when all are over
+//!                                             └► Gather evidence ─► Diagnosed, Report ─► all are over ─┬► Finish
+//!                                                     every attempt starts, as a new one ◄─ back-off ◄─┘
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use crate::machine::role::{self, Counts};
 use crate::model::{Exit, Job, Rank, Slot, Timestamp};
 
 mod messages;
+mod restart;
 
 pub use messages::{AttemptId, Effect, Event, Timer};
 
@@ -26,10 +28,16 @@ pub use messages::{AttemptId, Effect, Event, Timer};
 pub struct Machine {
     job: Job,
     style: Style,
+    /// For the jitter of back-offs.
+    seed: u64,
     roles: Vec<Vec<Attempt>>,
+    /// The one that runs, or in a pause the one that failed.
     attempt: u32,
     started: bool,
     order: u64,
+    /// When the group was started again.
+    restarts: Vec<Timestamp>,
+    pause: Option<restart::Pause>,
     stop: Option<Stop>,
     /// The first failure's time: the settle window counts from here.
     failed: Option<Timestamp>,
@@ -63,15 +71,19 @@ enum Diagnosis {
 }
 
 impl Machine {
-    pub fn new(job: Job, style: Style) -> Self {
+    /// The seed decides the jitter of back-offs, and nothing else.
+    pub fn new(job: Job, style: Style, seed: u64) -> Self {
         let roles = job.roles.iter().map(|role| vec![Attempt::Waiting; role.replicas as usize]).collect();
         Self {
             job,
             style,
+            seed,
             roles,
             attempt: 0,
             started: false,
             order: 0,
+            restarts: Vec::new(),
+            pause: None,
             stop: None,
             failed: None,
             diagnosis: Diagnosis::None,
@@ -106,21 +118,27 @@ impl Machine {
             }
             Event::Start | Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
             Event::Signalled { signal } => self.signalled(signal, now, &mut effects),
-            Event::Timer(timer) => self.timer(timer, now, &mut effects),
+            Event::Timer(timer, attempt) => self.timer(timer, attempt, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
+            Event::Prepared { attempt, ready } => self.prepared(attempt, ready, &mut effects),
             Event::GuardianLost => self.guardian_lost(now, &mut effects),
         }
         self.advance(now, &mut effects);
         effects
     }
 
-    /// Which start of the group is meant by events now.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Which attempt runs, from 0.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    pub fn is_finished(&self) -> bool {
-        self.finished
+    /// Whether it waits between two attempts.
+    pub fn is_pausing(&self) -> bool {
+        self.pause.is_some()
     }
 
     /// How many attempts live, and how many there are.
@@ -303,18 +321,19 @@ impl Machine {
 
     fn arm(&mut self, timer: Timer, at: Timestamp, effects: &mut Vec<Effect>) {
         self.armed.insert(timer);
-        effects.push(Effect::ArmTimer { timer, at });
+        effects.push(Effect::ArmTimer { timer, attempt: self.attempt, at });
     }
 
-    fn timer(&mut self, timer: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn timer(&mut self, timer: Timer, attempt: u32, now: Timestamp, effects: &mut Vec<Effect>) {
         // A timer that nobody waits for must not kill ranks that nobody asked to end.
-        if !self.armed.remove(&timer) {
-            return self.ignore(&Event::Timer(timer), effects);
+        if attempt != self.attempt || !self.armed.remove(&timer) {
+            return self.ignore(&Event::Timer(timer, attempt), effects);
         }
         match timer {
             Timer::Settle => self.diagnose(effects),
             Timer::Grace => self.kill(now, effects),
             Timer::Abandon => self.for_all(&attempt::Event::GiveUp, now, effects),
+            Timer::Backoff => self.waited(),
         }
     }
 
@@ -339,6 +358,9 @@ impl Machine {
         if !self.started || self.finished {
             return;
         }
+        if let Some(pause) = self.pause {
+            return self.leave_pause(pause, now, effects);
+        }
         if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
             self.decide(now, effects);
         }
@@ -349,7 +371,11 @@ impl Machine {
         match (self.failed, &self.diagnosis) {
             (Some(_), Diagnosis::None) => self.diagnose(effects),
             (Some(_), Diagnosis::Gathering(_)) => {}
-            (None, _) | (Some(_), Diagnosis::Done(_)) => self.finish(effects),
+            (None, _) => self.finish(effects),
+            (Some(_), Diagnosis::Done(_)) => match self.backoff(now) {
+                Some(delay) => self.enter_pause(delay, now, effects),
+                None => self.finish(effects),
+            },
         }
     }
 
@@ -437,7 +463,12 @@ impl Machine {
 
     fn finish(&mut self, effects: &mut Vec<Effect>) {
         self.finished = true;
-        let (outcome, signal) = self.stop.map_or((Outcome::Succeeded, None), |stop| (stop.outcome, stop.signal));
+        let (outcome, signal) = match (self.stop, self.pause) {
+            (Some(stop), _) => (stop.outcome, stop.signal),
+            // The failure that was to be made good stands.
+            (None, Some(_)) => (Outcome::Failed, None),
+            (None, None) => (Outcome::Succeeded, None),
+        };
         let verdict = match &self.diagnosis {
             Diagnosis::Done(verdict) => Some(verdict),
             Diagnosis::None | Diagnosis::Gathering(_) => None,

@@ -3,6 +3,7 @@
 //! * [`attempt`]: one start of one replica, from "asked to start" to "we know how it ended".
 //! * [`role`]: what a role's completion policy says about its counts.
 //! * [`job`]: all of it together: gang start, first failure, stop, settle, verdict, end.
+//! * [`restart`]: whether a failed group may start again, and after how long.
 //! * [`exit_code`]: the number the command ends with.
 //!
 //! Rules they all keep: every (state, event) pair has an arm; a pair that makes no sense is recorded as
@@ -12,4 +13,5 @@
 pub mod attempt;
 pub mod exit_code;
 pub mod job;
+pub mod restart;
 pub mod role;

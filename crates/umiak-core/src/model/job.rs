@@ -64,9 +64,28 @@ impl Default for Policy {
 }
 
 /// How often the whole group may be started again after a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
+    /// This many restarts, beside the first start.
     pub max: u32,
+    /// Before the first restart; doubled for each one that counts.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
+    /// Only restarts of this last stretch of time count; without it, all of the run.
+    pub window: Option<Duration>,
+}
+
+impl Restart {
+    /// How many starts there can be at most, where that is known: with a window there is no end to them.
+    pub fn attempts(&self) -> Option<u32> {
+        (self.max == 0 || self.window.is_none()).then(|| self.max.saturating_add(1))
+    }
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self { max: 0, backoff: Duration::from_secs(1), max_backoff: Duration::from_secs(30), window: None }
+    }
 }
 
 /// How ranks are stopped: SIGTERM, then SIGKILL, then given up.

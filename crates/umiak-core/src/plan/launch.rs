@@ -46,7 +46,15 @@ pub struct Run {
     /// Absolute.
     pub log_dir: PathBuf,
     pub command: Resolved,
+    /// Which start of the whole group, from 0.
     pub attempt: u32,
+}
+
+impl Run {
+    /// Where gloo's processes of this attempt meet: what an old attempt left there would mislead them.
+    pub fn gloo_dir(&self) -> PathBuf {
+        self.scratch.join(format!("gloo.{}", self.attempt))
+    }
 }
 
 /// What will be run.
@@ -191,10 +199,21 @@ fn job(spec: &LaunchSpec, replicas: u32) -> Job {
             completion: Completion::default(),
         }],
         policy: Policy {
-            restart: Restart::default(),
+            restart: restart(spec),
             stop: StopPolicy { grace: spec.own.grace, ..StopPolicy::default() },
             ..Policy::default()
         },
+    }
+}
+
+fn restart(spec: &LaunchSpec) -> Restart {
+    let default = Restart::default();
+    Restart {
+        max: spec.max_restart.unwrap_or(default.max),
+        backoff: spec.own.restart_backoff,
+        // Who asks for a longer first wait than the limit gets it.
+        max_backoff: default.max_backoff.max(spec.own.restart_backoff),
+        window: spec.own.restart_window,
     }
 }
 
@@ -287,7 +306,7 @@ impl ContractOptions<'_> {
     fn torch(&self, member: &Member) -> torch::Options {
         torch::Options {
             attempt: self.run.attempt,
-            max_restarts: 0,
+            max_restarts: self.spec.max_restart.unwrap_or(0),
             error_file: self.error_file(member).to_string_lossy().into_owned(),
             async_error_handling_is_set: self.inventory.env.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         }
@@ -314,7 +333,7 @@ fn paddle_options(
         backend: backend.to_owned(),
         pod_name: run.pod_name.clone(),
         log_dir: run.log_dir.to_string_lossy().into_owned(),
-        gloo_dir: run.scratch.join("gloo").to_string_lossy().into_owned(),
+        gloo_dir: run.gloo_dir().to_string_lossy().into_owned(),
         backup_env_path: backup.to_string_lossy().into_owned(),
         auto_cluster: spec.auto_cluster,
         auto_parallel_config: spec.auto_parallel_config.clone(),

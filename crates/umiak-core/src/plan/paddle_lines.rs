@@ -224,6 +224,15 @@ pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str
     }
 }
 
+/// Before another attempt, which `attempt` counts from 1.
+pub fn at_restart(spec: &LaunchSpec, plan: &Plan, attempt: u32) -> Option<String> {
+    let text = format!("Restart Pod: {}, replicas {}, attempt {attempt}", plan.pod_name, plan.replicas.len());
+    match spec.generation {
+        Generation::Current => launch_line(spec, "INFO", &text),
+        Generation::Legacy => Some(legacy("INFO", "launch.py", &text)),
+    }
+}
+
 /// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
 pub fn at_end(
     spec: &LaunchSpec,

@@ -81,6 +81,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
         Effect::Record(Fact::Abandoned { .. }) => Some("abandoned"),
         Effect::Record(Fact::Ignored { .. }) => Some("stale event"),
         Effect::Record(Fact::Stopping { reason: StopReason::Completed }) => Some("stopped without blame"),
+        Effect::Record(Fact::Restarting { .. }) => Some("restarted"),
         Effect::Report(verdict) if !verdict.victims.is_empty() => Some("victims"),
         Effect::Report(_) => Some("causes only"),
         _ => None,
@@ -88,16 +89,17 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
     if run.steps.iter().any(|step| step.event == Event::GuardianLost) {
         things.insert("guardian lost");
     }
-    if let Some(first) = run.first_cause() {
+    things.extend(restarts(run));
+    if let Some(first) = run.first_cause(0) {
         let notice = run.steps.iter().find_map(|step| match &step.event {
-            Event::Exited { id, .. } if run.scenario.rank(id.slot) == Some(first) => Some(step.at),
+            Event::Exited { id, .. } if id.attempt == 0 && run.scenario.rank(id.slot) == Some(first) => Some(step.at),
             _ => None,
         });
         let stop = run
             .steps
             .iter()
             .find(|step| step.effects.contains(&Effect::Record(Fact::Stopping { reason: StopReason::PeerFailed })));
-        let evident = run.deaths[first].as_ref().is_some_and(Death::is_evident);
+        let evident = run.deaths[0][first].as_ref().is_some_and(Death::is_evident);
         if let (true, Some(notice), Some(stop)) = (evident, notice, stop) {
             let settle = run.scenario.job.policy.settle;
             things.insert(match notice {
@@ -106,6 +108,32 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
                 _ => "evident cause heard too late",
             });
         }
+    }
+    things
+}
+
+/// What became of restarts.
+fn restarts(run: &Run) -> Vec<&'static str> {
+    let is_restart = |effect: &Effect| matches!(effect, Effect::Record(Fact::Restarting { .. }));
+    let count = run.steps.iter().flat_map(|step| &step.effects).filter(|effect| is_restart(effect)).count();
+    let attempts = run.deaths.len();
+    let end = run.steps.iter().flat_map(|step| &step.effects).find_map(|effect| match effect {
+        Effect::Finish { outcome, .. } => Some(*outcome),
+        _ => None,
+    });
+    let mut things = Vec::new();
+    if count >= 2 {
+        things.push("restarted twice");
+    }
+    if count > run.scenario.job.policy.restart.max as usize {
+        things.push("restarted beyond the number, by its window");
+    }
+    match (count >= attempts, end) {
+        (true, Some(umiak_core::facts::Outcome::Interrupted)) => things.push("interrupted between attempts"),
+        (true, Some(umiak_core::facts::Outcome::Failed)) => things.push("restart given up"),
+        (false, Some(umiak_core::facts::Outcome::Succeeded)) if count > 0 => things.push("made good by a restart"),
+        (false, Some(umiak_core::facts::Outcome::Failed)) if count > 0 => things.push("failed for good"),
+        _ => {}
     }
     things
 }

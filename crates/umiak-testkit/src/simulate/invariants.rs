@@ -37,6 +37,9 @@ pub enum Rule {
     Truth,
     /// The exit code and the outcome.
     Code,
+    /// A failed group starts again exactly when policy and circumstances allow it: after its back-off, prepared, as a
+    /// whole, as the next attempt.
+    Restart,
     /// The end comes once, when all is over, and as soon as it can.
     Finish,
     /// Stopping ends in bounded time.
@@ -79,6 +82,7 @@ pub const RULES: &[Rule] = &[
     Rule::Causes,
     Rule::Truth,
     Rule::Code,
+    Rule::Restart,
     Rule::Finish,
     Rule::Bounded,
 ];

@@ -1,12 +1,14 @@
 //! Walks through a run with a shadow of what every attempt must be doing, and compares.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use umiak_core::facts::{Fact, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event, Timer};
 use umiak_core::model::{Exit, MinSucceeded, Slot, Timestamp};
 
 use super::invariants::{Rule, Violation};
+use super::pause::Pause;
 use super::timeline::{Run, Step};
 
 const SIGTERM: i32 = 15;
@@ -55,22 +57,26 @@ pub(super) struct Judge<'a> {
     pub(super) names: Vec<String>,
     pub(super) shadows: Vec<Shadow>,
     pub(super) step: usize,
+    pub(super) attempt: u32,
+    pub(super) pause: Option<Pause>,
+    /// When the group was started again.
+    pub(super) restarts: Vec<Timestamp>,
     started: bool,
-    guardian_lost: bool,
+    pub(super) guardian_lost: bool,
     signals: u32,
     pub(super) first_signal: Option<i32>,
     /// The first reason to stop, and when; the strongest so far.
     pub(super) stop: Option<(Timestamp, StopReason)>,
-    strongest: Option<StopReason>,
-    killed_at: Option<Timestamp>,
-    /// Armed timers, and whether they have fired.
-    timers: BTreeMap<Timer, bool>,
+    pub(super) strongest: Option<StopReason>,
+    pub(super) killed_at: Option<Timestamp>,
+    /// This attempt's armed timers, and whether they have fired.
+    pub(super) timers: BTreeMap<Timer, bool>,
     /// Who was asked for, and whether the answer is there.
     pub(super) gather: Option<(Vec<usize>, bool)>,
     pub(super) verdict: Option<Verdict>,
-    reported: bool,
+    pub(super) reported: bool,
     announced: Option<Announced>,
-    finished: Option<Timestamp>,
+    pub(super) finished: Option<Timestamp>,
     orders: u64,
     violations: Vec<Violation>,
 }
@@ -82,6 +88,9 @@ impl<'a> Judge<'a> {
             names: run.scenario.names(),
             shadows: vec![Shadow::default(); run.scenario.scripts.len()],
             step: 0,
+            attempt: 0,
+            pause: None,
+            restarts: Vec::new(),
             started: false,
             guardian_lost: false,
             signals: 0,
@@ -130,14 +139,16 @@ impl<'a> Judge<'a> {
 
     /// Whether an event has nothing to say any more, or never had.
     fn is_stale(&self, event: &Event) -> bool {
-        let shadow = |id: &AttemptId| self.rank(id.slot).filter(|_| id.attempt == 0).map(|rank| &self.shadows[rank]);
+        let shadow =
+            |id: &AttemptId| self.rank(id.slot).filter(|_| id.attempt == self.attempt).map(|rank| &self.shadows[rank]);
         self.finished.is_some()
             || match event {
                 Event::Start => self.started,
                 Event::Spawned { id, .. } => !shadow(id).is_some_and(|shadow| shadow.is_live() && !shadow.announced),
                 Event::Exited { id, .. } => !shadow(id).is_some_and(Shadow::is_live),
                 Event::Signalled { .. } => false,
-                Event::Timer(timer) => self.timers.get(timer) != Some(&false),
+                Event::Timer(timer, attempt) => *attempt != self.attempt || self.timers.get(timer) != Some(&false),
+                Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
                 Event::GuardianLost => self.guardian_lost,
             }
@@ -150,8 +161,13 @@ impl<'a> Judge<'a> {
                 self.signals += 1;
                 self.first_signal.get_or_insert(*signal);
             }
-            Event::Timer(timer) => {
+            Event::Timer(timer, _) => {
                 self.timers.insert(*timer, true);
+            }
+            Event::Prepared { ready, .. } => {
+                if let Some(pause) = &mut self.pause {
+                    pause.ready = Some(*ready);
+                }
             }
             Event::Gathered(_) => {
                 if let Some((_, answered)) = &mut self.gather {
@@ -170,7 +186,8 @@ impl<'a> Judge<'a> {
     /// The rank of a subject that is written as it should be.
     pub(super) fn subject(&mut self, subject: &Subject) -> usize {
         let rank = self.names.iter().position(|name| *name == subject.replica);
-        let right = rank.is_some() && rank == subject.rank.map(|rank| rank.0 as usize) && subject.attempt == 0;
+        let right =
+            rank.is_some() && rank == subject.rank.map(|rank| rank.0 as usize) && subject.attempt == self.attempt;
         self.check(right, Rule::Numbering, || format!("{subject:?}"));
         rank.unwrap_or_default()
     }
@@ -179,7 +196,7 @@ impl<'a> Judge<'a> {
         ids.iter().filter_map(|id| self.rank(id.slot)).collect()
     }
 
-    fn live(&self) -> Vec<usize> {
+    pub(super) fn live(&self) -> Vec<usize> {
         (0..self.shadows.len()).filter(|rank| self.shadows[*rank].is_live()).collect()
     }
 
@@ -203,9 +220,10 @@ impl<'a> Judge<'a> {
             Effect::Record(fact) => self.see_fact(step, fact),
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
-            Effect::ArmTimer { timer, at } => self.see_timer(step, *timer, *at),
+            Effect::ArmTimer { timer, attempt, at } => self.see_timer(step, *timer, *attempt, *at),
             Effect::Gather { ended, .. } => self.see_gather(step, ended),
             Effect::Report(_) => self.reported = true,
+            Effect::Prepare { attempt } => self.see_prepare(*attempt),
             Effect::ReturnTerminal => {
                 let third = self.signals >= 3 && matches!(step.event, Event::Signalled { .. });
                 self.check(third, Rule::Decision, || "the terminal was returned unasked".into());
@@ -213,7 +231,9 @@ impl<'a> Judge<'a> {
             Effect::Finish { outcome, code } => {
                 let open = !self.live().is_empty() || matches!(self.gather, Some((_, false)));
                 self.check(self.started && !open, Rule::Finish, || "finished before all was over".into());
-                let earned = self.stop.is_some() || (self.has_succeeded() && !self.has_failed());
+                self.see_last_attempt(step);
+                let earned =
+                    self.stop.is_some() || self.pause.is_some() || (self.has_succeeded() && !self.has_failed());
                 self.check(earned, Rule::Decision, || "finished without success and without a stop".into());
                 self.finished = Some(step.at);
                 self.judge_code(*outcome, *code);
@@ -224,6 +244,9 @@ impl<'a> Judge<'a> {
     fn see_fact(&mut self, step: &Step, fact: &Fact) {
         match fact {
             Fact::Starting { subject } => {
+                if self.pause.is_some() {
+                    self.see_next_attempt(step);
+                }
                 let rank = self.subject(subject);
                 let first = !std::mem::replace(&mut self.shadows[rank].recorded, true);
                 self.check(first, Rule::OneEnd, || format!("{} starts twice", subject.replica));
@@ -252,6 +275,9 @@ impl<'a> Judge<'a> {
             Fact::Abandoned { replicas } => self.see_abandoned(step, replicas),
             Fact::Finished { outcome, exit_code } => {
                 self.announced = Some(Announced::Finish(format!("{outcome:?} {exit_code}")));
+            }
+            Fact::Restarting { attempt, of, delay_micros } => {
+                self.see_restarting(step, *attempt, *of, Duration::from_micros(*delay_micros));
             }
             Fact::Ignored { .. }
             | Fact::Planned(_)
@@ -289,7 +315,9 @@ impl<'a> Judge<'a> {
         let ranks = self.ranks(ids);
         let announced = ranks.iter().all(|rank| self.shadows[*rank].recorded && !self.shadows[*rank].spawned);
         self.check(announced, Rule::FactFirst, || "spawned without a fact, or twice".into());
-        let allowed = self.started && self.stop.is_none() && !self.guardian_lost && ranks.len() == self.shadows.len();
+        let current = ids.iter().all(|id| id.attempt == self.attempt);
+        let allowed =
+            current && self.started && self.stop.is_none() && !self.guardian_lost && ranks.len() == self.shadows.len();
         self.check(allowed, Rule::Spawn, || format!("spawned {ranks:?}"));
         for rank in ranks {
             self.shadows[rank].spawned = true;
@@ -319,7 +347,7 @@ impl<'a> Judge<'a> {
                 (Rule::Terminate, at == step.at && !targets.iter().any(|rank| self.shadows[*rank].terminated))
             }
             (SIGKILL, Some((at, _))) => {
-                let waited = step.event == Event::Timer(Timer::Grace) && step.at >= at + grace;
+                let waited = step.event == Event::Timer(Timer::Grace, self.attempt) && step.at >= at + grace;
                 let urged = self.signals == 2 && matches!(step.event, Event::Signalled { .. });
                 (Rule::Kill, (waited || urged) && !targets.iter().any(|rank| self.shadows[*rank].killed))
             }
@@ -346,15 +374,18 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn see_timer(&mut self, step: &Step, timer: Timer, at: Timestamp) {
+    fn see_timer(&mut self, step: &Step, timer: Timer, attempt: u32, at: Timestamp) {
         let policy = self.run.scenario.job.policy;
         let after = match timer {
             Timer::Settle => policy.settle,
             Timer::Grace => policy.stop.grace,
             Timer::Abandon => policy.stop.abandon,
+            Timer::Backoff => self.pause.map_or(Duration::ZERO, |pause| pause.delay),
         };
         let first = self.timers.insert(timer, false).is_none();
-        self.check(first && at == step.at + after, Rule::Timers, || format!("{timer:?} armed for {at:?}"));
+        self.check(first && attempt == self.attempt && at == step.at + after, Rule::Timers, || {
+            format!("{timer:?} armed for {at:?}")
+        });
     }
 
     fn see_gather(&mut self, step: &Step, slots: &[Slot]) {
@@ -379,6 +410,9 @@ impl<'a> Judge<'a> {
         if !self.started || self.finished.is_some() {
             return;
         }
+        if self.pause.is_some() {
+            return self.settle_pause();
+        }
         let live = self.live();
         let spawned = self.guardian_lost || live.iter().all(|rank| self.shadows[*rank].spawned);
         self.check(spawned, Rule::Spawn, || "recorded and not spawned".into());
@@ -391,7 +425,7 @@ impl<'a> Judge<'a> {
         self.check(self.stop.is_none() || asked, Rule::Terminate, || "not all were asked to end".into());
         let due = live.is_empty() && !matches!(self.gather, Some((_, false)));
         self.check(!due, Rule::Finish, || "all is over and nothing happens".into());
-        let closed = step.event != Event::Timer(Timer::Settle) || self.gather.is_some();
+        let closed = step.event != Event::Timer(Timer::Settle, self.attempt) || self.gather.is_some();
         self.check(closed, Rule::Report, || "the window did not close".into());
     }
 
@@ -407,8 +441,8 @@ impl<'a> Judge<'a> {
                 self.check(told, Rule::Decision, || "the user's signal was not obeyed".into());
                 signals == 2
             }
-            (Event::Timer(Timer::Grace), _) => true,
-            (Event::Timer(Timer::Abandon), _) => {
+            (Event::Timer(Timer::Grace, _), _) => true,
+            (Event::Timer(Timer::Abandon, _), _) => {
                 let none = self.live().is_empty();
                 return self.check(none, Rule::Kill, || "somebody is still waited for".into());
             }
@@ -424,9 +458,14 @@ impl<'a> Judge<'a> {
         self.check(self.finished.is_some(), Rule::Bounded, || "it never ended".into());
         let open = self.shadows.iter().filter(|shadow| shadow.is_live()).count();
         self.check(open == 0, Rule::OneEnd, || format!("{open} starts without an end"));
-        let failed = matches!(self.stop, Some((_, StopReason::PeerFailed)));
+        let failed = matches!(self.stop, Some((_, StopReason::PeerFailed))) || self.pause.is_some();
         let reported = self.reported;
         self.check(failed == reported, Rule::Report, || format!("failed {failed}, reported {reported}"));
+        self.check_bound(self.finished.unwrap_or(last));
+    }
+
+    /// Stopping an attempt, and telling about it, may not take longer than the policies say.
+    pub(super) fn check_bound(&mut self, end: Timestamp) {
         if let Some((at, _)) = self.stop {
             let scenario = &self.run.scenario;
             let policy = scenario.job.policy;
@@ -434,7 +473,6 @@ impl<'a> Judge<'a> {
             let telling = policy.settle + scenario.late;
             let begun = at.max(scenario.start);
             let bound = begun + stopping.max(telling) + scenario.gather;
-            let end = self.finished.unwrap_or(last);
             self.check(end <= bound, Rule::Bounded, || format!("stopped at {at:?}, over at {end:?}"));
         }
     }

@@ -17,6 +17,7 @@ mod campaign;
 mod coverage;
 pub mod invariants;
 mod judge;
+mod pause;
 mod scenario;
 mod timeline;
 mod truth;

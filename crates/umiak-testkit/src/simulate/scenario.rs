@@ -18,8 +18,13 @@ pub struct Scenario {
     pub job: Job,
     pub style: Style,
     pub start: Timestamp,
-    /// In rank order.
+    /// Of the first attempt, in rank order.
     pub scripts: Vec<Script>,
+    /// Of the attempts after it, as long as they last: in the last of them nobody fails by itself.
+    pub retries: Vec<Vec<Script>>,
+    /// How long making room for an attempt takes, and the first attempt for which it does not succeed.
+    pub prepare: Duration,
+    pub unprepared: Option<u32>,
     /// Signals from the user, the guardian's death, and events that make no sense.
     pub visits: Vec<(Timestamp, Event)>,
     /// How long reading the evidence takes.
@@ -75,7 +80,7 @@ impl Scenario {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let rng = &mut rng;
-        let job = job(rng);
+        let mut job = job(rng);
         let slots: Vec<Slot> = (0u16..)
             .zip(&job.roles)
             .flat_map(|(role, spec)| (0..spec.replicas).map(move |index| Slot { role, index }))
@@ -97,22 +102,37 @@ impl Scenario {
             .collect();
         let start = time(rng.u64(0..50_000));
         let visits = visits(rng, &slots, start);
+        let style = Style {
+            codes: pick(
+                rng,
+                &[ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Paddle, ExitCodes::Torch],
+            ),
+            generation: pick(rng, &[Generation::Current, Generation::Legacy]),
+        };
+        let gather = if rng.f64() < 0.6 { Duration::ZERO } else { millis(rng, 1..400) };
+        let late = if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) };
+        let echo = pick(rng, &[0.0, 0.0, 0.1, 0.5]);
+        job.policy.restart = restart(rng);
+        let mut retries: Vec<Vec<Script>> = Vec::new();
+        for _ in 0..rng.u32(..4) {
+            let bad = rng.usize(..slots.len());
+            retries
+                .push(slots.iter().enumerate().map(|(rank, slot)| script(rng, *slot, rank == bad, coupled)).collect());
+        }
+        retries.push(slots.iter().map(|slot| script(rng, *slot, false, coupled)).collect());
         Self {
             seed,
-            style: Style {
-                codes: pick(
-                    rng,
-                    &[ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Paddle, ExitCodes::Torch],
-                ),
-                generation: pick(rng, &[Generation::Current, Generation::Legacy]),
-            },
+            style,
             job,
             start,
             scripts,
             visits,
-            gather: if rng.f64() < 0.6 { Duration::ZERO } else { millis(rng, 1..400) },
-            late: if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) },
-            echo: pick(rng, &[0.0, 0.0, 0.1, 0.5]),
+            gather,
+            late,
+            echo,
+            retries,
+            prepare: pick(rng, &[Duration::ZERO, Duration::from_millis(3), Duration::from_millis(900)]),
+            unprepared: (rng.f64() < 0.1).then(|| rng.u32(1..3)),
         }
     }
 
@@ -120,6 +140,13 @@ impl Scenario {
     pub fn names(&self) -> Vec<String> {
         let name = |slot: Slot| format!("{}-{}", self.job.roles[slot.role as usize].name, slot.index);
         self.scripts.iter().map(|script| name(script.slot)).collect()
+    }
+
+    /// What this process will do in this attempt.
+    pub fn script(&self, attempt: u32, rank: usize) -> &Script {
+        let retry = |attempt: u32| self.retries.get(attempt as usize - 1).or(self.retries.last());
+        let scripts = if attempt == 0 { None } else { retry(attempt) };
+        &scripts.unwrap_or(&self.scripts)[rank]
     }
 
     pub fn rank(&self, slot: Slot) -> Option<usize> {
@@ -154,6 +181,16 @@ fn job(rng: &mut Rng) -> Job {
             },
             settle: Duration::from_millis(pick(rng, &[0, 100, 500, 500, 500, 1000])),
         },
+    }
+}
+
+fn restart(rng: &mut Rng) -> Restart {
+    let backoff = pick(rng, &[0, 10, 500, 1000]);
+    Restart {
+        max: pick(rng, &[0, 0, 1, 2, 5]),
+        backoff: Duration::from_millis(backoff),
+        max_backoff: Duration::from_millis(pick(rng, &[backoff, 1500, 30_000])),
+        window: pick(rng, &[None, None, Some(Duration::from_millis(1)), Some(Duration::from_secs(5))]),
     }
 }
 
@@ -247,7 +284,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         let id = pick(
             rng,
             &[
-                AttemptId { slot, attempt: 1 },
+                AttemptId { slot, attempt: 99 },
                 AttemptId { slot: Slot { role: 9, ..slot }, attempt: 0 },
                 AttemptId { slot: Slot { index: 99, ..slot }, attempt: 0 },
             ],

@@ -47,8 +47,8 @@ pub enum Why {
 pub struct Run {
     pub scenario: Scenario,
     pub steps: Vec<Step>,
-    /// In rank order.
-    pub deaths: Vec<Option<Death>>,
+    /// By attempt, in rank order.
+    pub deaths: Vec<Vec<Option<Death>>>,
     /// Transitions that attempts took.
     pub taken: BTreeSet<Pair>,
 }
@@ -78,10 +78,12 @@ impl fmt::Display for Run {
         for role in &job.roles {
             writeln!(f, "  {} × {}: {:?}", role.name, role.replicas, role.completion)?;
         }
-        for (name, death) in self.scenario.names().iter().zip(&self.deaths) {
-            if let Some(death) = death {
-                let Death { at, exit, why, words } = death;
-                writeln!(f, "  in truth {name} {} at {}: {why:?}, {words:?}", exit.describe(), Millis(*at))?;
+        for (attempt, deaths) in self.deaths.iter().enumerate() {
+            for (name, death) in self.scenario.names().iter().zip(deaths) {
+                if let Some(Death { at, exit, why, words }) = death {
+                    let end = exit.describe();
+                    writeln!(f, "  in truth {name}, attempt {attempt}, {end} at {}: {why:?}, {words:?}", Millis(*at))?;
+                }
             }
         }
         for (index, step) in self.steps.iter().enumerate() {

@@ -13,10 +13,15 @@ use super::scenario::Words;
 use super::timeline::{Death, Run, Step, Why};
 
 impl Run {
-    /// Who really failed first: the earliest bad end that nobody else brought about.
-    pub fn first_cause(&self) -> Option<usize> {
+    /// Who really failed first in an attempt: the earliest bad end that nobody else brought about.
+    pub fn first_cause(&self, attempt: u32) -> Option<usize> {
         let own = |death: &Death| death.why == Why::Own && !death.exit.is_success();
-        let dead = self.deaths.iter().enumerate().filter_map(|(rank, death)| Some((rank, death.as_ref()?)));
+        let dead = self
+            .deaths
+            .get(attempt as usize)?
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, death)| Some((rank, death.as_ref()?)));
         dead.filter(|(_, death)| own(death)).min_by_key(|(_, death)| death.at).map(|(rank, _)| rank)
     }
 }
@@ -56,8 +61,8 @@ impl Judge<'_> {
         let sorted = causes.is_sorted_by_key(order);
         self.check(sorted, Rule::Causes, || format!("causes out of order: {causes:?}"));
 
-        let deaths = &self.run.deaths;
-        let Some(first) = self.run.first_cause().filter(|first| eligible.contains(first)) else { return };
+        let Some(deaths) = self.run.deaths.get(self.attempt as usize) else { return };
+        let Some(first) = self.run.first_cause(self.attempt).filter(|first| eligible.contains(first)) else { return };
         // Where the guardian is lost before the notice, nobody has heard how it ended.
         let heard = self.shadows[first].end.as_ref().is_some_and(|end| end.exit != Exit::Lost);
         if heard && deaths[first].as_ref().is_some_and(Death::is_evident) {
@@ -70,6 +75,7 @@ impl Judge<'_> {
 
     pub(super) fn judge_code(&mut self, outcome: Outcome, code: u8) {
         let expected = match self.stop.map(|(_, reason)| reason) {
+            None if self.pause.is_some() => Outcome::Failed,
             None | Some(StopReason::Completed) => Outcome::Succeeded,
             Some(StopReason::PeerFailed) => Outcome::Failed,
             Some(StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => Outcome::Interrupted,

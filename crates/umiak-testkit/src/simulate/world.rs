@@ -27,6 +27,8 @@ pub enum Sabotage {
     ForgetGrace,
     /// The grace timer fires as soon as it is armed.
     HastyGrace,
+    /// The back-off timer fires as soon as it is armed.
+    HastyBackoff,
     /// The settle timer fires a minute late.
     SlowSettle,
     /// Those who lost a peer are read as having failed, and those who failed as having lost a peer.
@@ -40,10 +42,8 @@ enum Item {
     Event(Event),
     /// A timer or an answer, if nobody waits for one by then: otherwise it would be a lie.
     Stray(Event),
-    Death {
-        rank: usize,
-        death: Fate,
-    },
+    /// Of a process of this attempt.
+    Death { attempt: u32, rank: usize, death: Fate },
 }
 
 /// How a process is about to end.
@@ -63,16 +63,18 @@ struct World {
     /// By time, then in the order they were planned.
     queue: BinaryHeap<Reverse<(Timestamp, usize)>>,
     items: Vec<Item>,
+    attempt: u32,
     alive: Vec<bool>,
-    deaths: Vec<Option<Death>>,
-    armed: BTreeSet<Timer>,
+    /// By attempt.
+    deaths: Vec<Vec<Option<Death>>>,
+    armed: BTreeSet<(Timer, u32)>,
     gathering: bool,
     stopping: bool,
     steps: Vec<Step>,
 }
 
 pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
-    let mut machine = Machine::new(scenario.job.clone(), scenario.style);
+    let mut machine = Machine::new(scenario.job.clone(), scenario.style, scenario.seed);
     machine.observe(coverage::observe);
     coverage::take();
     let size = scenario.scripts.len();
@@ -83,8 +85,9 @@ pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
         now: Timestamp::default(),
         queue: BinaryHeap::new(),
         items: Vec::new(),
+        attempt: 0,
         alive: vec![false; size],
-        deaths: vec![None; size],
+        deaths: vec![vec![None; size]],
         armed: BTreeSet::new(),
         gathering: false,
         stopping: false,
@@ -102,10 +105,11 @@ impl World {
             let item = if matches!(event, Event::Gathered(_)) { Item::Stray(event) } else { Item::Event(event) };
             self.plan(at, item);
         }
-        for timer in [Timer::Settle, Timer::Grace, Timer::Abandon] {
+        for timer in [Timer::Settle, Timer::Grace, Timer::Abandon, Timer::Backoff] {
             if self.rng.f64() < self.scenario.echo {
                 let at = Timestamp::from_micros(self.rng.u64(..20_000_000));
-                self.plan(at, Item::Stray(Event::Timer(timer)));
+                let attempt = self.rng.u32(..3);
+                self.plan(at, Item::Stray(Event::Timer(timer, attempt)));
             }
         }
         self.drain();
@@ -126,14 +130,15 @@ impl World {
             match self.items[index].clone() {
                 Item::Stray(event) if self.is_awaited(&event) => {}
                 Item::Event(event) | Item::Stray(event) => self.tell(event),
-                Item::Death { rank, death } => self.die(rank, death),
+                Item::Death { attempt, rank, death } if attempt == self.attempt => self.die(rank, death),
+                Item::Death { .. } => {}
             }
         }
     }
 
     fn is_awaited(&self, event: &Event) -> bool {
         match event {
-            Event::Timer(timer) => self.armed.contains(timer),
+            Event::Timer(timer, attempt) => self.armed.contains(&(*timer, *attempt)),
             _ => self.gathering,
         }
     }
@@ -141,8 +146,8 @@ impl World {
     /// Gives one event to the machine and does what it says.
     fn tell(&mut self, event: Event) {
         match &event {
-            Event::Timer(timer) => {
-                self.armed.remove(timer);
+            Event::Timer(timer, attempt) => {
+                self.armed.remove(&(*timer, *attempt));
             }
             Event::Gathered(_) => self.gathering = false,
             Event::GuardianLost => {
@@ -164,38 +169,51 @@ impl World {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Spawn(ids) => ids.into_iter().for_each(|id| self.spawn(id)),
+            Effect::Spawn(ids) => {
+                if let Some(id) = ids.first().filter(|id| id.attempt > self.attempt) {
+                    self.attempt = id.attempt;
+                    self.deaths.push(vec![None; self.alive.len()]);
+                }
+                for id in ids {
+                    self.spawn(id);
+                }
+            }
+            Effect::Prepare { attempt } => {
+                let ready = self.scenario.unprepared.is_none_or(|refused| attempt < refused);
+                self.notice(Event::Prepared { attempt, ready }, self.scenario.prepare);
+            }
             Effect::Signal { signal, targets } => targets.into_iter().for_each(|id| self.signal(signal, id.slot)),
-            Effect::ArmTimer { timer, at } => self.arm(timer, at),
+            Effect::ArmTimer { timer, attempt, at } => self.arm(timer, attempt, at),
             Effect::Gather { ended: slots, .. } => {
                 self.gathering = true;
                 let found = slots.into_iter().filter_map(|slot| Some((slot, self.evidence(slot)?))).collect();
                 self.plan(self.now + self.scenario.gather, Item::Event(Event::Gathered(found)));
             }
             Effect::Record(Fact::Stopping { .. }) => self.stopping = true,
+            Effect::Record(Fact::Restarting { .. }) => self.stopping = false,
             Effect::Record(_) | Effect::Report(_) | Effect::ReturnTerminal | Effect::Finish { .. } => {}
         }
     }
 
-    fn arm(&mut self, timer: Timer, at: Timestamp) {
-        self.armed.insert(timer);
+    fn arm(&mut self, timer: Timer, attempt: u32, at: Timestamp) {
+        self.armed.insert((timer, attempt));
         let late = Duration::from_micros(self.rng.u64(..=self.scenario.late.as_micros() as u64));
         let fires = match (self.sabotage, timer) {
             (Some(Sabotage::ForgetGrace), Timer::Grace) => return,
-            (Some(Sabotage::HastyGrace), Timer::Grace) => self.now,
+            (Some(Sabotage::HastyGrace), Timer::Grace) | (Some(Sabotage::HastyBackoff), Timer::Backoff) => self.now,
             (Some(Sabotage::SlowSettle), Timer::Settle) => at + Duration::from_secs(61),
             _ => at + late,
         };
-        self.plan(fires, Item::Event(Event::Timer(timer)));
+        self.plan(fires, Item::Event(Event::Timer(timer, attempt)));
         if self.rng.f64() < self.scenario.echo {
             let again = fires + Duration::from_millis(self.rng.u64(..500));
-            self.plan(again, Item::Stray(Event::Timer(timer)));
+            self.plan(again, Item::Stray(Event::Timer(timer, attempt)));
         }
     }
 
     fn spawn(&mut self, id: AttemptId) {
         let rank = self.scenario.rank(id.slot).expect("the machine names slots of its job");
-        let script = self.scenario.scripts[rank].clone();
+        let script = self.scenario.script(id.attempt, rank).clone();
         let (exit, words) = match script.refused {
             Some(error) => (Exit::Spawn(error), Words::Silence),
             None => (script.end, script.words),
@@ -208,13 +226,13 @@ impl World {
         }
         self.notice(Event::Spawned { id, pid: 1000 + rank as u32 }, script.announced);
         if let Some(life) = script.life {
-            self.plan(self.now + life, Item::Death { rank, death });
+            self.plan(self.now + life, Item::Death { attempt: id.attempt, rank, death });
         }
     }
 
     fn signal(&mut self, signal: i32, slot: Slot) {
         let rank = self.scenario.rank(slot).expect("the machine names slots of its job");
-        let script = &self.scenario.scripts[rank];
+        let script = self.scenario.script(self.attempt, rank);
         let (after, exit, words) = match signal {
             SIGTERM => match script.on_term.clone() {
                 Some(reaction) => reaction,
@@ -225,7 +243,8 @@ impl World {
                 None => return,
             },
         };
-        self.plan(self.now + after, Item::Death { rank, death: Fate { exit, why: Why::Ours, words } });
+        let death = Fate { exit, why: Why::Ours, words };
+        self.plan(self.now + after, Item::Death { attempt: self.attempt, rank, death });
     }
 
     /// The process is gone; the news of it is on its way, and so are the peers' troubles.
@@ -234,16 +253,16 @@ impl World {
         if !self.bury(rank, death) {
             return;
         }
-        let script = &self.scenario.scripts[rank];
-        let id = AttemptId { slot: script.slot, attempt: 0 };
+        let script = self.scenario.script(self.attempt, rank);
+        let id = AttemptId { slot: script.slot, attempt: self.attempt };
         let reported = script.reported;
         let ran_badly = !exit.is_success() && !matches!(exit, Exit::Spawn(_));
         self.notice(Event::Exited { id, exit, usage: None }, reported);
         if why == Why::Own && ran_badly {
             for peer in (0..self.alive.len()).filter(|peer| self.alive[*peer]).collect::<Vec<_>>() {
-                if let Some((after, exit, words)) = self.scenario.scripts[peer].on_lost_peer.clone() {
+                if let Some((after, exit, words)) = self.scenario.script(self.attempt, peer).on_lost_peer.clone() {
                     let death = Fate { exit, why: Why::Peer, words };
-                    self.plan(self.now + after, Item::Death { rank: peer, death });
+                    self.plan(self.now + after, Item::Death { attempt: self.attempt, rank: peer, death });
                 }
             }
         }
@@ -253,7 +272,7 @@ impl World {
     fn bury(&mut self, rank: usize, Fate { exit, why, words }: Fate) -> bool {
         let lived = std::mem::replace(&mut self.alive[rank], false);
         if lived {
-            self.deaths[rank] = Some(Death { at: self.now, exit, why, words });
+            self.deaths[self.attempt as usize][rank] = Some(Death { at: self.now, exit, why, words });
         }
         lived
     }
@@ -271,7 +290,7 @@ impl World {
     /// What the log of this process says.
     fn evidence(&self, slot: Slot) -> Option<Evidence> {
         let rank = self.scenario.rank(slot)?;
-        let words = self.deaths[rank].as_ref()?.words;
+        let words = self.deaths[self.attempt as usize][rank].as_ref()?.words;
         let signature = |code| diagnose::explain(code).map(diagnose::Signature::to_match);
         let words = match (self.sabotage, words) {
             (Some(Sabotage::SwapEvidence), Words::OwnError) => Words::LostPeer,

@@ -36,12 +36,29 @@ fn endpoints(plan: &Plan) -> String {
     format!("{host}:{}", ranges(&ports).replace(", ", ","))
 }
 
-pub(super) fn started(style: &Style, ranks: usize, took: Duration) -> String {
-    style.progress("Started", &[format!("{ranks} rank{} in {}", plural(ranks), duration(took))], &time_of_day())
+/// `attempt` is told where there can be several.
+pub(super) fn started(style: &Style, ranks: usize, took: Duration, attempt: Option<String>) -> String {
+    let parts = [Some(format!("{ranks} rank{} in {}", plural(ranks), duration(took))), attempt];
+    style.progress("Started", &parts.into_iter().flatten().collect::<Vec<_>>(), &time_of_day())
 }
 
-pub(super) fn finished(style: &Style, ranks: usize, took: Duration) -> String {
-    style.progress("Finished", &[format!("{ranks} rank{} in {}", plural(ranks), duration(took))], &time_of_day())
+pub(super) fn finished(style: &Style, ranks: usize, took: Duration, attempt: Option<String>) -> String {
+    let parts = [Some(format!("{ranks} rank{} in {}", plural(ranks), duration(took))), attempt];
+    style.progress("Finished", &parts.into_iter().flatten().collect::<Vec<_>>(), &time_of_day())
+}
+
+pub(super) fn restarting(style: &Style, attempt: &str, delay: Duration) -> String {
+    let delay = duration(delay);
+    if style.plain {
+        style.progress("Restarting", &[format!("in {delay}"), format!("{attempt} failed")], &time_of_day())
+    } else {
+        format!("{} {attempt} failed, restarting in {delay}\n", style.mark(Mark::Restarted))
+    }
+}
+
+/// Stopped while nothing ran.
+pub(super) fn not_restarted(style: &Style, signal: &str) -> String {
+    format!("{} stopped by {signal} before the restart\n", style.mark(Mark::Stopped))
 }
 
 pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -15,7 +16,7 @@ use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
-use umiak_core::plan::{Plan, paddle_lines};
+use umiak_core::plan::{Inventory, Plan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::logger::Rotate;
@@ -26,9 +27,11 @@ use crate::screen::summary::{self, Others, Place};
 use crate::screen::{MirrorTo, Screen, Status, Style};
 
 use super::clock::{Clock, paddle_stamp};
-use super::launch::failed;
+use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
 use super::{console, evidence, prepare};
+
+mod restart;
 
 pub(super) const SIGTSTP: i32 = 20;
 const SIGSTOP: i32 = 19;
@@ -45,12 +48,18 @@ pub(super) struct Front<'a> {
     guardian: Guardian,
     /// The guardian has ended; ranks cannot be reached through it.
     guardian_gone: bool,
+    /// What all attempts share; the plan and the offsets are the current one's.
+    inventory: Inventory,
+    run: Run,
     plan: Plan,
     log_starts: Vec<u64>,
     pod_log: PodLog,
     machine: Machine,
     screen: Screen,
-    timers: BTreeMap<Timer, Timestamp>,
+    /// With the attempt they belong to.
+    timers: BTreeMap<Timer, (u32, Timestamp)>,
+    late_files: Option<JoinHandle<()>>,
+    attempt_started: Instant,
     seq: u64,
     pids: HashMap<Slot, u32>,
     /// How each replica ended, and whether by us: for the summary.
@@ -70,16 +79,13 @@ pub(super) struct Front<'a> {
 }
 
 impl<'a> Front<'a> {
-    #[expect(clippy::too_many_arguments, reason = "the one place where everything comes together")]
     pub(super) fn new(
         spec: &'a LaunchSpec,
         style: Style,
         clock: Clock,
         signals: Signals,
         guardian: Guardian,
-        plan: Plan,
-        log_starts: Vec<u64>,
-        pod_log: PodLog,
+        prepared: Prepared,
     ) -> Result<Self, Diagnostic> {
         let mirror_to = match (spec.own.output, spec.own.mirror) {
             (OutputMode::Json, true) => MirrorTo::Stderr,
@@ -88,7 +94,8 @@ impl<'a> Front<'a> {
         };
         let screen = Screen::start(style.clone(), mirror_to).map_err(|error| failed("start its screen", &error))?;
         let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation };
-        let machine = Machine::new(plan.job.clone(), codes);
+        let Prepared { inventory, run, plan, log_starts, pod_log } = prepared;
+        let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
         Ok(Self {
             spec,
             style,
@@ -96,12 +103,16 @@ impl<'a> Front<'a> {
             signals,
             guardian,
             guardian_gone: false,
+            inventory,
+            run,
             plan,
             log_starts,
             pod_log,
             machine,
             screen,
             timers: BTreeMap::new(),
+            late_files: None,
+            attempt_started: clock.started(),
             seq: 0,
             pids: HashMap::new(),
             ends: HashMap::new(),
@@ -121,7 +132,7 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
-        let late_files = prepare::write_late_files(&self.plan);
+        self.late_files = prepare::write_late_files(&self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }
@@ -130,9 +141,7 @@ impl<'a> Front<'a> {
             return Ok(128u8.wrapping_add(self.last_signal as u8));
         }
         self.sweep();
-        if let Some(thread) = late_files {
-            let _ = thread.join();
-        }
+        self.join_late_files();
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         match self.close() {
             Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
@@ -175,6 +184,7 @@ impl<'a> Front<'a> {
     fn planned(&self) -> Planned {
         Planned {
             job: self.plan.job.name.to_string(),
+            attempt: self.run.attempt,
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
             world_size: self.plan.topology.world_size().get(),
             log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
@@ -199,7 +209,7 @@ impl<'a> Front<'a> {
     /// `select`: one round of waiting, then everything that has arrived is applied.
     fn wait_once(&mut self) -> Result<(), Diagnostic> {
         let now = self.clock.now();
-        let timeout = self.timers.values().min().map(|at| at.since(now));
+        let timeout = self.timers.values().map(|(_, at)| at.since(now)).min();
         let ready = readable(&[self.guardian.as_fd(), self.signals.as_fd()], timeout)
             .map_err(|error| failed("wait for events", &error))?;
         if ready[0] {
@@ -217,10 +227,15 @@ impl<'a> Front<'a> {
             self.show_status();
         }
         let now = self.clock.now();
-        let due: Vec<Timer> = self.timers.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
-        for timer in due {
+        let due: Vec<(Timer, u32)> = self
+            .timers
+            .iter()
+            .filter(|(_, (_, at))| *at <= now)
+            .map(|(timer, (attempt, _))| (*timer, *attempt))
+            .collect();
+        for (timer, attempt) in due {
             self.timers.remove(&timer);
-            self.dispatch(Event::Timer(timer));
+            self.dispatch(Event::Timer(timer, attempt));
         }
         self.show_status();
         Ok(())
@@ -238,7 +253,7 @@ impl<'a> Front<'a> {
         let _ = self.guardian.send(&Command::Signal { signal: SIGCONT, keys: live });
         self.record(&Fact::Continued);
         let paused = self.clock.now().since(before);
-        for at in self.timers.values_mut() {
+        for (_, at) in self.timers.values_mut() {
             *at = *at + paused;
         }
     }
@@ -253,20 +268,19 @@ impl<'a> Front<'a> {
     }
 
     fn hear_guardian(&mut self) {
-        match self.guardian.receive() {
-            Ok(Some(notices)) => {
-                for notice in notices {
-                    if let Some(event) = self.event(&notice) {
-                        self.dispatch(event);
-                    }
-                }
+        let Ok(Some(notices)) = self.guardian.receive() else {
+            let lost = self.lose_guardian();
+            return self.dispatch(lost);
+        };
+        for notice in notices {
+            if let Some(event) = self.event(&notice) {
+                self.dispatch(event);
             }
-            Ok(None) | Err(_) => self.lose_guardian(),
         }
     }
 
     /// The kernel has killed the ranks with the guardian; what they had started has come to us.
-    fn lose_guardian(&mut self) {
+    fn lose_guardian(&mut self) -> Event {
         self.guardian_gone = true;
         self.sweep_here();
         let diagnostic = Diagnostic::error(Code::L0017, "the process that held the ranks was killed from outside")
@@ -274,7 +288,7 @@ impl<'a> Front<'a> {
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
         self.screen.alert(text);
-        self.dispatch(Event::GuardianLost);
+        Event::GuardianLost
     }
 
     fn event(&mut self, notice: &Notice) -> Option<Event> {
@@ -284,8 +298,10 @@ impl<'a> Front<'a> {
                 // A namespace has numbers of its own; people want the ones that `ps` shows them.
                 let outer = self.spec.own.isolate.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
                 let pid = outer.unwrap_or(pid);
-                self.pids.insert(id.slot, pid);
-                self.tell_started();
+                if id.attempt == self.machine.attempt() {
+                    self.pids.insert(id.slot, pid);
+                    self.tell_started();
+                }
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
@@ -308,6 +324,7 @@ impl<'a> Front<'a> {
                     SpawnError { doing: doing.words().to_owned(), errno, reason: guardian::describe_errno(errno) };
                 Some(Event::Exited { id: attempt(key), exit: Exit::Spawn(error), usage: None })
             }
+            Notice::Cleared { ref stopped, ref remaining } => Some(self.prepare_next(stopped, remaining)),
             Notice::Leased(_) | Notice::Swept { .. } => None,
         }
     }
@@ -321,9 +338,10 @@ impl<'a> Front<'a> {
                     Effect::Record(fact) => self.record(&fact),
                     Effect::Spawn(attempts) => self.spawn(&attempts),
                     Effect::Signal { signal, targets } => self.signal(signal, &targets),
-                    Effect::ArmTimer { timer, at } => {
-                        self.timers.insert(timer, at);
+                    Effect::ArmTimer { timer, attempt, at } => {
+                        self.timers.insert(timer, (attempt, at));
                     }
+                    Effect::Prepare { .. } => self.clear(),
                     Effect::Gather { ended, stopped } => {
                         queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
                     }
@@ -351,6 +369,10 @@ impl<'a> Front<'a> {
                         self.pod_log.line(&line);
                     }
                     let ranks = self.live_ranks();
+                    if ranks.is_empty() {
+                        // Between two attempts: nobody has to be asked.
+                        return self.write_fact(fact);
+                    }
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
                     if self.spec.own.output == OutputMode::Human {
                         self.screen.alert(text);
@@ -358,8 +380,15 @@ impl<'a> Front<'a> {
                 }
             }
             Fact::Signalled { signal: 9, .. } => self.killed = true,
+            Fact::Restarting { attempt, delay_micros, .. } => {
+                self.tell_restarting(*attempt, Duration::from_micros(*delay_micros));
+            }
             _ => {}
         }
+        self.write_fact(fact);
+    }
+
+    fn write_fact(&mut self, fact: &Fact) {
         if self.spec.own.output == OutputMode::Json {
             let record = Record { v: VERSION, seq: self.seq, at: self.clock.now().as_micros(), fact: fact.clone() };
             if let Ok(line) = serde_json::to_string(&record) {
@@ -370,6 +399,7 @@ impl<'a> Front<'a> {
     }
 
     fn spawn(&mut self, attempts: &[AttemptId]) {
+        self.begin_attempt();
         let bytes = |text: &String| text.as_bytes().to_vec();
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (bytes(name), bytes(value))).collect::<Vec<_>>()
@@ -448,7 +478,8 @@ impl<'a> Front<'a> {
             self.pod_log.line(&line);
         }
         self.told_while_going = self.machine.live().0 > 0;
-        let explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
+        let mut explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
+        explained.push_str(&self.which_attempt());
         let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
@@ -518,7 +549,7 @@ impl<'a> Front<'a> {
         let total = self.plan.replicas.len();
         if self.pids.len() == total && !self.told_started {
             self.told_started = true;
-            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            let text = console::started(&self.style, total, self.attempt_started.elapsed(), self.attempt_words());
             self.talk(|_| text);
         }
     }
@@ -535,10 +566,15 @@ impl<'a> Front<'a> {
             match self.guardian.receive() {
                 Ok(Some(notices)) => {
                     for notice in notices {
-                        if let Notice::Swept { stopped, remaining } = notice {
-                            self.tell_swept(stopped, &remaining);
-                            self.guardian.wait();
-                            return;
+                        match notice {
+                            Notice::Swept { stopped, remaining } => {
+                                self.tell_swept(&stopped, &remaining);
+                                self.guardian.wait();
+                                return;
+                            }
+                            // Asked for before a restart that was given up.
+                            Notice::Cleared { stopped, remaining } => self.tell_swept(&stopped, &remaining),
+                            _ => {}
                         }
                     }
                 }
@@ -553,17 +589,17 @@ impl<'a> Front<'a> {
         self.guardian.wait();
     }
 
-    fn tell_swept(&mut self, stopped: Vec<u32>, remaining: &[u32]) {
+    fn tell_swept(&mut self, stopped: &[u32], remaining: &[u32]) {
         if stopped.is_empty() {
             return;
         }
         let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let mut notice = Diagnostic::notice(Code::L0025, "ranks left processes behind, which were stopped")
-            .row("stopped", format!("pid {}", list(&stopped)));
+            .row("stopped", format!("pid {}", list(stopped)));
         if !remaining.is_empty() {
             notice = notice.row("still there", format!("pid {}", list(remaining)));
         }
-        self.record(&Fact::Swept { pids: stopped });
+        self.record(&Fact::Swept { pids: stopped.to_vec() });
         self.talk(|style| console::diagnostic(style, &notice));
     }
 
@@ -574,11 +610,10 @@ impl<'a> Front<'a> {
     }
 
     /// The last lines, and everything out of the mirror for as long as its reader takes it; Ctrl-C gives that up.
-    fn close(self) -> Option<std::io::Error> {
+    fn close(mut self) -> Option<std::io::Error> {
         let (outcome, code) = self.end.unwrap_or((Outcome::Failed, 125));
         let took = self.clock.started().elapsed();
         let total = self.plan.replicas.len();
-        let mut pod_log = self.pod_log;
         let signal = match self.stopping {
             Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
             _ => None,
@@ -591,11 +626,14 @@ impl<'a> Front<'a> {
             .map(|(exit, _)| exit)
             .find(|exit| !exit.is_success());
         for line in paddle_lines::at_end(self.spec, outcome, signal, code, first_failed) {
-            pod_log.line(&line);
+            self.pod_log.line(&line);
         }
         self.screen.status(None);
         let text = match (outcome, signal, self.stopping) {
-            (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took)),
+            (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took, self.attempt_words())),
+            (Outcome::Interrupted, Some(signal), _) if self.machine.is_pausing() => {
+                Some(console::not_restarted(&self.style, &short_signal(signal)))
+            }
             (Outcome::Interrupted, Some(signal), Some((since, _))) => {
                 let killed = self.killed;
                 Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))

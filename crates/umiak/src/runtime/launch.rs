@@ -6,10 +6,10 @@ use std::path::Path;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
-use umiak_core::plan::{Inventory, Plan};
+use umiak_core::plan::{Inventory, Plan, Run};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
-use umiak_sys::ports::{LeaseError, Leased};
+use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 use umiak_sys::protocol::{Command, Notice};
 use umiak_sys::wait::Signals;
 
@@ -52,7 +52,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         Ok::<Leased, LeaseError>(leased)
     };
     // Nothing is made: the plan names the directory a run would make.
-    let plan = prepare::plan(spec, &inventory, &mut lease, |_| Ok(std::env::temp_dir().join("umiak-XXXXXX")))?;
+    let (plan, _) = prepare::plan(spec, &inventory, &mut lease, |_| Ok(std::env::temp_dir().join("umiak-XXXXXX")))?;
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
@@ -80,49 +80,56 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
             .row("reason", error.to_string())
             .hint("run as root, allow user namespaces, or leave `--isolate` out")
     })?;
-    let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
-    Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
+    let prepared = prepare(spec, env, &mut guardian)?;
+    Front::new(spec, style.clone(), clock, signals, guardian, prepared)?.run()
+}
+
+/// What a front needs to know about the job.
+pub(super) struct Prepared {
+    pub(super) inventory: Inventory,
+    pub(super) run: Run,
+    pub(super) plan: Plan,
+    pub(super) log_starts: Vec<u64>,
+    pub(super) pod_log: PodLog,
 }
 
 /// Plans with ports that the guardian holds, and writes what has to be there before the first rank.
-fn prepare(
-    spec: &LaunchSpec,
-    env: BTreeMap<String, String>,
-    guardian: &mut Guardian,
-) -> Result<(Plan, Vec<u64>, PodLog), Diagnostic> {
+fn prepare(spec: &LaunchSpec, env: BTreeMap<String, String>, guardian: &mut Guardian) -> Result<Prepared, Diagnostic> {
     let inventory = inventory::gather(env, spec.own.numa);
     let mut scratch = None;
     let mut broken = None;
-    let plan = prepare::plan(
-        spec,
-        &inventory,
-        &mut |request| {
-            lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
-                broken = Some(failed("lease ports", &error));
-                Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new(), refused: None })
-            })
-        },
-        |log_dir| {
-            prepare::make_log_dir(log_dir)?;
-            let directory = prepare::make_scratch(log_dir)?;
-            scratch = Some(directory.clone());
-            Ok(directory)
-        },
-    );
+    let plan = prepare::plan(spec, &inventory, &mut |request| lease(guardian, request, &mut broken), |log_dir| {
+        prepare::make_log_dir(log_dir)?;
+        let directory = prepare::make_scratch(log_dir)?;
+        scratch = Some(directory.clone());
+        Ok(directory)
+    });
     if let Some(directory) = scratch {
         // From here on it is removed whatever becomes of us.
         let paths = vec![directory.as_os_str().as_bytes().to_vec()];
         guardian.send(&Command::RemoveAtEnd(paths)).map_err(|error| failed("tell the guardian", &error))?;
     }
-    let plan = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
+    let (plan, run) = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
     let grace = Command::Grace { millis: spec.own.grace.as_millis() as u64 };
     guardian.send(&grace).map_err(|error| failed("tell the guardian", &error))?;
-    let log_starts = prepare::write_files(spec, &plan)?;
+    let log_starts = prepare::write_files(spec, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
-    Ok((plan, log_starts, pod_log))
+    Ok(Prepared { inventory, run, plan, log_starts, pod_log })
 }
 
-fn lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<Leased, LeaseError>> {
+/// Has the guardian lease ports; `broken` is why it could not even be asked.
+pub(super) fn lease(
+    guardian: &mut Guardian,
+    request: LeaseRequest,
+    broken: &mut Option<Diagnostic>,
+) -> Result<Leased, LeaseError> {
+    ask_for_lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
+        *broken = Some(failed("lease ports", &error));
+        Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new(), refused: None })
+    })
+}
+
+fn ask_for_lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<Leased, LeaseError>> {
     guardian.send(command)?;
     loop {
         let notices = guardian.receive()?.ok_or_else(|| std::io::Error::other("the guardian has ended"))?;

@@ -11,7 +11,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
 use umiak_core::plan::files::FilePlan;
-use umiak_core::plan::{self, Inventory, Plan, Ports, Run, command};
+use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, command};
 use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
 
@@ -20,24 +20,63 @@ use super::inventory;
 /// Leases ports, here or in the guardian.
 pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, LeaseError> + 'a;
 
-/// The plan. Nothing is written yet, but for the scratch directory that `make_scratch` may make.
+/// The plan of the first attempt, and what it shares with those that may follow. Nothing is written yet, but for the
+/// scratch directory that `make_scratch` may make.
 pub(super) fn plan(
     spec: &LaunchSpec,
     inventory: &Inventory,
     lease: &mut Lease<'_>,
     make_scratch: impl FnOnce(&Path) -> Result<PathBuf, Diagnostic>,
-) -> Result<Plan, Diagnostic> {
+) -> Result<(Plan, Run), Diagnostic> {
     let files = inventory::look_up(spec, &inventory.env);
     let command = command::resolve(spec, &files)?;
     let layout = plan::layout(spec, inventory)?;
     let log_dir = std::path::absolute(&spec.log_dir).map_err(|error| log_dir_error(&spec.log_dir, &error))?;
     let mut notices = Vec::new();
-    let ports = lease_ports(spec, layout.endpoints, layout.stores, lease, &mut notices)?;
+    let ports = lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut notices)?;
     let scratch = make_scratch(&log_dir)?;
     let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
     let mut plan = plan::finish(spec, inventory, layout, &ports, &run);
     plan.notices.extend(notices);
-    Ok(plan)
+    Ok((plan, run))
+}
+
+/// The plan of a later attempt, with ports of its own; those that the user fixed stay as they are, and leased.
+pub(super) fn plan_again(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    run: &Run,
+    last: &Plan,
+    lease: &mut Lease<'_>,
+) -> Result<Plan, Diagnostic> {
+    let layout = plan::layout(spec, inventory)?;
+    let ports = if let PortRequest::Fixed { .. } = spec.ports {
+        let stores = lease_ports(&spec.ports, 0, layout.stores, lease, &mut Vec::new())?.stores;
+        Ports { endpoints: last.replicas.iter().map(|replica| replica.endpoint.port).collect(), stores }
+    } else {
+        fresh_ports(spec, &layout, last, lease)?
+    };
+    Ok(plan::finish(spec, inventory, layout, &ports, run))
+}
+
+/// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
+/// were told at the first attempt.
+fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
+    let stores = [last.topology.paddle_store.port, last.topology.torch_store.port];
+    let old: Vec<Port> = last.replicas.iter().map(|replica| replica.endpoint.port).chain(stores).collect();
+    let mut take = || lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut Vec::new());
+    let ports = take()?;
+    if !ports.endpoints.iter().chain(&ports.stores).any(|port| old.contains(port)) {
+        return Ok(ports);
+    }
+    // The first choice stays leased meanwhile, so the second differs from it, and most likely from the old ones.
+    Ok(take().unwrap_or(ports))
+}
+
+/// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just
+/// closed cannot be bound for a minute, though the ranks, which ask for its reuse, can.
+pub(super) fn keeps_ports(spec: &LaunchSpec) -> bool {
+    matches!(spec.ports, PortRequest::Fixed { .. })
 }
 
 /// Six letters, as Paddle names its pods.
@@ -46,13 +85,13 @@ fn pod_name() -> String {
 }
 
 fn lease_ports(
-    spec: &LaunchSpec,
+    request: &PortRequest,
     endpoints: u16,
     stores: u16,
     lease: &mut Lease<'_>,
     notices: &mut Vec<Diagnostic>,
 ) -> Result<Ports, Diagnostic> {
-    let place = match spec.ports {
+    let place = match *request {
         PortRequest::Free => Place::Anywhere,
         PortRequest::Range { low, high, .. } => Place::Within { low, high },
         PortRequest::Fixed { start, .. } => Place::Exactly { start },
@@ -60,7 +99,7 @@ fn lease_ports(
     let mut take = |count: u16, place: Place| {
         let leased = lease(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
             error.refused.map_or_else(
-                || plan::too_few_ports(&spec.ports, error.wanted, error.found, (error.low, error.high), &error.taken),
+                || plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
                 |errno| no_sockets(error.wanted, errno),
             )
         })?;
@@ -74,6 +113,9 @@ fn lease_ports(
     };
     match place {
         // A fixed start is for the endpoints; the stores' ports are nobody's business.
+        Place::Exactly { .. } if endpoints == 0 => {
+            Ok(Ports { endpoints: Vec::new(), stores: take(stores, Place::Anywhere)? })
+        }
         Place::Exactly { .. } => {
             Ok(Ports { endpoints: take(endpoints, place)?, stores: take(stores, Place::Anywhere)? })
         }
@@ -100,7 +142,6 @@ pub(super) fn make_scratch(log_dir: &Path) -> Result<PathBuf, Diagnostic> {
             .permissions(std::fs::Permissions::from_mode(0o700))
             .tempdir_in(parent)?
             .keep();
-        std::fs::create_dir(directory.join("gloo"))?;
         Ok::<_, std::io::Error>(directory)
     };
     make(&std::env::temp_dir()).or_else(|_| make(log_dir)).map_err(|error| {
@@ -137,8 +178,12 @@ fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another one with `--log_dir`")
 }
 
-/// Writes what must be there before the first rank; returns where this run's part of each log begins.
-pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Diagnostic> {
+/// Writes what must be there before the first rank; returns where this attempt's part of each log begins.
+pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan, run: &Run) -> Result<Vec<u64>, Diagnostic> {
+    let gloo = run.gloo_dir();
+    std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
+    // What an earlier attempt wrote is part of this run.
+    let overwrite = spec.log_overwrite && run.attempt == 0;
     for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file).map_err(|error| file_error(&file.path, &error))?;
     }
@@ -147,8 +192,8 @@ pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Di
         .enumerate()
         .map(|(position, replica)| {
             // The mirror needs its file to be there; the others are made by the ranks that write them.
-            let start = if position == 0 || spec.log_overwrite {
-                open_log(&replica.log, spec.log_overwrite)
+            let start = if position == 0 || overwrite {
+                open_log(&replica.log, overwrite)
             } else {
                 Ok(std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len()))
             };

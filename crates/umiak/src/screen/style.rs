@@ -29,6 +29,7 @@ pub enum Mark {
     Done,
     Failed,
     Stopped,
+    Restarted,
     Lost,
 }
 
@@ -65,6 +66,7 @@ impl Style {
             Mark::Done => ("✓", "+"),
             Mark::Failed => ("✗", "x"),
             Mark::Stopped => ("⊘", "-"),
+            Mark::Restarted => ("↻", "r"),
             Mark::Lost => ("?", "?"),
         };
         if self.ascii { ascii } else { fancy }

@@ -7,6 +7,7 @@ mod failure;
 mod frameworks;
 mod input;
 mod launch;
+mod restart;
 mod screen;
 mod seeds;
 mod shell;
@@ -20,6 +21,7 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    restart::register(&mut suite);
     screen::register(&mut suite);
     conformance::register(&mut suite);
     frameworks::register(&mut suite);

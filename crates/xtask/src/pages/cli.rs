@@ -99,7 +99,8 @@ fn meaning(flag: &Flag) -> String {
 /// Ours where we have our own; Paddle's word for "none" is an empty cell.
 fn default(flag: &Flag) -> String {
     // Left out, these do not mean what Paddle's own default says.
-    let is_ours = flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log");
+    let is_ours =
+        flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
     if !is_ours || flag.value == ValueKind::Switch {
         return String::new();
     }

@@ -97,6 +97,13 @@ impl Checks<'_> {
         if from_flag("rank") && self.arguments.int("rank").is_some_and(|rank| rank > 0) {
             self.idle("--rank", "there is one node");
         }
+        for (flag, attribute) in [("--restart-backoff", "restart-backoff"), ("--restart-window", "restart-window")] {
+            if self.arguments.text(attribute).is_some()
+                && self.arguments.int("max_restart").is_none_or(|times| times <= 0)
+            {
+                self.idle(flag, "nothing is restarted without `--max_restart`");
+            }
+        }
         if self.generation == Generation::Legacy && self.arguments.text("host").is_some() {
             self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
         }

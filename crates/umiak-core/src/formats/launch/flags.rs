@@ -313,10 +313,9 @@ pub const FLAGS: &[Flag] = &[
         .default("False")
         .no_effect(NO_ELASTIC),
     Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Run before each start.").no_effect(NO_ELASTIC),
-    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Starts after a failure.")
+    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Start all processes again after a failure, N times at most; never unless asked for.")
         .default("3")
-        .variable(12, "PADDLE_MAX_RESTART")
-        .no_effect("restarts are not in this version"),
+        .variable(12, "PADDLE_MAX_RESTART"),
     Flag::new(Current, Elastic, "--elastic_level", "elastic_level", Int, "N", "-1 off, 0 fail and let peers wait, 1 restart in place.")
         .default("-1")
         .variable(13, "PADDLE_ELASTIC_LEVEL")
@@ -342,6 +341,10 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Start a new log file at this size: `100M`, `1G`. Finished ones are `workerlog.0.1`, `workerlog.0.2` …"),
     Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Finished files to keep for each log, with `--log-max-size`.").default("5"),
     Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From SIGTERM to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
+    Flag::new(Umiak, Heading::Umiak, "--restart-backoff", "restart-backoff", Duration, "TIME", "Wait before the first restart; doubled for each further one, up to 30 s.")
+        .default("1s"),
+    Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")
+        .default("0s"),
 ];
 
 #[cfg(test)]

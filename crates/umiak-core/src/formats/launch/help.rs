@@ -62,7 +62,8 @@ fn description(flag: &Flag) -> String {
         let _ = write!(text, " One of: {}.", words.join(", "));
     }
     // What a flag is when left out means nothing where the flag does nothing; `6070` and `True` are Paddle's, not ours.
-    let is_ours = flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log");
+    let is_ours =
+        flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
     if is_ours && !matches!(flag.default, "None" | "" | "False" | "0") {
         let _ = write!(text, " Default: {}.", flag.default);
     }

@@ -30,6 +30,8 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         log_max_size: arguments.text("log-max-size").and_then(size),
         log_keep: arguments.int("log-keep").and_then(|keep| u32::try_from(keep).ok()).unwrap_or(default.log_keep),
         grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
+        restart_backoff: arguments.text("restart-backoff").and_then(duration).unwrap_or(default.restart_backoff),
+        restart_window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
     }
 }
 

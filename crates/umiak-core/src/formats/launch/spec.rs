@@ -46,7 +46,7 @@ pub struct LaunchSpec {
     pub node_rank: Option<u32>,
     pub backend: Backend,
     pub ports: PortRequest,
-    /// `--max_restart` or its variable, when it was given.
+    /// `--max_restart` or its variable, when it was given: Paddle's default of 3 asks for nothing.
     pub max_restart: Option<u32>,
     /// Only when asked for on the command line.
     pub enable_gpu_log: bool,
@@ -148,6 +148,10 @@ pub struct OwnFlags {
     pub log_keep: u32,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
+    /// Before the first restart.
+    pub restart_backoff: Duration,
+    /// Restarts older than this do not count; `None` for the whole run.
+    pub restart_window: Option<Duration>,
 }
 
 impl Default for OwnFlags {
@@ -167,6 +171,8 @@ impl Default for OwnFlags {
             log_max_size: None,
             log_keep: 5,
             grace: Duration::from_secs(5),
+            restart_backoff: Duration::from_secs(1),
+            restart_window: None,
         }
     }
 }

@@ -27,9 +27,16 @@ pub enum Event {
     Signalled {
         signal: i32,
     },
-    Timer(Timer),
+    /// A timer that was armed in this attempt.
+    Timer(Timer, u32),
     /// The answer to [`Effect::Gather`].
     Gathered(Vec<(Slot, Evidence)>),
+    /// The answer to [`Effect::Prepare`].
+    Prepared {
+        attempt: u32,
+        /// Not so when something of the old attempt is left, or ports or files could not be had.
+        ready: bool,
+    },
     /// The process that holds the ranks is gone, and the ranks with it.
     GuardianLost,
 }
@@ -45,6 +52,7 @@ pub enum Effect {
     },
     ArmTimer {
         timer: Timer,
+        attempt: u32,
         at: Timestamp,
     },
     /// Read what these replicas left about their end, and answer with [`Event::Gathered`].
@@ -56,6 +64,11 @@ pub enum Effect {
     },
     /// Tell the user: the verdict stands.
     Report(Verdict),
+    /// Make room for this attempt: stop what the last one left behind, give its ports back, plan anew. Answer with
+    /// [`Event::Prepared`].
+    Prepare {
+        attempt: u32,
+    },
     /// Give the terminal back; the guardian finishes alone.
     ReturnTerminal,
     /// It is over: end with this code.
@@ -65,7 +78,7 @@ pub enum Effect {
     },
 }
 
-/// Timers; each is armed at most once in a run.
+/// Timers; each is armed at most once in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     /// The settle window is over.
@@ -74,6 +87,8 @@ pub enum Timer {
     Grace,
     /// SIGKILL was not enough.
     Abandon,
+    /// The next attempt may begin.
+    Backoff,
 }
 
 impl Event {
@@ -84,7 +99,8 @@ impl Event {
             Self::Spawned { id, .. } => format!("Spawned, attempt {}", id.attempt),
             Self::Exited { id, .. } => format!("Exited, attempt {}", id.attempt),
             Self::Signalled { signal } => format!("Signalled {signal}"),
-            Self::Timer(timer) => format!("Timer {timer:?}"),
+            Self::Timer(timer, attempt) => format!("Timer {timer:?}, attempt {attempt}"),
+            Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),
             Self::Gathered(_) => "Gathered".to_owned(),
             Self::GuardianLost => "GuardianLost".to_owned(),
         }

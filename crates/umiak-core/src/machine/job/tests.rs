@@ -30,7 +30,7 @@ impl Story {
         let policy = Policy { stop, ..Policy::default() };
         let job = Job { name: JobId::new("story").unwrap(), contracts: vec![], roles: roles.collect(), policy };
         let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current };
-        Self { machine: Machine::new(job, style), now: 0, effects: Vec::new() }
+        Self { machine: Machine::new(job, style, 7), now: 0, effects: Vec::new() }
     }
 
     /// One role of this size, started and running.
@@ -102,7 +102,7 @@ fn signals(effects: &[Effect]) -> Vec<(i32, Vec<u32>)> {
 
 fn timers(effects: &[Effect]) -> Vec<(Timer, u64)> {
     let armed = |effect: &Effect| match effect {
-        Effect::ArmTimer { timer, at } => Some((*timer, at.as_micros() / 1000)),
+        Effect::ArmTimer { timer, at, .. } => Some((*timer, at.as_micros() / 1000)),
         _ => None,
     };
     effects.iter().filter_map(armed).collect()
@@ -152,11 +152,11 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
 fn the_report_does_not_wait_for_ranks_that_take_their_time() {
     let mut story = Story::running(2);
     story.exit(0, by(11));
-    story.give(Event::Timer(Timer::Settle));
+    story.give(Event::Timer(Timer::Settle, 0));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.causes(), [0]);
     assert_eq!(story.end(), None);
-    assert_eq!(signals(&story.give(Event::Timer(Timer::Grace))), [(SIGKILL, vec![1])]);
+    assert_eq!(signals(&story.give(Event::Timer(Timer::Grace, 0))), [(SIGKILL, vec![1])]);
     story.exit(1, by(SIGKILL));
     assert_eq!(story.end(), Some((Outcome::Failed, 139)));
 }
@@ -165,7 +165,7 @@ fn the_report_does_not_wait_for_ranks_that_take_their_time() {
 fn who_ends_while_evidence_is_read_is_not_judged() {
     let mut story = Story::running(3);
     story.exit(0, code(1));
-    story.give(Event::Timer(Timer::Settle));
+    story.give(Event::Timer(Timer::Settle, 0));
     // It crashes in its clean-up; its log was not read, so nothing would speak against it.
     story.exit(1, by(11));
     let victim = diagnose::SIGNATURES.iter().find(|signature| signature.kind == diagnose::Kind::Victim).unwrap();
@@ -256,9 +256,9 @@ fn events_that_do_not_fit_are_recorded_and_change_nothing() {
         other(Slot { role: 9, index: 0 }, 0),
         Event::Spawned { id: id(0, 0), pid: 7 },
         Event::Gathered(vec![]),
-        Event::Timer(Timer::Settle),
-        Event::Timer(Timer::Grace),
-        Event::Timer(Timer::Abandon),
+        Event::Timer(Timer::Settle, 0),
+        Event::Timer(Timer::Grace, 0),
+        Event::Timer(Timer::Abandon, 0),
     ] {
         let before = format!("{:?}", story.machine);
         assert!(is_ignored(&story.give(event.clone())), "{event:?}");
@@ -280,9 +280,9 @@ fn what_does_not_go_is_abandoned() {
     let mut story = Story::running(2);
     story.give(Event::Signalled { signal: SIGINT });
     story.exit(0, by(SIGTERM));
-    let effects = story.give(Event::Timer(Timer::Grace));
+    let effects = story.give(Event::Timer(Timer::Grace, 0));
     assert_eq!(timers(&effects), [(Timer::Abandon, story.now + 10_000)]);
-    let effects = story.give(Event::Timer(Timer::Abandon));
+    let effects = story.give(Event::Timer(Timer::Abandon, 0));
     assert_eq!(effects[0], Effect::Record(Fact::Abandoned { replicas: vec!["role0-1".into()] }));
     assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
     assert!(is_ignored(&story.exit(1, by(SIGKILL))), "after the end nothing counts");
@@ -302,4 +302,167 @@ fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it(
     story.give(Event::Gathered(vec![(slot(2), victim), (slot(1), own)]));
     assert_eq!(story.causes(), [1]);
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "our signal's number is not its code");
+}
+
+mod restarts {
+    use super::*;
+    use crate::model::Restart;
+
+    /// Two ranks that may be started again so often.
+    fn story(max: u32) -> Story {
+        let mut story = Story::new(&[(2, Completion::default())]);
+        story.machine.job.policy.restart = Restart { max, ..Restart::default() };
+        story.start();
+        story
+    }
+
+    /// The ids of this attempt's starts among the effects.
+    fn spawned(effects: &[Effect]) -> Vec<AttemptId> {
+        effects
+            .iter()
+            .filter_map(|effect| if let Effect::Spawn(ids) = effect { Some(ids.clone()) } else { None })
+            .flatten()
+            .collect()
+    }
+
+    fn ids(attempt: u32) -> Vec<AttemptId> {
+        (0..2).map(|index| AttemptId { slot: Slot { role: 0, index }, attempt }).collect()
+    }
+
+    /// Rank 1 fails, rank 0 is stopped, the verdict is told.
+    fn fail(story: &mut Story, attempt: u32, exit: Exit) -> Vec<Effect> {
+        let [first, second] = [ids(attempt)[0], ids(attempt)[1]];
+        story.give(Event::Exited { id: second, exit, usage: None });
+        story.give(Event::Exited { id: first, exit: by(SIGTERM), usage: None });
+        story.give(Event::Gathered(vec![]))
+    }
+
+    fn prepared(attempt: u32) -> Event {
+        Event::Prepared { attempt, ready: true }
+    }
+
+    #[test]
+    fn a_failed_group_starts_again_as_a_whole_until_the_budget_is_spent() {
+        let mut story = story(2);
+        for attempt in 0..2 {
+            let effects = fail(&mut story, attempt, code(7));
+            let [
+                ..,
+                Effect::Report(_),
+                Effect::Record(Fact::Restarting { attempt: next, of, delay_micros }),
+                arm,
+                prepare,
+            ] = effects.as_slice()
+            else {
+                panic!("{effects:?}")
+            };
+            assert_eq!((*next, *of), (attempt + 1, Some(3)));
+            let at = Timestamp::from_micros(story.now * 1000 + delay_micros);
+            assert_eq!(*arm, Effect::ArmTimer { timer: Timer::Backoff, attempt, at });
+            assert_eq!(*prepare, Effect::Prepare { attempt: attempt + 1 });
+            assert!(story.machine.is_pausing());
+            assert_eq!(story.give(prepared(attempt + 1)), [], "the back-off is not over");
+            let effects = story.give(Event::Timer(Timer::Backoff, attempt));
+            assert_eq!(spawned(&effects), ids(attempt + 1));
+            assert_eq!(story.machine.attempt(), attempt + 1);
+        }
+        assert_eq!(story.end(), None);
+        fail(&mut story, 2, code(8));
+        assert_eq!(story.end(), Some((Outcome::Failed, 8)), "the last attempt's code");
+    }
+
+    #[test]
+    fn an_attempt_that_succeeds_ends_the_run_well() {
+        let mut story = story(1);
+        fail(&mut story, 0, code(1));
+        story.give(Event::Timer(Timer::Backoff, 0));
+        assert_eq!(spawned(&story.give(prepared(1))), ids(1), "in either order");
+        for id in ids(1) {
+            story.give(Event::Exited { id, exit: code(0), usage: None });
+        }
+        assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
+    }
+
+    #[test]
+    fn events_of_an_old_attempt_are_fenced() {
+        let mut story = story(1);
+        fail(&mut story, 0, code(1));
+        story.give(prepared(1));
+        story.give(Event::Timer(Timer::Backoff, 0));
+        story.give(Event::Exited { id: ids(1)[0], exit: code(3), usage: None });
+        for event in [
+            Event::Exited { id: ids(0)[1], exit: code(1), usage: None },
+            Event::Spawned { id: ids(0)[1], pid: 9 },
+            Event::Timer(Timer::Grace, 0),
+            Event::Timer(Timer::Settle, 0),
+            Event::Timer(Timer::Backoff, 0),
+            prepared(1),
+            prepared(2),
+        ] {
+            let before = format!("{:?}", story.machine);
+            assert!(is_ignored(&story.give(event.clone())), "{event:?}");
+            assert_eq!(format!("{:?}", story.machine), before, "{event:?}");
+        }
+        assert_eq!(signals(&story.give(Event::Timer(Timer::Grace, 1))), [(SIGKILL, vec![1])], "its own timer counts");
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait() {
+        let mut story = story(5);
+        fail(&mut story, 0, code(7));
+        story.give(Event::Signalled { signal: SIGINT });
+        assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
+        assert!(is_ignored(&story.give(Event::Timer(Timer::Backoff, 0))));
+    }
+
+    #[test]
+    fn a_signal_while_a_failed_attempt_ends_forbids_another_one() {
+        let mut story = story(5);
+        story.exit(1, code(7));
+        story.give(Event::Signalled { signal: SIGINT });
+        story.exit(0, by(SIGTERM));
+        story.give(Event::Gathered(vec![]));
+        assert_eq!(story.end(), Some((Outcome::Failed, 7)));
+    }
+
+    #[test]
+    fn what_cannot_be_made_good_is_not_tried_again() {
+        let refused = crate::model::SpawnError { doing: "execute".into(), errno: 2, reason: "not found".into() };
+        let mut refusal = story(5);
+        fail(&mut refusal, 0, Exit::Spawn(refused));
+        assert_eq!(refusal.end(), Some((Outcome::Failed, 127)));
+
+        let mut lost = story(5);
+        lost.give(Event::GuardianLost);
+        lost.give(Event::Gathered(vec![]));
+        assert_eq!(lost.end(), Some((Outcome::Failed, 125)));
+
+        let mut stuck = story(5);
+        stuck.exit(1, code(7));
+        for timer in [Timer::Settle, Timer::Grace, Timer::Abandon] {
+            stuck.give(Event::Timer(timer, 0));
+        }
+        stuck.give(Event::Gathered(vec![]));
+        assert_eq!(stuck.end(), Some((Outcome::Failed, 7)), "what does not go holds devices and ports");
+    }
+
+    #[test]
+    fn what_happens_in_the_wait_may_forbid_the_next_attempt() {
+        for event in [Event::Prepared { attempt: 1, ready: false }, Event::GuardianLost] {
+            let mut story = story(5);
+            fail(&mut story, 0, code(7));
+            story.give(event.clone());
+            assert_eq!(story.end(), Some((Outcome::Failed, 7)), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_of_exits_goes_on_through_the_attempts() {
+        let mut story = story(1);
+        fail(&mut story, 0, code(1));
+        story.give(prepared(1));
+        story.give(Event::Timer(Timer::Backoff, 0));
+        let effects = story.give(Event::Exited { id: ids(1)[0], exit: code(0), usage: None });
+        assert!(matches!(effects[0], Effect::Record(Fact::Ended { order: 2, .. })), "{:?}", effects[0]);
+    }
 }

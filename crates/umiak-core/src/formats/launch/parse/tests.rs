@@ -274,6 +274,7 @@ fn our_own_flags() {
         log_max_size: Some(1 << 20),
         log_keep: 3,
         grace: std::time::Duration::from_millis(500),
+        ..OwnFlags::default()
     };
     assert_eq!(own, expected);
     assert_eq!(launch("--dry-run t.py").generation, Generation::Current, "ours are taken out before the dispatch");
@@ -486,15 +487,10 @@ fn elastic_by_variables_is_legacy_only() {
 #[test]
 fn flags_without_effect_are_named_once() {
     assert_eq!(
-        plain(&launch("--max_restart 3 t").notices),
-        "notice[L0023]: `--max_restart` has no effect: restarts are not in this version\n"
-    );
-    assert_eq!(launch("--max_restart 3 t").max_restart, Some(3));
-    assert_eq!(
         plain(&launch("--elastic_level 0 --sort_ip true --rank 1 t").notices),
         "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not in this version\n  --sort_ip        there is one node\n  --rank           there is one node\n"
     );
-    for line in ["--max_restart 0 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
+    for line in ["--max_restart 3 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
         assert_eq!(launch(line).notices, [], "{line}");
     }
     assert_eq!(launch_in("t", &[("PADDLE_MAX_RESTART", "5")]).notices, []);
@@ -658,4 +654,25 @@ proptest! {
         }
         let _ = recognise(&argv);
     }
+}
+
+#[test]
+fn restarts_are_asked_for() {
+    for (line, env, expected) in [
+        ("t", vec![], None),
+        ("--max_restart 2 t", vec![], Some(2)),
+        ("--max_restart 0 t", vec![], Some(0)),
+        ("--max_restart=-1 t", vec![], Some(0)),
+        ("t", vec![("PADDLE_MAX_RESTART", "5")], Some(5)),
+        ("--max_restart 2 t", vec![("PADDLE_MAX_RESTART", "5")], Some(5)),
+    ] {
+        assert_eq!(launch_in(line, &env).max_restart, expected, "{line} {env:?}");
+    }
+    let idle = "notice[L0023]: `--restart-window` has no effect: nothing is restarted without `--max_restart`\n";
+    assert_eq!(plain(&launch("--restart-window 10m t").notices), idle);
+    assert_eq!(launch("--restart-window 10m --max_restart 1 t").notices, []);
+    let own = launch("--restart-backoff 200ms --restart-window 10m t").own;
+    assert_eq!((own.restart_backoff.as_millis(), own.restart_window.map(|it| it.as_secs())), (200, Some(600)));
+    let own = launch("--restart-window 0s t").own;
+    assert_eq!((own.restart_backoff.as_millis(), own.restart_window), (1000, None));
 }

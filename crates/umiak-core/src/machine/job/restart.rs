@@ -1,0 +1,90 @@
+//! The way from a failed attempt to the next one.
+//!
+//! ```text
+//! failed, told, all over ─► Restarting ─► back-off elapsed, and the runtime is prepared ─► every attempt starts
+//!                                       ├► a signal ─► Finish, interrupted
+//!                                       └► the runtime cannot ─► Finish with the failure
+//! ```
+
+use std::time::Duration;
+
+use super::{Attempt, Diagnosis, Effect, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp, attempt};
+use crate::machine::restart;
+use crate::model::Exit;
+
+/// What is still to come before the next attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pause {
+    waited: bool,
+    ready: Option<bool>,
+}
+
+impl Machine {
+    /// How long to wait before the next attempt; nothing if this one was the last.
+    pub(super) fn backoff(&self, now: Timestamp) -> Option<Duration> {
+        // A user who asked us to stop while a failed attempt ended wants no other one.
+        let failed = self.stop.is_some_and(|stop| stop.outcome == Outcome::Failed);
+        let urged = self.stop.is_some_and(|stop| stop.reason != StopReason::PeerFailed);
+        // What cannot be started will not start the next time either; what does not go holds devices and ports.
+        let hopeless = self.roles.iter().flatten().any(|attempt| match attempt {
+            Attempt::Ended(end) => matches!(end.exit, Exit::Spawn(_)),
+            _ => true,
+        });
+        if !failed || urged || hopeless || self.guardian_lost {
+            return None;
+        }
+        let seed = self.seed.wrapping_add(u64::from(self.attempt));
+        restart::delay(&self.job.policy.restart, &self.restarts, now, seed)
+    }
+
+    pub(super) fn enter_pause(&mut self, delay: Duration, now: Timestamp, effects: &mut Vec<Effect>) {
+        let policy = self.job.policy.restart;
+        let attempt = self.attempt + 1;
+        effects.push(Effect::Record(Fact::Restarting {
+            attempt,
+            of: policy.attempts(),
+            delay_micros: delay.as_micros() as u64,
+        }));
+        self.restarts.retain(|at| restart::counts(&policy, *at, now));
+        self.restarts.push(now);
+        self.pause = Some(Pause { waited: false, ready: None });
+        // From here on a signal is an interrupt, and the failed attempt's timers have nothing to say.
+        self.stop = None;
+        self.armed.clear();
+        self.arm(Timer::Backoff, now + delay, effects);
+        effects.push(Effect::Prepare { attempt });
+    }
+
+    pub(super) fn waited(&mut self) {
+        if let Some(pause) = &mut self.pause {
+            pause.waited = true;
+        }
+    }
+
+    pub(super) fn prepared(&mut self, attempt: u32, ready: bool, effects: &mut Vec<Effect>) {
+        match &mut self.pause {
+            Some(pause) if pause.ready.is_none() && attempt == self.attempt + 1 => pause.ready = Some(ready),
+            _ => self.ignore(&Event::Prepared { attempt, ready }, effects),
+        }
+    }
+
+    pub(super) fn leave_pause(&mut self, pause: Pause, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.stop.is_some() || self.guardian_lost || pause.ready == Some(false) {
+            self.finish(effects);
+        } else if pause.waited && pause.ready == Some(true) {
+            self.next_attempt(now, effects);
+        }
+    }
+
+    /// All replicas anew, whatever became of each: a group is one thing.
+    fn next_attempt(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.pause = None;
+        self.attempt += 1;
+        self.roles.iter_mut().flatten().for_each(|attempt| *attempt = Attempt::Waiting);
+        self.failed = None;
+        self.diagnosis = Diagnosis::None;
+        self.armed.clear();
+        self.killed = false;
+        self.for_all(&attempt::Event::Start, now, effects);
+    }
+}

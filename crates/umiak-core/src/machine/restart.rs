@@ -1,0 +1,82 @@
+//! What a restart policy says: whether a failed group may start again, and after how long.
+
+use std::time::Duration;
+
+use crate::model::{Restart, Timestamp};
+
+/// The back-off before the next start, or nothing when the budget is spent. `past` are the times of the restarts so
+/// far. The seed is the caller's: nothing is random here.
+pub fn delay(policy: &Restart, past: &[Timestamp], now: Timestamp, seed: u64) -> Option<Duration> {
+    let counted = past.iter().filter(|at| counts(policy, **at, now)).count() as u32;
+    if counted >= policy.max {
+        return None;
+    }
+    let doubled = 1u32.checked_shl(counted).map_or(Duration::MAX, |times| policy.backoff.saturating_mul(times));
+    let longest = doubled.min(policy.max_backoff);
+    // Jobs that lost the same file server must not all come back at the same moment.
+    let share = (longest.as_micros() / 4 * u128::from(mix(seed) >> 32)) >> 32;
+    Some(longest.saturating_sub(Duration::from_micros(share as u64)))
+}
+
+/// Whether a restart at that time still counts against the budget.
+pub fn counts(policy: &Restart, at: Timestamp, now: Timestamp) -> bool {
+    policy.window.is_none_or(|window| now.since(at) < window)
+}
+
+/// The mixing step of `SplitMix64`: neighbouring seeds give unrelated numbers.
+fn mix(seed: u64) -> u64 {
+    let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn the_delay_doubles_up_to_its_limit() {
+        let policy = Restart { max: 100, ..Restart::default() };
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..50 {
+            for (past, longest) in [(0, 1), (1, 2), (2, 4), (4, 16), (5, 30), (40, 30), (99, 30)] {
+                let delay = delay(&policy, &vec![at(0); past], at(9), seed).unwrap();
+                let longest = SECOND * longest;
+                assert!((longest * 3 / 4..=longest).contains(&delay), "{delay:?} after {past}");
+                seen.insert(delay);
+            }
+        }
+        assert!(seen.len() > 200, "the seeds make no difference");
+        let none = Restart { backoff: Duration::ZERO, ..policy };
+        assert_eq!(delay(&none, &[], at(0), 1), Some(Duration::ZERO));
+        let endless = Restart { backoff: Duration::MAX, max_backoff: Duration::MAX, ..policy };
+        assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size is too large to reckon with");
+    }
+
+    #[test]
+    fn the_budget() {
+        let policy = Restart { max: 2, ..Restart::default() };
+        let window = Restart { window: Some(SECOND * 10), ..policy };
+        for (policy, past, allowed) in [
+            (Restart::default(), vec![], false),
+            (policy, vec![], true),
+            (policy, vec![at(1)], true),
+            (policy, vec![at(1), at(2)], false),
+            (window, vec![at(95), at(96)], false),
+            (window, vec![at(90), at(96)], true),
+            (window, vec![at(1), at(2), at(3), at(99)], true),
+        ] {
+            assert_eq!(delay(&policy, &past, at(100), 7).is_some(), allowed, "{policy:?} {past:?}");
+        }
+        // What no longer counts no longer lengthens the wait.
+        assert!(delay(&window, &[at(1), at(2), at(3)], at(100), 7).unwrap() <= SECOND);
+        assert_eq!((policy.attempts(), window.attempts()), (Some(3), None));
+    }
+}

@@ -1,0 +1,120 @@
+//! From a failed attempt to the next one: nothing of the old one stays but its logs.
+
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::Diagnostic;
+use umiak_core::facts::Fact;
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::machine::job::Event;
+use umiak_core::plan::{Run, paddle_lines};
+use umiak_sys::protocol::Command;
+
+use super::Front;
+use crate::runtime::launch::lease;
+use crate::runtime::{console, prepare};
+
+/// Why there is no next attempt.
+enum NotReady {
+    /// Too few ports, no room for files.
+    Refused(Diagnostic),
+    GuardianLost,
+}
+
+impl Front<'_> {
+    /// `attempt 1 of 3`, where there can be several.
+    pub(super) fn attempt_words(&self) -> Option<String> {
+        let policy = self.plan.job.policy.restart;
+        let attempt = self.machine.attempt() + 1;
+        match policy.attempts() {
+            Some(1) => None,
+            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
+            None => Some(format!("attempt {attempt}")),
+        }
+    }
+
+    /// A line of the report.
+    pub(super) fn which_attempt(&self) -> String {
+        self.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default()
+    }
+
+    /// The failed attempt is over and told; `attempt` will follow.
+    pub(super) fn tell_restarting(&mut self, attempt: u32, delay: Duration) {
+        let failed = self.attempt_words().unwrap_or_default();
+        self.talk(|style| console::restarting(style, &failed, delay));
+        if let Some(line) = paddle_lines::at_restart(self.spec, &self.plan, attempt + 1) {
+            self.pod_log.line(&line);
+        }
+        self.stopping = None;
+        self.verdict = None;
+        self.timers.clear();
+    }
+
+    /// Has the guardian stop what the old attempt left behind, and give its ports back.
+    pub(super) fn clear(&mut self) {
+        let command = Command::Clear { keep_ports: prepare::keeps_ports(self.spec) };
+        // A guardian that is gone shows itself at its socket.
+        let _ = self.guardian.send(&command);
+    }
+
+    /// Nobody is left: plans the next attempt, writes its files, and notes where its part of each log begins.
+    pub(super) fn prepare_next(&mut self, stopped: &[u32], remaining: &[u32]) -> Event {
+        self.tell_swept(stopped, remaining);
+        let attempt = self.machine.attempt() + 1;
+        // What does not go even after SIGKILL may hold devices and write into logs.
+        if !remaining.is_empty() {
+            return Event::Prepared { attempt, ready: false };
+        }
+        match self.plan_next(attempt) {
+            Ok(()) => Event::Prepared { attempt, ready: true },
+            Err(NotReady::GuardianLost) => self.lose_guardian(),
+            Err(NotReady::Refused(diagnostic)) => {
+                self.screen.alert(console::diagnostic(&self.style, &diagnostic));
+                Event::Prepared { attempt, ready: false }
+            }
+        }
+    }
+
+    fn plan_next(&mut self, attempt: u32) -> Result<(), NotReady> {
+        self.join_late_files();
+        let run = Run { attempt, ..self.run.clone() };
+        let mut broken = None;
+        let guardian = &mut self.guardian;
+        let plan = prepare::plan_again(self.spec, &self.inventory, &run, &self.plan, &mut |request| {
+            lease(guardian, request, &mut broken)
+        });
+        if broken.is_some() {
+            return Err(NotReady::GuardianLost);
+        }
+        let plan = plan.map_err(NotReady::Refused)?;
+        let log_starts = prepare::write_files(self.spec, &plan, &run).map_err(NotReady::Refused)?;
+        self.late_files = prepare::write_late_files(&plan);
+        (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
+        self.plan.notices.clear();
+        self.pids.clear();
+        self.ends.clear();
+        self.log_at_stop.clear();
+        self.killed = false;
+        self.told_while_going = false;
+        self.told_started = false;
+        self.record(&Fact::Planned(self.planned()));
+        Ok(())
+    }
+
+    pub(super) fn join_late_files(&mut self) {
+        if let Some(thread) = self.late_files.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// The next attempt is about to be started.
+    pub(super) fn begin_attempt(&mut self) {
+        if self.run.attempt == 0 {
+            return;
+        }
+        self.attempt_started = Instant::now();
+        if self.spec.own.output == OutputMode::Human {
+            let log_dir = super::shown(&self.spec.log_dir);
+            self.screen.talk(console::planned(&self.style, &self.plan, &log_dir));
+        }
+    }
+}
