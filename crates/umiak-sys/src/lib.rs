@@ -9,6 +9,7 @@
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`host`] | addresses, CPUs and name of this host |
+//! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
@@ -17,6 +18,7 @@ pub mod cgroup;
 pub mod descend;
 pub mod devices;
 pub mod guardian;
+pub mod helper;
 pub mod host;
 pub mod kernel;
 pub mod ports;

@@ -17,6 +17,7 @@ use crate::screen::Style;
 
 use super::clock::Clock;
 use super::front::Front;
+use super::gpu_log::GpuLog;
 use super::pod_log::PodLog;
 use super::{console, dry_run, inventory, prepare};
 
@@ -67,6 +68,7 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     let mut guardian = Guardian::start(Options { cgroup: Cgroup::create(), isolate: false })
         .map_err(|error| failed("start the guardian", &error))?;
     let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
+    let _gpu_log = GpuLog::start(spec, &plan);
     Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
 }
 
