@@ -116,11 +116,8 @@ impl Watcher {
             Ok(answer) => {
                 self.failing = false;
                 let answer = String::from_utf8_lossy(&answer);
-                answer
-                    .lines()
-                    .filter(|line| !line.is_empty())
-                    .map(|line| format!("{}\n", line.replace(", ", ",")))
-                    .collect()
+                let rows = answer.lines().filter(|line| !line.is_empty()).map(|line| line.replace(", ", ","));
+                rows.flat_map(|row| [row, "\n".to_owned()]).collect()
             }
             Err(error) => {
                 let told = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Interrupted) || self.failing;
