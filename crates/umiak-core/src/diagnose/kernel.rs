@@ -4,7 +4,8 @@
 //! name the process. Faults name the *thread*: a rank's main thread has the rank's own id, for the others time and
 //! kind of the fault have to do.
 
-use crate::facts::{FaultKind, KernelFact, OomScope};
+use super::signatures::{self, Signature};
+use crate::facts::{Evidence, FaultKind, KernelFact, OomScope};
 use crate::model::Exit;
 
 const SIGILL: i32 = 4;
@@ -43,6 +44,20 @@ pub struct Death<'a> {
     pub exit: &'a Exit,
     /// It had been sent a signal of ours.
     pub stopped: bool,
+}
+
+/// Adds a fact to a rank's evidence. A rank that left no known words gets those of the fact, and with them a hint.
+pub fn add(evidence: &mut Evidence, fact: KernelFact) {
+    let code = match fact {
+        KernelFact::OomKilled { .. } => Some("U3103"),
+        KernelFact::SharedMemoryFull { .. } => Some("U3104"),
+        KernelFact::DiskFull { .. } => Some("U1203"),
+        KernelFact::MemoryKills { .. } | KernelFact::Fault { .. } | KernelFact::CoreDumped { .. } => None,
+    };
+    if evidence.signature.is_none() {
+        evidence.signature = code.and_then(signatures::explain).map(Signature::to_match);
+    }
+    evidence.kernel.push(fact);
 }
 
 /// The facts about each of `deaths`, in their order.

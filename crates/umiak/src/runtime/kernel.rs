@@ -75,10 +75,11 @@ impl Kernel {
             found.extend(short_of_room.iter().flat_map(|slot| full.iter().map(|fact| (*slot, fact.clone()))));
         }
         for (slot, fact) in found {
-            match evidence.iter_mut().find(|(other, _)| *other == slot) {
-                Some((_, evidence)) => evidence.kernel.push(fact),
-                None => evidence.push((slot, Evidence { kernel: vec![fact], ..Evidence::default() })),
-            }
+            let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
+                evidence.push((slot, Evidence::default()));
+                evidence.len() - 1
+            });
+            kernel::add(&mut evidence[position].1, fact);
         }
     }
 

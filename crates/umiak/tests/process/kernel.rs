@@ -54,7 +54,8 @@ fn out_of_memory() {
         .expect_code(137)
         .expect_err("rank=[1]")
         .expect_err("the kernel killed it for memory (it held ")
-        .expect_err("; the limit of its cgroup is 48 MiB)");
+        .expect_err("; the limit of its cgroup is 48 MiB)")
+        .expect_err("[U3103]");
     let outcome = in_a_small_cgroup("umiak-memory", "exec", "--output json");
     let (cause, kernel) = facts(&outcome);
     assert_eq!(kernel[0]["fact"], "oom_killed", "{cause}");
@@ -107,7 +108,11 @@ fn full_shared_memory() {
     let launch = format!("umiak launch --nproc_per_node 2 '{}' toy '0:{WAIT}' '1:map /dev/shm/segment'", toy());
     shell.sandbox.write("line", format!("mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 99\n{launch}\n"));
     let outcome = shell.line("unshare --user --map-root-user --mount sh line").finish();
-    outcome.expect_code(135).expect_err("was killed by SIGBUS").expect_err("\n  /dev/shm is full (0 KiB free): ");
+    outcome
+        .expect_code(135)
+        .expect_err("was killed by SIGBUS")
+        .expect_err("\n  /dev/shm is full (0 KiB free): ")
+        .expect_err("hint: enlarge `/dev/shm`");
 }
 
 fn full_disk() {

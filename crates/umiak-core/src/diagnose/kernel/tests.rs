@@ -180,3 +180,16 @@ fn sizes() {
         assert_eq!(size(kib), text);
     }
 }
+
+#[test]
+fn a_fact_brings_its_hint_where_the_rank_said_nothing() {
+    let full = KernelFact::SharedMemoryFull { path: "/dev/shm".into(), free_bytes: 0 };
+    let code = |evidence: &Evidence| evidence.signature.as_ref().map(|signature| signature.code.clone());
+    let mut silent = Evidence::default();
+    add(&mut silent, full.clone());
+    assert_eq!(code(&silent).as_deref(), Some("U3104"));
+    let mut spoken =
+        Evidence { signature: signatures::explain("U1204").map(Signature::to_match), ..Evidence::default() };
+    add(&mut spoken, full);
+    assert_eq!(code(&spoken).as_deref(), Some("U1204"));
+}
