@@ -13,6 +13,8 @@ use crate::wait::read_small;
 
 /// At most this much of the log is looked at: more than the kernel's buffer usually holds.
 const MOST: usize = 16 << 20;
+/// Version 1 writes "no limit" as a number near the largest one.
+const UNLIMITED: u64 = 1 << 60;
 /// The first namespace of process ids has this name on every kernel. The log's numbers are of this one.
 const FIRST_PIDS: &str = "pid:[4026531836]";
 
@@ -112,6 +114,17 @@ pub fn oom_kills() -> Option<u64> {
     ["memory.events", "memory.oom_control"].iter().find_map(|file| {
         read_small(cgroup.join(file))?.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     })
+}
+
+/// The memory that our cgroup and those above it leave us, if there is a limit.
+pub fn memory_limit() -> Option<u64> {
+    let cgroup = memory_cgroup()?;
+    let inherited = read_small(cgroup.join("memory.stat")).and_then(|text| {
+        text.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit ")?.trim().parse().ok())
+    });
+    // Version 2 does not tell what is inherited; `max` is no number.
+    let above = cgroup.ancestors().filter_map(|path| read_small(path.join("memory.max"))?.trim().parse().ok());
+    inherited.or_else(|| above.min()).filter(|limit| *limit < UNLIMITED)
 }
 
 /// The directory of the cgroup that accounts for our memory.

@@ -35,6 +35,8 @@ pub struct Account {
     pub now_micros: u64,
     /// How many processes of our cgroup were killed for memory; 0 where that is not known.
     pub memory_kills: u64,
+    /// The limit of our cgroup: the kernel does not write its own account of every kill.
+    pub limit_kib: Option<u64>,
 }
 
 /// A rank that has ended.
@@ -73,6 +75,11 @@ pub fn attribute(deaths: &[Death<'_>], account: &Account) -> Vec<Vec<KernelFact>
         .collect();
     count_kills(deaths, account.memory_kills, &log, &mut facts);
     find_thread(deaths, account.now_micros, &log, &mut facts);
+    for fact in facts.iter_mut().flatten() {
+        if let KernelFact::OomKilled { scope: OomScope::Cgroup, limit_kib, .. } = fact {
+            *limit_kib = limit_kib.or(account.limit_kib);
+        }
+    }
     facts
 }
 

@@ -7,9 +7,10 @@ use std::time::SystemTime;
 use umiak_core::diagnose::kernel::{self, Account, Death, LogRecord};
 use umiak_core::facts::{Evidence, KernelFact};
 use umiak_core::model::{Exit, Slot};
-use umiak_sys::kernel::{Log, core_pattern, now_micros, oom_kills, room};
+use umiak_sys::kernel::{Log, core_pattern, memory_limit, now_micros, oom_kills, room};
 
 const SIGBUS: i32 = 7;
+const SIGTERM: i32 = 15;
 const SHARED_MEMORY: &str = "/dev/shm";
 /// The signature of a write that found no room.
 const NO_SPACE: &str = "U1203";
@@ -41,7 +42,9 @@ impl Kernel {
 
     /// Adds what the kernel knows to the evidence of those it knows something about.
     pub(super) fn explain(&mut self, ended: &[Ended], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
-        let signalled: Vec<&Ended> = ended.iter().filter(|end| end.exit.signal().is_some()).collect();
+        // The kernel has nothing to add about a request to end.
+        let is_odd = |end: &&Ended| end.exit.signal().is_some_and(|signal| signal != SIGTERM);
+        let signalled: Vec<&Ended> = ended.iter().filter(is_odd).collect();
         let code = |evidence: &Evidence| evidence.signature.as_ref().map(|signature| signature.code.clone());
         let told = |codes: &[&str]| -> Vec<Slot> {
             let hit = |(slot, evidence): &(Slot, Evidence)| {
@@ -90,7 +93,7 @@ impl Kernel {
         let kills = oom_kills();
         let memory_kills = kills.zip(self.memory_kills).map_or(0, |(now, before)| now.saturating_sub(before));
         self.memory_kills = kills.or(self.memory_kills);
-        Account { log, now_micros: now_micros(), memory_kills }
+        Account { log, now_micros: now_micros(), memory_kills, limit_kib: memory_limit().map(|bytes| bytes >> 10) }
     }
 
     fn core(&self, pid: u32) -> Option<KernelFact> {

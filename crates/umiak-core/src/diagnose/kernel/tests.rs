@@ -10,8 +10,12 @@ fn signal(signal: i32) -> Exit {
 
 /// What the lines say about process 4121, which this signal ended.
 fn told(lines: &[&str], exit: &Exit) -> Vec<String> {
-    let account =
-        Account { log: lines.iter().map(|line| record(line)).collect(), now_micros: 1_000_000, memory_kills: 0 };
+    let account = Account {
+        log: lines.iter().map(|line| record(line)).collect(),
+        now_micros: 1_000_000,
+        memory_kills: 0,
+        limit_kib: None,
+    };
     let facts = attribute(&[Death { pid: 4121, exit, stopped: false }], &account);
     facts[0].iter().map(KernelFact::describe).collect()
 }
@@ -137,7 +141,8 @@ fn a_fault_of_another_thread_needs_time_and_kind() {
     let line = "pt_autograd_0[4199]: segfault at 0 ip 0000000000000000 sp 00007ffd9d0b2d18 error 14";
     let (crash, kill) = (signal(11), signal(9));
     let of = |deaths: &[Death<'_>], now_micros| {
-        let facts = attribute(deaths, &Account { log: vec![record(line)], now_micros, memory_kills: 0 });
+        let facts =
+            attribute(deaths, &Account { log: vec![record(line)], now_micros, memory_kills: 0, limit_kib: None });
         facts
             .iter()
             .map(|facts| facts.iter().map(KernelFact::describe).collect::<Vec<_>>().join("; "))
@@ -157,7 +162,7 @@ fn the_counter_tells_where_the_log_does_not() {
         let deaths: Vec<Death<'_>> =
             deaths.iter().zip(4121..).map(|((exit, stopped), pid)| Death { pid, exit, stopped: *stopped }).collect();
         let log = log.iter().map(|line| record(line)).collect();
-        let facts = attribute(&deaths, &Account { log, now_micros: 1_000_000, memory_kills });
+        let facts = attribute(&deaths, &Account { log, now_micros: 1_000_000, memory_kills, limit_kib: None });
         facts
             .iter()
             .map(|facts| facts.iter().map(KernelFact::describe).collect::<Vec<_>>().join("; "))
