@@ -1,6 +1,7 @@
 //! Asks the kernel about ranks that a signal ended: once for each failure, after everybody was told to stop.
 
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -103,19 +104,26 @@ impl Kernel {
     }
 }
 
+/// Each file system once, by the first place that is on it.
 fn full_file_systems(log_dir: &Path) -> Vec<KernelFact> {
-    let free_if_full = |path: &Path| room(path).filter(|room| room.is_full()).map(|room| room.free_bytes);
-    let shared = free_if_full(Path::new(SHARED_MEMORY))
-        .map(|free_bytes| KernelFact::SharedMemoryFull { path: SHARED_MEMORY.to_owned(), free_bytes });
-    let mut places = vec![log_dir.to_path_buf(), std::env::temp_dir()];
+    let mut places = vec![PathBuf::from(SHARED_MEMORY), log_dir.to_path_buf(), std::env::temp_dir()];
     places.extend(std::env::current_dir());
-    let disks = places.into_iter().filter_map(|place| {
-        let free_bytes = free_if_full(&place)?;
-        Some(KernelFact::DiskFull { path: place.display().to_string(), free_bytes })
+    let mut seen = Vec::new();
+    let full = places.into_iter().filter_map(|place| {
+        let device = place.metadata().ok()?.dev();
+        if seen.contains(&device) {
+            return None;
+        }
+        seen.push(device);
+        let free_bytes = room(&place).filter(|room| room.is_full())?.free_bytes;
+        let path = place.display().to_string();
+        Some(if path == SHARED_MEMORY {
+            KernelFact::SharedMemoryFull { path, free_bytes }
+        } else {
+            KernelFact::DiskFull { path, free_bytes }
+        })
     });
-    let mut full: Vec<KernelFact> = shared.into_iter().chain(disks).collect();
-    full.dedup();
-    full
+    full.collect()
 }
 
 /// The newest file since the run began that the pattern can have made for this process.

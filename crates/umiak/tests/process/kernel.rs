@@ -148,6 +148,7 @@ fn full_disk() {
     let (cause, kernel) = facts(&outcome);
     assert_eq!(kernel[0]["fact"], "disk_full", "{cause}");
     assert!(kernel[0]["path"].as_str().unwrap().ends_with("small/log"), "{cause}");
+    assert_eq!(kernel.len(), 1, "one file system, one fact: {cause}");
 }
 
 /// Where cores are files in the directory of the process; elsewhere only the pattern can be told.
