@@ -167,6 +167,8 @@ pub struct Finding {
     pub stopped_while_ending: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub evidence: Option<Evidence>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usage: Option<Usage>,
 }
 
 /// How strongly a bad end speaks for being the cause; the order is the ranking.
@@ -183,7 +185,7 @@ pub enum Weight {
     Victim,
 }
 
-/// What a rank's log says about its end.
+/// What a rank's log, and the kernel, say about its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Evidence {
     /// The one line to show: the error itself.
@@ -200,6 +202,80 @@ pub struct Evidence {
     pub last_lines: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signature: Option<SignatureMatch>,
+    /// What the kernel says, where we may ask it.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub kernel: Vec<KernelFact>,
+}
+
+/// What the kernel knows about the end of a process. Addresses are hexadecimal text, `0x7f0012`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "fact", rename_all = "snake_case")]
+pub enum KernelFact {
+    /// Killed because there was no memory.
+    OomKilled {
+        scope: OomScope,
+        /// The kernel's log names the process; else its cgroup's count of kills has risen, and it ended by SIGKILL.
+        named: bool,
+        /// What it held when it was killed.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        resident_kib: Option<u64>,
+        /// The limit that was reached.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        limit_kib: Option<u64>,
+        /// The cgroup that reached it.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        cgroup: Option<String>,
+    },
+    /// Processes of our cgroup were killed for memory during the run, and nothing says whether this was one of them.
+    MemoryKills { count: u64 },
+    /// An instruction could not be completed.
+    Fault {
+        kind: FaultKind,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        address: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        instruction: Option<String>,
+        /// The library or program that the instruction belongs to.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        object: Option<String>,
+        /// The thread, when it was not the main one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        thread: Option<u32>,
+    },
+    /// A core was dumped: to this file, if it could be found, by this `core_pattern`.
+    CoreDumped {
+        pattern: String,
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        path: Option<String>,
+    },
+    /// Shared memory has no room left: touching a page of it ends a process with SIGBUS.
+    SharedMemoryFull { path: String, free_bytes: u64 },
+    /// A file system has no room left.
+    DiskFull { path: String, free_bytes: u64 },
+}
+
+/// Whose memory was at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OomScope {
+    Host,
+    /// A cgroup's, by its limit.
+    Cgroup,
+    /// That of the NUMA nodes that it may use.
+    Nodes,
+}
+
+/// What an instruction did wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    Segmentation,
+    GeneralProtection,
+    InvalidOpcode,
+    Divide,
+    /// The memory itself is broken.
+    HardwareMemory,
+    Other,
 }
 
 /// A line of a log and where it stands (counted from 1, in the whole file when that is known).

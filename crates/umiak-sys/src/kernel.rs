@@ -1,86 +1,163 @@
-//! What the kernel says about a process that has died: killed for memory, where it faulted, which file
-//! system was full. Read at the time of death, where we are permitted to.
+//! What the kernel says about processes that have died: its log, its count of kills for memory, where cores go, how
+//! full a file system is. Read at the time of death, where we are permitted to.
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::wait::read_small;
 
-/// The kernel's log: at most this much of its end is looked at.
-const LOG: usize = 256 << 10;
+/// At most this much of the log is looked at: more than the kernel's buffer usually holds.
+const MOST: usize = 16 << 20;
+/// Version 1 writes "no limit" as a number near the largest one.
+const UNLIMITED: u64 = 1 << 60;
+/// The first namespace of process ids has this name on every kernel. The log's numbers are of this one.
+const FIRST_PIDS: &str = "pid:[4026531836]";
 
-/// Lines of the kernel's log that name this process; empty where we may not read it.
-pub fn log_lines_about(pid: u32) -> Vec<String> {
-    let Ok(mut file) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg") else {
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    let mut total = 0;
-    let mut record = vec![0; 8192];
-    // Each read returns one record; the end is "try again".
-    while total < LOG {
-        match file.read(&mut record) {
-            Ok(0) => break,
-            Ok(count) => {
-                total += count;
-                let text = String::from_utf8_lossy(&record[..count]).into_owned();
-                // `priority,sequence,time,flags;message`, then continuation lines.
-                let message = text.split_once(';').map_or("", |(_, message)| message.lines().next().unwrap_or(""));
-                if mentions(message, pid) {
-                    found.push(message.to_owned());
-                }
-            }
-            // Records were overwritten while we read: go on with the next.
-            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
-            Err(_) => break,
-        }
+/// The kernel's log from some moment on: what was written earlier may be about other processes of the same numbers.
+#[derive(Debug)]
+pub struct Log(File);
+
+impl Log {
+    /// From now on; `None` where we may not read it, or where its process ids are not ours.
+    pub fn from_now() -> Option<Self> {
+        let names_us = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST_PIDS));
+        let file =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").ok().filter(|_| names_us)?;
+        // SAFETY: moves the position of our own descriptor.
+        let moved = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+        (moved >= 0).then_some(Self(file))
     }
-    found
+
+    /// What was written since, as time stamps in microseconds and messages; the next call goes on from here.
+    pub fn read(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(u64, String)> {
+        let mut found = Vec::new();
+        let mut total = 0;
+        let mut record = vec![0; 8192];
+        while total < MOST {
+            // Each read returns one record; the end is "try again".
+            match self.0.read(&mut record) {
+                Ok(0) => break,
+                Ok(count) => {
+                    total += count;
+                    let text = String::from_utf8_lossy(&record[..count]);
+                    found.extend(
+                        message(&text).filter(|(_, message)| wanted(message)).map(|(at, text)| (at, text.to_owned())),
+                    );
+                }
+                // Records were overwritten while we read, or we were interrupted: go on with the next.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        found
+    }
 }
 
-/// `Killed process 123 (python)` or `python[123]: segfault at …`.
-fn mentions(message: &str, pid: u32) -> bool {
-    message.contains(&format!("Killed process {pid} ")) || message.contains(&format!("[{pid}]"))
+/// `priority,sequence,time,flags;message`, then lines of details.
+fn message(record: &str) -> Option<(u64, &str)> {
+    let (head, rest) = record.split_once(';')?;
+    Some((head.split(',').nth(2)?.parse().ok()?, rest.lines().next().unwrap_or("")))
 }
 
-/// Bytes free for us on the file system of `path`; `None` if it cannot be asked.
-pub fn free_bytes(path: &Path) -> Option<u64> {
+/// The time as the log's stamps have it: of the clocks that can be asked for, this one stays within a second of theirs,
+/// because nobody corrects either.
+pub fn now_micros() -> u64 {
+    // SAFETY: timespec is plain data that the kernel fills.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: as above; the pointer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
+}
+
+/// Room on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub free_bytes: u64,
+    pub total_bytes: u64,
+}
+
+impl Room {
+    /// Less than a percent is left, or less than any buffer.
+    pub fn is_full(self) -> bool {
+        self.total_bytes > 0 && (self.free_bytes < 64 << 10 || self.free_bytes < self.total_bytes / 100)
+    }
+}
+
+/// The room for us on the file system of `path`; `None` if it cannot be asked.
+pub fn room(path: &Path) -> Option<Room> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: statvfs is plain data that the kernel fills; the result is checked.
     let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: as above; the path is a valid C string.
-    (unsafe { libc::statvfs(path.as_ptr(), &raw mut stats) } == 0).then(|| stats.f_bavail * stats.f_frsize)
+    let known = unsafe { libc::statvfs(path.as_ptr(), &raw mut stats) } == 0;
+    known.then(|| Room { free_bytes: stats.f_bavail * stats.f_frsize, total_bytes: stats.f_blocks * stats.f_frsize })
 }
 
-/// Where cores go: the kernel's pattern.
+/// Where cores go: the kernel's pattern, with the process id that `core_uses_pid` appends.
 pub fn core_pattern() -> Option<String> {
-    read_small("/proc/sys/kernel/core_pattern").map(|text| text.trim().to_owned())
+    let pattern = read_small("/proc/sys/kernel/core_pattern")?.trim().to_owned();
+    let append = !pattern.starts_with('|')
+        && !pattern.contains("%p")
+        && read_small("/proc/sys/kernel/core_uses_pid").is_some_and(|text| text.trim() != "0");
+    Some(if append { format!("{pattern}.%p") } else { pattern })
 }
 
 /// How many processes of our memory cgroup the kernel has killed for memory so far, in version 2 or 1.
 pub fn oom_kills() -> Option<u64> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let files = match controllers {
-            "" => {
-                [format!("/sys/fs/cgroup{path}/memory.events"), format!("/sys/fs/cgroup/unified{path}/memory.events")]
-            }
-            "memory" => [
-                format!("/sys/fs/cgroup/memory{path}/memory.oom_control"),
-                "/sys/fs/cgroup/memory/memory.oom_control".to_owned(),
-            ],
-            _ => return None,
-        };
-        files.iter().find_map(|file| {
-            read_small(file)?.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-        })
+    let cgroup = memory_cgroup()?;
+    ["memory.events", "memory.oom_control"].iter().find_map(|file| {
+        read_small(cgroup.join(file))?.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     })
+}
+
+/// The memory that our cgroup and those above it leave us, if there is a limit.
+pub fn memory_limit() -> Option<u64> {
+    let cgroup = memory_cgroup()?;
+    let inherited = read_small(cgroup.join("memory.stat")).and_then(|text| {
+        text.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit ")?.trim().parse().ok())
+    });
+    // Version 2 does not tell what is inherited; `max` is no number.
+    let above = cgroup.ancestors().filter_map(|path| read_small(path.join("memory.max"))?.trim().parse().ok());
+    inherited.or_else(|| above.min()).filter(|limit| *limit < UNLIMITED)
+}
+
+/// The directory of the cgroup that accounts for our memory.
+pub fn memory_cgroup() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    cgroup_directories(&mounts, &own)
+        .into_iter()
+        .find(|path| path.join("memory.oom_control").exists() || path.join("memory.events").exists())
+}
+
+/// Where to look, version 1 first: a host with both accounts for memory there. A container shows its own cgroup as the
+/// root of the mount while `/proc/self/cgroup` may still name the host's path.
+fn cgroup_directories(mountinfo: &str, own: &str) -> Vec<PathBuf> {
+    let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
+        mountinfo.lines().find_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            let mut after = after.split(' ');
+            let (kind, options) = (after.next()?, after.nth(1)?);
+            wanted(kind, options).then(|| before.split(' ').nth(4).map(PathBuf::from))?
+        })
+    };
+    let path = |wanted: &dyn Fn(&str) -> bool| {
+        own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            wanted(controllers).then(|| path.trim_start_matches('/').to_owned())
+        })
+    };
+    let has_memory = |list: &str| list.split(',').any(|word| word == "memory");
+    let first = mount(&|kind, options| kind == "cgroup" && has_memory(options)).zip(path(&has_memory));
+    let second = mount(&|kind, _| kind == "cgroup2").zip(path(&str::is_empty));
+    first.into_iter().chain(second).flat_map(|(mount, path)| [mount.join(path), mount]).collect()
 }
 
 #[cfg(test)]
@@ -88,15 +165,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_lines_name_a_process() {
-        assert!(mentions("Out of memory: Killed process 4121 (python3) total-vm:1kB", 4121));
-        assert!(mentions("python3[4121]: segfault at 0 ip 00007f error 4 in libfoo.so[7f+1000]", 4121));
-        assert!(!mentions("Killed process 41210 (python3)", 4121));
+    fn records_of_the_log() {
+        let record = "6,339,5140900,-;python3[4121]: segfault at 0\n SUBSYSTEM=x\n";
+        assert_eq!(message(record), Some((5_140_900, "python3[4121]: segfault at 0")));
+        assert_eq!(message("6,339"), None);
     }
 
     #[test]
-    fn free_space_is_known() {
-        assert!(free_bytes(Path::new("/")).is_some());
-        assert_eq!(free_bytes(Path::new("/nonexistent")), None);
+    fn room_is_known() {
+        assert!(room(Path::new("/")).is_some());
+        assert_eq!(room(Path::new("/nonexistent")), None);
+        for (free_bytes, total_bytes, full) in
+            [(0, 1 << 16, true), (0, 0, false), (1 << 20, 1 << 30, true), (1 << 30, 1 << 33, false)]
+        {
+            assert_eq!(Room { free_bytes, total_bytes }.is_full(), full, "{free_bytes} of {total_bytes}");
+        }
+    }
+
+    #[test]
+    fn cgroups_of_either_version() {
+        let both = "30 23 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n33 30 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n40 30 0:35 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let found = cgroup_directories(both, "4:memory:/job/1\n1:cpu:/\n0::/\n");
+        assert_eq!(found[..2], [PathBuf::from("/sys/fs/cgroup/memory/job/1"), PathBuf::from("/sys/fs/cgroup/memory")]);
+        let second = "40 30 0:35 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        let found = cgroup_directories(second, "0::/user.slice\n");
+        assert_eq!(found, [PathBuf::from("/sys/fs/cgroup/user.slice"), PathBuf::from("/sys/fs/cgroup")]);
     }
 }

@@ -10,6 +10,7 @@
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`host`] | addresses, CPUs and name of this host |
+//! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`logger`] | logs that are cut by size |
 //! | [`wait`] | signals, timers and files as things to wait for |
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod descend;
 pub mod devices;
 pub mod guardian;
+pub mod helper;
 pub mod host;
 pub mod kernel;
 pub mod logger;

@@ -1,5 +1,8 @@
-//! Signal behaviour of the toy trainer in our tests: installing handlers needs `unsafe`, which lives here.
+//! What the toy trainer of our tests does to itself: installing handlers and touching memory that is not there need
+//! `unsafe`, which lives here.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Ignores a signal from now on.
@@ -28,5 +31,26 @@ extern "C" fn handle(_signal: i32) {
     unsafe {
         libc::write(1, text.as_ptr().cast(), text.len());
         libc::_exit(CODE.load(Ordering::SeqCst));
+    }
+}
+
+/// Writes to address 16, which nobody has.
+pub fn fault() {
+    let nowhere = std::ptr::without_provenance_mut::<u32>(16);
+    // SAFETY: not sound, on purpose: the first page is never mapped, so the kernel ends this process.
+    unsafe { nowhere.write_volatile(1) };
+}
+
+/// Maps `length` bytes of `file` and writes to each page: SIGBUS where the file system has no room for one.
+pub fn touch_pages(file: &File, length: usize) {
+    // SAFETY: a shared mapping of a file that outlives it; the result is checked.
+    let start = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert!(start != libc::MAP_FAILED, "the file can be mapped");
+    for offset in (0..length).step_by(4096) {
+        // SAFETY: within the mapping; a page that cannot be had ends this process, which is the point.
+        unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
     }
 }

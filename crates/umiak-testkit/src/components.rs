@@ -17,12 +17,25 @@ pub enum Component {
     Gpu,
     /// Namespaces of users and mounts, as an ordinary user may make them. Never required in CI.
     Namespaces,
+    /// A memory cgroup below our own that may be limited. Never required in CI.
+    MemoryCgroup,
+    /// The kernel's log, where crashes are written to it. Never required in CI.
+    KernelLog,
     /// The corpus of real documents beside the checkout. Never required in CI.
     Corpus,
 }
 
 impl Component {
-    pub const ALL: [Self; 6] = [Self::Paddle, Self::Torch, Self::Python, Self::Gpu, Self::Namespaces, Self::Corpus];
+    pub const ALL: [Self; 8] = [
+        Self::Paddle,
+        Self::Torch,
+        Self::Python,
+        Self::Gpu,
+        Self::Namespaces,
+        Self::MemoryCgroup,
+        Self::KernelLog,
+        Self::Corpus,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +44,8 @@ impl Component {
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
+            Self::MemoryCgroup => "memory-cgroup",
+            Self::KernelLog => "kernel-log",
             Self::Corpus => "corpus",
         }
     }
@@ -46,6 +61,11 @@ impl Component {
                 gpus.first().map(|gpu| format!("{} × {}", gpus.len(), gpu.name))
             }
             Self::Namespaces => namespaces().then(|| "unshare".to_owned()),
+            Self::MemoryCgroup => limited_cgroup("umiak-probe", 64 << 20).map(|cgroup| cgroup.kind().to_owned()),
+            Self::KernelLog => {
+                let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";
+                (traces && umiak_sys::kernel::Log::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
+            }
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
     }
@@ -96,6 +116,53 @@ fn namespaces() -> bool {
     command.args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// A memory cgroup with a limit, removed when dropped.
+#[derive(Debug)]
+pub struct LimitedCgroup {
+    path: PathBuf,
+    kind: &'static str,
+}
+
+impl LimitedCgroup {
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// A process that writes its id here is in it.
+    pub fn members(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+}
+
+impl Drop for LimitedCgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// Makes a memory cgroup below our own with this limit; `None` where that is not permitted.
+pub fn limited_cgroup(name: &str, bytes: u64) -> Option<LimitedCgroup> {
+    let own = umiak_sys::kernel::memory_cgroup()?;
+    let path = own.join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir(&path).ok()?;
+    let limit = |file: &str| {
+        std::fs::metadata(path.join(file)).is_ok() && std::fs::write(path.join(file), bytes.to_string()).is_ok()
+    };
+    let kind = if limit("memory.limit_in_bytes") {
+        Some("version 1")
+    } else if limit("memory.max") {
+        let _ = std::fs::write(path.join("memory.swap.max"), "0");
+        Some("version 2")
+    } else {
+        None
+    };
+    let Some(kind) = kind else {
+        let _ = std::fs::remove_dir(&path);
+        return None;
+    };
+    Some(LimitedCgroup { path, kind })
 }
 
 pub fn find_on_path(program: &str) -> Option<PathBuf> {

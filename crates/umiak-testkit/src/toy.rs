@@ -62,6 +62,14 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "child" => spawn_sleeper(false),
         "daemon" => spawn_sleeper(true),
         "env" => dump_environment(value),
+        // Ends that the kernel decides: a bad address, in the main thread or another; memory; a full file system.
+        "fault" => umiak_sys::toy::fault(),
+        "fault-in-thread" => std::thread::spawn(umiak_sys::toy::fault).join().expect("never returns"),
+        "allocate" => {
+            std::hint::black_box(vec![1u8; value.parse().expect("bytes")]);
+        }
+        "map" => map_file(value),
+        "burn" => burn(millis()),
         "stdin" => {
             let mut text = String::new();
             std::io::Read::read_to_string(&mut std::io::stdin(), &mut text).expect("stdin can be read");
@@ -86,6 +94,23 @@ fn flood(mut bytes: u64) {
         bytes -= count;
     }
     stdout.flush().expect("the log can be written");
+}
+
+/// A sparse file of 1 MiB, every page of which is touched.
+fn map_file(path: &str) {
+    const LENGTH: usize = 1 << 20;
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path);
+    let file = file.expect("the file can be made");
+    file.set_len(LENGTH as u64).expect("a length");
+    umiak_sys::toy::touch_pages(&file, LENGTH);
+}
+
+/// Keeps a CPU busy.
+fn burn(duration: Duration) {
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
 }
 
 fn await_file(path: &Path) {

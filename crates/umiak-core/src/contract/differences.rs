@@ -222,6 +222,7 @@ pub const DIFFERENCES: &[Difference] = &[
             "* finished * rank*",
             "✗ rank * on *",
             "  │ *",
+            "  used *",
             "  log *",
             "  stopped by us  *",
             "notice[*]: *",

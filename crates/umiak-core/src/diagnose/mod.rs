@@ -7,6 +7,7 @@
 mod blocks;
 mod chain;
 pub mod evidence;
+pub mod kernel;
 mod python;
 pub mod rank;
 pub mod signatures;

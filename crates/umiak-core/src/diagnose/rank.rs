@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::signatures::{self, Kind};
-use crate::facts::{Evidence, Finding, Subject, Verdict, Weight};
+use crate::facts::{Evidence, Finding, KernelFact, Subject, Usage, Verdict, Weight};
 use crate::model::Exit;
 
 const SIGINT: i32 = 2;
@@ -30,6 +30,7 @@ pub struct End {
     /// It ended before our first signal.
     pub before_stop: bool,
     pub evidence: Option<Evidence>,
+    pub usage: Option<Usage>,
 }
 
 /// Ranks the ends that belong to one failure.
@@ -38,7 +39,7 @@ pub struct End {
 /// before we did anything and were slow to end. All others are in the verdict: the causes are those of the best
 /// weight, in the kernel's order.
 pub fn rank(ends: Vec<End>) -> Verdict {
-    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(|end| end.by_us);
+    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(|end| end.by_us && !end.was_oom_killed());
     let mut ends: Vec<(Weight, End)> = ended
         .into_iter()
         .filter(|end| !end.exit.is_success() && !end.is_our_doing())
@@ -69,6 +70,10 @@ impl End {
     /// Ended by our signal, or in answer to it: shells and frameworks catch SIGTERM and exit with a
     /// code of their own.
     fn is_our_doing(&self) -> bool {
+        // Both sent SIGKILL, and the kernel's log says that it was not ours.
+        if self.was_oom_killed() {
+            return false;
+        }
         let answers = self.signal() == Some(SIGTERM)
             || matches!(self.exit, Exit::Code { code: 130 | 137 | 143 })
             || self.signature_code() == Some(signatures::TERMINATED);
@@ -95,6 +100,9 @@ impl End {
             None if self.has_own_error() => Weight::Certain,
             None => silent,
         };
+        if self.was_oom_killed() {
+            return Weight::Certain;
+        }
         match (&self.exit, self.signal()) {
             // Nobody ends itself with SIGKILL, whatever the log says.
             (Exit::Spawn(_), _) | (_, Some(SIGKILL)) => Weight::Certain,
@@ -109,14 +117,13 @@ impl End {
         }
     }
 
-    /// The signal that ended it, also when a shell passes it on as 128 + n.
     fn signal(&self) -> Option<i32> {
-        match self.exit {
-            Exit::Signal { signal, .. } => Some(signal),
-            // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM.
-            Exit::Code { code } => [4, 6, 7, 8, 9, 11, 15].into_iter().find(|signal| 128 + signal == code),
-            Exit::Spawn(_) | Exit::Lost => None,
-        }
+        self.exit.signal()
+    }
+
+    fn was_oom_killed(&self) -> bool {
+        let facts = self.evidence.as_ref().map_or(&[][..], |evidence| &evidence.kernel);
+        facts.iter().any(|fact| matches!(fact, KernelFact::OomKilled { .. }))
     }
 
     fn signature_code(&self) -> Option<&str> {
@@ -141,9 +148,10 @@ impl End {
     }
 
     fn into_finding(self, weight: Weight) -> Finding {
-        let Self { subject, exit, ran, evidence, by_us, .. } = self;
+        let stopped_while_ending = self.by_us && !self.was_oom_killed();
+        let Self { subject, exit, ran, evidence, usage, .. } = self;
         let ran_micros = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
-        Finding { subject, exit, ran_micros, weight, stopped_while_ending: by_us, evidence }
+        Finding { subject, exit, ran_micros, weight, stopped_while_ending, evidence, usage }
     }
 }
 

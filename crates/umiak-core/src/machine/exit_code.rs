@@ -56,6 +56,7 @@ mod tests {
                 weight: Weight::Likely,
                 stopped_while_ending: false,
                 evidence: None,
+                usage: None,
             }],
             victims: vec![],
         };

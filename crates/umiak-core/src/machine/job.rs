@@ -453,6 +453,7 @@ impl Machine {
                 by_us: end.by_us,
                 before_stop: end.before_stop,
                 evidence: evidence.remove(&slot),
+                usage: end.usage,
             })
             .collect();
         let verdict = diagnose::rank(ends);

@@ -32,6 +32,16 @@ impl Exit {
         matches!(self, Self::Code { code: 0 })
     }
 
+    /// The signal that ended it, also when a shell passes it on as 128 + n.
+    pub fn signal(&self) -> Option<i32> {
+        match self {
+            Self::Signal { signal, .. } => Some(*signal),
+            // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM.
+            Self::Code { code } => [4, 6, 7, 8, 9, 11, 15].into_iter().find(|signal| 128 + signal == *code),
+            Self::Spawn(_) | Self::Lost => None,
+        }
+    }
+
     /// The code a shell would show: the exit code, or 128 + n for a signal.
     pub fn shell_code(&self) -> u8 {
         match self {

@@ -30,6 +30,11 @@ fn launch_line(spec: &LaunchSpec, level: &str, text: &str) -> Option<String> {
     is_shown(spec, level).then(|| format!("LAUNCH {level} <ts> {text}"))
 }
 
+/// A warning, if the level that was asked for shows it.
+pub fn warning(spec: &LaunchSpec, text: &str) -> Option<String> {
+    launch_line(spec, "WARNING", text)
+}
+
 /// Lines that Paddle writes on the console and that programs read there: overrides by the environment.
 pub fn on_console(spec: &LaunchSpec) -> &[String] {
     &spec.paddle_lines

@@ -27,6 +27,7 @@ use crate::screen::summary::{self, Others, Place};
 use crate::screen::{MirrorTo, Screen, Status, Style};
 
 use super::clock::{Clock, paddle_stamp};
+use super::kernel::{Ended, Kernel};
 use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
 use super::{console, evidence, prepare};
@@ -54,6 +55,7 @@ pub(super) struct Front<'a> {
     plan: Plan,
     log_starts: Vec<u64>,
     pod_log: PodLog,
+    kernel: Kernel,
     machine: Machine,
     screen: Screen,
     /// With the attempt they belong to.
@@ -108,6 +110,7 @@ impl<'a> Front<'a> {
             plan,
             log_starts,
             pod_log,
+            kernel: Kernel::from_now(),
             machine,
             screen,
             timers: BTreeMap::new(),
@@ -449,7 +452,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    fn gather(&self, ended: &[Slot], stopped: &[Slot]) -> Vec<(Slot, Evidence)> {
+    fn gather(&mut self, ended: &[Slot], stopped: &[Slot]) -> Vec<(Slot, Evidence)> {
         let place = |slot: &Slot| {
             let position = self.plan.replicas.iter().position(|replica| replica.slot == *slot)?;
             Some((&self.plan.replicas[position], self.log_starts[position]))
@@ -465,7 +468,14 @@ impl<'a> Front<'a> {
             evidence::has_error(&replica.log, start, end)
                 .then(|| (*slot, evidence::read(&replica.log, start, Some(end), &replica.error_file)))
         });
-        told.chain(hurried).collect()
+        let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
+        let ends = ended.iter().chain(stopped).filter_map(|slot| {
+            let (pid, (exit, _)) = (*self.pids.get(slot)?, self.ends.get(slot)?);
+            Some(Ended { slot: *slot, pid, exit: exit.clone(), stopped: self.log_at_stop.contains_key(slot) })
+        });
+        let ends: Vec<Ended> = ends.collect();
+        self.kernel.explain(&ends, &self.plan.log_dir, &mut evidence);
+        evidence
     }
 
     /// Tells the user what happened, in every output mode.

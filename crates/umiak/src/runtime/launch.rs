@@ -17,6 +17,7 @@ use crate::screen::Style;
 
 use super::clock::Clock;
 use super::front::{Front, SIGTSTP};
+use super::gpu_log::GpuLog;
 use super::pod_log::PodLog;
 use super::{console, dry_run, inventory, prepare};
 
@@ -81,6 +82,7 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
             .hint("run as root, allow user namespaces, or leave `--isolate` out")
     })?;
     let prepared = prepare(spec, env, &mut guardian)?;
+    let _gpu_log = GpuLog::start(spec, &prepared.plan);
     Front::new(spec, style.clone(), clock, signals, guardian, prepared)?.run()
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use umiak_core::diagnose::kernel::size;
 use umiak_core::facts::{Finding, Verdict};
 use umiak_core::model::Exit;
 
@@ -117,6 +118,9 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
     let first = if first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
+    for fact in evidence.into_iter().flat_map(|evidence| &evidence.kernel) {
+        let _ = writeln!(text, "  {}", style.bold(&fact.describe()));
+    }
     if let Some(line) = evidence.and_then(|evidence| evidence.headline.as_ref()) {
         let _ = writeln!(text, "  {}", style.bold(&line.text));
     }
@@ -141,6 +145,10 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
     }
     let number =
         evidence.and_then(|evidence| evidence.headline.as_ref()).and_then(|line| line.number).map(|n| format!(":{n}"));
+    if let Some(usage) = &finding.usage {
+        let cpu = duration(Duration::from_micros(usage.user_micros + usage.system_micros));
+        let _ = writeln!(text, "  used {cpu} CPU, {} peak", size(usage.max_rss_kib));
+    }
     let _ = writeln!(text, "  log {}{}", place.log, number.unwrap_or_default());
 }
 
@@ -187,7 +195,7 @@ fn victims(victims: &[Finding]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use umiak_core::facts::{Evidence, Line, SignatureMatch, Subject, Weight};
+    use umiak_core::facts::{Evidence, KernelFact, Line, OomScope, SignatureMatch, Subject, Usage, Weight};
     use umiak_core::model::Rank;
 
     fn finding(rank: u32, exit: Exit, evidence: Evidence) -> Finding {
@@ -198,7 +206,36 @@ mod tests {
             weight: Weight::Certain,
             stopped_while_ending: false,
             evidence: Some(evidence),
+            usage: None,
         }
+    }
+
+    #[test]
+    fn what_the_kernel_says_comes_first() {
+        let fact = KernelFact::OomKilled {
+            scope: OomScope::Cgroup,
+            named: true,
+            resident_kib: Some(2_000_000),
+            limit_kib: Some(2 << 20),
+            cgroup: None,
+        };
+        let exit = Exit::Signal { signal: 9, core_dumped: false };
+        let mut cause = finding(
+            0,
+            exit,
+            Evidence { kernel: vec![fact], last_lines: vec!["epoch 1".into()], ..Evidence::default() },
+        );
+        cause.usage = Some(Usage { user_micros: 12_000_000, system_micros: 300_000, max_rss_kib: 2_000_000 });
+        let verdict = Verdict { causes: vec![cause], victims: vec![] };
+        let place = Place { host: "node-a".into(), log: "./log/workerlog.0".into(), ..Place::default() };
+        let text = failure(&Style::default(), &verdict, &Others::Nobody, |_| place.clone());
+        insta::assert_snapshot!(text, @r"
+        ✗ rank 0 on node-a was killed by SIGKILL (killed) after 3m12s
+          the kernel killed it for memory (it held 1.9 GiB; the limit of its cgroup is 2.0 GiB)
+          │ epoch 1
+          used 12 s CPU, 1.9 GiB peak
+          log ./log/workerlog.0
+        ");
     }
 
     #[test]
@@ -228,6 +265,7 @@ mod tests {
                     victim: false,
                     hint: Some("use a smaller batch".into()),
                 }),
+                kernel: vec![],
             },
         );
         let victim = |rank| {

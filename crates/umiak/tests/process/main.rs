@@ -6,6 +6,7 @@ mod conformance;
 mod failure;
 mod frameworks;
 mod input;
+mod kernel;
 mod launch;
 mod restart;
 mod screen;
@@ -28,5 +29,6 @@ fn main() -> std::process::ExitCode {
     seeds::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);
+    kernel::register(&mut suite);
     suite.main()
 }

@@ -95,6 +95,7 @@ fn exit_code(style: Style, case: &Case) -> u8 {
                 weight: Weight::Likely,
                 stopped_while_ending: false,
                 evidence: None,
+                usage: None,
             };
             let verdict = Verdict { causes: vec![cause], victims: Vec::new() };
             let ends = [Exit::Signal { signal: 15, core_dumped: false }, exit.clone()];

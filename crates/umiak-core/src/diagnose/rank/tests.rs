@@ -30,6 +30,7 @@ fn end(rank: u32, exit: Exit, log: &str) -> End {
         by_us: false,
         before_stop: true,
         evidence: Some(extract(log.as_bytes(), Some(1), None)),
+        usage: None,
     }
 }
 
@@ -152,4 +153,24 @@ fn seeds_in_both_orders() {
         let headline = finding.evidence.as_ref().unwrap().headline.as_ref().unwrap();
         assert!(headline.text.ends_with("[Errno 5] Input/output error"), "{headline:?}");
     }
+}
+
+#[test]
+fn a_kill_for_memory_is_a_cause_even_when_we_killed_too() {
+    let oom = KernelFact::OomKilled {
+        scope: crate::facts::OomScope::Cgroup,
+        named: true,
+        resident_kib: None,
+        limit_kib: None,
+        cgroup: None,
+    };
+    let killed = |mut end: End| {
+        end.evidence.as_mut().unwrap().kernel.push(oom.clone());
+        end
+    };
+    let verdict = judge(vec![end(0, code(1), LOST), killed(ours(end(1, signal(9), LOST)))]);
+    assert_eq!((ranks(&verdict.causes), ranks(&verdict.victims)), (vec![1], vec![0]));
+    assert!(!verdict.causes[0].stopped_while_ending, "we did not stop it");
+    check("without the kernel's word", vec![end(0, code(1), LOST), ours(end(1, signal(9), LOST))], &[0], &[]);
+    check("a shell passes it on", vec![end(0, code(1), LOST), killed(late(end(1, code(137), "")))], &[1], &[0]);
 }

@@ -1,0 +1,104 @@
+//! Short programs that we run for their output: they end when we do, and take no longer than they are given.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::wait::readable;
+
+/// More than this is no answer.
+const MOST: usize = 1 << 20;
+/// How long a killed helper may take to go before it is left to whoever reaps for us.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What `command` writes to stdout. It is killed after `limit`, when `stop` can be read, and when this thread ends.
+pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let parent = std::process::id();
+    // A group of its own: Ctrl-C on our terminal is not meant for it.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    // SAFETY: plain system calls between fork and exec, without memory of ours.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // Whoever died before that sends nothing.
+            if libc::getppid() as u32 == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+        });
+    }
+    let mut child = command.spawn()?;
+    let answer = read(&mut child, Instant::now() + limit, stop);
+    let _ = child.kill();
+    let status = reap(&mut child);
+    let answer = answer?;
+    match status {
+        Some(status) if !status.success() && answer.is_empty() => Err(io::Error::other(status.to_string())),
+        _ => Ok(answer),
+    }
+}
+
+fn read(child: &mut Child, deadline: Instant, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let Some(mut stdout) = child.stdout.take() else { return Ok(Vec::new()) };
+    let mut answer = Vec::new();
+    let mut buffer = vec![0; 16 << 10];
+    while answer.len() < MOST {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = readable(&[stdout.as_fd(), stop], Some(left))?;
+        if ready[1] {
+            return Err(io::Error::from(io::ErrorKind::Interrupted));
+        }
+        if !ready[0] {
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut));
+            }
+            continue;
+        }
+        match stdout.read(&mut buffer)? {
+            0 => break,
+            count => answer.extend_from_slice(&buffer[..count]),
+        }
+    }
+    // It has closed its output; its status is worth a moment.
+    let end = deadline.min(Instant::now() + PATIENCE);
+    while child.try_wait()?.is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(answer)
+}
+
+/// One that hangs in a driver does not go even after SIGKILL, and must not hold us.
+fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::Waker;
+
+    fn shell(line: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]);
+        command
+    }
+
+    #[test]
+    fn answers_failures_and_limits() {
+        let stop = Waker::new().unwrap();
+        let run = |line: &str, millis| output(shell(line), Duration::from_millis(millis), stop.as_fd());
+        assert_eq!(run("echo text", 5000).unwrap(), b"text\n");
+        assert!(run("exit 3", 5000).is_err());
+        assert_eq!(run("exec sleep 60", 50).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let absent = output(Command::new("/nonexistent"), Duration::from_secs(5), stop.as_fd());
+        assert_eq!(absent.unwrap_err().kind(), io::ErrorKind::NotFound);
+        stop.wake();
+        assert_eq!(run("exec sleep 60", 60_000).unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+}
