@@ -3,14 +3,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{
-    Evidence, Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict,
-};
+use umiak_core::facts::{Evidence, Fact, Outcome, Record, StopReason, Usage, VERSION, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
@@ -23,16 +20,16 @@ use umiak_sys::logger::Rotate;
 use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
 use umiak_sys::wait::{Signals, readable};
 
-use crate::screen::summary::{self, Others, Place};
-use crate::screen::{MirrorTo, Screen, Status, Style};
+use crate::screen::{MirrorTo, Screen, Style};
 
-use super::clock::{Clock, paddle_stamp};
+use super::clock::Clock;
 use super::kernel::{Ended, Kernel};
 use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
 use super::{console, evidence, prepare};
 
 mod restart;
+mod tell;
 
 pub(super) const SIGTSTP: i32 = 20;
 const SIGSTOP: i32 = 19;
@@ -152,60 +149,6 @@ impl<'a> Front<'a> {
                 .row("the job", format!("ended with code {code}"))
                 .hint("free space where stdout goes; the ranks' logs are complete")),
             None => Ok(code),
-        }
-    }
-
-    fn announce(&mut self) {
-        for notice in std::mem::take(&mut self.plan.notices) {
-            self.notice(&notice);
-        }
-        for line in paddle_lines::on_console(self.spec) {
-            self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
-        }
-        self.record(&Fact::Planned(self.planned()));
-        let log_dir = shown(&self.spec.log_dir);
-        let text = console::planned(&self.style, &self.plan, &log_dir);
-        self.talk(|_| text);
-        // The first trainer of each node is the one on the console.
-        if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
-            self.screen.follow(replica.log.clone(), *start);
-        }
-    }
-
-    fn notice(&mut self, notice: &Diagnostic) {
-        self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
-        self.talk(|style| console::diagnostic(style, notice));
-    }
-
-    /// Lines for people: not in quiet or JSON mode.
-    fn talk(&self, text: impl FnOnce(&Style) -> String) {
-        if self.spec.own.output == OutputMode::Human {
-            self.screen.talk(text(&self.style));
-        }
-    }
-
-    fn planned(&self) -> Planned {
-        Planned {
-            job: self.plan.job.name.to_string(),
-            attempt: self.run.attempt,
-            umiak: env!("CARGO_PKG_VERSION").to_owned(),
-            world_size: self.plan.topology.world_size().get(),
-            log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
-            replicas: self
-                .plan
-                .replicas
-                .iter()
-                .zip(&self.log_starts)
-                .map(|(replica, start)| PlannedReplica {
-                    replica: self.machine.replica_name(replica.slot),
-                    rank: replica.rank,
-                    node: replica.node.to_string(),
-                    endpoint: replica.endpoint.to_string(),
-                    devices: replica.devices.iter().map(|device| device.label.clone()).collect(),
-                    log: replica.log.to_string_lossy().into_owned(),
-                    log_start: *start,
-                })
-                .collect(),
         }
     }
 
@@ -478,45 +421,6 @@ impl<'a> Front<'a> {
         evidence
     }
 
-    /// Tells the user what happened, in every output mode.
-    fn report(&mut self, verdict: Verdict) {
-        let mut causes: Vec<u32> = verdict.causes.iter().filter_map(|cause| cause.subject.rank).map(|r| r.0).collect();
-        causes.sort_unstable();
-        let world = self.plan.topology.world_size().get();
-        let abort = summary::abort(world, &causes);
-        for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict, &abort) {
-            self.pod_log.line(&line);
-        }
-        self.told_while_going = self.machine.live().0 > 0;
-        let mut explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
-        explained.push_str(&self.which_attempt());
-        let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
-            .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
-            .unwrap_or_default();
-        let abort = self.style.red(&abort);
-        self.screen.status(None);
-        self.screen.alert(format!("{abort}\n{container}{explained}"));
-        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
-            self.notice(&notice);
-        }
-        self.verdict = Some(verdict);
-    }
-
-    fn others(&self) -> Others {
-        let Some((since, _)) = self.stopping else { return Others::Nobody };
-        let live = self.live_ranks();
-        if !live.is_empty() {
-            return Others::Going { ranks: live, grace: self.plan.job.policy.stop.grace };
-        }
-        let mut stopped: Vec<u32> =
-            self.ends.iter().filter(|(_, (_, by_us))| *by_us).map(|(slot, _)| slot.index).collect();
-        stopped.sort_unstable();
-        if stopped.is_empty() {
-            return Others::Nobody;
-        }
-        Others::Gone { ranks: stopped, by: if self.killed { "SIGKILL" } else { "SIGTERM" }, after: since.elapsed() }
-    }
-
     fn live_ranks(&self) -> Vec<u32> {
         self.plan
             .replicas
@@ -524,44 +428,6 @@ impl<'a> Front<'a> {
             .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live))
             .map(|replica| replica.rank.0)
             .collect()
-    }
-
-    fn place(&self, finding: &Finding) -> Place {
-        let Some(replica) = self.plan.replicas.iter().find(|replica| Some(replica.rank) == finding.subject.rank) else {
-            return Place::default();
-        };
-        let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
-        let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
-        Place {
-            host: umiak_sys::host::name(),
-            pid: self.pids.get(&replica.slot).copied(),
-            devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
-            log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
-        }
-    }
-
-    fn show_status(&mut self) {
-        let (live, total) = self.machine.live();
-        if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
-            return;
-        }
-        self.screen.status(Some(Status {
-            job: self.plan.job.name.to_string(),
-            since: self.clock.started(),
-            live,
-            total,
-            stopping: self.stopping.is_some(),
-        }));
-    }
-
-    /// Once the last rank exists, and before anything that it does is told.
-    fn tell_started(&mut self) {
-        let total = self.plan.replicas.len();
-        if self.pids.len() == total && !self.told_started {
-            self.told_started = true;
-            let text = console::started(&self.style, total, self.attempt_started.elapsed(), self.attempt_words());
-            self.talk(|_| text);
-        }
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -597,20 +463,6 @@ impl<'a> Front<'a> {
         descend::sweep(Duration::ZERO, PATIENCE, &[]);
         self.remove_scratch();
         self.guardian.wait();
-    }
-
-    fn tell_swept(&mut self, stopped: &[u32], remaining: &[u32]) {
-        if stopped.is_empty() {
-            return;
-        }
-        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let mut notice = Diagnostic::notice(Code::L0025, "ranks left processes behind, which were stopped")
-            .row("stopped", format!("pid {}", list(stopped)));
-        if !remaining.is_empty() {
-            notice = notice.row("still there", format!("pid {}", list(remaining)));
-        }
-        self.record(&Fact::Swept { pids: stopped.to_vec() });
-        self.talk(|style| console::diagnostic(style, &notice));
     }
 
     fn remove_scratch(&self) {
@@ -678,12 +530,4 @@ fn key(id: AttemptId) -> Key {
 fn short_signal(signal: i32) -> String {
     let name = signal_name(signal);
     name.split(' ').next().unwrap_or(&name).to_owned()
-}
-
-/// A path as the user would type it: `./log` for `log`.
-fn shown(path: &Path) -> String {
-    if path.is_absolute() || path.starts_with(".") || path.starts_with("..") {
-        return path.display().to_string();
-    }
-    PathBuf::from(".").join(path).display().to_string()
 }

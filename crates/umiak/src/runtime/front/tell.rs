@@ -1,0 +1,169 @@
+//! What the front tells: facts of the plan, notices, progress, the verdict.
+
+use std::path::{Path, PathBuf};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, Verdict};
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::plan::paddle_lines;
+
+use super::Front;
+use crate::runtime::clock::paddle_stamp;
+use crate::runtime::{console, prepare};
+use crate::screen::summary::{self, Others, Place};
+use crate::screen::{Status, Style};
+
+impl Front<'_> {
+    pub(super) fn announce(&mut self) {
+        for notice in std::mem::take(&mut self.plan.notices) {
+            self.notice(&notice);
+        }
+        for line in paddle_lines::on_console(self.spec) {
+            self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
+        }
+        self.record(&Fact::Planned(self.planned()));
+        let log_dir = shown(&self.spec.log_dir);
+        let text = console::planned(&self.style, &self.plan, &log_dir);
+        self.talk(|_| text);
+        // The first trainer of each node is the one on the console.
+        if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
+            self.screen.follow(replica.log.clone(), *start);
+        }
+    }
+
+    pub(super) fn notice(&mut self, notice: &Diagnostic) {
+        self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+        self.talk(|style| console::diagnostic(style, notice));
+    }
+
+    /// Lines for people: not in quiet or JSON mode.
+    pub(super) fn talk(&self, text: impl FnOnce(&Style) -> String) {
+        if self.spec.own.output == OutputMode::Human {
+            self.screen.talk(text(&self.style));
+        }
+    }
+
+    pub(super) fn planned(&self) -> Planned {
+        Planned {
+            job: self.plan.job.name.to_string(),
+            attempt: self.run.attempt,
+            umiak: env!("CARGO_PKG_VERSION").to_owned(),
+            world_size: self.plan.topology.world_size().get(),
+            log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
+            replicas: self
+                .plan
+                .replicas
+                .iter()
+                .zip(&self.log_starts)
+                .map(|(replica, start)| PlannedReplica {
+                    replica: self.machine.replica_name(replica.slot),
+                    rank: replica.rank,
+                    node: replica.node.to_string(),
+                    endpoint: replica.endpoint.to_string(),
+                    devices: replica.devices.iter().map(|device| device.label.clone()).collect(),
+                    log: replica.log.to_string_lossy().into_owned(),
+                    log_start: *start,
+                })
+                .collect(),
+        }
+    }
+
+    /// Tells the user what happened, in every output mode.
+    pub(super) fn report(&mut self, verdict: Verdict) {
+        let mut causes: Vec<u32> = verdict.causes.iter().filter_map(|cause| cause.subject.rank).map(|r| r.0).collect();
+        causes.sort_unstable();
+        let world = self.plan.topology.world_size().get();
+        let abort = summary::abort(world, &causes);
+        for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict, &abort) {
+            self.pod_log.line(&line);
+        }
+        self.told_while_going = self.machine.live().0 > 0;
+        let mut explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
+        explained.push_str(&self.which_attempt());
+        let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
+            .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
+            .unwrap_or_default();
+        let abort = self.style.red(&abort);
+        self.screen.status(None);
+        self.screen.alert(format!("{abort}\n{container}{explained}"));
+        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
+            self.notice(&notice);
+        }
+        self.verdict = Some(verdict);
+    }
+
+    pub(super) fn others(&self) -> Others {
+        let Some((since, _)) = self.stopping else { return Others::Nobody };
+        let live = self.live_ranks();
+        if !live.is_empty() {
+            return Others::Going { ranks: live, grace: self.plan.job.policy.stop.grace };
+        }
+        let mut stopped: Vec<u32> =
+            self.ends.iter().filter(|(_, (_, by_us))| *by_us).map(|(slot, _)| slot.index).collect();
+        stopped.sort_unstable();
+        if stopped.is_empty() {
+            return Others::Nobody;
+        }
+        Others::Gone { ranks: stopped, by: if self.killed { "SIGKILL" } else { "SIGTERM" }, after: since.elapsed() }
+    }
+
+    pub(super) fn place(&self, finding: &Finding) -> Place {
+        let Some(replica) = self.plan.replicas.iter().find(|replica| Some(replica.rank) == finding.subject.rank) else {
+            return Place::default();
+        };
+        let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
+        let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
+        Place {
+            host: umiak_sys::host::name(),
+            pid: self.pids.get(&replica.slot).copied(),
+            devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
+            log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
+        }
+    }
+
+    pub(super) fn show_status(&mut self) {
+        let (live, total) = self.machine.live();
+        if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
+            return;
+        }
+        self.screen.status(Some(Status {
+            job: self.plan.job.name.to_string(),
+            since: self.clock.started(),
+            live,
+            total,
+            stopping: self.stopping.is_some(),
+        }));
+    }
+
+    /// Once the last rank exists, and before anything that it does is told.
+    pub(super) fn tell_started(&mut self) {
+        let total = self.plan.replicas.len();
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.attempt_started.elapsed(), self.attempt_words());
+            self.talk(|_| text);
+        }
+    }
+
+    pub(super) fn tell_swept(&mut self, stopped: &[u32], remaining: &[u32]) {
+        if stopped.is_empty() {
+            return;
+        }
+        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let mut notice = Diagnostic::notice(Code::L0025, "ranks left processes behind, which were stopped")
+            .row("stopped", format!("pid {}", list(stopped)));
+        if !remaining.is_empty() {
+            notice = notice.row("still there", format!("pid {}", list(remaining)));
+        }
+        self.record(&Fact::Swept { pids: stopped.to_vec() });
+        self.talk(|style| console::diagnostic(style, &notice));
+    }
+}
+
+/// A path as the user would type it: `./log` for `log`.
+pub(super) fn shown(path: &Path) -> String {
+    if path.is_absolute() || path.starts_with(".") || path.starts_with("..") {
+        return path.display().to_string();
+    }
+    PathBuf::from(".").join(path).display().to_string()
+}
