@@ -6,6 +6,7 @@ mod conformance;
 mod failure;
 mod frameworks;
 mod input;
+mod kill;
 mod launch;
 mod screen;
 mod seeds;
@@ -26,5 +27,6 @@ fn main() -> std::process::ExitCode {
     seeds::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);
+    kill::register(&mut suite);
     suite.main()
 }

@@ -1,0 +1,111 @@
+//! Everybody a job was ever seen to consist of, by process id *and* start time: a number alone is soon somebody else's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use umiak_sys::cgroup::start_time;
+use umiak_sys::descend::descendants;
+
+use crate::toy::family::read_register;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Rank,
+    InGroup,
+    Daemon,
+    Umiak,
+}
+
+/// Who is who.
+#[derive(Debug)]
+pub(super) struct Census {
+    front: u32,
+    pub(super) guardian: Option<u32>,
+    directory: PathBuf,
+    cgroup: Option<PathBuf>,
+    seen: BTreeMap<(u32, u64), Kind>,
+}
+
+impl Census {
+    pub(super) fn new(front: u32, directory: &Path) -> Self {
+        // A process that was killed keeps its entry until it is reaped, which is our doing.
+        let started = start_time(front).unwrap_or(0);
+        let cgroup = cgroups().map(|root| root.join(format!("umiak-{front}-{started}")));
+        let seen = BTreeMap::from([((front, started), Kind::Umiak)]);
+        Self { front, guardian: None, directory: directory.to_owned(), cgroup, seen }
+    }
+
+    /// Writes down everybody who can be found: below this process, in the job's cgroup, in the family's register.
+    pub(super) fn take(&mut self) {
+        let in_cgroup = self.cgroup.as_deref().map(processes).unwrap_or_default();
+        for pid in descendants(std::process::id()).into_iter().chain(in_cgroup) {
+            let Some(started) = start_time(pid) else { continue };
+            let kind = self.classify(pid);
+            self.seen.entry((pid, started)).and_modify(|known| *known = (*known).min(kind)).or_insert(kind);
+        }
+        for (name, pid, started) in read_register(&self.directory) {
+            let kind = match name.as_str() {
+                "toy-child" => Kind::InGroup,
+                "toy-daemon" => Kind::Daemon,
+                _ => Kind::Rank,
+            };
+            self.seen.insert((pid, started), kind);
+        }
+    }
+
+    fn classify(&self, pid: u32) -> Kind {
+        if pid == self.front || Some(pid) == self.guardian {
+            return Kind::Umiak;
+        }
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        match name.trim_end() {
+            "toy-child" => Kind::InGroup,
+            "toy-daemon" => Kind::Daemon,
+            // Before its exec a rank has the guardian's name.
+            "umiak" | "umiak-guardian" if self.guardian.is_none() => Kind::Umiak,
+            _ => Kind::Rank,
+        }
+    }
+
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        self.seen.values().filter(|seen| **seen == kind).count()
+    }
+
+    /// Who still lives. A zombie has ended; somebody only has to read its status.
+    pub(super) fn living(&self, kind: Kind) -> Vec<u32> {
+        let of_kind = self.seen.iter().filter(|(_, seen)| **seen == kind);
+        of_kind.filter(|((pid, started), _)| is_alive(*pid, *started)).map(|((pid, _), _)| *pid).collect()
+    }
+
+    /// Removes the job's cgroup if it is empty: nobody else knows that its owner was part of a trial.
+    pub(super) fn remove_cgroup(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            let _ = std::fs::remove_dir(cgroup);
+        }
+    }
+}
+
+fn is_alive(pid: u32, started: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let same = fields.get(19).and_then(|text| text.parse().ok()) == Some(started);
+    same && !matches!(fields.first(), Some(&("Z" | "X")))
+}
+
+fn processes(cgroup: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// The directory of our own cgroup, where version 2 is mounted: jobs have theirs below it.
+fn cgroups() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        system.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4)).flatten()
+    })?;
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(Path::new(mount).join(path.trim_start_matches('/')))
+}

@@ -1,0 +1,236 @@
+//! One trial: start a job, kill, look.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use umiak_sys::descend::{Reaped, children, reap, signal};
+use umiak_sys::guardian::{Status, decode};
+
+use super::Report;
+use super::census::{Census, Kind};
+
+const SIGKILL: i32 = 9;
+const SIGSTOP: i32 = 19;
+
+/// What must go is gone long before; only a machine that is very busy comes near it.
+const DEADLINE: Duration = Duration::from_secs(25);
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Victim {
+    Front,
+    Guardian,
+    Both,
+    /// Both, and then another umiak command runs on the host.
+    BothThenNext,
+    /// Both, of a job in a PID namespace of its own.
+    BothIsolated,
+}
+
+impl Victim {
+    const ALL: [Self; 5] = [Self::Front, Self::Guardian, Self::Both, Self::BothThenNext, Self::BothIsolated];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Front => "front",
+            Self::Guardian => "guardian",
+            Self::Both => "both",
+            Self::BothThenNext => "both-then-next",
+            Self::BothIsolated => "both-isolated",
+        }
+    }
+
+    pub(super) fn from_name(name: &str) -> Self {
+        Self::ALL.into_iter().find(|victim| victim.name() == name).unwrap_or_else(|| panic!("no victim `{name}`"))
+    }
+}
+
+/// What a trial does, from its seed.
+#[derive(Debug)]
+pub(super) struct Plan {
+    victim: Victim,
+    /// After the front's start, or, where the guardian is a victim, after the guardian's.
+    moment: Duration,
+    /// Ranks rest between fork and exec, so that the moment falls there.
+    pause: Option<Duration>,
+    /// Both are stopped before they are killed: neither has a chance to act on the other's end.
+    stop_first: bool,
+    guardian_first: bool,
+    /// The family does not go by SIGTERM.
+    stubborn: bool,
+}
+
+impl Plan {
+    pub(super) fn new(seed: u64, index: usize, victims: &[Victim]) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(index as u64));
+        // Log-uniform from 0.1 ms to 2 s: as many trials between 0.1 and 1 ms as between 100 ms and 1 s.
+        let seconds = 1e-4 * 20_000_f64.powf(random.f64());
+        Self {
+            victim: victims[index % victims.len()],
+            moment: Duration::from_secs_f64(seconds),
+            pause: (random.u8(..4) == 0).then(|| Duration::from_millis(300)),
+            stop_first: random.bool(),
+            guardian_first: random.bool(),
+            stubborn: random.u8(..4) == 0,
+        }
+    }
+}
+
+pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Report {
+    let directory = here.join(format!("trial-{index}"));
+    std::fs::create_dir_all(directory.join("tmp")).expect("the sandbox can be written");
+    let front = start(plan, binary, &directory);
+    let mut mark = Instant::now();
+    if plan.victim != Victim::Front {
+        await_guardian(front);
+        mark = Instant::now();
+    }
+    sleep_until(mark + plan.moment);
+    let guardian = children(front).first().copied();
+    kill(plan, front, guardian);
+    let mut census = Census::new(front, &directory);
+    census.guardian = guardian;
+    let mut code = None;
+    wait_for_the_end(plan, front, &mut census, &mut code);
+    if plan.victim == Victim::BothThenNext {
+        run_next_command(binary, &directory);
+        wait_until(|| {
+            reap_all(front, &mut code);
+            census.take();
+            [Kind::InGroup, Kind::Daemon].into_iter().all(|kind| census.living(kind).is_empty())
+        });
+    }
+    let kinds = [Kind::Rank, Kind::InGroup, Kind::Daemon];
+    let report = Report {
+        index,
+        victim: plan.victim,
+        described: format!("{plan:?}"),
+        seen: kinds.map(|kind| census.count(kind)),
+        left: kinds.map(|kind| census.living(kind)),
+        umiak_left: census.living(Kind::Umiak),
+        files_left: names(&directory.join("tmp")),
+        code,
+        said: std::fs::read_to_string(directory.join("said")).unwrap_or_default(),
+    };
+    clean_up(front, &census);
+    if !report.left_any() {
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+    report
+}
+
+fn start(plan: &Plan, binary: &Path, directory: &Path) -> u32 {
+    let said = File::create(directory.join("said")).expect("the sandbox can be written");
+    let toy = std::env::current_exe().expect("the test binary has a path");
+    let mut command = Command::new(binary);
+    command.args(["launch", "--nproc_per_node", "2", "--grace", "200ms"]);
+    if plan.victim == Victim::BothIsolated {
+        command.arg("--isolate");
+    }
+    let actions = if plan.stubborn { "*:ignore 15;family;sleep 60000" } else { "*:family;sleep 60000" };
+    command.arg(toy).args(["toy", actions]).current_dir(directory).env("TMPDIR", directory.join("tmp"));
+    if let Some(pause) = plan.pause {
+        command.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", pause.as_millis().to_string());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // Not waited for here: whoever ends below us is reaped in one place.
+    command.spawn().expect("umiak can be started").id()
+}
+
+fn await_guardian(front: u32) {
+    let deadline = Instant::now() + DEADLINE;
+    while children(front).is_empty() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+}
+
+/// Exact to some microseconds: half of the moments are shorter than what a sleep takes at least.
+fn sleep_until(at: Instant) {
+    let slack = Duration::from_micros(200);
+    if let Some(left) = at.checked_duration_since(Instant::now() + slack) {
+        std::thread::sleep(left);
+    }
+    while Instant::now() < at {
+        std::hint::spin_loop();
+    }
+}
+
+fn kill(plan: &Plan, front: u32, guardian: Option<u32>) {
+    let mut victims: Vec<u32> = match plan.victim {
+        Victim::Front => vec![front],
+        Victim::Guardian => guardian.into_iter().collect(),
+        Victim::Both | Victim::BothThenNext | Victim::BothIsolated => guardian.into_iter().chain([front]).collect(),
+    };
+    if !plan.guardian_first {
+        victims.reverse();
+    }
+    if plan.stop_first && victims.len() > 1 {
+        victims.iter().for_each(|pid| signal(*pid, SIGSTOP));
+    }
+    victims.iter().for_each(|pid| signal(*pid, SIGKILL));
+}
+
+/// Until everybody is gone who must go.
+fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, code: &mut Option<i32>) {
+    let grandchildren_may_stay = matches!(plan.victim, Victim::Both | Victim::BothThenNext);
+    let must_go: &[Kind] = if grandchildren_may_stay {
+        &[Kind::Umiak, Kind::Rank]
+    } else {
+        &[Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon]
+    };
+    wait_until(|| {
+        reap_all(front, code);
+        census.take();
+        must_go.iter().all(|kind| census.living(*kind).is_empty())
+    });
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + DEADLINE;
+    let mut pause = Duration::from_millis(1);
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    true
+}
+
+fn reap_all(front: u32, code: &mut Option<i32>) {
+    while let Reaped::Ended { pid, status, .. } = reap() {
+        if pid == front
+            && let Status::Code(ended) = decode(status)
+        {
+            *code = Some(ended);
+        }
+    }
+}
+
+/// Any other command on the host.
+fn run_next_command(binary: &Path, directory: &Path) {
+    let mut command = Command::new(binary);
+    command.args(["launch", "--nproc_per_node", "1", "--log_dir", "next", "/bin/true"]).current_dir(directory);
+    command.env("TMPDIR", directory.join("tmp")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _ = command.status();
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Ends what the trial found, so that the next one begins with nothing.
+fn clean_up(front: u32, census: &Census) {
+    let kinds = [Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon];
+    wait_until(|| {
+        let living: Vec<u32> = kinds.into_iter().flat_map(|kind| census.living(kind)).collect();
+        living.iter().for_each(|pid| signal(*pid, SIGKILL));
+        reap_all(front, &mut None);
+        living.is_empty()
+    });
+    census.remove_cgroup();
+}

@@ -1,0 +1,64 @@
+//! The kill table: front, guardian or both are ended with SIGKILL at any moment, and nobody lives on.
+
+use umiak_testkit::components::trials;
+use umiak_testkit::kill::{Report, Victim, run, table};
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite.test("kill::nobody_outlives_front_guardian_or_both", &[], nobody_outlives);
+}
+
+/// Different moments in every run; a failure prints the seed.
+fn seed() -> u64 {
+    let fixed = std::env::var("UMIAK_SEED").ok().and_then(|text| text.parse().ok());
+    fixed.unwrap_or_else(|| u64::from(std::process::id()))
+}
+
+fn nobody_outlives() {
+    let reports = try_all(&[Victim::Front, Victim::Guardian, Victim::Both], |report| {
+        let broken = match report.victim {
+            // What a rank had started is a matter of `--isolate`, or of the next command on the host.
+            Victim::Both => !report.left[0].is_empty() || !report.umiak_left.is_empty(),
+            Victim::Guardian => report.left_any() || !report.files_left.is_empty() || report.code != Some(125),
+            _ => report.left_any() || !report.files_left.is_empty(),
+        };
+        !broken
+    });
+    // A table in which nobody was ever there would prove nothing.
+    for victim in [Victim::Front, Victim::Guardian, Victim::Both] {
+        for place in 0..3 {
+            let seen = reports.iter().filter(|report| report.victim == victim && report.seen[place] > 0).count();
+            assert!(seen > 0, "nothing was there to be left:\n{}", table(&reports));
+        }
+    }
+}
+
+/// To be registered when a command cleans, at its start, what killed jobs left on the host.
+#[expect(dead_code, reason = "commands do not call `clean_orphans` yet")]
+fn next_command_cleans_what_both_left() {
+    try_all(&[Victim::BothThenNext], |report| !report.left_any());
+}
+
+/// To be registered when there is `--isolate`; it needs namespaces.
+#[expect(dead_code, reason = "there is no `--isolate` yet")]
+fn isolated_job_goes_with_both() {
+    try_all(&[Victim::BothIsolated], |report| !report.left_any());
+}
+
+fn try_all(victims: &[Victim], is_fine: impl Fn(&Report) -> bool) -> Vec<Report> {
+    let sandbox = Sandbox::new();
+    let seed = seed();
+    let reports = run(&sandbox, seed, victims, trials(50));
+    let broken: Vec<&Report> = reports.iter().filter(|report| !is_fine(report)).collect();
+    let first: Vec<String> = broken.iter().take(5).map(|report| format!("{report:#?}")).collect();
+    let count = broken.len();
+    assert!(broken.is_empty(), "seed {seed}, {count} trials broken\n{}{}", table(&reports), first.join("\n"));
+    if std::env::var_os("UMIAK_TRIALS").is_some() {
+        use std::io::Write as _;
+        // The full count is written into notes.
+        let _ = write!(std::io::stdout(), "seed {seed}\n{}", table(&reports));
+    }
+    sandbox.assert_nothing_left();
+    reports
+}
