@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::freezer::Freezer;
+
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
@@ -17,12 +19,16 @@ pub enum Component {
     Gpu,
     /// Namespaces of users and mounts, as an ordinary user may make them. Never required in CI.
     Namespaces,
+    /// A freezer (cgroup version 1) that we may use: it puts a process into a sleep that no signal ends. Never
+    /// required in CI.
+    Freezer,
     /// The corpus of real documents beside the checkout. Never required in CI.
     Corpus,
 }
 
 impl Component {
-    pub const ALL: [Self; 6] = [Self::Paddle, Self::Torch, Self::Python, Self::Gpu, Self::Namespaces, Self::Corpus];
+    pub const ALL: [Self; 7] =
+        [Self::Paddle, Self::Torch, Self::Python, Self::Gpu, Self::Namespaces, Self::Freezer, Self::Corpus];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +37,7 @@ impl Component {
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
+            Self::Freezer => "freezer",
             Self::Corpus => "corpus",
         }
     }
@@ -46,6 +53,7 @@ impl Component {
                 gpus.first().map(|gpu| format!("{} × {}", gpus.len(), gpu.name))
             }
             Self::Namespaces => namespaces().then(|| "unshare".to_owned()),
+            Self::Freezer => Freezer::new("probe").map(|_| "cgroup v1".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
     }

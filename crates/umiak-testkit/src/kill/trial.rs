@@ -92,12 +92,12 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
     kill(plan, front, guardian);
     let mut census = Census::new(front, &directory);
     census.guardian = guardian;
-    let mut code = None;
-    wait_for_the_end(plan, front, &mut census, &mut code);
+    let mut end = None;
+    wait_for_the_end(plan, front, &mut census, &mut end);
     if plan.victim == Victim::BothThenNext {
         run_next_command(binary, &directory);
         wait_until(|| {
-            reap_all(front, &mut code);
+            reap_all(front, &mut end);
             census.take();
             [Kind::InGroup, Kind::Daemon].into_iter().all(|kind| census.living(kind).is_empty())
         });
@@ -111,7 +111,7 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
         left: kinds.map(|kind| census.living(kind)),
         umiak_left: census.living(Kind::Umiak),
         files_left: names(&directory.join("tmp")),
-        code,
+        code: end.and_then(|end| if let Status::Code(code) = end { Some(code) } else { None }),
         said: std::fs::read_to_string(directory.join("said")).unwrap_or_default(),
     };
     clean_up(front, &census);
@@ -173,7 +173,7 @@ fn kill(plan: &Plan, front: u32, guardian: Option<u32>) {
 }
 
 /// Until everybody is gone who must go.
-fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, code: &mut Option<i32>) {
+fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, end: &mut Option<Status>) {
     let grandchildren_may_stay = matches!(plan.victim, Victim::Both | Victim::BothThenNext);
     let must_go: &[Kind] = if grandchildren_may_stay {
         &[Kind::Umiak, Kind::Rank]
@@ -181,9 +181,9 @@ fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, code: &mut Opt
         &[Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon]
     };
     wait_until(|| {
-        reap_all(front, code);
+        reap_all(front, end);
         census.take();
-        must_go.iter().all(|kind| census.living(*kind).is_empty())
+        end.is_some() && must_go.iter().all(|kind| census.living(*kind).is_empty())
     });
 }
 
@@ -200,12 +200,10 @@ fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     true
 }
 
-fn reap_all(front: u32, code: &mut Option<i32>) {
+fn reap_all(front: u32, end: &mut Option<Status>) {
     while let Reaped::Ended { pid, status, .. } = reap() {
-        if pid == front
-            && let Status::Code(ended) = decode(status)
-        {
-            *code = Some(ended);
+        if pid == front {
+            *end = Some(decode(status));
         }
     }
 }

@@ -5,12 +5,16 @@
 mod conformance;
 mod failure;
 mod frameworks;
+mod idle;
 mod input;
 mod kill;
+mod late;
 mod launch;
+mod logpath;
 mod screen;
 mod seeds;
 mod shell;
+mod signals;
 mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
@@ -27,6 +31,10 @@ fn main() -> std::process::ExitCode {
     seeds::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);
+    signals::register(&mut suite);
+    logpath::register(&mut suite);
+    late::register(&mut suite);
     kill::register(&mut suite);
+    idle::register(&mut suite);
     suite.main()
 }
