@@ -25,14 +25,13 @@ const ENDS: [End; 3] = [
     // Killed: a process on its way out does not hear SIGTERM, and says nothing.
     End { actions: "ignore 15;ring-close;sleep 200;signal 9", code: 137, said: "was killed by SIGKILL" },
     // An error of its own, and a slow clean-up that does not hear SIGTERM either.
-    End {
-        actions: "ignore 15;err ValueError: bad batch;ring-close;sleep 200;exit 7",
-        code: 7,
-        said: "ValueError: bad batch",
-    },
+    End { actions: "ignore 15;ERROR;ring-close;sleep 200;exit 7", code: 7, said: "ValueError: bad batch" },
     // The same, overtaken by our SIGTERM: its log told before we did anything.
-    End { actions: "err ValueError: bad batch;ring-close;sleep 200;exit 7", code: 143, said: "ValueError: bad batch" },
+    End { actions: "ERROR;ring-close;sleep 200;exit 7", code: 1, said: "ValueError: bad batch" },
 ];
+
+/// As Python prints it.
+const ERROR: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 7, in <module>\\n    step(batch)\\nValueError: bad batch";
 
 fn cause_is_named() {
     let count = trials(50);
@@ -69,7 +68,7 @@ fn try_once(index: usize) -> Option<String> {
     let connected: String = peers.iter().map(|rank| format!("await up.{rank};")).collect();
     let mut actions = vec!["*:ring".to_owned()];
     actions.extend(peers.iter().map(|rank| format!("{rank}:touch up.{rank};ring-wait;exit 1")));
-    actions.push(format!("{failing}:{connected}{}", end.actions));
+    actions.push(format!("{failing}:{connected}{}", end.actions.replace("ERROR", ERROR)));
     let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
     let sandbox = Sandbox::new();
     let outcome = sandbox.launch_toy("--nproc_per_node 4", &actions).finish();
