@@ -60,6 +60,10 @@ pub enum Fact {
     Stopping { reason: StopReason },
     /// Signals are about to be sent.
     Signalled { signal: i32, replicas: Vec<String> },
+    /// Ranks and launcher are stopped (Ctrl-Z) until they are continued.
+    Paused,
+    /// They run again.
+    Continued,
     /// Which ranks caused the failure, and the evidence.
     Diagnosed(Verdict),
     /// Something worth knowing that changes nothing.

@@ -57,6 +57,14 @@ impl Cgroup {
     pub fn remove(&self) -> bool {
         remove_tree(&self.path)
     }
+
+    /// For the last one in it: goes back to where it was made, and removes it.
+    pub fn leave_and_remove(&self) {
+        if let Some(parent) = self.path.parent() {
+            let _ = fs::write(parent.join("cgroup.procs"), "0");
+        }
+        self.remove();
+    }
 }
 
 impl AsFd for Cgroup {
@@ -112,7 +120,7 @@ fn processes(path: &Path) -> Vec<u32> {
 }
 
 /// Children first: a cgroup with others below it cannot be removed.
-fn remove_tree(path: &Path) -> bool {
+pub(crate) fn remove_tree(path: &Path) -> bool {
     for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
         remove_tree(&entry.path());
     }

@@ -44,6 +44,15 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The number by which we know a process that a namespace below `guardian` calls `inner`.
+pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
+    descendants(guardian).into_iter().find(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        ids.and_then(|ids| ids.split_whitespace().last()) == Some(inner.to_string().as_str())
+    })
+}
+
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects; a process that is gone is fine.
     unsafe {
@@ -101,18 +110,21 @@ pub struct Sweep {
 
 /// Stops everything below us: SIGTERM, `grace`, SIGKILL until nothing is left. Returns at once when
 /// there is nothing. What the kernel will not end within `patience` after SIGKILL is returned as remaining.
-pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
+///
+/// `spare` are children that end by themselves once the others are gone: they are waited for, not signalled.
+pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
     let mut sweep = Sweep::default();
     if !has_children() {
         return sweep;
     }
+    let others = |me| descendants(me).into_iter().filter(|pid| !spare.contains(pid)).collect::<Vec<u32>>();
     // What our signals to the groups have reached is on its way out, and no news.
     if is_gone_within(QUIET) {
         return sweep;
     }
     let me = std::process::id();
     let asked = Instant::now();
-    for pid in descendants(me) {
+    for pid in others(me) {
         sweep.stopped.push(pid);
         signal(pid, libc::SIGTERM);
         // A stopped process handles SIGTERM only once it runs again.
@@ -123,7 +135,7 @@ pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
     }
     let killed = Instant::now();
     loop {
-        let found = descendants(me);
+        let found = others(me);
         for pid in &found {
             if !sweep.stopped.contains(pid) {
                 sweep.stopped.push(*pid);

@@ -17,11 +17,13 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
+use crate::logger;
 use crate::ports::{self, Lease};
 use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
 use crate::spawn::{FailureSlots, Prepared, base_environment};
@@ -58,20 +60,41 @@ impl Guardian {
         descend::become_subreaper()?;
         let (front, guardian) = UnixStream::pair()?;
         let mut cgroup = options.cgroup;
-        // SAFETY: documented to be called while single-threaded, so the child may use all of std; it never returns.
-        let mut pid = unsafe { fork_into(cgroup.as_ref().map(AsFd::as_fd), options.isolate) };
-        if pid.is_err() && !options.isolate && cgroup.is_some() {
-            // A kernel or a sandbox that does not let us be born in a cgroup still lets us be born.
-            if let Some(cgroup) = cgroup.take() {
-                cgroup.remove();
+        let namespaces = if options.isolate { Namespaces::Process } else { Namespaces::None };
+        // What is not permitted is tried with less: a user namespace gives the right to make the others, and a
+        // kernel or sandbox that does not let us be born in a cgroup still lets us be born.
+        let mut tries = vec![(true, namespaces)];
+        if options.isolate {
+            tries.push((true, Namespaces::ProcessAndUser));
+            tries.push((false, Namespaces::ProcessAndUser));
+        } else {
+            tries.push((false, Namespaces::None));
+        }
+        let mut pid = Err(io::Error::from_raw_os_error(libc::EPERM));
+        let mut made = Namespaces::None;
+        for (in_cgroup, namespaces) in tries {
+            let place = cgroup.as_ref().filter(|_| in_cgroup).map(AsFd::as_fd);
+            // SAFETY: documented to be called while single-threaded, so the child may use all of std; it never
+            // returns.
+            pid = unsafe { fork_into(place, namespaces) };
+            if pid.is_ok() {
+                made = namespaces;
+                if !in_cgroup && let Some(unused) = cgroup.take_if(|_| true) {
+                    // In the child this fails quietly: the parent has removed it.
+                    unused.remove();
+                }
+                break;
             }
-            // SAFETY: as above.
-            pid = unsafe { fork_into(None, false) };
+        }
+        if pid.is_err()
+            && let Some(unused) = &cgroup
+        {
+            unused.remove();
         }
         match pid? {
             0 => {
                 drop(front);
-                run(guardian, cgroup, options.isolate)
+                run(guardian, cgroup, made)
             }
             pid => Ok(Self {
                 pid: pid as u32,
@@ -97,6 +120,9 @@ impl Guardian {
         unsafe {
             libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), 0);
         }
+        if let Some(path) = &self.cgroup {
+            cgroup::remove_tree(path);
+        }
     }
 
     /// Waits for the next notices; `None` when the guardian is gone.
@@ -111,16 +137,25 @@ impl AsFd for Guardian {
     }
 }
 
+/// Namespaces the guardian is born with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Namespaces {
+    None,
+    Process,
+    ProcessAndUser,
+}
+
 /// Forks, into a cgroup and a PID namespace where asked for. In the child the result is 0.
 ///
 /// SAFETY: the caller has one thread.
-unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, isolate: bool) -> io::Result<libc::pid_t> {
-    let mut flags = 0;
+unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<libc::pid_t> {
+    let mut flags = match namespaces {
+        Namespaces::None => 0,
+        Namespaces::Process => (libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64,
+        Namespaces::ProcessAndUser => (libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as u64,
+    };
     if cgroup.is_some() {
         flags |= CLONE_INTO_CGROUP;
-    }
-    if isolate {
-        flags |= (libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64;
     }
     if flags == 0 {
         // SAFETY: passed on to the caller.
@@ -143,8 +178,11 @@ unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, isolate: bool) -> io::Result
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// The guardian's whole life; never returns to the caller's code.
-fn run(front: UnixStream, cgroup: Option<Cgroup>, isolated: bool) -> ! {
-    if isolated {
+fn run(front: UnixStream, cgroup: Option<Cgroup>, namespaces: Namespaces) -> ! {
+    if namespaces == Namespaces::ProcessAndUser {
+        keep_user();
+    }
+    if namespaces != Namespaces::None {
         mount_own_proc();
     }
     let code = match Run::new(front, cgroup).and_then(|mut run| run.serve()) {
@@ -182,6 +220,8 @@ struct Run {
     by_pid: HashMap<u32, usize>,
     batches: Vec<FailureSlots>,
     leases: Vec<Lease>,
+    /// They end by themselves when nobody writes to them any more; signals are not for them.
+    loggers: Vec<u32>,
     remove_at_end: Vec<PathBuf>,
     grace: Duration,
     cgroup: Option<Cgroup>,
@@ -216,6 +256,7 @@ impl Run {
             by_pid: HashMap::new(),
             batches: Vec::new(),
             leases: Vec::new(),
+            loggers: Vec::new(),
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
             cgroup,
@@ -328,7 +369,7 @@ impl Run {
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
             Command::Finish => {
-                let sweep = descend::sweep(self.grace, PATIENCE);
+                let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
                 self.clean_up();
                 self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
                 return Ok(true);
@@ -342,9 +383,12 @@ impl Run {
         let slots = FailureSlots::new(batch.processes.len())?;
         let batch_index = self.batches.len();
         let mut notices = Vec::with_capacity(batch.processes.len());
+        let outputs = self.start_logger(batch)?;
         for (slot, process) in batch.processes.iter().enumerate() {
             let forked = Prepared::new(process, &base)
-                .and_then(|prepared| prepared.fork(self.me, &slots, slot, self.pause_before_exec))
+                .and_then(|prepared| {
+                    prepared.fork(self.me, &slots, slot, self.pause_before_exec, outputs.get(slot).map(AsFd::as_fd))
+                })
                 .and_then(|pid| pidfd_open(pid).map(|pidfd| (pid as u32, pidfd)));
             match forked {
                 Ok((pid, pidfd)) => {
@@ -370,13 +414,41 @@ impl Run {
         Ok(())
     }
 
+    /// Starts the process that cuts logs by size, where asked for; returns what each process writes to.
+    fn start_logger(&mut self, batch: &Batch) -> io::Result<Vec<OwnedFd>> {
+        let Some(rotate) = batch.rotate else { return Ok(Vec::new()) };
+        let mut inputs = Vec::new();
+        let mut outputs = Vec::new();
+        for process in &batch.processes {
+            let (input, output) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+            inputs.push((input, PathBuf::from(OsStr::from_bytes(&process.log))));
+            outputs.push(output);
+        }
+        // SAFETY: we have one thread; the child never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(outputs);
+                // SAFETY: names our own process, and leaves without the guardian's destructors.
+                unsafe {
+                    libc::prctl(libc::PR_SET_NAME, c"umiak-logger".as_ptr());
+                    libc::_exit(i32::from(logger::run(inputs, rotate).is_err()));
+                }
+            }
+            pid => {
+                self.loggers.push(pid as u32);
+                Ok(outputs)
+            }
+        }
+    }
+
     fn signal(&self, signal: i32, keys: &[Key]) {
         for rank in self.ranks.iter().filter(|rank| rank.is_alive() && keys.contains(&rank.key)) {
             signal_group(rank.pid, signal);
         }
         // What dead ranks left behind has come home to us: our children that are no ranks.
         for pid in descend::children(self.me as u32) {
-            if !self.by_pid.contains_key(&pid) {
+            if !self.by_pid.contains_key(&pid) && !self.loggers.contains(&pid) {
                 descend::signal(pid, signal);
             }
         }
@@ -398,8 +470,12 @@ impl Run {
             let ready = self.wait(timeout)?;
             self.handle_exits(&ready)?;
         }
-        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE);
+        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &self.loggers);
         self.clean_up();
+        // With the front gone, nobody else will.
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.leave_and_remove();
+        }
         Ok(())
     }
 
@@ -448,6 +524,16 @@ fn raise_limits() {
             }
         }
     }
+}
+
+/// In a user namespace we stay who we are: one user and one group, mapped to themselves.
+fn keep_user() {
+    // SAFETY: no arguments, no failure.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // This view of /proc is still the outer one, in which `self` is us.
+    let _ = std::fs::write("/proc/self/setgroups", "deny");
+    let _ = std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"));
+    let _ = std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"));
 }
 
 /// In a PID namespace, programs must see that namespace's processes.

@@ -32,7 +32,62 @@ pub fn name() -> String {
     read_small("/proc/sys/kernel/hostname").map_or_else(|| "localhost".to_owned(), |name| name.trim().to_owned())
 }
 
+/// The CPUs of each NUMA node that we may run on, in order of the nodes.
+pub fn numa_nodes() -> Vec<(u32, Vec<u32>)> {
+    let mut nodes: Vec<(u32, Vec<u32>)> = std::fs::read_dir("/sys/devices/system/node")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
+            let cpus = parse_cpus(&read_small(entry.path().join("cpulist"))?);
+            (!cpus.is_empty()).then_some((number, cpus))
+        })
+        .collect();
+    nodes.sort();
+    let allowed = allowed_cpus();
+    for (_, cpus) in &mut nodes {
+        cpus.retain(|cpu| allowed.contains(cpu));
+    }
+    nodes.retain(|(_, cpus)| !cpus.is_empty());
+    nodes
+}
+
+/// The CPUs our own affinity leaves us.
+fn allowed_cpus() -> Vec<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_cpus).unwrap_or_default()
+}
+
+/// The NUMA node of a PCI device, where the firmware says.
+pub fn numa_node_of(pci: &str) -> Option<u32> {
+    read_small(format!("/sys/bus/pci/devices/{}/numa_node", pci.to_ascii_lowercase()))?.trim().parse().ok()
+}
+
+/// `0-3,8` as numbers.
+fn parse_cpus(text: &str) -> Vec<u32> {
+    text.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(first.trim().parse::<u32>().ok()?..=last.trim().parse().ok()?)
+        })
+        .flatten()
+        .collect()
+}
+
 /// CPUs we may use: affinity, and the quota of our cgroup (std reads both, v1 and v2).
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus(""), [0; 0]);
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`kernel`] | what the kernel says about a process that has died |
+//! | [`logger`] | logs that are cut by size |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
@@ -19,6 +20,7 @@ pub mod devices;
 pub mod guardian;
 pub mod host;
 pub mod kernel;
+pub mod logger;
 pub mod ports;
 pub mod protocol;
 mod spawn;

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::logger::Rotate;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
 /// No frame is longer than this: room for tens of thousands of ranks.
@@ -112,6 +113,8 @@ pub struct Batch {
     pub unset: Vec<Vec<u8>>,
     /// Put into every environment.
     pub set: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Cut logs by size: then a logger stands between each process and its file.
+    pub rotate: Option<Rotate>,
     pub processes: Vec<Process>,
 }
 
@@ -125,6 +128,8 @@ pub struct Process {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where stdout and stderr go.
     pub log: Vec<u8>,
+    /// Where it may run; empty for anywhere.
+    pub cpus: Vec<u32>,
     /// The caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
 use std::time::Duration;
@@ -82,6 +83,7 @@ pub(crate) struct Prepared {
     envp: Vec<CString>,
     log: CString,
     inherit_stdin: bool,
+    cpus: Option<libc::cpu_set_t>,
 }
 
 impl Prepared {
@@ -99,6 +101,7 @@ impl Prepared {
             envp,
             log: CString::new(process.log.as_slice())?,
             inherit_stdin: process.inherit_stdin,
+            cpus: (!process.cpus.is_empty()).then(|| cpu_set(&process.cpus)),
         })
     }
 
@@ -109,6 +112,7 @@ impl Prepared {
         slots: &FailureSlots,
         slot: usize,
         pause: Duration,
+        output: Option<BorrowedFd<'_>>,
     ) -> io::Result<libc::pid_t> {
         let pointers = |words: &[CString]| -> Vec<*const libc::c_char> {
             words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
@@ -122,7 +126,7 @@ impl Prepared {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 // SAFETY: we are the child of a single-threaded process; all pointers outlive exec.
-                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause) }
+                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause, output.map(|fd| fd.as_raw_fd())) }
             }
             pid => Ok(pid),
         }
@@ -138,6 +142,7 @@ impl Prepared {
         envp: &[*const libc::c_char],
         failure: *mut u32,
         pause: Duration,
+        output: Option<RawFd>,
     ) -> ! {
         let fail = |doing: Doing| -> ! {
             // SAFETY: `failure` points at our slot of the shared mapping; errno is read before anything else.
@@ -156,6 +161,10 @@ impl Prepared {
             if libc::getppid() != guardian {
                 libc::_exit(127);
             }
+            if let Some(cpus) = &self.cpus {
+                // A wish, not a condition: a CPU that went away is no reason not to start.
+                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), ptr::from_ref(cpus));
+            }
             if !pause.is_zero() {
                 std::thread::sleep(pause);
             }
@@ -166,7 +175,7 @@ impl Prepared {
                 }
             }
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-            let log = libc::open(self.log.as_ptr(), flags, 0o644);
+            let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, 0o644));
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(Doing::OpenLog);
             }
@@ -180,6 +189,17 @@ impl Prepared {
             libc::execve(self.program.as_ptr(), argv.as_ptr(), envp.as_ptr());
             fail(Doing::Execute)
         }
+    }
+}
+
+fn cpu_set(cpus: &[u32]) -> libc::cpu_set_t {
+    // SAFETY: plain data; the macro's function only sets bits inside it, and ignores what is beyond.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(*cpu as usize, &mut set);
+        }
+        set
     }
 }
 

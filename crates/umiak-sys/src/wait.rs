@@ -39,6 +39,14 @@ impl AsFd for Signals {
     }
 }
 
+/// Stops this process until somebody continues it.
+pub fn stop_ourselves() {
+    // SAFETY: raises a signal against our own process; returns when it is continued.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGSTOP);
+    }
+}
+
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: sigaction is plain data that the kernel fills; nothing is installed.
     unsafe {
@@ -92,7 +100,7 @@ pub struct Growth(Inotify);
 impl Growth {
     pub fn of(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(io::Error::from)?;
-        inotify.add_watch(path, AddWatchFlags::IN_MODIFY).map_err(io::Error::from)?;
+        inotify.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB).map_err(io::Error::from)?;
         Ok(Self(inotify))
     }
 

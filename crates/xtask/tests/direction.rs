@@ -12,11 +12,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("facts", &["model"]),
     ("diagnose", &["facts", "model"]),
     ("formats", &["diag", "model"]),
-    // Sideways: `Generation` lives in `formats::launch`.
-    ("contract", &["formats", "model"]),
+    ("contract", &["model"]),
     ("plan", &["contract", "diag", "facts", "formats", "model"]),
-    // Sideways: `Generation` and `ExitCodes` live in `formats::launch`.
-    ("machine", &["diagnose", "facts", "formats", "model"]),
+    ("machine", &["diagnose", "facts", "model"]),
 ];
 
 /// A crate, and the crates of ours that it may depend on outside its tests.

@@ -5,7 +5,7 @@
 //! entry that no longer differs.
 
 use super::torch;
-use crate::formats::launch::Generation;
+use crate::model::Generation;
 
 /// Where a difference can be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,8 +1,7 @@
 //! What Paddle's launchers give their workers in collective mode: the union of both generations. The
 //! generation decides only where they conflict.
 
-use crate::formats::launch::Generation;
-use crate::model::DeviceKind;
+use crate::model::{DeviceKind, Generation};
 
 use super::{Member, Topology, Variable};
 

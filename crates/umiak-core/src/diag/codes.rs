@@ -87,6 +87,10 @@ register! {
         "A rank ended and left processes behind, which were stopped at the end of the job.";
     L0026, 0, "the log directory takes no more",
         "A rank failed, and nothing can be written to the log directory any more: the disk is full, or a quota is. A rank whose output cannot be written usually ends because of that, and its log stops in the middle. Free space there, or choose another directory with `--log_dir`.";
+    L0027, 0, "cleaned up after a killed umiak",
+        "The front and the guardian of an earlier job were killed at once, so nobody was left to stop what its ranks had started. It was still in the job's cgroup, and this command ended it.";
+    L0028, 125, "isolation is not permitted here",
+        "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
     F0001, 2, "not a usable document",
         "The document could not be read. The message says where and why.";
 }

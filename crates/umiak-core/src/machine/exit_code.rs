@@ -1,8 +1,7 @@
 //! The number the command ends with.
 
 use crate::facts::{Outcome, Verdict};
-use crate::formats::launch::{ExitCodes, Generation};
-use crate::model::Exit;
+use crate::model::{Exit, ExitCodes, Generation};
 
 /// Whose numbers to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,6 +114,11 @@ impl Machine {
         effects
     }
 
+    /// Which start of the group is meant by events now.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     pub fn is_finished(&self) -> bool {
         self.finished
     }

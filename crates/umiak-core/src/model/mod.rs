@@ -2,11 +2,13 @@
 //!
 //! Newtypes fail in their constructors, so that a value that exists is a value that is valid.
 
+mod dialect;
 mod exit;
 mod ids;
 mod job;
 mod time;
 
+pub use dialect::{ExitCodes, Generation};
 pub use exit::{Exit, SpawnError, signal_name};
 pub use ids::{Endpoint, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, WorldSize, global_rank};
 pub use job::{

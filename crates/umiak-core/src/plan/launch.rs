@@ -15,6 +15,7 @@ use crate::model::{
 use super::command::Resolved;
 use super::devices::{self, Assignment};
 use super::files::{self, FilePlan};
+use super::numa;
 use super::{Address, Inventory};
 
 /// What is known before ports are: how many processes, on which address.
@@ -81,6 +82,8 @@ pub struct ReplicaPlan {
     /// Where torch may leave its error.
     pub error_file: PathBuf,
     pub inherit_stdin: bool,
+    /// Where it may run; empty for anywhere.
+    pub cpus: Vec<u32>,
 }
 
 /// Paddle's store and torch's.
@@ -123,6 +126,11 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
     let topology = topology(spec, &assignment, address, ports);
     let contract = ContractOptions { spec, inventory, run, topology: &topology };
     let sole = topology.members.len() == 1;
+    let cpus = if spec.own.numa {
+        numa::bind(inventory, &assignment.processes)
+    } else {
+        vec![Vec::new(); assignment.processes.len()]
+    };
     let replicas: Vec<ReplicaPlan> = topology
         .members
         .iter()
@@ -138,6 +146,7 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
             log: run.log_dir.join(format!("workerlog.{}", log_number(spec, member))),
             error_file: contract.error_file(member),
             inherit_stdin: sole,
+            cpus: cpus[member.local_rank as usize].clone(),
         })
         .collect();
     let mut unset = vec!["http_proxy".to_owned(), "https_proxy".to_owned()];
@@ -147,6 +156,9 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
     let common = common(spec, inventory, &assignment);
     let mut notices = spec.notices.clone();
     notices.extend(assignment.notices.clone());
+    if spec.own.numa && inventory.numa_nodes.len() < 2 {
+        notices.push(Diagnostic::notice(Code::L0023, "`--numa` has no effect: this host has one NUMA node"));
+    }
     let mut plan = Plan {
         job: job(spec, topology.members.len() as u32),
         topology,
@@ -471,7 +483,9 @@ pub(super) mod tests {
             }),
             ..spec()
         };
-        let gpus = (0..8).map(|index| crate::plan::Gpu { index, name: String::new(), uuid: String::new() }).collect();
+        let gpus = (0..8)
+            .map(|index| crate::plan::Gpu { index, name: String::new(), uuid: String::new(), numa_node: None })
+            .collect();
         let plan = plan(&spec, &Inventory { gpus, cpus: 8, ..Inventory::default() });
         assert_eq!(get(&plan.common, "CUDA_VISIBLE_DEVICES"), Some("2,3"));
         assert_eq!(get(&plan.common, "CUDA_DEVICE_ORDER"), Some("PCI_BUS_ID"));

@@ -8,6 +8,7 @@ pub mod devices;
 pub mod files;
 mod launch;
 pub mod mask;
+mod numa;
 pub mod paddle_lines;
 
 pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, too_few_ports};
@@ -23,6 +24,8 @@ pub struct Inventory {
     pub cpus: usize,
     pub addresses: Vec<Address>,
     pub hostname: String,
+    /// The CPUs of each NUMA node, in order; empty where there are none to tell apart.
+    pub numa_nodes: Vec<(u32, Vec<u32>)>,
     /// The launcher's own environment, as far as it is text.
     pub env: BTreeMap<String, String>,
 }
@@ -33,6 +36,8 @@ pub struct Gpu {
     pub index: u32,
     pub name: String,
     pub uuid: String,
+    /// The NUMA node it hangs on, where known.
+    pub numa_node: Option<u32>,
 }
 
 /// One address of one interface.

@@ -253,7 +253,12 @@ impl<'a> Judge<'a> {
             Fact::Finished { outcome, exit_code } => {
                 self.announced = Some(Announced::Finish(format!("{outcome:?} {exit_code}")));
             }
-            Fact::Ignored { .. } | Fact::Planned(_) | Fact::Noticed { .. } | Fact::Swept { .. } => {
+            Fact::Ignored { .. }
+            | Fact::Planned(_)
+            | Fact::Noticed { .. }
+            | Fact::Swept { .. }
+            | Fact::Paused
+            | Fact::Continued => {
                 self.check(false, Rule::Stale, || format!("{fact:?} for an event that fits"));
             }
         }

@@ -42,6 +42,8 @@ fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8
     let file = File::open(log).ok()?;
     let size = file.metadata().ok()?.len();
     let end = end.map_or(size, |end| end.min(size));
+    // A log that is shorter than where this run began has been cut since: all of it is this run's.
+    let start = if start > size { 0 } else { start };
     let from = start.max(end.saturating_sub(length));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
     let mut filled = 0;

@@ -18,6 +18,7 @@ use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
 use umiak_core::plan::{Plan, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
+use umiak_sys::logger::Rotate;
 use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
 use umiak_sys::wait::{Signals, readable};
 
@@ -28,6 +29,10 @@ use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
 use super::{console, evidence, prepare};
+
+pub(super) const SIGTSTP: i32 = 20;
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -202,6 +207,10 @@ impl<'a> Front<'a> {
         }
         if ready[1] {
             for signal in self.signals.read() {
+                if signal == SIGTSTP {
+                    self.pause();
+                    continue;
+                }
                 self.last_signal = signal;
                 self.dispatch(Event::Signalled { signal });
             }
@@ -215,6 +224,32 @@ impl<'a> Front<'a> {
         }
         self.show_status();
         Ok(())
+    }
+
+    /// Ctrl-Z: the ranks stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
+    fn pause(&mut self) {
+        let live: Vec<Key> = self.live_ids().into_iter().map(key).collect();
+        let before = self.clock.now();
+        self.record(&Fact::Paused);
+        // SIGSTOP, because the kernel drops SIGTSTP for groups without a parent in their session.
+        let _ = self.guardian.send(&Command::Signal { signal: SIGSTOP, keys: live.clone() });
+        self.screen.status(None);
+        umiak_sys::wait::stop_ourselves();
+        let _ = self.guardian.send(&Command::Signal { signal: SIGCONT, keys: live });
+        self.record(&Fact::Continued);
+        let paused = self.clock.now().since(before);
+        for at in self.timers.values_mut() {
+            *at = *at + paused;
+        }
+    }
+
+    fn live_ids(&self) -> Vec<AttemptId> {
+        let live = self
+            .plan
+            .replicas
+            .iter()
+            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live));
+        live.map(|replica| AttemptId { slot: replica.slot, attempt: self.machine.attempt() }).collect()
     }
 
     fn hear_guardian(&mut self) {
@@ -233,8 +268,7 @@ impl<'a> Front<'a> {
     /// The kernel has killed the ranks with the guardian; what they had started has come to us.
     fn lose_guardian(&mut self) {
         self.guardian_gone = true;
-        descend::sweep(Duration::ZERO, PATIENCE);
-        self.remove_scratch();
+        self.sweep_here();
         let diagnostic = Diagnostic::error(Code::L0017, "the process that held the ranks was killed from outside")
             .row("guardian", format!("pid {}", self.guardian.pid))
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
@@ -247,6 +281,9 @@ impl<'a> Front<'a> {
         match *notice {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
+                // A namespace has numbers of its own; people want the ones that `ps` shows them.
+                let outer = self.spec.own.isolate.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
+                let pid = outer.unwrap_or(pid);
                 self.pids.insert(id.slot, pid);
                 self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
@@ -348,11 +385,17 @@ impl<'a> Front<'a> {
                 argv: replica.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
                 env: variables(&replica.env),
                 log: replica.log.as_os_str().as_bytes().to_vec(),
+                cpus: replica.cpus.clone(),
                 inherit_stdin: replica.inherit_stdin,
             })
             .collect();
-        let batch =
-            Batch { unset: self.plan.unset.iter().map(bytes).collect(), set: variables(&self.plan.common), processes };
+        let rotate = self.spec.own.log_max_size.map(|max_bytes| Rotate { max_bytes, keep: self.spec.own.log_keep });
+        let batch = Batch {
+            unset: self.plan.unset.iter().map(bytes).collect(),
+            set: variables(&self.plan.common),
+            rotate,
+            processes,
+        };
         // A guardian that is gone shows itself at its socket.
         let _ = self.guardian.send(&Command::Spawn(batch));
         if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan) {
@@ -505,8 +548,9 @@ impl<'a> Front<'a> {
     }
 
     fn sweep_here(&mut self) {
-        descend::sweep(Duration::ZERO, PATIENCE);
+        descend::sweep(Duration::ZERO, PATIENCE, &[]);
         self.remove_scratch();
+        self.guardian.wait();
     }
 
     fn tell_swept(&mut self, stopped: Vec<u32>, remaining: &[u32]) {

@@ -21,17 +21,26 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-pub(super) fn gather(env: BTreeMap<String, String>) -> Inventory {
+pub(super) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventory {
     let root = env.get(variables::NVIDIA_PROC).map_or(umiak_sys::devices::NVIDIA_PROC, String::as_str);
     let gpus = umiak_sys::devices::nvidia(Path::new(root));
     Inventory {
-        gpus: gpus.into_iter().map(|gpu| Gpu { index: gpu.index, name: gpu.name, uuid: gpu.uuid }).collect(),
+        gpus: gpus
+            .into_iter()
+            .map(|gpu| Gpu {
+                index: gpu.index,
+                numa_node: if with_numa { umiak_sys::host::numa_node_of(&gpu.pci) } else { None },
+                name: gpu.name,
+                uuid: gpu.uuid,
+            })
+            .collect(),
         cpus: umiak_sys::host::cpus(),
         addresses: umiak_sys::host::addresses()
             .into_iter()
             .map(|address| Address { interface: address.interface, ip: address.ip })
             .collect(),
         hostname: umiak_sys::host::name(),
+        numa_nodes: if with_numa { umiak_sys::host::numa_nodes() } else { Vec::new() },
         env,
     }
 }

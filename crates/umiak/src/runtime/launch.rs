@@ -16,12 +16,12 @@ use umiak_sys::wait::Signals;
 use crate::screen::Style;
 
 use super::clock::Clock;
-use super::front::Front;
+use super::front::{Front, SIGTSTP};
 use super::pod_log::PodLog;
 use super::{console, dry_run, inventory, prepare};
 
-/// Signals that ask us to stop.
-const STOP: [i32; 4] = [1, 2, 3, 15];
+/// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause (SIGTSTP).
+const HANDLED: [i32; 5] = [1, 2, 3, 15, SIGTSTP];
 
 /// Runs the job and returns the exit code. To be called while the process has one thread.
 pub fn launch(spec: &LaunchSpec, env: BTreeMap<String, String>) -> u8 {
@@ -44,7 +44,7 @@ fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
 }
 
 fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
-    let inventory = inventory::gather(env);
+    let inventory = inventory::gather(env, spec.own.numa);
     let mut held = Vec::new();
     let mut lease = |request| {
         let (leased, leases) = umiak_sys::ports::lease(&request)?;
@@ -62,10 +62,24 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
 
 fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
     let clock = Clock::start();
+    let orphans = umiak_sys::cgroup::clean_orphans();
+    if !orphans.is_empty() {
+        let list = orphans.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let notice = Diagnostic::notice(Code::L0027, "a killed umiak had left processes behind, which were ended")
+            .row("ended", format!("pid {list}"));
+        report(style, OutputMode::Human, &notice);
+    }
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
-    let signals = Signals::block(&STOP).map_err(|error| failed("block signals", &error))?;
-    let mut guardian = Guardian::start(Options { cgroup: Cgroup::create(), isolate: false })
-        .map_err(|error| failed("start the guardian", &error))?;
+    let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
+    let options = Options { cgroup: Cgroup::create(), isolate: spec.own.isolate };
+    let mut guardian = Guardian::start(options).map_err(|error| {
+        if !spec.own.isolate {
+            return failed("start the guardian", &error);
+        }
+        Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
+            .row("reason", error.to_string())
+            .hint("run as root, allow user namespaces, or leave `--isolate` out")
+    })?;
     let (plan, log_starts, pod_log) = prepare(spec, env, &mut guardian)?;
     Front::new(spec, style.clone(), clock, signals, guardian, plan, log_starts, pod_log)?.run()
 }
@@ -76,7 +90,7 @@ fn prepare(
     env: BTreeMap<String, String>,
     guardian: &mut Guardian,
 ) -> Result<(Plan, Vec<u64>, PodLog), Diagnostic> {
-    let inventory = inventory::gather(env);
+    let inventory = inventory::gather(env, spec.own.numa);
     let mut scratch = None;
     let mut broken = None;
     let plan = prepare::plan(

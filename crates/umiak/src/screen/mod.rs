@@ -197,7 +197,8 @@ impl Painter {
                         }
                     }
                     Message::Close => {
-                        self.pump_to_end();
+                        // Nobody writes any more: everything, through all files.
+                        while self.pump_once(u64::MAX) {}
                         self.flush_held();
                         self.erase();
                         return;

@@ -18,6 +18,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("launch::json_is_facts", &[], json_is_facts)
         .test("launch::dry_run_starts_nothing", &[], dry_run_starts_nothing)
         .test("launch::secrets_are_masked_in_every_file", &[], secrets_are_masked)
+        .test("launch::logs_are_cut_by_size_and_the_mirror_is_complete", &[], logs_are_cut_by_size)
+        .test("launch::isolated_job_sees_only_itself", &[], isolated_job)
         .test("launch::two_jobs_at_once_have_their_own_ports", &[], two_jobs_at_once);
 }
 
@@ -169,4 +171,37 @@ fn two_jobs_at_once() {
         scope.spawn(|| first.finish().expect_code(0).elapsed);
         scope.spawn(|| second.finish().expect_code(0).elapsed);
     });
+}
+
+fn logs_are_cut_by_size() {
+    let sandbox = Sandbox::new();
+    let flags = "--nproc_per_node 2 --log-max-size 64K --log-keep 1000";
+    let outcome = sandbox.launch_toy(flags, &["*:flood 3000000;partial the\\send"]).finish();
+    outcome.expect_code(0);
+    assert!(outcome.out().ends_with("the end"));
+    assert_eq!(outcome.stdout.len(), 3_000_007, "the mirror follows from file to file");
+    let parts: Vec<String> = sandbox.list("log").into_iter().filter(|name| name.starts_with("workerlog.1.")).collect();
+    let total: u64 = parts
+        .iter()
+        .map(|part| std::fs::metadata(sandbox.path().join("log").join(part)).unwrap().len())
+        .inspect(|size| assert!(*size <= 64 << 10, "{size}"))
+        .sum();
+    assert_eq!(total + sandbox.read("log/workerlog.1").len() as u64, 3_000_007);
+    // Without a number to keep, five remain.
+    sandbox.launch_toy("--log-max-size 64K --log_dir few", &["*:flood 3000000"]).finish().expect_code(0);
+    let kept = sandbox.list("few").into_iter().filter(|name| name.starts_with("workerlog.0.")).count();
+    assert_eq!(kept, 5);
+}
+
+fn isolated_job() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.umiak(["launch", "--isolate", "--nproc_per_node", "1", "sh", "-c", "ls /proc"]).finish();
+    if outcome.status.code() == Some(125) {
+        // Not permitted everywhere: then it says so.
+        outcome.expect_err("error[L0028]");
+        return;
+    }
+    outcome.expect_code(0);
+    let processes = outcome.out().lines().filter(|name| name.parse::<u32>().is_ok()).count();
+    assert!(processes <= 4, "guardian, shell and ls:\n{}", outcome.out());
 }

@@ -178,8 +178,17 @@ fn plan(sample: &Sample) -> Plan {
     let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &words, &env) else {
         panic!("a sample that does not parse: {sample:?}")
     };
-    let gpus = (0..sample.gpus).map(|index| Gpu { index, name: String::new(), uuid: String::new() }).collect();
-    let inventory = Inventory { gpus, cpus: 8, addresses: Vec::new(), hostname: "node-a".to_owned(), env: env.clone() };
+    let gpus = (0..sample.gpus)
+        .map(|index| Gpu { index, name: String::new(), uuid: String::new(), numa_node: None })
+        .collect();
+    let inventory = Inventory {
+        gpus,
+        cpus: 8,
+        addresses: Vec::new(),
+        numa_nodes: Vec::new(),
+        hostname: "node-a".to_owned(),
+        env: env.clone(),
+    };
     let layout = layout(&spec, &inventory).expect("the samples fit their machines");
     let port = |number: u16| Port::new(number).expect("a sample port");
     let ports = Ports {

@@ -165,6 +165,8 @@ fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
         ValueKind::Switch => Ok(Value::Bool(true)),
         ValueKind::Choice(words) if words.contains(&text) => Ok(as_text()),
         ValueKind::Choice(words) => Err(super::words::either(words)),
+        ValueKind::Size if super::own::size(text).is_some() => Ok(as_text()),
+        ValueKind::Size => Err("a size of at least 4K, such as `100M` or `1G`".to_owned()),
         ValueKind::Duration if super::own::duration(text).is_some() => Ok(as_text()),
         ValueKind::Duration => Err("a time such as `5s`, `500ms` or `2m`".to_owned()),
     }

@@ -68,6 +68,8 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// `5s`, `500ms`, `2m`.
     Duration,
+    /// `100M`, `1G`, `64K`.
+    Size,
 }
 
 /// A variable that stands for a flag.
@@ -201,7 +203,7 @@ const NO_PS: &str = "parameter-server jobs are not in this version";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Umiak};
-use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Text};
+use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Size, Text};
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
@@ -335,6 +337,10 @@ pub const FLAGS: &[Flag] = &[
         .default("global"),
     Flag::switch("--no-progress", "no-progress", "No status line."),
     Flag::switch("--ascii", "ascii", "Plain characters only."),
+    Flag::switch("--isolate", "isolate", "A PID namespace for the job: when its guardian ends, the kernel ends all of it."),
+    Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
+    Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Start a new log file at this size: `100M`, `1G`. Finished ones are `workerlog.0.1`, `workerlog.0.2` …"),
+    Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Finished files to keep for each log, with `--log-max-size`.").default("5"),
     Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From SIGTERM to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
 ];
 

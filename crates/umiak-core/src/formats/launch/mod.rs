@@ -21,7 +21,6 @@ mod words;
 
 pub use help::help;
 pub use parse::{Parsed, parse};
-pub use spec::{
-    Backend, Compat, DeviceRequest, ExitCodes, Generation, LaunchSpec, LogNames, OutputMode, OwnFlags, PortRequest,
-    Spelling,
-};
+pub use spec::{Backend, Compat, DeviceRequest, LaunchSpec, LogNames, OutputMode, OwnFlags, PortRequest, Spelling};
+
+pub use crate::model::{ExitCodes, Generation};

@@ -25,6 +25,10 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         log_names: if arguments.text("log-names") == Some("local") { LogNames::Local } else { LogNames::Global },
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
+        isolate: arguments.is_switched_on("isolate"),
+        numa: arguments.is_switched_on("numa"),
+        log_max_size: arguments.text("log-max-size").and_then(size),
+        log_keep: arguments.int("log-keep").and_then(|keep| u32::try_from(keep).ok()).unwrap_or(default.log_keep),
         grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
     }
 }
@@ -44,9 +48,42 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number * seconds).ok()
 }
 
+/// `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024. Less than 4K is a typing error.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|size| *size >= 4096)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in [
+            ("64K", Some(64 << 10)),
+            ("100M", Some(100 << 20)),
+            ("1GiB", Some(1 << 30)),
+            ("1gb", Some(1 << 30)),
+            ("8192", Some(8192)),
+            ("1", None),
+            ("M", None),
+            ("1X", None),
+            ("-1M", None),
+            ("99999999999T", None),
+        ] {
+            assert_eq!(size(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn durations_have_units() {

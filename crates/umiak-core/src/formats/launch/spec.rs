@@ -5,16 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{DeviceKind, JobId};
-
-/// Which of Paddle's two launchers the command line would have reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Generation {
-    /// `python -m paddle.distributed.fleet.launch`, or a legacy-only flag.
-    Legacy,
-    /// `python -m paddle.distributed.launch`, `fleetrun`.
-    Current,
-}
+use crate::model::{DeviceKind, ExitCodes, Generation, JobId};
 
 /// How the command was written: decides usage text, dispatch and interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +139,13 @@ pub struct OwnFlags {
     pub log_names: LogNames,
     pub no_progress: bool,
     pub ascii: bool,
+    /// A PID namespace for the job.
+    pub isolate: bool,
+    /// Bind processes to CPUs.
+    pub numa: bool,
+    /// Cut logs at this size.
+    pub log_max_size: Option<u64>,
+    pub log_keep: u32,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
 }
@@ -164,6 +162,10 @@ impl Default for OwnFlags {
             log_names: LogNames::Global,
             no_progress: false,
             ascii: false,
+            isolate: false,
+            numa: false,
+            log_max_size: None,
+            log_keep: 5,
             grace: Duration::from_secs(5),
         }
     }
@@ -181,14 +183,6 @@ pub enum OutputMode {
 pub enum Compat {
     None,
     Paddle,
-}
-
-/// `--exit-codes`: ours, or the old values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitCodes {
-    Umiak,
-    Paddle,
-    Torch,
 }
 
 /// `--log-names`: the number in `workerlog.<n>`.

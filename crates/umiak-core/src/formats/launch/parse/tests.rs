@@ -256,7 +256,7 @@ fn flags_reach_their_fields() {
 #[test]
 fn our_own_flags() {
     let own = launch(
-        "--output json --mirror --dry-run --compat paddle --exit-codes torch --share-devices --log-names local --no-progress --ascii --grace 500ms t --mirror",
+        "--output json --mirror --dry-run --compat paddle --exit-codes torch --share-devices --log-names local --no-progress --ascii --isolate --numa --log-max-size 1M --log-keep 3 --grace 500ms t --mirror",
     )
     .own;
     let expected = OwnFlags {
@@ -269,6 +269,10 @@ fn our_own_flags() {
         log_names: LogNames::Local,
         no_progress: true,
         ascii: true,
+        isolate: true,
+        numa: true,
+        log_max_size: Some(1 << 20),
+        log_keep: 3,
         grace: std::time::Duration::from_millis(500),
     };
     assert_eq!(own, expected);

@@ -1,0 +1,18 @@
+//! Whose habits to keep where the launchers we stand in for differ.
+
+/// Which of Paddle's two launchers the command line would have reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Generation {
+    /// `python -m paddle.distributed.fleet.launch`, or a legacy-only flag.
+    Legacy,
+    /// `python -m paddle.distributed.launch`, `fleetrun`.
+    Current,
+}
+
+/// `--exit-codes`: ours, or the old values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitCodes {
+    Umiak,
+    Paddle,
+    Torch,
+}
