@@ -18,6 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("signals::second_kills_at_once", &[], second_kills)
         .test("signals::third_returns_the_terminal", &[], third_returns_the_terminal)
         .test("signals::every_signal_that_ends_us_stops_the_ranks", &[], every_signal)
+        .test("signals::pause_and_continue", &[], pause_and_continue)
         .test("signals::hangup_is_ignored_under_nohup", &[], nohup)
         .test("signals::a_terminal_that_goes_away_stops_the_job", &[], terminal_goes_away)
         .test("signals::closed_input_and_a_closed_pipe", &[], closed_streams)
@@ -234,8 +235,7 @@ fn abandoned() {
     assert_eq!(fact["replicas"], serde_json::json!(["trainer-0"]));
 }
 
-/// To be registered when the front answers to SIGTSTP: it stops the groups of the ranks, then itself.
-#[expect(dead_code, reason = "the front does not answer to SIGTSTP yet")]
+/// The front stops the groups of the ranks, then itself.
 fn pause_and_continue() {
     let sandbox = Sandbox::new();
     let action = "0:touch up.0;await go;print done";
