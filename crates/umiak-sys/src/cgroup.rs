@@ -2,8 +2,9 @@
 //! does to its session, and the kernel can end all of it at once.
 //!
 //! The guardian is cloned into it, so ranks are born there and nothing is ever moved: moving takes the kernel
-//! milliseconds. The name holds the owner's process id and start time, so that the next umiak on the host
-//! recognises what a killed front and guardian left, and cleans it.
+//! milliseconds. The name holds the owner's process id, start time and PID namespace, so that the next umiak on
+//! the host recognises what a killed front and guardian left, and cleans it. The namespace is there because a
+//! container may share our tree of cgroups: its numbers mean nothing here, and ours nothing there.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +27,7 @@ impl Cgroup {
     pub fn create() -> Option<Self> {
         let parent = own_directory()?;
         let pid = std::process::id();
-        let path = parent.join(format!("{PREFIX}{pid}-{}", start_time(pid)?));
+        let path = parent.join(format!("{PREFIX}{pid}-{}-{}", start_time(pid)?, pid_namespace()?));
         fs::create_dir(&path).ok()?;
         let cgroup = File::open(&path).ok().map(|directory| Self { path: path.clone(), directory });
         // A container may show the tree and still not let us put anything in.
@@ -78,10 +79,15 @@ impl AsFd for Cgroup {
 pub fn clean_orphans() -> Vec<u32> {
     let Some(parent) = own_directory() else { return Vec::new() };
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let Some(here) = pid_namespace() else { return Vec::new() };
     let mut ended = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some((pid, started)) = name.to_str().and_then(parse_name) else { continue };
+        let Some((pid, started, namespace)) = name.to_str().and_then(parse_name) else { continue };
+        // Whether an owner in another namespace lives cannot be seen from here.
+        if namespace != here {
+            continue;
+        }
         if start_time(pid) == Some(started) || has_guardian(&entry.path()) {
             continue;
         }
@@ -102,9 +108,16 @@ fn has_guardian(path: &Path) -> bool {
         .any(|pid| read_small(format!("/proc/{pid}/comm")).is_some_and(|comm| comm.trim() == "umiak-guardian"))
 }
 
-fn parse_name(name: &str) -> Option<(u32, u64)> {
-    let (pid, started) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    Some((pid.parse().ok()?, started.parse().ok()?))
+fn parse_name(name: &str) -> Option<(u32, u64, u64)> {
+    let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    let (started, namespace) = rest.split_once('-')?;
+    Some((pid.parse().ok()?, started.parse().ok()?, namespace.parse().ok()?))
+}
+
+/// The kernel's number for the namespace in which our process ids count: `pid:[4026531836]`.
+fn pid_namespace() -> Option<u64> {
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
 fn processes(path: &Path) -> Vec<u32> {
@@ -164,8 +177,10 @@ mod tests {
 
     #[test]
     fn names_hold_the_owner() {
-        assert_eq!(parse_name("umiak-12-345"), Some((12, 345)));
+        assert_eq!(parse_name("umiak-12-345-6"), Some((12, 345, 6)));
+        assert_eq!(parse_name("umiak-12-345"), None);
         assert_eq!(parse_name("umiak-x"), None);
+        assert!(pid_namespace().is_some());
         let me = std::process::id();
         assert!(start_time(me).is_some());
     }

@@ -30,8 +30,8 @@ impl Census {
     pub(super) fn new(front: u32, directory: &Path) -> Self {
         // A process that was killed keeps its entry until it is reaped, which is our doing.
         let started = start_time(front).unwrap_or(0);
-        let cgroup = cgroups().map(|root| root.join(format!("umiak-{front}-{started}")));
         let seen = BTreeMap::from([((front, started), Kind::Umiak)]);
+        let cgroup = find_cgroup(&format!("umiak-{front}-{started}"));
         Self { front, guardian: None, directory: directory.to_owned(), cgroup, seen }
     }
 
@@ -96,6 +96,13 @@ fn is_alive(pid: u32, started: u64) -> bool {
 fn processes(cgroup: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// The job's cgroup: its name begins with its owner's process id and start time.
+fn find_cgroup(owner: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(cgroups()?).ok()?.flatten();
+    let mut matching = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(owner));
+    matching.next().map(|entry| entry.path())
 }
 
 /// The directory of our own cgroup, where version 2 is mounted: jobs have theirs below it.
