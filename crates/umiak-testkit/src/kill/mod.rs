@@ -31,6 +31,8 @@ pub struct Report {
     pub victim: Victim,
     /// The trial in words: enough to repeat it.
     pub described: String,
+    /// A rank was between fork and exec.
+    pub before_exec: bool,
     /// By the order of [`CHECKED`]: how many were seen.
     pub seen: [usize; 3],
     /// By the order of [`CHECKED`]: who lived on.
@@ -47,7 +49,8 @@ pub struct Report {
 impl Report {
     fn to_json(&self) -> Value {
         json!({
-            "index": self.index, "victim": self.victim.name(), "described": self.described, "seen": self.seen,
+            "index": self.index, "victim": self.victim.name(), "described": self.described,
+            "before_exec": self.before_exec, "seen": self.seen,
             "left": self.left, "umiak_left": self.umiak_left, "files_left": self.files_left, "code": self.code,
             "said": self.said,
         })
@@ -62,6 +65,7 @@ impl Report {
             index: value["index"].as_u64().unwrap_or_default() as usize,
             victim: Victim::from_name(value["victim"].as_str().unwrap_or_default()),
             described: text(&value["described"]),
+            before_exec: value["before_exec"] == true,
             seen: [0, 1, 2].map(|place| value["seen"][place].as_u64().unwrap_or_default() as usize),
             left: [0, 1, 2].map(|place| pids(&value["left"][place])),
             umiak_left: pids(&value["umiak_left"]),
@@ -116,6 +120,8 @@ pub fn table(reports: &[Report]) -> String {
             let trials = of_victim().count();
             let _ = writeln!(text, "{:<20} {checked:<24} {trials:>7} {seen:>7} {left:>7}", victim.name());
         };
+        let between = || of_victim().filter(|report| report.before_exec);
+        row("rank before its exec", between().count(), between().filter(|report| !report.left[0].is_empty()).count());
         for (place, checked) in CHECKED.iter().enumerate() {
             let seen = of_victim().filter(|report| report.seen[place] > 0).count();
             row(checked, seen, of_victim().filter(|report| !report.left[place].is_empty()).count());

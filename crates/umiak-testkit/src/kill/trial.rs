@@ -1,6 +1,7 @@
 //! One trial: start a job, kill, look.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use umiak_sys::guardian::{Status, decode};
 
 use super::Report;
 use super::census::{Census, Kind};
+use crate::toy::family::read_register;
 
 const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
@@ -47,14 +49,23 @@ impl Victim {
     }
 }
 
+/// From when the moment of the kill counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Anchor {
+    /// The start of the first victim: the front's, or the guardian's where it is one.
+    Start,
+    /// The fork of the first rank. Ranks rest before their exec, so that the moment falls there.
+    Fork,
+    /// Every rank has its grandchildren: without this a slow machine would seldom have anything to leave.
+    Family,
+}
+
 /// What a trial does, from its seed.
 #[derive(Debug)]
 pub(super) struct Plan {
     victim: Victim,
-    /// After the front's start, or, where the guardian is a victim, after the guardian's.
+    anchor: Anchor,
     moment: Duration,
-    /// Ranks rest between fork and exec, so that the moment falls there.
-    pause: Option<Duration>,
     /// Both are stopped before they are killed: neither has a chance to act on the other's end.
     stop_first: bool,
     guardian_first: bool,
@@ -62,18 +73,48 @@ pub(super) struct Plan {
     stubborn: bool,
 }
 
+/// How long ranks rest before their exec.
+const PAUSE: Duration = Duration::from_millis(300);
+
 impl Plan {
     pub(super) fn new(seed: u64, index: usize, victims: &[Victim]) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(index as u64));
-        // Log-uniform from 0.1 ms to 2 s: as many trials between 0.1 and 1 ms as between 100 ms and 1 s.
-        let seconds = 1e-4 * 20_000_f64.powf(random.f64());
+        // Hashed, because generators with neighbouring seeds begin alike.
+        let mut hasher = DefaultHasher::new();
+        (seed, index).hash(&mut hasher);
+        let mut random = fastrand::Rng::with_seed(hasher.finish());
+        let anchor = match index / victims.len() % 4 {
+            0 => Anchor::Family,
+            1 => Anchor::Fork,
+            _ => Anchor::Start,
+        };
+        // Log-uniform from 0.1 ms: as many trials between 0.1 and 1 ms as between 100 ms and 1 s.
+        let longest = if anchor == Anchor::Fork { PAUSE.as_secs_f64() } else { 2.0 };
+        let seconds = 1e-4 * (longest / 1e-4).powf(random.f64());
         Self {
             victim: victims[index % victims.len()],
+            anchor,
             moment: Duration::from_secs_f64(seconds),
-            pause: (random.u8(..4) == 0).then(|| Duration::from_millis(300)),
             stop_first: random.bool(),
             guardian_first: random.bool(),
             stubborn: random.u8(..4) == 0,
+        }
+    }
+
+    /// Waits until the moment counts.
+    fn await_anchor(&self, front: u32, directory: &Path) {
+        let family = || read_register(directory).iter().filter(|(name, ..)| name == "toy-complete").count() == 2;
+        let guardian = || children(front).first().copied();
+        let deadline = Instant::now() + DEADLINE;
+        while Instant::now() < deadline {
+            let reached = match self.anchor {
+                Anchor::Start => self.victim == Victim::Front || guardian().is_some(),
+                Anchor::Fork => guardian().is_some_and(|guardian| !children(guardian).is_empty()),
+                Anchor::Family => family(),
+            };
+            if reached {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 }
@@ -82,13 +123,10 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
     let directory = here.join(format!("trial-{index}"));
     std::fs::create_dir_all(directory.join("tmp")).expect("the sandbox can be written");
     let front = start(plan, binary, &directory);
-    let mut mark = Instant::now();
-    if plan.victim != Victim::Front {
-        await_guardian(front);
-        mark = Instant::now();
-    }
-    sleep_until(mark + plan.moment);
+    plan.await_anchor(front, &directory);
+    sleep_until(Instant::now() + plan.moment);
     let guardian = children(front).first().copied();
+    let before_exec = guardian.is_some_and(|guardian| children(guardian).into_iter().any(is_before_exec));
     kill(plan, front, guardian);
     let mut census = Census::new(front, &directory);
     census.guardian = guardian;
@@ -107,6 +145,7 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
         index,
         victim: plan.victim,
         described: format!("{plan:?}"),
+        before_exec,
         seen: kinds.map(|kind| census.count(kind)),
         left: kinds.map(|kind| census.living(kind)),
         umiak_left: census.living(Kind::Umiak),
@@ -131,19 +170,17 @@ fn start(plan: &Plan, binary: &Path, directory: &Path) -> u32 {
     }
     let actions = if plan.stubborn { "*:ignore 15;family;sleep 60000" } else { "*:family;sleep 60000" };
     command.arg(toy).args(["toy", actions]).current_dir(directory).env("TMPDIR", directory.join("tmp"));
-    if let Some(pause) = plan.pause {
-        command.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", pause.as_millis().to_string());
+    if plan.anchor == Anchor::Fork {
+        command.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", PAUSE.as_millis().to_string());
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
     // Not waited for here: whoever ends below us is reaped in one place.
     command.spawn().expect("umiak can be started").id()
 }
 
-fn await_guardian(front: u32) {
-    let deadline = Instant::now() + DEADLINE;
-    while children(front).is_empty() && Instant::now() < deadline {
-        std::thread::yield_now();
-    }
+/// Until its exec a rank has the guardian's name.
+fn is_before_exec(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "umiak-guardian")
 }
 
 /// Exact to some microseconds: half of the moments are shorter than what a sleep takes at least.
