@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use umiak_sys::cgroup::start_time;
 use umiak_sys::descend::descendants;
 
+use super::corner::own_cgroup;
 use crate::toy::family::read_register;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,19 +101,7 @@ fn processes(cgroup: &Path) -> Vec<u32> {
 
 /// The job's cgroup: its name begins with its owner's process id and start time.
 fn find_cgroup(owner: &str) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(cgroups()?).ok()?.flatten();
+    let entries = std::fs::read_dir(own_cgroup()?).ok()?.flatten();
     let mut matching = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(owner));
     matching.next().map(|entry| entry.path())
-}
-
-/// The directory of our own cgroup, where version 2 is mounted: jobs have theirs below it.
-fn cgroups() -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find_map(|line| {
-        let (mount, system) = line.split_once(" - ")?;
-        system.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4)).flatten()
-    })?;
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(Path::new(mount).join(path.trim_start_matches('/')))
 }

@@ -5,6 +5,7 @@
 //! test binary again, started with `kill-trials`; several of them run side by side.
 
 mod census;
+mod corner;
 mod trial;
 
 use std::fmt::Write as _;
@@ -144,6 +145,7 @@ fn work(arguments: &[String]) -> u8 {
     let number = |text: &String| text.parse::<usize>().expect("a number");
     let victims: Vec<Victim> = victims.split(',').map(Victim::from_name).collect();
     umiak_sys::descend::become_subreaper().expect("a subreaper");
+    let _corner = corner::Corner::enter();
     let binary = PathBuf::from(binary);
     let here = std::env::current_dir().expect("the sandbox is there");
     for index in (number(first)..number(count)).step_by(WORKERS) {

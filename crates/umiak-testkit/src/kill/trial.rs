@@ -204,9 +204,15 @@ fn kill(plan: &Plan, front: u32, guardian: Option<u32>) {
         victims.reverse();
     }
     if plan.stop_first && victims.len() > 1 {
-        victims.iter().for_each(|pid| signal(*pid, SIGSTOP));
+        signal_all(&victims, SIGSTOP);
     }
-    victims.iter().for_each(|pid| signal(*pid, SIGKILL));
+    signal_all(&victims, SIGKILL);
+}
+
+fn signal_all(pids: &[u32], number: i32) {
+    for pid in pids {
+        signal(*pid, number);
+    }
 }
 
 /// Until everybody is gone who must go.
@@ -263,7 +269,7 @@ fn clean_up(front: u32, census: &Census) {
     let kinds = [Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon];
     wait_until(|| {
         let living: Vec<u32> = kinds.into_iter().flat_map(|kind| census.living(kind)).collect();
-        living.iter().for_each(|pid| signal(*pid, SIGKILL));
+        signal_all(&living, SIGKILL);
         reap_all(front, &mut None);
         living.is_empty()
     });

@@ -3,13 +3,14 @@
 use umiak_testkit::components::Component::Namespaces;
 use umiak_testkit::components::trials;
 use umiak_testkit::kill::{Report, Victim, run, table};
-use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::sandbox::{Sandbox, binary};
 use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("kill::nobody_outlives_front_guardian_or_both", &[], nobody_outlives)
         .test("kill::next_command_cleans_what_both_left", &[], next_command_cleans)
+        .test("kill::jobs_of_other_namespaces_are_left_alone", &[Namespaces], other_namespaces)
         .test("kill::isolated_job_goes_with_both", &[Namespaces], isolated_job_goes);
 }
 
@@ -41,6 +42,22 @@ fn nobody_outlives() {
 /// Found by the job's cgroup; in a place without one this is documented, not promised.
 fn next_command_cleans() {
     try_all(&[Victim::BothThenNext], |report| !report.left_any());
+}
+
+/// In a container that shares our cgroups our process ids mean nothing, and nobody there may take us for dead.
+fn other_namespaces() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.launch_toy("--nproc_per_node 2", &["0:touch up;await go", "1:await go"]).start();
+    run.wait_for_file("up");
+    let container = Sandbox::new();
+    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--"];
+    let mut other = container.program(std::path::Path::new("unshare"), words);
+    other.command.arg(binary()).args(["launch", "/bin/true"]);
+    let outcome = other.finish();
+    outcome.expect_code(0);
+    assert!(!outcome.err().contains("L0027"), "it cleaned what is not its own:\n{}", outcome.err());
+    sandbox.write("go", "");
+    run.finish().expect_code(0);
 }
 
 fn isolated_job_goes() {

@@ -65,10 +65,10 @@ fn try_once(index: usize) -> Option<String> {
     let failing = index % 4;
     let peers: Vec<usize> = (0..4).filter(|rank| *rank != failing).collect();
     // Nobody fails before all are connected: a ring that is being built breaks in other ways.
-    let connected: String = peers.iter().map(|rank| format!("await up.{rank};")).collect();
+    let connected: Vec<String> = peers.iter().map(|rank| format!("await up.{rank}")).collect();
     let mut actions = vec!["*:ring".to_owned()];
     actions.extend(peers.iter().map(|rank| format!("{rank}:touch up.{rank};ring-wait;exit 1")));
-    actions.push(format!("{failing}:{connected}{}", end.actions.replace("ERROR", ERROR)));
+    actions.push(format!("{failing}:{};{}", connected.join(";"), end.actions.replace("ERROR", ERROR)));
     let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
     let sandbox = Sandbox::new();
     let outcome = sandbox.launch_toy("--nproc_per_node 4", &actions).finish();
