@@ -14,6 +14,8 @@ pub(super) enum Kind {
     Rank,
     InGroup,
     Daemon,
+    /// Cuts logs by size, and lives as long as somebody writes to it.
+    Logger,
     Umiak,
 }
 
@@ -41,8 +43,8 @@ impl Census {
         let in_cgroup = self.cgroup.as_deref().map(processes).unwrap_or_default();
         for pid in descendants(std::process::id()).into_iter().chain(in_cgroup) {
             let Some(started) = start_time(pid) else { continue };
-            let kind = self.classify(pid);
-            self.seen.entry((pid, started)).and_modify(|known| *known = (*known).min(kind)).or_insert(kind);
+            // The last look counts: a logger is born with the guardian's name.
+            self.seen.insert((pid, started), self.classify(pid));
         }
         for (name, pid, started) in read_register(&self.directory) {
             let kind = match name.as_str() {
@@ -62,6 +64,7 @@ impl Census {
         match name.trim_end() {
             "toy-child" => Kind::InGroup,
             "toy-daemon" => Kind::Daemon,
+            "umiak-logger" => Kind::Logger,
             // Before its exec a rank has the guardian's name.
             "umiak" | "umiak-guardian" if self.guardian.is_none() => Kind::Umiak,
             _ => Kind::Rank,

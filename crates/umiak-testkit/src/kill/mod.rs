@@ -11,7 +11,7 @@ mod trial;
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -95,17 +95,21 @@ pub fn run(sandbox: &Sandbox, seed: u64, victims: &[Victim], count: usize) -> Ve
             command.spawn().expect("the test binary can be started")
         })
         .collect();
-    let mut reports = Vec::new();
-    for mut worker in workers {
-        let lines = BufReader::new(worker.stdout.take().expect("a pipe")).lines();
-        reports.extend(lines.map_while(Result::ok).map(|line| {
-            let value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            Report::from_json(&value)
-        }));
-        assert!(worker.wait().expect("our own child").success(), "a worker failed");
-    }
+    // All at once: a worker whose pipe is full would wait for its turn.
+    let readers: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(move || read(worker))).collect();
+    let mut reports: Vec<Report> = readers.into_iter().flat_map(|reader| reader.join().expect("a reader")).collect();
     assert_eq!(reports.len(), count, "every trial has a report");
     reports.sort_by_key(|report| report.index);
+    reports
+}
+
+fn read(mut worker: Child) -> Vec<Report> {
+    let lines = BufReader::new(worker.stdout.take().expect("a pipe")).lines();
+    let parse = |line: String| {
+        Report::from_json(&serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
+    };
+    let reports = lines.map_while(Result::ok).map(parse).collect();
+    assert!(worker.wait().expect("our own child").success(), "a worker failed");
     reports
 }
 

@@ -16,6 +16,8 @@ use crate::toy::family::read_register;
 const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 
+const ALL: [Kind; 5] = [Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon, Kind::Logger];
+
 /// What must go is gone long before; only a machine that is very busy comes near it.
 const DEADLINE: Duration = Duration::from_secs(25);
 
@@ -24,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(25);
 pub enum Victim {
     Front,
     Guardian,
+    /// The guardian, while a process of ours cuts the ranks' logs by size.
+    GuardianOfLogger,
     Both,
     /// Both, and then another umiak command runs on the host.
     BothThenNext,
@@ -32,12 +36,14 @@ pub enum Victim {
 }
 
 impl Victim {
-    const ALL: [Self; 5] = [Self::Front, Self::Guardian, Self::Both, Self::BothThenNext, Self::BothIsolated];
+    const ALL: [Self; 6] =
+        [Self::Front, Self::Guardian, Self::GuardianOfLogger, Self::Both, Self::BothThenNext, Self::BothIsolated];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Front => "front",
             Self::Guardian => "guardian",
+            Self::GuardianOfLogger => "guardian-of-logger",
             Self::Both => "both",
             Self::BothThenNext => "both-then-next",
             Self::BothIsolated => "both-isolated",
@@ -71,6 +77,8 @@ pub(super) struct Plan {
     guardian_first: bool,
     /// The family does not go by SIGTERM.
     stubborn: bool,
+    /// The ranks write to a process of ours that cuts their logs by size.
+    logger: bool,
 }
 
 /// How long ranks rest before their exec.
@@ -90,13 +98,19 @@ impl Plan {
         // Log-uniform from 0.1 ms: as many trials between 0.1 and 1 ms as between 100 ms and 1 s.
         let longest = if anchor == Anchor::Fork { PAUSE.as_secs_f64() } else { 2.0 };
         let seconds = 1e-4 * (longest / 1e-4).powf(random.f64());
+        let victim = victims[index % victims.len()];
         Self {
-            victim: victims[index % victims.len()],
+            victim,
             anchor,
             moment: Duration::from_secs_f64(seconds),
             stop_first: random.bool(),
             guardian_first: random.bool(),
             stubborn: random.u8(..4) == 0,
+            logger: match victim {
+                Victim::Guardian => false,
+                Victim::GuardianOfLogger => true,
+                _ => random.u8(..4) == 0,
+            },
         }
     }
 
@@ -137,10 +151,15 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
         wait_until(|| {
             reap_all(front, &mut end);
             census.take();
-            [Kind::InGroup, Kind::Daemon].into_iter().all(|kind| census.living(kind).is_empty())
+            ALL.into_iter().all(|kind| census.living(kind).is_empty())
         });
     }
     let kinds = [Kind::Rank, Kind::InGroup, Kind::Daemon];
+    let mut umiak_left = census.living(Kind::Umiak);
+    if plan.victim != Victim::Both {
+        // Where grandchildren live on, so does what writes their logs.
+        umiak_left.extend(census.living(Kind::Logger));
+    }
     let report = Report {
         index,
         victim: plan.victim,
@@ -148,7 +167,7 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
         before_exec,
         seen: kinds.map(|kind| census.count(kind)),
         left: kinds.map(|kind| census.living(kind)),
-        umiak_left: census.living(Kind::Umiak),
+        umiak_left,
         files_left: names(&directory.join("tmp")),
         code: end.and_then(|end| if let Status::Code(code) = end { Some(code) } else { None }),
         said: std::fs::read_to_string(directory.join("said")).unwrap_or_default(),
@@ -167,6 +186,9 @@ fn start(plan: &Plan, binary: &Path, directory: &Path) -> u32 {
     command.args(["launch", "--nproc_per_node", "2", "--grace", "200ms"]);
     if plan.victim == Victim::BothIsolated {
         command.arg("--isolate");
+    }
+    if plan.logger {
+        command.args(["--log-max-size", "1M"]);
     }
     let actions = if plan.stubborn { "*:ignore 15;family;sleep 60000" } else { "*:family;sleep 60000" };
     command.arg(toy).args(["toy", actions]).current_dir(directory).env("TMPDIR", directory.join("tmp"));
@@ -197,7 +219,7 @@ fn sleep_until(at: Instant) {
 fn kill(plan: &Plan, front: u32, guardian: Option<u32>) {
     let mut victims: Vec<u32> = match plan.victim {
         Victim::Front => vec![front],
-        Victim::Guardian => guardian.into_iter().collect(),
+        Victim::Guardian | Victim::GuardianOfLogger => guardian.into_iter().collect(),
         Victim::Both | Victim::BothThenNext | Victim::BothIsolated => guardian.into_iter().chain([front]).collect(),
     };
     if !plan.guardian_first {
@@ -218,11 +240,7 @@ fn signal_all(pids: &[u32], number: i32) {
 /// Until everybody is gone who must go.
 fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, end: &mut Option<Status>) {
     let grandchildren_may_stay = matches!(plan.victim, Victim::Both | Victim::BothThenNext);
-    let must_go: &[Kind] = if grandchildren_may_stay {
-        &[Kind::Umiak, Kind::Rank]
-    } else {
-        &[Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon]
-    };
+    let must_go: &[Kind] = if grandchildren_may_stay { &[Kind::Umiak, Kind::Rank] } else { &ALL };
     wait_until(|| {
         reap_all(front, end);
         census.take();
@@ -266,9 +284,8 @@ fn names(directory: &Path) -> Vec<String> {
 
 /// Ends what the trial found, so that the next one begins with nothing.
 fn clean_up(front: u32, census: &Census) {
-    let kinds = [Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon];
     wait_until(|| {
-        let living: Vec<u32> = kinds.into_iter().flat_map(|kind| census.living(kind)).collect();
+        let living: Vec<u32> = ALL.into_iter().flat_map(|kind| census.living(kind)).collect();
         signal_all(&living, SIGKILL);
         reap_all(front, &mut None);
         living.is_empty()
