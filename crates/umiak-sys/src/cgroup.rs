@@ -2,8 +2,9 @@
 //! does to its session, and the kernel can end all of it at once.
 //!
 //! The guardian is cloned into it, so ranks are born there and nothing is ever moved: moving takes the kernel
-//! milliseconds. The name holds the owner's process id and start time, so that the next umiak on the host
-//! recognises what a killed front and guardian left, and cleans it.
+//! milliseconds. The name holds the owner's process id, start time and PID namespace, so that the next umiak on
+//! the host recognises what a killed front and guardian left, and cleans it. The namespace is there because a
+//! container may share our tree of cgroups: its numbers mean nothing here, and ours nothing there.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};

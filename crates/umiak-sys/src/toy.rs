@@ -54,3 +54,60 @@ pub fn touch_pages(file: &File, length: usize) {
         unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
     }
 }
+
+/// What a careless trainer starts and forgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grandchild {
+    /// Stays in the rank's group and session.
+    InGroup,
+    /// Leaves the session and the parent: a double fork.
+    Daemon,
+}
+
+impl Grandchild {
+    /// Its name in `/proc`, which it has from the moment it exists.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InGroup => "toy-child",
+            Self::Daemon => "toy-daemon",
+        }
+    }
+}
+
+/// Names this process as `/proc` shows it.
+pub fn set_name(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        // SAFETY: the kernel copies at most 16 bytes from a string that ends.
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        }
+    }
+}
+
+/// Starts a grandchild that runs `live` and ends. To be called while the process has one thread.
+///
+/// Forked without an exec: nothing about it but its parent, its start and its cgroup can be found out, and it is
+/// there within microseconds.
+pub fn start_grandchild(kind: Grandchild, live: fn()) {
+    let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    // Set before the fork, so that there is no moment in which it could be taken for its parent.
+    set_name(kind.name());
+    // SAFETY: one thread, so the child may use all of std; it leaves by _exit.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            if kind == Grandchild::Daemon {
+                libc::setsid();
+                if libc::fork() != 0 {
+                    libc::_exit(0);
+                }
+            }
+            live();
+            libc::_exit(0);
+        }
+        if kind == Grandchild::Daemon {
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
+        }
+    }
+    set_name(own.trim_end());
+}

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::freezer::Freezer;
+
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
@@ -21,12 +23,15 @@ pub enum Component {
     MemoryCgroup,
     /// The kernel's log, where crashes are written to it. Never required in CI.
     KernelLog,
+    /// A freezer (cgroup version 1) that we may use: it puts a process into a sleep that no signal ends. Never
+    /// required in CI.
+    Freezer,
     /// The corpus of real documents beside the checkout. Never required in CI.
     Corpus,
 }
 
 impl Component {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Paddle,
         Self::Torch,
         Self::Python,
@@ -34,6 +39,7 @@ impl Component {
         Self::Namespaces,
         Self::MemoryCgroup,
         Self::KernelLog,
+        Self::Freezer,
         Self::Corpus,
     ];
 
@@ -46,6 +52,7 @@ impl Component {
             Self::Namespaces => "namespaces",
             Self::MemoryCgroup => "memory-cgroup",
             Self::KernelLog => "kernel-log",
+            Self::Freezer => "freezer",
             Self::Corpus => "corpus",
         }
     }
@@ -66,6 +73,7 @@ impl Component {
                 let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";
                 (traces && umiak_sys::kernel::Log::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
             }
+            Self::Freezer => Freezer::new("probe").map(|_| "cgroup v1".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
     }

@@ -6,11 +6,15 @@
 //! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
 //! | [`toy`] | the toy trainer: the test binary itself, told what to do by its arguments |
+//! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
+//! | [`freezer`] | a sleep that no signal ends |
 //! | [`gpus`] | the driver's files, faked |
 
 pub mod components;
+pub mod freezer;
 pub mod gpus;
+pub mod kill;
 pub mod sandbox;
 pub mod simulate;
 pub mod suite;

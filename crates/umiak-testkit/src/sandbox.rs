@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -69,6 +69,11 @@ impl Sandbox {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// The bytes of a file that may not be there yet.
+    pub fn read_if_there(&self, name: &str) -> Option<Vec<u8>> {
+        std::fs::read(self.path().join(name)).ok()
+    }
+
     /// Names in a directory of the sandbox, sorted.
     pub fn list(&self, name: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -127,22 +132,34 @@ impl Sandbox {
         assert!(left.is_empty(), "processes left behind: {left:?}");
         let scratch = self.list("tmp");
         assert!(scratch.is_empty(), "files left in the temporary directory: {scratch:?}");
+        // Ports need no search of their own: the kernel closes them with the last process that holds them, and
+        // leases are sockets too. Shared memory is a file.
+        let shared: Vec<String> = names("/dev/shm").into_iter().filter(|name| name.contains("umiak")).collect();
+        assert!(shared.is_empty(), "shared memory left behind: {shared:?}");
     }
 
-    /// Processes that carry this sandbox's mark in their environment.
+    /// Processes that carry this sandbox's mark in their environment, or work in its directory: one of the two
+    /// survives whatever a program does to itself.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = format!("UMIAK_TEST_MARK={}", self.mark);
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
             let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
-            if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()) {
+            let is_marked = environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
+            let is_here = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|path| path.starts_with(self.path()));
+            if is_marked || is_here {
                 let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
                 found.push((pid, String::from_utf8_lossy(&command).replace('\0', " ")));
             }
         }
         found
     }
+}
+
+fn names(directory: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// A program about to be run.
@@ -176,12 +193,18 @@ impl<'a> Run<'a> {
         self.start().finish()
     }
 
-    pub fn start(mut self) -> Running<'a> {
+    pub fn start(self) -> Running<'a> {
+        let mut running = self.start_unread();
+        running.stdout = running.child.stdout.take().map(collect);
+        running
+    }
+
+    /// Nobody reads its stdout but the test.
+    pub fn start_unread(mut self) -> Running<'a> {
         let started = Instant::now();
         let mut child = self.command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.command));
-        let stdout = child.stdout.take().map(collect);
         let stderr = child.stderr.take().map(collect);
-        Running { sandbox: self.sandbox, child, stdout, stderr, started }
+        Running { sandbox: self.sandbox, child, stdout: None, stderr, started }
     }
 }
 
@@ -210,6 +233,16 @@ impl Running<'_> {
 
     pub fn signal(&self, signal: i32) {
         umiak_sys::descend::signal(self.pid(), signal);
+    }
+
+    /// The end of its stdout, for tests that read in their own way.
+    pub fn take_stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("started with `start_unread`")
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("our own child").is_none()
     }
 
     /// Waits until a file of the sandbox exists.

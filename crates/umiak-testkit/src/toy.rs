@@ -4,6 +4,9 @@
 //! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; `RANKS@N` means these ranks
 //! in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
 
+pub mod family;
+mod ring;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -46,7 +49,9 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "partial" => write_out(&mut std::io::stdout(), &unescape(value)),
         "err" => write_out(&mut std::io::stderr(), &[unescape(value), b"\n".to_vec()].concat()),
         "cat" => write_out(&mut std::io::stdout(), &std::fs::read(value).expect("the file to print")),
-        "flood" => flood(value.parse().expect("bytes")),
+        "flood" => flood(value.parse().expect("bytes"), b"\n"),
+        // One line without an end.
+        "flood-line" => flood(value.parse().expect("bytes"), b""),
         "sleep" => std::thread::sleep(millis()),
         "exit" => return Some(value.parse().expect("a code")),
         "signal" => {
@@ -61,6 +66,12 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         // A grandchild in the same group, or in a session of its own, that sleeps for a minute.
         "child" => spawn_sleeper(false),
         "daemon" => spawn_sleeper(true),
+        // Both at once, forked without an exec, and written down.
+        "family" => family::start(),
+        // Real connections between neighbouring ranks.
+        "ring" => ring::connect(),
+        "ring-close" => ring::close(),
+        "ring-wait" => ring::wait_for_loss(),
         "env" => dump_environment(value),
         // Ends that the kernel decides: a bad address, in the main thread or another; memory; a full file system.
         "fault" => umiak_sys::toy::fault(),
@@ -84,8 +95,8 @@ fn write_out(stream: &mut impl std::io::Write, bytes: &[u8]) {
     stream.write_all(bytes).and_then(|()| stream.flush()).expect("the log can be written");
 }
 
-fn flood(mut bytes: u64) {
-    let line = [b"0123456789abcdef".repeat(4), b"\n".to_vec()].concat();
+fn flood(mut bytes: u64, line_end: &[u8]) {
+    let line = [&b"0123456789abcdef".repeat(4), line_end].concat();
     let chunk = line.repeat(256);
     let mut stdout = std::io::stdout().lock();
     while bytes > 0 {

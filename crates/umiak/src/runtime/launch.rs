@@ -81,7 +81,9 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
             .row("reason", error.to_string())
             .hint("run as root, allow user namespaces, or leave `--isolate` out")
     })?;
-    let prepared = prepare(spec, env, &mut guardian)?;
+    let scratch = prepare::Scratch::choose(spec);
+    // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
+    let prepared = prepare(spec, env, &mut guardian, &scratch).inspect_err(|_| scratch.remove())?;
     let _gpu_log = GpuLog::start(spec, &prepared.plan);
     Front::new(spec, style.clone(), clock, signals, guardian, prepared)?.run()
 }
@@ -96,21 +98,21 @@ pub(super) struct Prepared {
 }
 
 /// Plans with ports that the guardian holds, and writes what has to be there before the first rank.
-fn prepare(spec: &LaunchSpec, env: BTreeMap<String, String>, guardian: &mut Guardian) -> Result<Prepared, Diagnostic> {
+fn prepare(
+    spec: &LaunchSpec,
+    env: BTreeMap<String, String>,
+    guardian: &mut Guardian,
+    scratch: &prepare::Scratch,
+) -> Result<Prepared, Diagnostic> {
     let inventory = inventory::gather(env, spec.own.numa);
-    let mut scratch = None;
+    // Before it exists, so that it is removed whatever becomes of us.
+    let paths = scratch.candidates().iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+    guardian.send(&Command::RemoveAtEnd(paths)).map_err(|error| failed("tell the guardian", &error))?;
     let mut broken = None;
     let plan = prepare::plan(spec, &inventory, &mut |request| lease(guardian, request, &mut broken), |log_dir| {
         prepare::make_log_dir(log_dir)?;
-        let directory = prepare::make_scratch(log_dir)?;
-        scratch = Some(directory.clone());
-        Ok(directory)
+        scratch.make()
     });
-    if let Some(directory) = scratch {
-        // From here on it is removed whatever becomes of us.
-        let paths = vec![directory.as_os_str().as_bytes().to_vec()];
-        guardian.send(&Command::RemoveAtEnd(paths)).map_err(|error| failed("tell the guardian", &error))?;
-    }
     let (plan, run) = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
     let grace = Command::Grace { millis: spec.own.grace.as_millis() as u64 };
     guardian.send(&grace).map_err(|error| failed("tell the guardian", &error))?;

@@ -1,9 +1,9 @@
 //! From a checked command line to a plan that is ready to be performed: everything that can go wrong before
 //! the first rank starts goes wrong here.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -134,22 +134,47 @@ fn no_sockets(wanted: u16, errno: i32) -> Diagnostic {
         .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
 }
 
-/// A directory of this run: in the temporary directory, else in the log directory.
-pub(super) fn make_scratch(log_dir: &Path) -> Result<PathBuf, Diagnostic> {
-    let make = |parent: &Path| {
-        let directory = tempfile::Builder::new()
-            .prefix("umiak-")
-            .permissions(std::fs::Permissions::from_mode(0o700))
-            .tempdir_in(parent)?
-            .keep();
-        Ok::<_, std::io::Error>(directory)
-    };
-    make(&std::env::temp_dir()).or_else(|_| make(log_dir)).map_err(|error| {
-        Diagnostic::error(Code::L0016, "no scratch directory could be made")
-            .row("tried", format!("{}\n{}", std::env::temp_dir().display(), log_dir.display()))
-            .row("reason", error.to_string())
-            .hint("set `TMPDIR` to a directory that can be written")
-    })
+/// The job's temporary directory, in one of two places. Where it will be is known before it is made, so that
+/// whoever removes it can be told first: a front that is killed in between leaves nothing.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    candidates: [PathBuf; 2],
+}
+
+impl Scratch {
+    pub(super) fn choose(spec: &LaunchSpec) -> Self {
+        // Long enough that it is never anybody else's.
+        let name: String = std::iter::repeat_with(fastrand::alphanumeric).take(20).collect();
+        let log_dir = std::path::absolute(&spec.log_dir).unwrap_or_else(|_| spec.log_dir.clone());
+        Self { candidates: [std::env::temp_dir(), log_dir].map(|parent| parent.join(format!("umiak-{name}"))) }
+    }
+
+    pub(super) fn candidates(&self) -> &[PathBuf] {
+        &self.candidates
+    }
+
+    pub(super) fn make(&self) -> Result<PathBuf, Diagnostic> {
+        let make = |directory: &PathBuf| {
+            DirBuilder::new().mode(0o700).create(directory)?;
+            Ok::<_, std::io::Error>(directory.clone())
+        };
+        let [first, second] = &self.candidates;
+        make(first).or_else(|_| make(second)).map_err(|error| {
+            let tried = self.candidates.iter().filter_map(|path| path.parent());
+            let tried: Vec<String> = tried.map(|path| path.display().to_string()).collect();
+            Diagnostic::error(Code::L0016, "no scratch directory could be made")
+                .row("tried", tried.join("\n"))
+                .row("reason", error.to_string())
+                .hint("set `TMPDIR` to a directory that can be written")
+        })
+    }
+
+    /// For a job that did not come to its start.
+    pub(super) fn remove(&self) {
+        for directory in &self.candidates {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
 }
 
 pub(super) fn make_log_dir(path: &Path) -> Result<(), Diagnostic> {

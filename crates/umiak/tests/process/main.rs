@@ -5,13 +5,18 @@
 mod conformance;
 mod failure;
 mod frameworks;
+mod idle;
 mod input;
 mod kernel;
+mod kill;
+mod late;
 mod launch;
+mod logpath;
 mod restart;
 mod screen;
 mod seeds;
 mod shell;
+mod signals;
 mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
@@ -30,5 +35,10 @@ fn main() -> std::process::ExitCode {
     input::register(&mut suite);
     surroundings::register(&mut suite);
     kernel::register(&mut suite);
+    signals::register(&mut suite);
+    logpath::register(&mut suite);
+    late::register(&mut suite);
+    kill::register(&mut suite);
+    idle::register(&mut suite);
     suite.main()
 }

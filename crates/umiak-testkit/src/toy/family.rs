@@ -1,0 +1,53 @@
+//! Grandchildren: what a rank starts, forgets, and tells the test about.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use umiak_sys::cgroup::start_time;
+use umiak_sys::toy::{Grandchild, set_name, start_grandchild};
+
+/// Where the members of a family write themselves down, in the job's directory.
+pub const REGISTER: &str = "family";
+
+/// Longer than any test waits for them to be gone, short enough that a failed test leaves nothing for long.
+const LIFE: Duration = Duration::from_secs(60);
+
+/// Becomes a rank with one grandchild in its group and one daemon. All of them write `NAME PID START` into
+/// [`REGISTER`].
+pub(super) fn start() {
+    set_name("toy-rank");
+    register();
+    start_grandchild(Grandchild::InGroup, live);
+    start_grandchild(Grandchild::Daemon, live);
+    register_as("toy-complete");
+}
+
+fn live() {
+    register();
+    std::thread::sleep(LIFE);
+}
+
+fn register() {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    register_as(name.trim_end());
+}
+
+/// One write to a file opened for appending: members do not overwrite each other.
+fn register_as(name: &str) {
+    let pid = std::process::id();
+    let line = format!("{name} {pid} {}\n", start_time(pid).unwrap_or(0));
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(REGISTER);
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
+/// Who has written himself down: name, process id, start time.
+pub fn read_register(directory: &Path) -> Vec<(String, u32, u64)> {
+    let text = std::fs::read_to_string(directory.join(REGISTER)).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?.to_owned(), words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+        })
+        .collect()
+}

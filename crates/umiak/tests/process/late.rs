@@ -1,0 +1,79 @@
+//! A rank whose exit comes after its peers have died of its closed sockets is still the one that is named.
+//!
+//! On GPUs a killed process closes its sockets a tenth of a second before the kernel reports its exit. Here the ranks
+//! hold real connections in a ring; the failing one closes its own and ends 200 ms later.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use umiak_testkit::components::trials;
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite.test("late::the_cause_is_named_though_its_peers_die_first", &[], cause_is_named);
+}
+
+/// How the failing rank ends, and what shows that it was recognised.
+struct End {
+    actions: &'static str,
+    code: i32,
+    said: &'static str,
+}
+
+const ENDS: [End; 3] = [
+    // Killed: a process on its way out does not hear SIGTERM, and says nothing.
+    End { actions: "ignore 15;ring-close;sleep 200;signal 9", code: 137, said: "was killed by SIGKILL" },
+    // An error of its own, and a slow clean-up that does not hear SIGTERM either.
+    End { actions: "ignore 15;ERROR;ring-close;sleep 200;exit 7", code: 7, said: "ValueError: bad batch" },
+    // The same, overtaken by our SIGTERM: its log told before we did anything.
+    End { actions: "ERROR;ring-close;sleep 200;exit 7", code: 1, said: "ValueError: bad batch" },
+];
+
+/// As Python prints it.
+const ERROR: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 7, in <module>\\n    step(batch)\\nValueError: bad batch";
+
+fn cause_is_named() {
+    let count = trials(50);
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        break;
+                    }
+                    let problem = try_once(index);
+                    wrong.lock().expect("no trial panics with it").extend(problem);
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().expect("no trial panics with it");
+    assert!(wrong.is_empty(), "{} of {count} named somebody else\n{}", wrong.len(), wrong.join("\n"));
+    if std::env::var_os("UMIAK_TRIALS").is_some() {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), "late exit: the cause was named in {count} of {count}");
+    }
+}
+
+/// What was wrong, if anything.
+fn try_once(index: usize) -> Option<String> {
+    let end = &ENDS[index % ENDS.len()];
+    let failing = index % 4;
+    let peers: Vec<usize> = (0..4).filter(|rank| *rank != failing).collect();
+    // Nobody fails before all are connected: a ring that is being built breaks in other ways.
+    let connected: Vec<String> = peers.iter().map(|rank| format!("await up.{rank}")).collect();
+    let mut actions = vec!["*:ring".to_owned()];
+    actions.extend(peers.iter().map(|rank| format!("{rank}:touch up.{rank};ring-wait;exit 1")));
+    actions.push(format!("{failing}:{};{}", connected.join(";"), end.actions.replace("ERROR", ERROR)));
+    let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--nproc_per_node 4", &actions).finish();
+    let said = outcome.err();
+    let named = said.contains(&format!("rank=[{failing}] was aborted")) && said.contains(end.said);
+    let fine = named && outcome.status.code() == Some(end.code);
+    (!fine).then(|| format!("trial {index}: rank {failing}, {:?}\n{said}", outcome.status))
+}
