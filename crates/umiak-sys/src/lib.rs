@@ -16,6 +16,8 @@
 pub mod cgroup;
 pub mod descend;
 pub mod devices;
+#[doc(hidden)]
+pub mod floor;
 pub mod guardian;
 pub mod host;
 pub mod kernel;
