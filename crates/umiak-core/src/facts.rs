@@ -145,6 +145,9 @@ pub struct Finding {
     /// How long it ran.
     pub ran_micros: u64,
     pub weight: Weight,
+    /// It had failed by its own account, and our signal ended it before it was done ending.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub stopped_while_ending: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub evidence: Option<Evidence>,
 }

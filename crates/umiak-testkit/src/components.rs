@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,12 +15,14 @@ pub enum Component {
     Python,
     /// An NVIDIA GPU. Never required in CI.
     Gpu,
+    /// Namespaces of users and mounts, as an ordinary user may make them. Never required in CI.
+    Namespaces,
     /// The corpus of real documents beside the checkout. Never required in CI.
     Corpus,
 }
 
 impl Component {
-    pub const ALL: [Self; 5] = [Self::Paddle, Self::Torch, Self::Python, Self::Gpu, Self::Corpus];
+    pub const ALL: [Self; 6] = [Self::Paddle, Self::Torch, Self::Python, Self::Gpu, Self::Namespaces, Self::Corpus];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -27,6 +30,7 @@ impl Component {
             Self::Torch => "torch",
             Self::Python => "python",
             Self::Gpu => "gpu",
+            Self::Namespaces => "namespaces",
             Self::Corpus => "corpus",
         }
     }
@@ -41,6 +45,7 @@ impl Component {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));
                 gpus.first().map(|gpu| format!("{} × {}", gpus.len(), gpu.name))
             }
+            Self::Namespaces => namespaces().then(|| "unshare".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),
         }
     }
@@ -83,6 +88,14 @@ fn distribution(name: &str) -> Option<String> {
             Some(file.strip_prefix(&prefix)?.strip_suffix(".dist-info")?.to_owned())
         })
     })
+}
+
+/// Asked of the kernel: whether they may be made is a matter of its build, its settings and the container around us.
+fn namespaces() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 pub fn find_on_path(program: &str) -> Option<PathBuf> {

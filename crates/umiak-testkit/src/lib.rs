@@ -12,6 +12,7 @@
 pub mod components;
 pub mod gpus;
 pub mod sandbox;
+pub mod simulate;
 pub mod suite;
 pub mod terminal;
 pub mod toy;

@@ -78,11 +78,11 @@ impl Suite {
         }
         let whole_suite = arguments.filter.is_none() && arguments.skip.is_empty();
         let mut red = conclusion.has_failed();
-        let mut table = String::from("component  tests run  version\n");
+        let mut table = String::from("component   tests run  version\n");
         for (component, version) in &versions {
             let count = counts[component].load(Ordering::Relaxed);
             let version = version.as_deref().unwrap_or("absent");
-            let _ = writeln!(table, "{:<9}  {count:>9}  {version}", component.name());
+            let _ = writeln!(table, "{:<10}  {count:>9}  {version}", component.name());
             if whole_suite && required.contains(component.name()) && count == 0 {
                 let _ = writeln!(table, "error: `{}` is required, and none of its tests ran", component.name());
                 red = true;

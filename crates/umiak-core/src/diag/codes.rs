@@ -85,6 +85,8 @@ register! {
         "As in Paddle, the environment wins over the command line. Unset the variable to use the flag.";
     L0025, 0, "processes were left by a rank",
         "A rank ended and left processes behind, which were stopped at the end of the job.";
+    L0026, 0, "the log directory takes no more",
+        "A rank failed, and nothing can be written to the log directory any more: the disk is full, or a quota is. A rank whose output cannot be written usually ends because of that, and its log stops in the middle. Free space there, or choose another directory with `--log_dir`.";
     F0001, 2, "not a usable document",
         "The document could not be read. The message says where and why.";
 }

@@ -34,14 +34,21 @@ pub struct End {
 
 /// Ranks the ends that belong to one failure.
 ///
-/// Good ends, and those that were our doing, are neither causes nor victims here. All others are in
-/// the verdict: the causes are those of the best weight, in the kernel's order.
+/// Good ends, and those that were our doing, are neither causes nor victims here, but for ranks that had failed
+/// before we did anything and were slow to end. All others are in the verdict: the causes are those of the best
+/// weight, in the kernel's order.
 pub fn rank(ends: Vec<End>) -> Verdict {
-    let mut ends: Vec<(Weight, End)> = ends
+    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(|end| end.by_us);
+    let mut ends: Vec<(Weight, End)> = ended
         .into_iter()
         .filter(|end| !end.exit.is_success() && !end.is_our_doing())
         .map(|end| (end.weight(), end))
         .collect();
+    // A rank can take so long to end after an error of its own that its peers, having lost it, end first and our
+    // signal overtakes it. Its log told before we did anything; it is asked only when nobody else is certain.
+    if ends.iter().all(|(weight, _)| *weight != Weight::Certain) {
+        ends.extend(stopped.into_iter().filter(End::had_failed).map(|end| (Weight::Certain, end)));
+    }
     ends.sort_by_key(|(weight, end)| (*weight, end.order));
     let Some(best) = ends.first().map(|(weight, _)| *weight) else {
         return Verdict { causes: Vec::new(), victims: Vec::new() };
@@ -66,6 +73,14 @@ impl End {
             || matches!(self.exit, Exit::Code { code: 130 | 137 | 143 })
             || self.signature_code() == Some(signatures::TERMINATED);
         self.by_us || (!self.before_stop && answers)
+    }
+
+    /// For an end that was our doing: its log, up to our signal, holds an error of its own.
+    fn had_failed(&self) -> bool {
+        match self.kind() {
+            Some(kind) => kind == Kind::Cause,
+            None => self.has_own_error(),
+        }
     }
 
     fn weight(&self) -> Weight {
@@ -126,8 +141,9 @@ impl End {
     }
 
     fn into_finding(self, weight: Weight) -> Finding {
-        let Self { subject, exit, ran, evidence, .. } = self;
-        Finding { subject, exit, ran_micros: u64::try_from(ran.as_micros()).unwrap_or(u64::MAX), weight, evidence }
+        let Self { subject, exit, ran, evidence, by_us, .. } = self;
+        let ran_micros = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
+        Finding { subject, exit, ran_micros, weight, stopped_while_ending: by_us, evidence }
     }
 }
 

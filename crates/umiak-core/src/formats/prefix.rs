@@ -10,6 +10,10 @@ use std::path::Path;
 use super::launch::Spelling;
 use crate::diag::{Code, Diagnostic};
 
+/// What to use until torch's own flags are here.
+const TORCH: &str =
+    "`umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's";
+
 /// Where a command line leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Front {
@@ -28,7 +32,9 @@ impl Front {
     pub fn diagnostic(&self) -> Option<Diagnostic> {
         match self {
             Self::NotInThisVersion { what } => {
-                Some(Diagnostic::error(Code::L0003, format!("`{what}` is not in this version")))
+                let error = Diagnostic::error(Code::L0003, format!("`{what}` is not in this version"));
+                let is_torch = what.contains("torch");
+                Some(if is_torch { error.hint(TORCH) } else { error })
             }
             Self::Refused(diagnostic) => Some((**diagnostic).clone()),
             Self::Launch(..) | Self::Other => None,
@@ -200,6 +206,9 @@ mod tests {
             "error[L0001]: `umiak python3` starts launchers, and `train.py` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n"
         );
         let text = front("umiak torchrun t.py").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
-        assert_eq!(text, "error[L0003]: `torchrun` is not in this version\n");
+        assert_eq!(
+            text,
+            "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n"
+        );
     }
 }

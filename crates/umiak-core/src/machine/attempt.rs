@@ -179,8 +179,8 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
             (S::Stopping { since, pid, killed: true }, vec![Effect::Signal(SIGKILL)])
         }
         // One SIGTERM is enough, and what is over cannot be signalled.
-        (state @ (S::Stopping { .. } | S::Ended(_) | S::Abandoned), Event::Terminate) => (state, vec![]),
-        (state @ (S::Ended(_) | S::Abandoned), Event::Kill | Event::GiveUp) => (state, vec![]),
+        (state @ S::Stopping { .. }, Event::Terminate)
+        | (state @ (S::Ended(_) | S::Abandoned), Event::Terminate | Event::Kill | Event::GiveUp) => (state, vec![]),
 
         (S::Stopping { killed: true, .. }, Event::GiveUp) => (S::Abandoned, vec![Effect::NoteAbandoned]),
 

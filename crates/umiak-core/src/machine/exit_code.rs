@@ -17,7 +17,9 @@ pub fn of(style: Style, outcome: Outcome, signal: Option<i32>, verdict: Option<&
         (_, Outcome::Succeeded) => 0,
         (ExitCodes::Umiak, Outcome::Interrupted) => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
         (ExitCodes::Umiak, Outcome::Failed) => {
-            let code = verdict.and_then(|verdict| verdict.causes.first()).map_or(1, |cause| cause.exit.shell_code());
+            let cause = verdict.and_then(|verdict| verdict.causes.first());
+            // Our own signal's number is not the cause's code.
+            let code = cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| cause.exit.shell_code());
             // A cause that exits 0 (stopped at our request, too few successes) must not read as success.
             if code == 0 { 1 } else { code }
         }
@@ -53,6 +55,7 @@ mod tests {
                 exit: cause.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,
+                stopped_while_ending: false,
                 evidence: None,
             }],
             victims: vec![],

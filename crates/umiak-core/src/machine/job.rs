@@ -8,6 +8,8 @@
 //!                                             └► Gather evidence ─► Diagnosed, Report ─► Finish when all are over
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Outcome, StopReason, Subject, Usage, Verdict};
 use crate::machine::attempt::{self, Attempt, End};
@@ -15,73 +17,9 @@ use crate::machine::exit_code::{self, Style};
 use crate::machine::role::{self, Counts};
 use crate::model::{Exit, Job, Rank, Slot, Timestamp};
 
-/// One start of one replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AttemptId {
-    pub slot: Slot,
-    pub attempt: u32,
-}
+mod messages;
 
-/// What can happen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    Start,
-    Spawned {
-        id: AttemptId,
-        pid: u32,
-    },
-    Exited {
-        id: AttemptId,
-        exit: Exit,
-        usage: Option<Usage>,
-    },
-    /// We received a signal that asks us to stop.
-    Signalled {
-        signal: i32,
-    },
-    Timer(Timer),
-    /// The answer to [`Effect::Gather`].
-    Gathered(Vec<(Slot, Evidence)>),
-    /// The process that holds the ranks is gone, and the ranks with it.
-    GuardianLost,
-}
-
-/// What is to be done, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
-    Record(Fact),
-    Spawn(Vec<AttemptId>),
-    Signal {
-        signal: i32,
-        targets: Vec<AttemptId>,
-    },
-    ArmTimer {
-        timer: Timer,
-        at: Timestamp,
-    },
-    /// Read what these replicas left about their end, and answer with [`Event::Gathered`].
-    Gather(Vec<Slot>),
-    /// Tell the user: the verdict stands.
-    Report(Verdict),
-    /// Give the terminal back; the guardian finishes alone.
-    ReturnTerminal,
-    /// It is over: end with this code.
-    Finish {
-        outcome: Outcome,
-        code: u8,
-    },
-}
-
-/// Timers; each is armed at most once in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Timer {
-    /// The settle window is over.
-    Settle,
-    /// SIGTERM was not enough.
-    Grace,
-    /// SIGKILL was not enough.
-    Abandon,
-}
+pub use messages::{AttemptId, Effect, Event, Timer};
 
 /// The state of a job.
 #[derive(Debug, Clone)]
@@ -96,11 +34,17 @@ pub struct Machine {
     /// The first failure's time: the settle window counts from here.
     failed: Option<Timestamp>,
     diagnosis: Diagnosis,
+    /// Timers that were asked for and have not fired.
+    armed: BTreeSet<Timer>,
     signals: u32,
     killed: bool,
     guardian_lost: bool,
     finished: bool,
+    observer: Option<Observer>,
 }
+
+/// Sees every event an attempt is given, with the state it stands in.
+pub type Observer = fn(&Attempt, &attempt::Event);
 
 #[derive(Debug, Clone, Copy)]
 struct Stop {
@@ -113,7 +57,8 @@ struct Stop {
 #[derive(Debug, Clone, PartialEq)]
 enum Diagnosis {
     None,
-    Gathering,
+    /// The window is closed, with these as the candidates.
+    Gathering(Vec<Slot>),
     Done(Verdict),
 }
 
@@ -130,11 +75,18 @@ impl Machine {
             stop: None,
             failed: None,
             diagnosis: Diagnosis::None,
+            armed: BTreeSet::new(),
             signals: 0,
             killed: false,
             guardian_lost: false,
             finished: false,
+            observer: None,
         }
+    }
+
+    /// For tests that count which transitions were taken.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// The transition function: synchronous, pure but for `self`, total.
@@ -146,20 +98,15 @@ impl Machine {
         }
         match event {
             Event::Start if !self.started => self.start(now, &mut effects),
-            Event::Start => self.ignore(&event, &mut effects),
             Event::Spawned { id, pid } if self.is_current(id) => {
                 self.step_attempt(id.slot, attempt::Event::Spawned { pid }, now, &mut effects);
             }
             Event::Exited { id, exit, usage } if self.is_current(id) => {
-                let order = self.order;
-                self.order += 1;
-                self.step_attempt(id.slot, attempt::Event::Exited { exit, order, usage }, now, &mut effects);
+                self.exited(id.slot, exit, usage, now, &mut effects);
             }
-            Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
+            Event::Start | Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
             Event::Signalled { signal } => self.signalled(signal, now, &mut effects),
-            Event::Timer(Timer::Settle) => self.diagnose(&mut effects),
-            Event::Timer(Timer::Grace) => self.kill(now, &mut effects),
-            Event::Timer(Timer::Abandon) => self.abandon(now, &mut effects),
+            Event::Timer(timer) => self.timer(timer, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
             Event::GuardianLost => self.guardian_lost(now, &mut effects),
         }
@@ -213,8 +160,14 @@ impl Machine {
     fn start(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.started = true;
         // A signal that came first is obeyed first: nothing is started only to be stopped.
-        if self.stop.is_none() {
-            self.for_all(&attempt::Event::Start, now, effects);
+        if self.stop.is_some() {
+            return;
+        }
+        self.for_all(&attempt::Event::Start, now, effects);
+        if self.guardian_lost {
+            // Nobody is left who could start them or tell how they ended.
+            effects.retain(|effect| !matches!(effect, Effect::Spawn(_)));
+            self.lose_live(now, effects);
         }
     }
 
@@ -253,6 +206,9 @@ impl Machine {
 
     fn apply(&mut self, slot: Slot, event: attempt::Event, now: Timestamp) -> Vec<attempt::Effect> {
         let place = &mut self.roles[slot.role as usize][slot.index as usize];
+        if let Some(observer) = self.observer {
+            observer(place, &event);
+        }
         let (next, effects) = attempt::step(std::mem::replace(place, Attempt::Waiting), event, now);
         *place = next;
         effects
@@ -285,6 +241,15 @@ impl Machine {
         }
     }
 
+    fn exited(&mut self, slot: Slot, exit: Exit, usage: Option<Usage>, now: Timestamp, effects: &mut Vec<Effect>) {
+        let order = self.order;
+        // A notice that comes twice takes no place in the order.
+        if self.attempt_of(slot).is_some_and(Attempt::is_live) {
+            self.order += 1;
+        }
+        self.step_attempt(slot, attempt::Event::Exited { exit, order, usage }, now, effects);
+    }
+
     fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
         self.signals += 1;
         match self.signals {
@@ -315,7 +280,7 @@ impl Machine {
         let before = effects.len();
         self.for_all(&attempt::Event::Terminate, now, effects);
         if effects.len() > before {
-            effects.push(Effect::ArmTimer { timer: Timer::Grace, at: now + self.job.policy.stop.grace });
+            self.arm(Timer::Grace, now + self.job.policy.stop.grace, effects);
         }
     }
 
@@ -327,25 +292,39 @@ impl Machine {
         self.for_all(&attempt::Event::Kill, now, effects);
         if effects.len() > before {
             self.killed = true;
-            effects.push(Effect::ArmTimer { timer: Timer::Abandon, at: now + self.job.policy.stop.abandon });
+            self.arm(Timer::Abandon, now + self.job.policy.stop.abandon, effects);
         }
     }
 
-    fn abandon(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.for_all(&attempt::Event::GiveUp, now, effects);
+    fn arm(&mut self, timer: Timer, at: Timestamp, effects: &mut Vec<Effect>) {
+        self.armed.insert(timer);
+        effects.push(Effect::ArmTimer { timer, at });
+    }
+
+    fn timer(&mut self, timer: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
+        // A timer that nobody waits for must not kill ranks that nobody asked to end.
+        if !self.armed.remove(&timer) {
+            return self.ignore(&Event::Timer(timer), effects);
+        }
+        match timer {
+            Timer::Settle => self.diagnose(effects),
+            Timer::Grace => self.kill(now, effects),
+            Timer::Abandon => self.for_all(&attempt::Event::GiveUp, now, effects),
+        }
     }
 
     fn guardian_lost(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.guardian_lost {
-            return;
+            return self.ignore(&Event::GuardianLost, effects);
         }
         self.guardian_lost = true;
+        self.lose_live(now, effects);
+    }
+
+    fn lose_live(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for slot in self.slots() {
             if self.attempt_of(slot).is_some_and(Attempt::is_live) {
-                let order = self.order;
-                self.order += 1;
-                let event = attempt::Event::Exited { exit: Exit::Lost, order, usage: None };
-                self.step_attempt(slot, event, now, effects);
+                self.exited(slot, Exit::Lost, None, now, effects);
             }
         }
     }
@@ -355,7 +334,7 @@ impl Machine {
         if !self.started || self.finished {
             return;
         }
-        if self.stop.is_none() || self.stop.is_some_and(|stop| stop.outcome == Outcome::Succeeded) {
+        if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
             self.decide(now, effects);
         }
         let over = self.roles.iter().flatten().all(|attempt| attempt.is_over() || *attempt == Attempt::Waiting);
@@ -364,22 +343,24 @@ impl Machine {
         }
         match (self.failed, &self.diagnosis) {
             (Some(_), Diagnosis::None) => self.diagnose(effects),
-            (Some(_), Diagnosis::Gathering) => {}
+            (Some(_), Diagnosis::Gathering(_)) => {}
             (None, _) | (Some(_), Diagnosis::Done(_)) => self.finish(effects),
         }
     }
 
     /// Asks each role's policy; the first failure or the last needed success stops the rest.
     fn decide(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        // Once everything that decides has succeeded, how the others end is no failure.
+        let blameless = self.stop.is_some();
+        // Where no role decides, all of them do: otherwise the job would be over as it starts.
+        let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
         let mut deciding_succeeded = true;
-        let mut failed = false;
+        // What a policy allows its replicas is no excuse for us: losing the guardian is our failure.
+        let mut failed = !blameless && self.guardian_lost && self.has_lost();
         for (role, attempts) in self.job.roles.iter().zip(&self.roles) {
-            let outcome = role::outcome(&role.completion, &counts(attempts));
-            // Once everything that decides has succeeded, how the others end is no failure.
-            let blameless = self.stop.is_some();
-            match outcome {
+            match role::outcome(&role.completion, &Counts::of(attempts)) {
                 role::Outcome::Failed if !blameless => failed = true,
-                role::Outcome::Running if role.completion.decides => deciding_succeeded = false,
+                role::Outcome::Running if role.completion.decides || nobody_decides => deciding_succeeded = false,
                 _ => {}
             }
         }
@@ -388,7 +369,7 @@ impl Machine {
             self.stop(StopReason::PeerFailed, Outcome::Failed, None, now, effects);
             let everybody_over = self.roles.iter().flatten().all(Attempt::is_over);
             if !everybody_over {
-                effects.push(Effect::ArmTimer { timer: Timer::Settle, at: now + self.job.policy.settle });
+                self.arm(Timer::Settle, now + self.job.policy.settle, effects);
             }
         } else if deciding_succeeded && self.stop.is_none() {
             let somebody_lives = self.roles.iter().flatten().any(Attempt::is_live);
@@ -398,35 +379,41 @@ impl Machine {
         }
     }
 
+    fn has_lost(&self) -> bool {
+        self.roles.iter().flatten().any(|attempt| matches!(attempt, Attempt::Ended(end) if end.exit == Exit::Lost))
+    }
+
     /// Closes the settle window: everything that ended badly by now is a candidate.
     fn diagnose(&mut self, effects: &mut Vec<Effect>) {
         if self.failed.is_none() || self.diagnosis != Diagnosis::None {
             return;
         }
-        self.diagnosis = Diagnosis::Gathering;
-        let candidates = self.candidates().into_iter().map(|(slot, _)| slot).collect();
-        effects.push(Effect::Gather(candidates));
+        let slots = |by_us| self.bad_ends(by_us).into_iter().map(|(slot, _)| slot).collect::<Vec<Slot>>();
+        let (ended, stopped) = (slots(false), slots(true));
+        self.diagnosis = Diagnosis::Gathering([ended.as_slice(), stopped.as_slice()].concat());
+        effects.push(Effect::Gather { ended, stopped });
     }
 
-    fn candidates(&self) -> Vec<(Slot, &End)> {
+    fn bad_ends(&self, by_us: bool) -> Vec<(Slot, &End)> {
         self.slots()
             .into_iter()
             .filter_map(|slot| match self.attempt_of(slot) {
-                Some(Attempt::Ended(end)) if !end.exit.is_success() && !end.by_us => Some((slot, end)),
+                Some(Attempt::Ended(end)) if !end.exit.is_success() && end.by_us == by_us => Some((slot, end)),
                 _ => None,
             })
             .collect()
     }
 
     fn gathered(&mut self, evidence: Vec<(Slot, Evidence)>, effects: &mut Vec<Effect>) {
-        if self.diagnosis != Diagnosis::Gathering {
-            self.ignore(&Event::Gathered(evidence), effects);
-            return;
-        }
-        let mut evidence: std::collections::BTreeMap<Slot, Evidence> = evidence.into_iter().collect();
-        let ends = self
-            .candidates()
+        let Diagnosis::Gathering(asked) = &self.diagnosis else {
+            return self.ignore(&Event::Gathered(evidence), effects);
+        };
+        let mut evidence: BTreeMap<Slot, Evidence> = evidence.into_iter().collect();
+        let ends = [self.bad_ends(false), self.bad_ends(true)]
+            .concat()
             .into_iter()
+            // Who ended while the evidence was read came too late, and nobody read its log.
+            .filter(|(slot, _)| asked.contains(slot))
             .map(|(slot, end)| diagnose::End {
                 subject: self.subject(slot),
                 exit: end.exit.clone(),
@@ -448,7 +435,7 @@ impl Machine {
         let (outcome, signal) = self.stop.map_or((Outcome::Succeeded, None), |stop| (stop.outcome, stop.signal));
         let verdict = match &self.diagnosis {
             Diagnosis::Done(verdict) => Some(verdict),
-            Diagnosis::None | Diagnosis::Gathering => None,
+            Diagnosis::None | Diagnosis::Gathering(_) => None,
         };
         let ends: Vec<Exit> = self
             .roles
@@ -465,35 +452,10 @@ impl Machine {
     }
 
     fn ignore(&self, event: &Event, effects: &mut Vec<Effect>) {
-        let event = match event {
-            Event::Start => "Start".to_owned(),
-            Event::Spawned { id, .. } => format!("Spawned, attempt {}", id.attempt),
-            Event::Exited { id, .. } => format!("Exited, attempt {}", id.attempt),
-            Event::Signalled { signal } => format!("Signalled {signal}"),
-            Event::Timer(timer) => format!("Timer {timer:?}"),
-            Event::Gathered(_) => "Gathered".to_owned(),
-            Event::GuardianLost => "GuardianLost".to_owned(),
-        };
         let state = if self.finished { "Finished".to_owned() } else { format!("attempt {}", self.attempt) };
-        effects.push(Effect::Record(Fact::Ignored { event, state }));
+        effects.push(Effect::Record(Fact::Ignored { event: event.describe(), state }));
     }
 }
 
-fn counts(attempts: &[Attempt]) -> Counts {
-    let mut counts = Counts { replicas: attempts.len() as u32, ..Counts::default() };
-    for attempt in attempts {
-        match attempt {
-            Attempt::Ended(end) => {
-                counts.over += 1;
-                if end.exit.is_success() {
-                    counts.succeeded += 1;
-                } else if !end.by_us {
-                    counts.failed += 1;
-                }
-            }
-            Attempt::Abandoned => counts.over += 1,
-            Attempt::Waiting | Attempt::Starting { .. } | Attempt::Running { .. } | Attempt::Stopping { .. } => {}
-        }
-    }
-    counts
-}
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! What a completion policy says about a role's counts.
 
+use crate::machine::attempt::Attempt;
 use crate::model::{Completion, MinSucceeded};
 
 /// How many replicas of a role stand where.
@@ -11,6 +12,27 @@ pub struct Counts {
     pub failed: u32,
     /// Over in any way, by our signal too.
     pub over: u32,
+}
+
+impl Counts {
+    pub fn of(attempts: &[Attempt]) -> Self {
+        let mut counts = Self { replicas: attempts.len() as u32, ..Self::default() };
+        for attempt in attempts {
+            match attempt {
+                Attempt::Ended(end) => {
+                    counts.over += 1;
+                    if end.exit.is_success() {
+                        counts.succeeded += 1;
+                    } else if !end.by_us {
+                        counts.failed += 1;
+                    }
+                }
+                Attempt::Abandoned => counts.over += 1,
+                Attempt::Waiting | Attempt::Starting { .. } | Attempt::Running { .. } | Attempt::Stopping { .. } => {}
+            }
+        }
+        counts
+    }
 }
 
 /// What the counts mean.

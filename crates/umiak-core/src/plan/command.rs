@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::diag::{Code, Diagnostic};
+use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::launch::{LaunchSpec, Spelling};
 use crate::model::Command;
 
@@ -13,6 +13,12 @@ pub struct Files {
     pub script: ScriptFile,
     /// Where a bare name stands on `PATH`, when it is executable there.
     pub script_on_path: Option<PathBuf>,
+    /// The `#!` line of the script, when it is executable and has one.
+    pub first_line: Option<FirstLine>,
+    /// The current directory, for messages.
+    pub directory: PathBuf,
+    /// Names of the files where a missing script should be.
+    pub neighbours: Vec<String>,
     /// The interpreters asked for, in order of preference, with where each was found.
     pub interpreters: Vec<(String, Option<PathBuf>)>,
 }
@@ -27,6 +33,16 @@ pub enum ScriptFile {
         executable: bool,
         readable: bool,
     },
+}
+
+/// What the kernel would start for a script that names its own interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstLine {
+    /// `/usr/bin/env`, as it is written.
+    pub interpreter: String,
+    pub is_there: bool,
+    /// The line ends in a carriage return, which the kernel takes for a part of a name.
+    pub has_carriage_return: bool,
 }
 
 /// Names of the interpreters to look for, in order. A word with a slash is a path.
@@ -57,12 +73,13 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
     let shown = script.to_string_lossy();
     let extension = Path::new(script).extension().and_then(OsStr::to_str).unwrap_or("");
     match files.script {
-        ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(&shown, script)),
+        ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(script, false, files)),
         ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
             let program = files.script_on_path.clone().expect("checked by the guard");
+            check_first_line(&shown, files)?;
             Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
         }
-        ScriptFile::Missing => Err(missing(&shown, script)),
+        ScriptFile::Missing => Err(missing(script, true, files)),
         ScriptFile::Directory => {
             Err(Diagnostic::error(Code::L0012, format!("`{shown}` is a directory, not a training script"))
                 .hint("name the script inside it, as in `umiak launch train.py`"))
@@ -72,6 +89,7 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
                 .hint("check the file's permissions"))
         }
         ScriptFile::File { executable: true, .. } if extension != "py" && extension != "pyxes" => {
+            check_first_line(&shown, files)?;
             // A file in the current directory needs its path spelt out for exec; `argv[0]` stays as written.
             let program = PathBuf::from(script);
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
@@ -107,17 +125,49 @@ fn interpreter(files: &Files) -> Result<PathBuf, Diagnostic> {
     })
 }
 
-fn missing(shown: &str, script: &OsStr) -> Diagnostic {
-    let bare = Path::new(script).components().count() == 1;
-    let looked = if bare { "the current directory and PATH" } else { "that path" };
-    let mut diagnostic =
-        Diagnostic::error(Code::L0011, format!("the training script `{shown}` was not found")).row("looked in", looked);
+/// The kernel says "not found" of a script whose interpreter is not there, and means the interpreter.
+fn check_first_line(shown: &str, files: &Files) -> Result<(), Diagnostic> {
+    let Some(line) = &files.first_line else { return Ok(()) };
+    let interpreter = line.interpreter.escape_debug();
+    if line.has_carriage_return {
+        return Err(Diagnostic::error(Code::L0012, format!("the first line of `{shown}` ends in a carriage return"))
+            .row("first line", format!("#!{interpreter} …"))
+            .hint("the file was saved with Windows line ends; convert it, as `dos2unix` does"));
+    }
+    if !line.is_there {
+        return Err(Diagnostic::error(Code::L0012, format!("`{shown}` asks for `{interpreter}`, which is not there"))
+            .hint("correct its first line, or install the interpreter"));
+    }
+    Ok(())
+}
+
+fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic {
+    let shown = script.to_string_lossy();
+    let error = Diagnostic::error(Code::L0011, format!("the training script `{shown}` was not found"));
+    let is_bare = Path::new(script).components().count() == 1;
+    let error = match (is_bare, is_sought_on_path) {
+        (true, true) => error.row("looked in", format!("{}\nPATH", files.directory.display())),
+        (true, false) => error.row("looked in", files.directory.display().to_string()),
+        (false, _) => {
+            // Without `.` in the middle.
+            let path: PathBuf = files.directory.join(script).components().collect();
+            error.row("looked for", path.display().to_string())
+        }
+    };
     // `--gpus 0 1 train.py` makes `1` the script: say what happened.
-    if shown.chars().all(|c| c.is_ascii_digit() || c == ',' || c == ' ') && !shown.is_empty() {
-        diagnostic = diagnostic
+    if !shown.is_empty() && shown.chars().all(|c| c.is_ascii_digit() || c == ',' || c == ' ') {
+        return error
             .hint("lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script");
     }
-    diagnostic
+    let name = Path::new(script).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    if files.neighbours.iter().any(|neighbour| *neighbour == name) {
+        return error.hint("there is a link of that name, to something that is not there");
+    }
+    match nearest(&name, files.neighbours.iter().map(String::as_str)) {
+        Some(near) => error.hint(format!("did you mean `{}`?", Path::new(script).with_file_name(near).display())),
+        None if is_bare => error.hint("go to the script's directory, or give its path"),
+        None => error,
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +180,7 @@ mod tests {
             script,
             script_on_path: on_path.map(PathBuf::from),
             interpreters: vec![("python3".into(), python.map(PathBuf::from)), ("python".into(), None)],
+            ..Files::default()
         }
     }
 
@@ -176,6 +227,62 @@ mod tests {
             let seen = seen.as_ref().map(words).map_err(|diagnostic| diagnostic.code);
             let expected = expected.map(|(program, argv): (&str, &str)| (program.to_owned(), argv.to_owned()));
             assert_eq!(seen, expected, "{script}");
+        }
+    }
+
+    #[test]
+    fn where_a_missing_script_was_sought() {
+        let neighbours = vec!["train.py".to_owned(), "data".to_owned()];
+        let files = Files { directory: "/home/li".into(), neighbours, ..Files::default() };
+        for (script, expected) in [
+            ("trian.py", "  looked in  /home/li\nhint: did you mean `train.py`?\n"),
+            (
+                "data",
+                "  looked in  /home/li\n             PATH\nhint: there is a link of that name, to something that is not there\n",
+            ),
+            ("src/trian.py", "  looked for  /home/li/src/trian.py\nhint: did you mean `src/train.py`?\n"),
+            ("src/other.py", "  looked for  /home/li/src/other.py\n"),
+            ("./src/other.py", "  looked for  /home/li/src/other.py\n"),
+            ("/x/other", "  looked for  /x/other\n"),
+            (
+                "worker",
+                "  looked in  /home/li\n             PATH\nhint: go to the script's directory, or give its path\n",
+            ),
+            (
+                "1",
+                "  looked in  /home/li\n             PATH\nhint: lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script\n",
+            ),
+        ] {
+            let mut spec = spec();
+            spec.script = script.into();
+            let text = resolve(&spec, &files).unwrap_err().to_plain();
+            assert_eq!(text, format!("error[L0011]: the training script `{script}` was not found\n{expected}"));
+        }
+    }
+
+    #[test]
+    fn first_lines() {
+        let line = |interpreter: &str, is_there, has_carriage_return| {
+            Some(FirstLine { interpreter: interpreter.to_owned(), is_there, has_carriage_return })
+        };
+        for (first_line, expected) in [
+            (None, ""),
+            (line("/bin/sh", true, false), ""),
+            (
+                line("/no/sh", false, false),
+                "error[L0012]: `run` asks for `/no/sh`, which is not there\nhint: correct its first line, or install the interpreter\n",
+            ),
+            (
+                line("/usr/bin/env", true, true),
+                "error[L0012]: the first line of `run` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n",
+            ),
+        ] {
+            let mut spec = spec();
+            spec.script = "run".into();
+            let executable = ScriptFile::File { executable: true, readable: true };
+            let files = Files { first_line, ..files(executable, None, None) };
+            let seen = resolve(&spec, &files).err().map(|diagnostic| diagnostic.to_plain()).unwrap_or_default();
+            assert_eq!(seen, expected);
         }
     }
 

@@ -162,9 +162,9 @@ fn check_backend(backend: Backend, kind: Option<DeviceKind>) -> Result<(), Diagn
     }
     Err(Diagnostic::error(
         Code::L0007,
-        format!("`--backend {}` needs {needed}, and there are none here", backend.as_str()),
+        format!("backend `{}` needs {needed}, and there are none here", backend.as_str()),
     )
-    .hint("use `--backend gloo` to run on CPU, or leave `--backend` out"))
+    .hint("use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out"))
 }
 
 /// Spreads devices over processes by the rule of the generation.

@@ -19,16 +19,21 @@ pub struct FilePlan {
     pub append: bool,
     /// Mode 0600.
     pub private: bool,
+    /// Nobody reads it at the start: it may be written while ranks are already starting.
+    pub late: bool,
 }
 
-/// Everything that is written before the first rank starts.
+/// Everything that we write ourselves.
 pub fn all(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<FilePlan> {
     let mut files = vec![FilePlan {
         path: plan.log_dir.join("endpoints.log"),
         content: endpoints_log(&plan.topology),
         append: false,
         private: false,
+        late: false,
     }];
+    // The framework looks into the backup only for what is missing in the environment.
+    let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
     for replica in &plan.replicas {
         let environment = environment(inventory, plan, replica);
         files.push(FilePlan {
@@ -36,12 +41,14 @@ pub fn all(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<FilePla
             content: env_log(&environment),
             append: !spec.log_overwrite,
             private: false,
+            late: true,
         });
         files.push(FilePlan {
             path: plan.log_dir.join(format!("backup_env.{}.json", replica.rank.0)),
             content: backup_env(plan, replica),
             append: false,
             private: true,
+            late: !needs_backup,
         });
     }
     files

@@ -61,7 +61,7 @@ pub struct Plan {
     pub unset: Vec<String>,
     /// Put into every rank's environment.
     pub common: Vec<Variable>,
-    /// Written before the first rank starts.
+    /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
     pub notices: Vec<Diagnostic>,
 }
@@ -83,6 +83,9 @@ pub struct ReplicaPlan {
     pub inherit_stdin: bool,
 }
 
+/// Paddle's store and torch's.
+const STORES: u16 = 2;
+
 /// How many processes and ports, and on which address.
 pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagnostic> {
     let assignment = devices::assign(spec, inventory)?;
@@ -92,7 +95,7 @@ pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagno
         Diagnostic::error(Code::L0010, format!("{processes} processes on one node need more ports than there are"))
             .hint("start fewer processes with `--nproc_per_node`")
     })?;
-    Ok(Layout { assignment, address, endpoints, stores: 2 })
+    Ok(Layout { assignment, address, endpoints, stores: STORES })
 }
 
 /// The one address of this node: `--ips`, `--host`, else loopback.
@@ -313,27 +316,42 @@ pub fn too_few_ports(
     taken: &[(u16, bool)],
 ) -> Diagnostic {
     match request {
+        PortRequest::Fixed { start, source } if taken.is_empty() => {
+            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for go beyond 65535"))
+                .row("start", start.to_string())
+                .row("needed", wanted.to_string())
+                .hint(format!("choose a lower start, or leave `{source}` out to get free ones"))
+        }
         PortRequest::Fixed { start, source } => {
             let list = taken
                 .iter()
                 .map(|(port, ours)| if *ours { format!("{port} (another umiak job)") } else { port.to_string() })
                 .collect::<Vec<_>>()
                 .join(", ");
+            let last = u32::from(*start) + u32::from(wanted) - 1;
             Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
-                .row("asked for", format!("{start}-{}", u32::from(*start) + u32::from(wanted) - 1))
-                .row("taken", if list.is_empty() { "beyond 65535".to_owned() } else { list })
+                .row("asked for", if wanted == 1 { start.to_string() } else { format!("{start}-{last}") })
+                .row("taken", list)
                 .hint(format!("end what uses them, choose another start, or leave `{source}` out to get free ones"))
         }
         PortRequest::Range { source, .. } => {
             Diagnostic::error(Code::L0010, format!("too few free ports in the range that `{source}` gives"))
-                .row("needed", wanted.to_string())
+                .row("needed", needed(wanted))
                 .row("free", format!("{found} between {low} and {high}"))
                 .hint(format!("widen `{source}`, or leave it out"))
         }
         PortRequest::Free => Diagnostic::error(Code::L0010, "too few free ports on this host")
-            .row("needed", wanted.to_string())
+            .row("needed", needed(wanted))
             .row("free", format!("{found} between {low} and {high}"))
             .hint("end what uses them, or start fewer processes"),
+    }
+}
+
+/// More than one for each process, which wants explaining.
+fn needed(wanted: u16) -> String {
+    match wanted.checked_sub(STORES) {
+        Some(processes @ 1..) => format!("{wanted}: {processes} for processes, {STORES} for stores"),
+        _ => wanted.to_string(),
     }
 }
 

@@ -2,11 +2,13 @@
 //! generators from the same table that parses them.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
-use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::diagnose;
 use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
@@ -48,6 +50,7 @@ pub fn command() -> Command {
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
+        .bin_name("umiak")
         .subcommand(launch())
         .subcommand(
             Command::new("explain")
@@ -113,11 +116,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
     }
     let matches = match command().try_get_matches_from(argv) {
         Ok(matches) => matches,
-        Err(error) => {
-            let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            let _ = error.print();
-            return ExitCode::from(code);
-        }
+        Err(error) => return refuse(argv, &error),
     };
     match matches.subcommand() {
         Some(("explain", matches)) => explain(matches.get_one::<String>("code").map_or("", String::as_str)),
@@ -125,6 +124,38 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("completions", matches)) => completions(*matches.get_one("shell").expect("the argument is required")),
         Some(("man", matches)) => man(matches.get_one::<String>("command").map(String::as_str)),
         _ => ExitCode::from(2),
+    }
+}
+
+/// What clap has to say: help on stdout, or why the line is none of ours.
+fn refuse(argv: &[OsString], error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return print(&error.to_string());
+    }
+    let first = argv.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => fail(&[no_command(&first)]),
+        ErrorKind::UnknownArgument if first.starts_with('-') => {
+            fail(&[Diagnostic::error(Code::L0001, format!("`umiak` itself has no flag `{first}`"))
+                .hint("flags of the launcher stand behind its name: `umiak launch --gpus 0,1 train.py`")])
+        }
+        _ => {
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+/// A first word that is no command: misspelt, or a script without the command that starts it.
+fn no_command(word: &str) -> Diagnostic {
+    let error = Diagnostic::error(Code::L0001, format!("there is no command `{word}`"));
+    let command = command();
+    let names = command.get_subcommands().map(Command::get_name).chain(["fleetrun", "torchrun"]);
+    let is_script = Path::new(word).extension().is_some_and(|extension| extension == "py") || Path::new(word).is_file();
+    match nearest(word, names) {
+        _ if is_script => error.hint(format!("to start a script, write `umiak launch {word}`")),
+        Some(near) => error.hint(format!("did you mean `umiak {near}`?")),
+        None => error.hint("`umiak --help` lists the commands"),
     }
 }
 
@@ -156,7 +187,7 @@ fn completions(shell: clap_complete::Shell) -> ExitCode {
 fn man(name: Option<&str>) -> ExitCode {
     match man_page(name) {
         Some(page) => print(&page),
-        None => fail(&[Diagnostic::error(Code::L0001, format!("there is no command `{}`", name.unwrap_or("")))]),
+        None => fail(&[no_command(name.unwrap_or(""))]),
     }
 }
 

@@ -35,10 +35,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Data on stdout. A reader that has gone away is no error.
 fn print(text: &str) -> ExitCode {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    match runtime::write_data(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(diagnostic) => fail(&[diagnostic]),
+    }
 }
 
 fn fail(diagnostics: &[Diagnostic]) -> ExitCode {

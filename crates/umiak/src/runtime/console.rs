@@ -1,5 +1,6 @@
 //! Our own lines about a run, for people.
 
+use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use umiak_core::diag::{Diagnostic, Severity};
@@ -9,6 +10,7 @@ use crate::screen::Style;
 use crate::screen::style::{Mark, duration, ranges};
 
 use super::clock::time_of_day;
+use super::launch::failed;
 
 pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
     let nodes = plan.topology.nodes.len();
@@ -47,13 +49,23 @@ pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
     style.progress("Stopping", &parts, &time_of_day())
 }
 
-pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration) -> String {
+pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration, killed: bool) -> String {
     format!(
-        "{} stopped by {signal}: {ranks} rank{} ended within {}\n",
+        "{} stopped by {signal}: {ranks} rank{} {} within {}\n",
         style.mark(Mark::Stopped),
         plural(ranks),
+        if killed { "killed" } else { "ended" },
         duration(took)
     )
+}
+
+/// Data on stdout. A reader that has gone away is no error.
+pub(crate) fn write_data(text: &str) -> Result<(), Diagnostic> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed("write its output", &error)),
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn diagnostic(style: &Style, diagnostic: &Diagnostic) -> String {

@@ -1,19 +1,21 @@
 //! `--dry-run`: the plan that a run would execute, printed.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use serde_json::{Value, json};
+use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::plan::{Plan, ReplicaPlan, files, mask};
 
-pub(super) fn print(plan: &Plan, output: OutputMode) {
+use super::console::write_data;
+
+pub(super) fn print(plan: &Plan, output: OutputMode) -> Result<(), Diagnostic> {
     let text = match output {
         OutputMode::Json => format!("{}\n", to_json(plan)),
         OutputMode::Human => to_text(plan),
-        OutputMode::Quiet => return,
+        OutputMode::Quiet => return Ok(()),
     };
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    write_data(&text)
 }
 
 fn to_text(plan: &Plan) -> String {

@@ -9,13 +9,16 @@ use umiak_sys::wait::read_at;
 
 /// The tail that is looked at.
 const TAIL: u64 = 64 << 10;
+/// What a glance looks at.
+const GLANCE: u64 = 4 << 10;
 /// Beyond this, counting lines would take longer than the answer is worth.
 const COUNTABLE: u64 = 32 << 20;
 /// An error file larger than this is none.
 const ERROR_FILE: u64 = 1 << 20;
 
-pub(super) fn read(log: &Path, start: u64, error_file: &Path) -> Evidence {
-    let (tail, first_line) = tail(log, start).unwrap_or_default();
+/// `end` cuts the log where somebody else's doing begins.
+pub(super) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) -> Evidence {
+    let (tail, first_line) = tail(log, start, end, TAIL).unwrap_or_default();
     let error = std::fs::metadata(error_file)
         .ok()
         .filter(|metadata| metadata.len() <= ERROR_FILE)
@@ -23,11 +26,23 @@ pub(super) fn read(log: &Path, start: u64, error_file: &Path) -> Evidence {
     diagnose::extract(&tail, first_line, error.as_deref())
 }
 
+/// Whether the last words before `end` look like an error: a glance, before reading in earnest.
+pub(super) fn has_error(log: &Path, start: u64, end: u64) -> bool {
+    let Ok(file) = File::open(log) else { return false };
+    let from = start.max(end.saturating_sub(GLANCE));
+    let mut bytes = vec![0; end.saturating_sub(from) as usize];
+    let count = read_at(&file, &mut bytes, from).unwrap_or(0);
+    ["Error", "Exception", "Traceback", "error:"]
+        .iter()
+        .any(|word| bytes[..count].windows(word.len()).any(|window| window == word.as_bytes()))
+}
+
 /// The last bytes of this run's part, and the number of the line they begin in.
-fn tail(log: &Path, start: u64) -> Option<(Vec<u8>, Option<u64>)> {
+fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8>, Option<u64>)> {
     let file = File::open(log).ok()?;
-    let end = file.metadata().ok()?.len();
-    let from = start.max(end.saturating_sub(TAIL));
+    let size = file.metadata().ok()?.len();
+    let end = end.map_or(size, |end| end.min(size));
+    let from = start.max(end.saturating_sub(length));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -66,7 +81,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         std::fs::write(&log, "old 1\nold 2\nnew 1\nnew 2\n").unwrap();
-        let (bytes, line) = tail(&log, 12).unwrap();
+        let (bytes, line) = tail(&log, 12, None, TAIL).unwrap();
         assert_eq!((bytes.as_slice(), line), (b"new 1\nnew 2\n".as_slice(), Some(3)));
     }
 }

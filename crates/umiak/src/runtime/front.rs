@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict};
+use umiak_core::facts::{
+    Evidence, Fact, Finding, Outcome, Planned, PlannedReplica, Record, StopReason, Usage, VERSION, Verdict,
+};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
@@ -25,7 +27,7 @@ use crate::screen::{MirrorTo, Screen, Status, Style};
 use super::clock::{Clock, paddle_stamp};
 use super::launch::failed;
 use super::pod_log::PodLog;
-use super::{console, evidence};
+use super::{console, evidence, prepare};
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,6 +50,8 @@ pub(super) struct Front<'a> {
     pids: HashMap<Slot, u32>,
     /// How each replica ended, and whether by us: for the summary.
     ends: HashMap<Slot, (Exit, bool)>,
+    /// How long each log was when we first signalled its rank: what stands before is the rank's own account.
+    log_at_stop: HashMap<Slot, u64>,
     /// When, why and with what we began to stop.
     stopping: Option<(Instant, StopReason)>,
     killed: bool,
@@ -56,6 +60,7 @@ pub(super) struct Front<'a> {
     told_while_going: bool,
     told_started: bool,
     return_terminal: bool,
+    last_signal: i32,
     end: Option<(Outcome, u8)>,
 }
 
@@ -95,12 +100,14 @@ impl<'a> Front<'a> {
             seq: 0,
             pids: HashMap::new(),
             ends: HashMap::new(),
+            log_at_stop: HashMap::new(),
             stopping: None,
             killed: false,
             verdict: None,
             told_while_going: false,
             told_started: false,
             return_terminal: false,
+            last_signal: 2,
             end: None,
         })
     }
@@ -109,14 +116,18 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
+        let late_files = prepare::write_late_files(&self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }
         if self.return_terminal {
             // Dropping our end of the socket tells the guardian to finish alone.
-            return Ok(128 + 2);
+            return Ok(128u8.wrapping_add(self.last_signal as u8));
         }
         self.sweep();
+        if let Some(thread) = late_files {
+            let _ = thread.join();
+        }
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         self.close();
         Ok(code)
@@ -124,8 +135,7 @@ impl<'a> Front<'a> {
 
     fn announce(&mut self) {
         for notice in std::mem::take(&mut self.plan.notices) {
-            self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
-            self.talk(|style| console::diagnostic(style, &notice));
+            self.notice(&notice);
         }
         for line in paddle_lines::on_console(self.spec) {
             self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
@@ -138,6 +148,11 @@ impl<'a> Front<'a> {
         if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
             self.screen.follow(replica.log.clone(), *start);
         }
+    }
+
+    fn notice(&mut self, notice: &Diagnostic) {
+        self.record(&Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+        self.talk(|style| console::diagnostic(style, notice));
     }
 
     /// Lines for people: not in quiet or JSON mode.
@@ -182,8 +197,10 @@ impl<'a> Front<'a> {
         }
         if ready[1] {
             for signal in self.signals.read() {
+                self.last_signal = signal;
                 self.dispatch(Event::Signalled { signal });
             }
+            self.show_status();
         }
         let now = self.clock.now();
         let due: Vec<Timer> = self.timers.iter().filter(|(_, at)| **at <= now).map(|(timer, _)| *timer).collect();
@@ -191,6 +208,7 @@ impl<'a> Front<'a> {
             self.timers.remove(&timer);
             self.dispatch(Event::Timer(timer));
         }
+        self.show_status();
         Ok(())
     }
 
@@ -202,7 +220,6 @@ impl<'a> Front<'a> {
                         self.dispatch(event);
                     }
                 }
-                self.show_status();
             }
             Ok(None) | Err(_) => self.lose_guardian(),
         }
@@ -226,6 +243,7 @@ impl<'a> Front<'a> {
             Notice::Spawned { key, pid } => {
                 let id = attempt(key);
                 self.pids.insert(id.slot, pid);
+                self.tell_started();
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
@@ -264,7 +282,9 @@ impl<'a> Front<'a> {
                     Effect::ArmTimer { timer, at } => {
                         self.timers.insert(timer, at);
                     }
-                    Effect::Gather(slots) => queue.push_back(Event::Gathered(self.gather(&slots))),
+                    Effect::Gather { ended, stopped } => {
+                        queue.push_back(Event::Gathered(self.gather(&ended, &stopped)))
+                    }
                     Effect::Report(verdict) => self.report(verdict),
                     Effect::ReturnTerminal => self.return_terminal = true,
                     Effect::Finish { outcome, code } => self.end = Some((outcome, code)),
@@ -338,6 +358,12 @@ impl<'a> Front<'a> {
     fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
         let keys = targets.iter().map(|id| key(*id)).collect();
         let _ = self.guardian.send(&Command::Signal { signal, keys });
+        for id in targets {
+            if let Some(replica) = self.plan.replicas.iter().find(|replica| replica.slot == id.slot) {
+                let size = std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len());
+                self.log_at_stop.entry(id.slot).or_insert(size);
+            }
+        }
         for pid in targets.iter().filter_map(|id| self.pids.get(&id.slot)) {
             if let Some(line) = paddle_lines::at_stop(self.spec, *pid) {
                 self.pod_log.line(&line);
@@ -345,15 +371,23 @@ impl<'a> Front<'a> {
         }
     }
 
-    fn gather(&self, slots: &[Slot]) -> Vec<(Slot, umiak_core::facts::Evidence)> {
-        slots
-            .iter()
-            .filter_map(|slot| {
-                let position = self.plan.replicas.iter().position(|replica| replica.slot == *slot)?;
-                let replica = &self.plan.replicas[position];
-                Some((*slot, evidence::read(&replica.log, self.log_starts[position], &replica.error_file)))
-            })
-            .collect()
+    fn gather(&self, ended: &[Slot], stopped: &[Slot]) -> Vec<(Slot, Evidence)> {
+        let place = |slot: &Slot| {
+            let position = self.plan.replicas.iter().position(|replica| replica.slot == *slot)?;
+            Some((&self.plan.replicas[position], self.log_starts[position]))
+        };
+        let told = ended.iter().filter_map(|slot| {
+            let (replica, start) = place(slot)?;
+            Some((*slot, evidence::read(&replica.log, start, None, &replica.error_file)))
+        });
+        // Most were healthy: those whose last words before our signal hold no error are not looked at twice.
+        let hurried = stopped.iter().filter_map(|slot| {
+            let (replica, start) = place(slot)?;
+            let end = *self.log_at_stop.get(slot)?;
+            evidence::has_error(&replica.log, start, end)
+                .then(|| (*slot, evidence::read(&replica.log, start, Some(end), &replica.error_file)))
+        });
+        told.chain(hurried).collect()
     }
 
     /// Tells the user what happened, in every output mode.
@@ -373,6 +407,9 @@ impl<'a> Front<'a> {
         let abort = self.style.red(&abort);
         self.screen.status(None);
         self.screen.alert(format!("{abort}\n{container}{explained}"));
+        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
+            self.notice(&notice);
+        }
         self.verdict = Some(verdict);
     }
 
@@ -416,11 +453,6 @@ impl<'a> Front<'a> {
 
     fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.pids.len() == total && !self.told_started {
-            self.told_started = true;
-            let text = console::started(&self.style, total, self.clock.started().elapsed());
-            self.talk(|_| text);
-        }
         if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
@@ -431,6 +463,16 @@ impl<'a> Front<'a> {
             total,
             stopping: self.stopping.is_some(),
         }));
+    }
+
+    /// Once the last rank exists, and before anything that it does is told.
+    fn tell_started(&mut self) {
+        let total = self.plan.replicas.len();
+        if self.pids.len() == total && !self.told_started {
+            self.told_started = true;
+            let text = console::started(&self.style, total, self.clock.started().elapsed());
+            self.talk(|_| text);
+        }
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -447,6 +489,7 @@ impl<'a> Front<'a> {
                     for notice in notices {
                         if let Notice::Swept { stopped, remaining } = notice {
                             self.tell_swept(stopped, &remaining);
+                            self.guardian.wait();
                             return;
                         }
                     }
@@ -498,7 +541,8 @@ impl<'a> Front<'a> {
         let text = match (outcome, signal, self.stopping) {
             (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took)),
             (Outcome::Interrupted, Some(signal), Some((since, _))) => {
-                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed()))
+                let killed = self.killed;
+                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))
             }
             _ => None,
         };

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use umiak_core::formats::launch::LaunchSpec;
-use umiak_core::plan::command::{self, Files, ScriptFile};
+use umiak_core::plan::command::{self, Files, FirstLine, ScriptFile};
 use umiak_core::plan::{Address, Gpu, Inventory};
 
 use crate::variables;
@@ -37,9 +40,15 @@ pub(super) fn gather(env: BTreeMap<String, String>) -> Inventory {
 pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> Files {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let bare = Path::new(&spec.script).components().count() == 1 && !spec.script.as_encoded_bytes().contains(&b'/');
+    let script_on_path = if bare { on_path(&spec.script, &path) } else { None };
+    let script = Path::new(&spec.script);
+    let program = if script.is_file() { Some(script) } else { script_on_path.as_deref() };
     Files {
-        script: script_file(Path::new(&spec.script)),
-        script_on_path: if bare { on_path(&spec.script, &path) } else { None },
+        script: script_file(script),
+        first_line: program.and_then(first_line),
+        script_on_path,
+        directory: std::env::current_dir().unwrap_or_default(),
+        neighbours: neighbours(script),
         interpreters: command::interpreter_names(&spec.spelling, env.get("VIRTUAL_ENV").map(String::as_str))
             .into_iter()
             .map(|name| {
@@ -50,12 +59,47 @@ pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> File
     }
 }
 
+/// What stands beside a script that is not there; nothing when it is.
+fn neighbours(script: &Path) -> Vec<String> {
+    /// Enough to find a misspelt name by; a directory of data may hold millions.
+    const MOST: usize = 10_000;
+    if script.exists() {
+        return Vec::new();
+    }
+    let directory = script.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().take(MOST);
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
 fn script_file(path: &Path) -> ScriptFile {
     match std::fs::metadata(path) {
         Err(_) => ScriptFile::Missing,
         Ok(metadata) if metadata.is_dir() => ScriptFile::Directory,
-        Ok(_) => ScriptFile::File { executable: is_executable(path), readable: std::fs::File::open(path).is_ok() },
+        Ok(metadata) => {
+            // Opening a pipe would wait for its writer, and take what was meant for the rank.
+            let readable = !metadata.is_file() || File::open(path).is_ok();
+            ScriptFile::File { executable: is_executable(path), readable }
+        }
     }
+}
+
+/// The `#!` line of an executable, as far as the kernel would read it.
+fn first_line(path: &Path) -> Option<FirstLine> {
+    if !is_executable(path) {
+        return None;
+    }
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let (line, has_carriage_return) = match line.strip_suffix(b"\r") {
+        Some(line) => (line, true),
+        None => (line, false),
+    };
+    let word = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
+    let is_there = Path::new(OsStr::from_bytes(word)).exists();
+    Some(FirstLine { interpreter: String::from_utf8_lossy(word).into_owned(), is_there, has_carriage_return })
 }
 
 fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {

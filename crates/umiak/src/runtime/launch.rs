@@ -56,7 +56,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
-    dry_run::print(&plan, spec.own.output);
+    dry_run::print(&plan, spec.own.output)?;
     Ok(0)
 }
 

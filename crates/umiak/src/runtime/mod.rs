@@ -14,5 +14,5 @@ pub mod launch;
 mod pod_log;
 mod prepare;
 
-pub(crate) use console::diagnostic as render;
+pub(crate) use console::{diagnostic as render, write_data};
 pub(crate) use inventory::environment;

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
@@ -114,21 +115,57 @@ pub(super) fn make_log_dir(path: &Path) -> Result<(), Diagnostic> {
     std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
 }
 
+/// Why the log directory takes no more, if it does not: a rank's output has then nowhere to go.
+pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
+    let probe = || tempfile::tempfile_in(log_dir)?.write_all(&[0; 4096]);
+    let error = probe().err()?;
+    Some(
+        Diagnostic::notice(Code::L0026, format!("nothing can be written to `{}` any more", log_dir.display()))
+            .row("reason", error.to_string())
+            .hint("this may be why the rank ended; free space there, or choose another directory with `--log_dir`"),
+    )
+}
+
 fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    let in_the_way = path.ancestors().find(|ancestor| ancestor.exists()).filter(|ancestor| !ancestor.is_dir());
+    let reason = match in_the_way {
+        Some(file) => format!("`{}` is a file, not a directory", file.display()),
+        None => error.to_string(),
+    };
     Diagnostic::error(Code::L0014, format!("the log directory `{}` cannot be used", path.display()))
-        .row("reason", error.to_string())
+        .row("reason", reason)
         .hint("choose another one with `--log_dir`")
 }
 
-/// Writes the plan's files and opens each log once; returns where this run's part of each log begins.
+/// Writes what must be there before the first rank; returns where this run's part of each log begins.
 pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan) -> Result<Vec<u64>, Diagnostic> {
-    for file in &plan.files {
+    for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file).map_err(|error| file_error(&file.path, &error))?;
     }
     plan.replicas
         .iter()
-        .map(|replica| log_start(&replica.log, spec.log_overwrite).map_err(|error| file_error(&replica.log, &error)))
+        .enumerate()
+        .map(|(position, replica)| {
+            // The mirror needs its file to be there; the others are made by the ranks that write them.
+            let start = if position == 0 || spec.log_overwrite {
+                open_log(&replica.log, spec.log_overwrite)
+            } else {
+                Ok(std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len()))
+            };
+            start.map_err(|error| file_error(&replica.log, &error))
+        })
         .collect()
+}
+
+/// Writes the rest, on a thread of its own, while the ranks start. Losing one is no reason to stop a job.
+pub(super) fn write_late_files(plan: &Plan) -> Option<JoinHandle<()>> {
+    let files: Vec<FilePlan> = plan.files.iter().filter(|file| file.late).cloned().collect();
+    let write = move || {
+        for file in &files {
+            let _ = write_file(file);
+        }
+    };
+    std::thread::Builder::new().name("files".into()).stack_size(128 << 10).spawn(write).ok()
 }
 
 fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
@@ -149,7 +186,7 @@ fn write_file(file: &FilePlan) -> std::io::Result<()> {
 }
 
 /// Opening it here, as the rank will, finds out before the start whether it can.
-fn log_start(path: &Path, overwrite: bool) -> std::io::Result<u64> {
+fn open_log(path: &Path, overwrite: bool) -> std::io::Result<u64> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     if overwrite {
         file.set_len(0)?;

@@ -111,7 +111,7 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
         style.mark(Mark::Failed),
         rank(finding),
         place.host,
-        finding.exit.describe(),
+        if finding.stopped_while_ending { "failed".to_owned() } else { finding.exit.describe() },
         duration(Duration::from_micros(finding.ran_micros)),
     );
     let first = if first { format!("{}the first cause", style.separator()) } else { String::new() };
@@ -175,6 +175,7 @@ mod tests {
             exit,
             ran_micros: 192_000_000,
             weight: Weight::Certain,
+            stopped_while_ending: false,
             evidence: Some(evidence),
         }
     }

@@ -58,8 +58,8 @@ fn seed_logs_explain_themselves() {
             .launch_toy(
                 "--nproc_per_node 8",
                 &[
-                    &format!("0:ignore 15;sleep {delay_0};cat {victim};exit 1"),
-                    &format!("4:ignore 15;sleep {delay_4};cat {cause};exit 1"),
+                    &format!("0:ignore 15;touch ready.0;await ready.4;sleep {delay_0};cat {victim};exit 1"),
+                    &format!("4:ignore 15;touch ready.4;await ready.0;sleep {delay_4};cat {cause};exit 1"),
                     &format!("*:{WAIT}"),
                 ],
             )

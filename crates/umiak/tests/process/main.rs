@@ -3,8 +3,12 @@
 //! One binary for all of it: it is also the toy trainer that the tests launch.
 
 mod failure;
+mod input;
 mod launch;
 mod screen;
+mod seeds;
+mod shell;
+mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
 use umiak_testkit::suite::Suite;
@@ -15,5 +19,8 @@ fn main() -> std::process::ExitCode {
     launch::register(&mut suite);
     failure::register(&mut suite);
     screen::register(&mut suite);
+    seeds::register(&mut suite);
+    input::register(&mut suite);
+    surroundings::register(&mut suite);
     suite.main()
 }

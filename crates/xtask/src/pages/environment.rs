@@ -193,7 +193,7 @@ fn plan(sample: &Sample) -> Plan {
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: 0,
     };
-    finish(&spec, &inventory, layout, &ports, run)
+    finish(&spec, &inventory, layout, &ports, &run)
 }
 
 #[cfg(test)]

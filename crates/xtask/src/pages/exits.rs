@@ -93,6 +93,7 @@ fn exit_code(style: Style, case: &Case) -> u8 {
                 exit: exit.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,
+                stopped_while_ending: false,
                 evidence: None,
             };
             let verdict = Verdict { causes: vec![cause], victims: Vec::new() };

@@ -282,7 +282,7 @@ pub static SIGNATURES: &[Signature] = &[
         "look at who failed first: workers end with their job",
         "A process that reads data received a signal to end, as all processes of a job do when it is stopped."),
     Signature::new("U9201", Victim, "the peer closed the connection",
-        r"Connection closed by peer|[Rr]emote (host|end) closed (the )?connection|Socket closed$",
+        r"Connection closed by peer|[Rr]emote (host|end) closed (the )?connection|Socket closed$|^ConnectionError\b",
         "the peer ended first: look at its log",
         "The process at the other end closed its side in the middle of an operation, which it does when it ends. \
          This rank failed because of it."),

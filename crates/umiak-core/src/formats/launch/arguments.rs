@@ -88,6 +88,16 @@ impl Arguments {
             .unwrap_or_default()
     }
 
+    /// `attribute` has a value that cannot be; a variable that set it is named with the flag it stands for.
+    pub(super) fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
+        let source = self.source(attribute);
+        let error = Diagnostic::error(source.map_or(Code::L0001, Source::code), message);
+        match (source, flags::by_attribute(attribute)) {
+            (Some(Source::Variable(name)), Some(flag)) => error.hint(stands_for(name, flag)),
+            _ => error,
+        }
+    }
+
     pub(super) fn raw(&self, attribute: &str) -> Option<&OsStr> {
         match self.setting(attribute) {
             Some(Setting { value: Value::Text(text), .. }) => Some(text),
@@ -165,8 +175,11 @@ fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnosti
     let diagnostic = Diagnostic::error(source.code(), message);
     match source {
         Source::Flag(_) => diagnostic,
-        Source::Variable(name) => {
-            diagnostic.hint(format!("`{name}` stands for `{}`; correct it, or unset it", flag.name))
-        }
+        Source::Variable(name) => diagnostic.hint(stands_for(name, flag)),
     }
+}
+
+/// What to do about a variable with a wrong value.
+fn stands_for(variable: &str, flag: &Flag) -> String {
+    format!("`{variable}` stands for `{}`; correct it, or unset it", flag.name)
 }

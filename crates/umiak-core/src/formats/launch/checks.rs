@@ -58,7 +58,7 @@ impl Checks<'_> {
 
     /// `attribute` has a value that cannot be.
     fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
-        Diagnostic::error(self.arguments.source(attribute).map_or(Code::L0001, Source::code), message)
+        self.arguments.wrong_value(attribute, message)
     }
 
     /// A flag that is accepted so that command lines keep working.
@@ -349,11 +349,11 @@ impl Checks<'_> {
         let name = self.arguments.name("backend");
         let Some(backend) = Backend::parse(text) else {
             let choices = words::either(&Backend::ALL.map(|(word, _)| word));
-            let code = match self.arguments.source("backend") {
-                Some(Source::Variable(_)) => Code::L0009,
-                _ => Code::L0007,
-            };
-            self.error(Diagnostic::error(code, format!("`{name}` takes {choices}, not `{text}`")));
+            let message = format!("`{name}` takes {choices}, not `{text}`");
+            self.error(match self.arguments.source("backend") {
+                Some(Source::Variable(_)) => self.wrong_value("backend", message),
+                _ => Diagnostic::error(Code::L0007, message),
+            });
             return Backend::Auto;
         };
         if backend != Backend::Auto

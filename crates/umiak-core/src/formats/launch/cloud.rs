@@ -34,8 +34,9 @@ pub(super) fn read(env: &Environment) -> Result<Option<Platform>, Diagnostic> {
         // A lone `PADDLE_TRAINERS` with several nodes is a platform that lost a variable, and starting one node
         // of a larger job in silence would help nobody.
         return if nodes.len() > 1 && trainers_num != 1 {
+            let are = if missing.len() == 1 { "is" } else { "are" };
             let message =
-                format!("the environment looks like PaddleCloud's, but {} is missing", super::words::both(&missing));
+                format!("the environment looks like PaddleCloud's, but {} {are} missing", super::words::both(&missing));
             Err(Diagnostic::error(Code::L0008, message)
                 .row("PADDLE_TRAINERS", nodes.join(", "))
                 .hint("set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone"))

@@ -45,9 +45,8 @@ pub(super) fn log_level(arguments: &Arguments) -> Result<&'static str, Diagnosti
     let Some(text) = arguments.text("log_level") else { return Ok("INFO") };
     LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(name, _)| *name).ok_or_else(|| {
         let names = LEVELS.map(|(name, _)| name);
-        let code = arguments.source("log_level").map_or(Code::L0001, Source::code);
-        let name = arguments.name("log_level");
-        Diagnostic::error(code, format!("`{name}` takes {}, not `{text}`", super::words::either(&names)))
+        let message = format!("`{}` takes {}, not `{text}`", arguments.name("log_level"), super::words::either(&names));
+        arguments.wrong_value("log_level", message)
     })
 }
 

@@ -1,0 +1,489 @@
+//! Walks through a run with a shadow of what every attempt must be doing, and compares.
+
+use std::collections::BTreeMap;
+
+use umiak_core::facts::{Fact, StopReason, Subject, Verdict};
+use umiak_core::machine::job::{AttemptId, Effect, Event, Timer};
+use umiak_core::model::{Exit, MinSucceeded, Slot, Timestamp};
+
+use super::invariants::{Rule, Violation};
+use super::timeline::{Run, Step};
+
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+
+/// What must be true of one attempt.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shadow {
+    pub(super) recorded: bool,
+    pub(super) spawned: bool,
+    pub(super) announced: bool,
+    pub(super) terminated: bool,
+    pub(super) killed: bool,
+    pub(super) abandoned: bool,
+    pub(super) end: Option<ShadowEnd>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ShadowEnd {
+    pub(super) exit: Exit,
+    pub(super) by_us: bool,
+    pub(super) order: u64,
+    pub(super) before_stop: bool,
+}
+
+impl Shadow {
+    fn is_over(&self) -> bool {
+        self.end.is_some() || self.abandoned
+    }
+
+    fn is_live(&self) -> bool {
+        self.recorded && !self.is_over()
+    }
+}
+
+/// A fact whose effect must follow.
+#[derive(Debug, PartialEq)]
+enum Announced {
+    Signal(i32, Vec<String>),
+    Report(Verdict),
+    Finish(String),
+}
+
+pub(super) struct Judge<'a> {
+    pub(super) run: &'a Run,
+    pub(super) names: Vec<String>,
+    pub(super) shadows: Vec<Shadow>,
+    pub(super) step: usize,
+    started: bool,
+    guardian_lost: bool,
+    signals: u32,
+    pub(super) first_signal: Option<i32>,
+    /// The first reason to stop, and when; the strongest so far.
+    pub(super) stop: Option<(Timestamp, StopReason)>,
+    strongest: Option<StopReason>,
+    killed_at: Option<Timestamp>,
+    /// Armed timers, and whether they have fired.
+    timers: BTreeMap<Timer, bool>,
+    /// Who was asked for, and whether the answer is there.
+    pub(super) gather: Option<(Vec<usize>, bool)>,
+    pub(super) verdict: Option<Verdict>,
+    reported: bool,
+    announced: Option<Announced>,
+    finished: Option<Timestamp>,
+    orders: u64,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(run: &'a Run) -> Self {
+        Self {
+            run,
+            names: run.scenario.names(),
+            shadows: vec![Shadow::default(); run.scenario.scripts.len()],
+            step: 0,
+            started: false,
+            guardian_lost: false,
+            signals: 0,
+            first_signal: None,
+            stop: None,
+            strongest: None,
+            killed_at: None,
+            timers: BTreeMap::new(),
+            gather: None,
+            verdict: None,
+            reported: false,
+            announced: None,
+            finished: None,
+            orders: 0,
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn judge(mut self) -> Vec<Violation> {
+        let run = self.run;
+        for (index, step) in run.steps.iter().enumerate() {
+            self.step = index;
+            let forward = index == 0 || run.steps[index - 1].at <= step.at;
+            self.check(forward, Rule::Numbering, || "time runs backwards".into());
+            if self.is_stale(&step.event) {
+                let ignored = matches!(step.effects.as_slice(), [Effect::Record(Fact::Ignored { .. })]);
+                self.check(ignored && step.unchanged, Rule::Stale, || format!("{:?} was acted on", step.event));
+                continue;
+            }
+            self.hear(&step.event);
+            for effect in &step.effects {
+                self.see(step, effect);
+            }
+            self.settle_step(step);
+        }
+        self.step = run.steps.len();
+        self.close();
+        self.violations
+    }
+
+    pub(super) fn check(&mut self, holds: bool, rule: Rule, message: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(Violation { rule, step: self.step, message: message() });
+        }
+    }
+
+    /// Whether an event has nothing to say any more, or never had.
+    fn is_stale(&self, event: &Event) -> bool {
+        let shadow = |id: &AttemptId| self.rank(id.slot).filter(|_| id.attempt == 0).map(|rank| &self.shadows[rank]);
+        self.finished.is_some()
+            || match event {
+                Event::Start => self.started,
+                Event::Spawned { id, .. } => !shadow(id).is_some_and(|shadow| shadow.is_live() && !shadow.announced),
+                Event::Exited { id, .. } => !shadow(id).is_some_and(Shadow::is_live),
+                Event::Signalled { .. } => false,
+                Event::Timer(timer) => self.timers.get(timer) != Some(&false),
+                Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
+                Event::GuardianLost => self.guardian_lost,
+            }
+    }
+
+    fn hear(&mut self, event: &Event) {
+        match event {
+            Event::Start => self.started = true,
+            Event::Signalled { signal } => {
+                self.signals += 1;
+                self.first_signal.get_or_insert(*signal);
+            }
+            Event::Timer(timer) => {
+                self.timers.insert(*timer, true);
+            }
+            Event::Gathered(_) => {
+                if let Some((_, answered)) = &mut self.gather {
+                    *answered = true;
+                }
+            }
+            Event::GuardianLost => self.guardian_lost = true,
+            Event::Spawned { .. } | Event::Exited { .. } => {}
+        }
+    }
+
+    fn rank(&self, slot: Slot) -> Option<usize> {
+        self.run.scenario.rank(slot)
+    }
+
+    /// The rank of a subject that is written as it should be.
+    pub(super) fn subject(&mut self, subject: &Subject) -> usize {
+        let rank = self.names.iter().position(|name| *name == subject.replica);
+        let right = rank.is_some() && rank == subject.rank.map(|rank| rank.0 as usize) && subject.attempt == 0;
+        self.check(right, Rule::Numbering, || format!("{subject:?}"));
+        rank.unwrap_or_default()
+    }
+
+    fn ranks(&self, ids: &[AttemptId]) -> Vec<usize> {
+        ids.iter().filter_map(|id| self.rank(id.slot)).collect()
+    }
+
+    fn live(&self) -> Vec<usize> {
+        (0..self.shadows.len()).filter(|rank| self.shadows[*rank].is_live()).collect()
+    }
+
+    fn see(&mut self, step: &Step, effect: &Effect) {
+        let last = self.finished.is_some();
+        self.check(!last, Rule::Finish, || format!("{effect:?} after the end"));
+        let announced = self.announced.take();
+        let follows = match (&announced, effect) {
+            (None, Effect::Signal { .. } | Effect::Report(_) | Effect::Finish { .. }) => false,
+            (None, _) => true,
+            (Some(Announced::Signal(signal, names)), Effect::Signal { signal: sent, targets }) => {
+                let targets: Vec<_> = self.ranks(targets).into_iter().map(|rank| self.names[rank].clone()).collect();
+                signal == sent && *names == targets
+            }
+            (Some(Announced::Report(verdict)), Effect::Report(reported)) => verdict == reported,
+            (Some(Announced::Finish(text)), Effect::Finish { outcome, code }) => *text == format!("{outcome:?} {code}"),
+            (Some(_), _) => false,
+        };
+        self.check(follows, Rule::FactFirst, || format!("{effect:?} after {announced:?}"));
+        match effect {
+            Effect::Record(fact) => self.see_fact(step, fact),
+            Effect::Spawn(ids) => self.see_spawn(ids),
+            Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
+            Effect::ArmTimer { timer, at } => self.see_timer(step, *timer, *at),
+            Effect::Gather { ended, .. } => self.see_gather(step, ended),
+            Effect::Report(_) => self.reported = true,
+            Effect::ReturnTerminal => {
+                let third = self.signals >= 3 && matches!(step.event, Event::Signalled { .. });
+                self.check(third, Rule::Decision, || "the terminal was returned unasked".into());
+            }
+            Effect::Finish { outcome, code } => {
+                let open = !self.live().is_empty() || matches!(self.gather, Some((_, false)));
+                self.check(self.started && !open, Rule::Finish, || "finished before all was over".into());
+                let earned = self.stop.is_some() || (self.has_succeeded() && !self.has_failed());
+                self.check(earned, Rule::Decision, || "finished without success and without a stop".into());
+                self.finished = Some(step.at);
+                self.judge_code(*outcome, *code);
+            }
+        }
+    }
+
+    fn see_fact(&mut self, step: &Step, fact: &Fact) {
+        match fact {
+            Fact::Starting { subject } => {
+                let rank = self.subject(subject);
+                let first = !std::mem::replace(&mut self.shadows[rank].recorded, true);
+                self.check(first, Rule::OneEnd, || format!("{} starts twice", subject.replica));
+            }
+            Fact::Started { subject, pid } => {
+                let rank = self.subject(subject);
+                let told = matches!(&step.event, Event::Spawned { id, pid: told } if told == pid && self.rank(id.slot) == Some(rank));
+                let first = !std::mem::replace(&mut self.shadows[rank].announced, true);
+                self.check(told && first, Rule::OneEnd, || format!("{} started out of nothing", subject.replica));
+            }
+            Fact::Ended { subject, exit, by_us, order, .. } => {
+                let rank = self.subject(subject);
+                self.see_end(step, rank, exit, *by_us, *order);
+            }
+            Fact::Stopping { reason } => self.see_stop(step, *reason),
+            Fact::Signalled { signal, replicas } => {
+                self.announced = Some(Announced::Signal(*signal, replicas.clone()));
+            }
+            Fact::Diagnosed(verdict) => {
+                let first = self.verdict.is_none() && matches!(step.event, Event::Gathered(_));
+                self.check(first, Rule::Report, || "a verdict out of turn".into());
+                self.announced = Some(Announced::Report(verdict.clone()));
+                self.judge_verdict(step, verdict);
+                self.verdict = Some(verdict.clone());
+            }
+            Fact::Abandoned { replicas } => self.see_abandoned(step, replicas),
+            Fact::Finished { outcome, exit_code } => {
+                self.announced = Some(Announced::Finish(format!("{outcome:?} {exit_code}")));
+            }
+            Fact::Ignored { .. } | Fact::Planned(_) | Fact::Noticed { .. } | Fact::Swept { .. } => {
+                self.check(false, Rule::Stale, || format!("{fact:?} for an event that fits"));
+            }
+        }
+    }
+
+    fn see_end(&mut self, step: &Step, rank: usize, exit: &Exit, by_us: bool, order: u64) {
+        let told = match &step.event {
+            Event::Exited { id, exit: told, .. } => told == exit && self.rank(id.slot) == Some(rank),
+            Event::GuardianLost | Event::Start => self.guardian_lost && *exit == Exit::Lost,
+            _ => false,
+        };
+        let shadow = self.shadows[rank].clone();
+        self.check(told && shadow.is_live(), Rule::OneEnd, || format!("rank {rank} ended out of nothing"));
+        let expected = match exit {
+            Exit::Signal { signal: SIGTERM, .. } => shadow.terminated,
+            Exit::Signal { signal: SIGKILL, .. } => shadow.killed,
+            _ => false,
+        };
+        self.check(by_us == expected, Rule::OurDoing, || format!("rank {rank}, {exit:?}: by_us {by_us}"));
+        let next = self.orders;
+        self.check(order == next, Rule::Numbering, || format!("order {order} instead of {next}"));
+        self.orders += 1;
+        let before_stop = self.stop.is_none();
+        self.shadows[rank].end = Some(ShadowEnd { exit: exit.clone(), by_us, order, before_stop });
+    }
+
+    fn see_spawn(&mut self, ids: &[AttemptId]) {
+        let ranks = self.ranks(ids);
+        let announced = ranks.iter().all(|rank| self.shadows[*rank].recorded && !self.shadows[*rank].spawned);
+        self.check(announced, Rule::FactFirst, || "spawned without a fact, or twice".into());
+        let allowed = self.started && self.stop.is_none() && !self.guardian_lost && ranks.len() == self.shadows.len();
+        self.check(allowed, Rule::Spawn, || format!("spawned {ranks:?}"));
+        for rank in ranks {
+            self.shadows[rank].spawned = true;
+        }
+    }
+
+    fn see_stop(&mut self, step: &Step, reason: StopReason) {
+        let before = self.strongest.replace(reason);
+        let stronger = before.is_none_or(|before| before < reason);
+        self.check(stronger, Rule::Decision, || format!("{reason:?} after {before:?}"));
+        let justified = match reason {
+            StopReason::Completed => self.stop.is_none() && !self.has_failed() && self.has_succeeded(),
+            StopReason::PeerFailed => self.stop.is_none() && self.has_failed(),
+            StopReason::Signal { signal } => self.signals == 1 && step.event == Event::Signalled { signal },
+            StopReason::SecondSignal { signal } => self.signals == 2 && step.event == Event::Signalled { signal },
+        };
+        self.check(justified, Rule::Decision, || format!("stopped for {reason:?}"));
+        self.stop.get_or_insert((step.at, reason));
+    }
+
+    fn see_signal(&mut self, step: &Step, signal: i32, targets: &[AttemptId]) {
+        let targets = self.ranks(targets);
+        let all = targets == self.live();
+        let grace = self.run.scenario.job.policy.stop.grace;
+        let (rule, allowed) = match (signal, self.stop) {
+            (SIGTERM, Some((at, _))) => {
+                (Rule::Terminate, at == step.at && !targets.iter().any(|rank| self.shadows[*rank].terminated))
+            }
+            (SIGKILL, Some((at, _))) => {
+                let waited = step.event == Event::Timer(Timer::Grace) && step.at >= at + grace;
+                let urged = self.signals == 2 && matches!(step.event, Event::Signalled { .. });
+                (Rule::Kill, (waited || urged) && !targets.iter().any(|rank| self.shadows[*rank].killed))
+            }
+            _ => (Rule::Terminate, false),
+        };
+        self.check(all && allowed, rule, || format!("signal {signal} to {targets:?}"));
+        for rank in targets {
+            if signal == SIGKILL {
+                self.shadows[rank].killed = true;
+                self.killed_at = Some(step.at);
+            }
+            self.shadows[rank].terminated = true;
+        }
+    }
+
+    fn see_abandoned(&mut self, step: &Step, replicas: &[String]) {
+        let waited = self.killed_at.is_some_and(|at| step.at >= at + self.run.scenario.job.policy.stop.abandon);
+        self.check(waited, Rule::Kill, || "abandoned too early".into());
+        for name in replicas {
+            let rank = self.names.iter().position(|other| other == name).unwrap_or_default();
+            let fits = self.shadows[rank].is_live() && self.shadows[rank].killed;
+            self.check(fits, Rule::OneEnd, || format!("{name} was abandoned"));
+            self.shadows[rank].abandoned = true;
+        }
+    }
+
+    fn see_timer(&mut self, step: &Step, timer: Timer, at: Timestamp) {
+        let policy = self.run.scenario.job.policy;
+        let after = match timer {
+            Timer::Settle => policy.settle,
+            Timer::Grace => policy.stop.grace,
+            Timer::Abandon => policy.stop.abandon,
+        };
+        let first = self.timers.insert(timer, false).is_none();
+        self.check(first && at == step.at + after, Rule::Timers, || format!("{timer:?} armed for {at:?}"));
+    }
+
+    fn see_gather(&mut self, step: &Step, slots: &[Slot]) {
+        let ranks: Vec<usize> = slots.iter().filter_map(|slot| self.rank(*slot)).collect();
+        let bad: Vec<usize> = (0..self.shadows.len())
+            .filter(|rank| self.shadows[*rank].end.as_ref().is_some_and(|end| !end.exit.is_success() && !end.by_us))
+            .collect();
+        let candidates = ranks == bad && self.gather.is_none();
+        self.check(candidates, Rule::Report, || format!("gathered {ranks:?}, ended badly: {bad:?}"));
+        let settle = self.run.scenario.job.policy.settle;
+        let in_time = matches!(self.stop, Some((at, StopReason::PeerFailed))
+            if step.at <= at + settle + self.run.scenario.late && (step.at >= at + settle || self.live().is_empty()));
+        self.check(in_time, Rule::Report, || "the window closed at the wrong time".into());
+        self.gather = Some((ranks, false));
+    }
+
+    /// What must stand when a step is done.
+    fn settle_step(&mut self, step: &Step) {
+        let announced = self.announced.take();
+        self.check(announced.is_none(), Rule::FactFirst, || format!("{announced:?} was never done"));
+        self.answered(step);
+        if !self.started || self.finished.is_some() {
+            return;
+        }
+        let live = self.live();
+        let spawned = self.guardian_lost || live.iter().all(|rank| self.shadows[*rank].spawned);
+        self.check(spawned, Rule::Spawn, || "recorded and not spawned".into());
+        let owed = match self.stop {
+            None => self.has_failed() || (self.has_succeeded() && !live.is_empty()),
+            Some(_) => false,
+        };
+        self.check(!owed, Rule::Decision, || "nothing was stopped".into());
+        let asked = live.iter().all(|rank| self.shadows[*rank].terminated);
+        self.check(self.stop.is_none() || asked, Rule::Terminate, || "not all were asked to end".into());
+        let due = live.is_empty() && !matches!(self.gather, Some((_, false)));
+        self.check(!due, Rule::Finish, || "all is over and nothing happens".into());
+        let closed = step.event != Event::Timer(Timer::Settle) || self.gather.is_some();
+        self.check(closed, Rule::Report, || "the window did not close".into());
+    }
+
+    /// Whether a signal or a timer has had its consequence.
+    fn answered(&mut self, step: &Step) {
+        let kills = match (&step.event, self.signals) {
+            (Event::Signalled { .. }, signals @ (1 | 2)) => {
+                let told = match self.strongest {
+                    Some(StopReason::Signal { .. }) => signals == 1,
+                    Some(StopReason::SecondSignal { .. }) => signals == 2,
+                    _ => false,
+                };
+                self.check(told, Rule::Decision, || "the user's signal was not obeyed".into());
+                signals == 2
+            }
+            (Event::Timer(Timer::Grace), _) => true,
+            (Event::Timer(Timer::Abandon), _) => {
+                let none = self.live().is_empty();
+                return self.check(none, Rule::Kill, || "somebody is still waited for".into());
+            }
+            _ => false,
+        };
+        let killed = self.live().iter().all(|rank| self.shadows[*rank].killed);
+        self.check(!kills || killed, Rule::Kill, || "not all were killed".into());
+    }
+
+    /// What must stand when everything has been said.
+    fn close(&mut self) {
+        let last = self.run.steps.last().map_or(Timestamp::default(), |step| step.at);
+        self.check(self.finished.is_some(), Rule::Bounded, || "it never ended".into());
+        let open = self.shadows.iter().filter(|shadow| shadow.is_live()).count();
+        self.check(open == 0, Rule::OneEnd, || format!("{open} starts without an end"));
+        let failed = matches!(self.stop, Some((_, StopReason::PeerFailed)));
+        let reported = self.reported;
+        self.check(failed == reported, Rule::Report, || format!("failed {failed}, reported {reported}"));
+        if let Some((at, _)) = self.stop {
+            let scenario = &self.run.scenario;
+            let policy = scenario.job.policy;
+            let stopping = policy.stop.grace + policy.stop.abandon + scenario.late * 2;
+            let telling = policy.settle + scenario.late;
+            let begun = at.max(scenario.start);
+            let bound = begun + stopping.max(telling) + scenario.gather;
+            let end = self.finished.unwrap_or(last);
+            self.check(end <= bound, Rule::Bounded, || format!("stopped at {at:?}, over at {end:?}"));
+        }
+    }
+
+    /// Whether a role's policy says that it has failed.
+    fn has_failed(&self) -> bool {
+        let lost = |shadow: &Shadow| shadow.end.as_ref().is_some_and(|end| end.exit == Exit::Lost);
+        let roles = &self.run.scenario.job.roles;
+        (self.guardian_lost && self.shadows.iter().any(lost))
+            || (0..roles.len()).any(|role| {
+                let Tally { replicas, succeeded, failed, over } = self.tally(role);
+                let allowed = roles[role].completion.min_failed;
+                allowed > 0 && (failed >= allowed || (over == replicas && succeeded < self.needed(role)))
+            })
+    }
+
+    /// Whether all roles that decide have done so, for good.
+    fn has_succeeded(&self) -> bool {
+        let roles = &self.run.scenario.job.roles;
+        let nobody = roles.iter().all(|role| !role.completion.decides);
+        (0..roles.len()).filter(|role| nobody || roles[*role].completion.decides).all(|role| {
+            let Tally { replicas, succeeded, over, .. } = self.tally(role);
+            succeeded >= self.needed(role) || over == replicas
+        })
+    }
+
+    fn needed(&self, role: usize) -> u32 {
+        let role = &self.run.scenario.job.roles[role];
+        match role.completion.min_succeeded {
+            MinSucceeded::All => role.replicas,
+            MinSucceeded::Count(count) => count.min(role.replicas),
+        }
+    }
+
+    fn tally(&self, role: usize) -> Tally {
+        let mut tally = Tally::default();
+        let scripts = &self.run.scenario.scripts;
+        for (shadow, _) in self.shadows.iter().zip(scripts).filter(|(_, script)| script.slot.role as usize == role) {
+            tally.replicas += 1;
+            tally.over += u32::from(shadow.is_over());
+            if let Some(end) = &shadow.end {
+                tally.succeeded += u32::from(end.exit.is_success());
+                tally.failed += u32::from(!end.exit.is_success() && !end.by_us);
+            }
+        }
+        tally
+    }
+}
+
+/// Where the replicas of a role stand.
+#[derive(Default)]
+struct Tally {
+    replicas: u32,
+    succeeded: u32,
+    failed: u32,
+    over: u32,
+}

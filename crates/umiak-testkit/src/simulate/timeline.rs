@@ -1,0 +1,105 @@
+//! What was said in a run, and how it is shown to whoever has to find out why it went wrong.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use umiak_core::machine::job::{Effect, Event};
+use umiak_core::model::{Exit, Timestamp};
+
+use super::coverage::Pair;
+use super::invariants::{self, Violation};
+use super::scenario::{Scenario, Words};
+
+/// One event and what the machine made of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub at: Timestamp,
+    pub event: Event,
+    pub effects: Vec<Effect>,
+    /// Where the event was ignored: whether the machine is the same as before.
+    pub unchanged: bool,
+}
+
+/// How a process really ended, which only the judge is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Death {
+    pub at: Timestamp,
+    pub exit: Exit,
+    pub why: Why,
+    pub words: Words,
+}
+
+/// What a process really died of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// By itself, well or badly.
+    Own,
+    /// Because a peer had died.
+    Peer,
+    /// Of our signal.
+    Ours,
+    /// With the guardian.
+    Guardian,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub scenario: Scenario,
+    pub steps: Vec<Step>,
+    /// In rank order.
+    pub deaths: Vec<Option<Death>>,
+    /// Transitions that attempts took.
+    pub taken: BTreeSet<Pair>,
+}
+
+impl Run {
+    /// Everything that is wrong with it.
+    pub fn violations(&self) -> Vec<Violation> {
+        invariants::check(self)
+    }
+
+    /// Panics with the whole timeline if something is wrong with it.
+    pub fn assert_valid(&self) {
+        let violations = self.violations();
+        let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "{self}\n{}\nreplay with UMIAK_SEED={}", list.join("\n"), self.scenario.seed);
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scenario { seed, job, style, gather, late, .. } = &self.scenario;
+        writeln!(
+            f,
+            "seed {seed}: {:?}, {style:?}, gathering takes {gather:?}, timers up to {late:?} late",
+            job.policy
+        )?;
+        for role in &job.roles {
+            writeln!(f, "  {} × {}: {:?}", role.name, role.replicas, role.completion)?;
+        }
+        for (name, death) in self.scenario.names().iter().zip(&self.deaths) {
+            if let Some(death) = death {
+                let Death { at, exit, why, words } = death;
+                writeln!(f, "  in truth {name} {} at {}: {why:?}, {words:?}", exit.describe(), Millis(*at))?;
+            }
+        }
+        for (index, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{index:>4} {:>14} {:?}", Millis(step.at), step.event)?;
+            for effect in &step.effects {
+                writeln!(f, "                       └ {effect:?}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A time in milliseconds.
+struct Millis(Timestamp);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.as_micros();
+        f.pad(&format!("{}.{:03} ms", micros / 1000, micros % 1000))
+    }
+}

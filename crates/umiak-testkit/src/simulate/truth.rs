@@ -1,0 +1,108 @@
+//! The verdict against the hidden truth, and the number the run ends with.
+
+use std::collections::BTreeSet;
+
+use umiak_core::facts::{Outcome, StopReason, Verdict};
+use umiak_core::formats::launch::{ExitCodes, Generation};
+use umiak_core::machine::job::Event;
+use umiak_core::model::Exit;
+
+use super::invariants::Rule;
+use super::judge::{Judge, ShadowEnd};
+use super::scenario::Words;
+use super::timeline::{Death, Run, Step, Why};
+
+impl Run {
+    /// Who really failed first: the earliest bad end that nobody else brought about.
+    pub fn first_cause(&self) -> Option<usize> {
+        let own = |death: &Death| death.why == Why::Own && !death.exit.is_success();
+        let dead = self.deaths.iter().enumerate().filter_map(|(rank, death)| Some((rank, death.as_ref()?)));
+        dead.filter(|(_, death)| own(death)).min_by_key(|(_, death)| death.at).map(|(rank, _)| rank)
+    }
+}
+
+impl Death {
+    /// Whether its end speaks for itself: an error of its own, a refused start, a signal of the kernel's.
+    pub fn is_evident(&self) -> bool {
+        self.words == Words::OwnError || matches!(self.exit, Exit::Spawn(_) | Exit::Signal { signal: 7 | 9 | 11, .. })
+    }
+}
+
+impl Judge<'_> {
+    pub(super) fn judge_verdict(&mut self, step: &Step, verdict: &Verdict) {
+        let Event::Gathered(evidence) = &step.event else { return };
+        let says_terminated = |rank: usize| {
+            let slot = self.run.scenario.scripts[rank].slot;
+            let found = evidence.iter().find(|(other, _)| *other == slot);
+            found.and_then(|(_, evidence)| evidence.signature.as_ref()).is_some_and(|known| known.code == "U9101")
+        };
+        // Programs that catch our signal end with a code of their own: an answer, not a failure.
+        let answers = |rank: usize, end: &ShadowEnd| {
+            !end.before_stop && (matches!(end.exit, Exit::Code { code: 130 | 137 | 143 }) || says_terminated(rank))
+        };
+        let asked = self.gather.as_ref().map(|(ranks, _)| ranks.clone()).unwrap_or_default();
+        let eligible: BTreeSet<usize> = asked
+            .into_iter()
+            .filter(|rank| self.shadows[*rank].end.as_ref().is_some_and(|end| !end.by_us && !answers(*rank, end)))
+            .collect();
+        let causes: Vec<usize> = verdict.causes.iter().map(|finding| self.subject(&finding.subject)).collect();
+        let victims: Vec<usize> = verdict.victims.iter().map(|finding| self.subject(&finding.subject)).collect();
+        let named: BTreeSet<usize> = causes.iter().chain(&victims).copied().collect();
+        let all = named == eligible && named.len() == causes.len() + victims.len();
+        self.check(all, Rule::Causes, || format!("causes {causes:?}, victims {victims:?}, ended badly {eligible:?}"));
+        let some = causes.is_empty() == eligible.is_empty();
+        self.check(some, Rule::Causes, || format!("{} causes for {eligible:?}", causes.len()));
+        let order = |rank: &usize| self.shadows[*rank].end.as_ref().map(|end| end.order);
+        let sorted = causes.is_sorted_by_key(order);
+        self.check(sorted, Rule::Causes, || format!("causes out of order: {causes:?}"));
+
+        let deaths = &self.run.deaths;
+        let Some(first) = self.run.first_cause().filter(|first| eligible.contains(first)) else { return };
+        // Where the guardian is lost before the notice, nobody has heard how it ended.
+        let heard = self.shadows[first].end.as_ref().is_some_and(|end| end.exit != Exit::Lost);
+        if heard && deaths[first].as_ref().is_some_and(Death::is_evident) {
+            let named = causes.contains(&first);
+            self.check(named, Rule::Truth, || format!("rank {first} was first, named {causes:?}"));
+            let innocent = causes.iter().find(|rank| deaths[**rank].as_ref().is_none_or(|death| death.why != Why::Own));
+            self.check(innocent.is_none(), Rule::Truth, || format!("rank {innocent:?} did not fail by itself"));
+        }
+    }
+
+    pub(super) fn judge_code(&mut self, outcome: Outcome, code: u8) {
+        let expected = match self.stop.map(|(_, reason)| reason) {
+            None | Some(StopReason::Completed) => Outcome::Succeeded,
+            Some(StopReason::PeerFailed) => Outcome::Failed,
+            Some(StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => Outcome::Interrupted,
+        };
+        self.check(outcome == expected, Rule::Code, || format!("{outcome:?} instead of {expected:?}"));
+        let style = self.run.scenario.style;
+        let signal = self.first_signal.unwrap_or_default();
+        let bad = || self.shadows.iter().filter_map(|shadow| shadow.end.as_ref()).find(|end| !end.exit.is_success());
+        let expected = match (expected, style.codes, style.generation) {
+            (Outcome::Succeeded, ..) => 0,
+            (_, ExitCodes::Torch, _) | (Outcome::Failed, ExitCodes::Paddle, Generation::Legacy) => 1,
+            (Outcome::Interrupted, ExitCodes::Paddle, Generation::Current) => signal,
+            (Outcome::Interrupted, ..) => 128 + signal,
+            (Outcome::Failed, ExitCodes::Paddle, Generation::Current) => match bad().map(|end| &end.exit) {
+                Some(Exit::Signal { signal, .. }) => 256 - signal,
+                Some(exit) => number(exit),
+                None => 1,
+            },
+            (Outcome::Failed, ExitCodes::Umiak, _) => {
+                self.verdict.as_ref().and_then(|verdict| verdict.causes.first()).map_or(1, |cause| number(&cause.exit))
+            }
+        };
+        self.check(i32::from(code) == expected, Rule::Code, || format!("code {code} instead of {expected}"));
+    }
+}
+
+/// What a shell would say.
+fn number(exit: &Exit) -> i32 {
+    match exit {
+        Exit::Code { code } => code & 255,
+        Exit::Signal { signal, .. } => 128 + signal,
+        Exit::Spawn(error) if (error.doing.as_str(), error.errno) == ("execute", 2) => 127,
+        Exit::Spawn(error) if error.doing == "execute" => 126,
+        Exit::Spawn(_) | Exit::Lost => 125,
+    }
+}

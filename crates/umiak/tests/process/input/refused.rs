@@ -1,0 +1,423 @@
+//! Command lines that are refused before anything is started: the line, the exit code, and everything that is said.
+//! `DIR` is the current directory, which holds `train.py`, an empty `directory` and `bin`.
+
+/// Line, exit code, stderr.
+pub(super) type Row<'a> = (&'a str, i32, &'a str);
+
+/// Flags and values that no launcher would take.
+pub(super) const USAGE: &[Row<'_>] = &[
+    (
+        "umiak launch",
+        2,
+        "error[L0001]: the training script is missing\nhint: the script stands behind the flags: `umiak launch --gpus 0,1 train.py`\n",
+    ),
+    (
+        "umiak launch --gpus 0,1",
+        2,
+        "error[L0001]: the training script is missing\nhint: `0,1` was read as the value of `--gpus`; the script stands behind it\n",
+    ),
+    (
+        "umiak fleetrun --log_dir x",
+        2,
+        "error[L0001]: the training script is missing\nhint: `x` was read as the value of `--log_dir`; the script stands behind it\n",
+    ),
+    (
+        "umiak launch --gpus",
+        2,
+        "error[L0001]: `--gpus` needs a value\nhint: a value that begins with a dash is written `--gpus=VALUE`\n",
+    ),
+    (
+        "umiak launch --gpus --log_dir x train.py",
+        2,
+        "error[L0001]: `--gpus` needs a value\nhint: a value that begins with a dash is written `--gpus=VALUE`\n",
+    ),
+    (
+        "umiak launch --gpsu 0,1 train.py",
+        2,
+        "error[L0001]: there is no flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+    ),
+    (
+        "umiak launch --log-dri=x train.py",
+        2,
+        "error[L0001]: there is no flag `--log-dri`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+    ),
+    (
+        "umiak launch --frobnicate train.py",
+        2,
+        "error[L0001]: there is no flag `--frobnicate`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+    ),
+    (
+        "umiak launch -x train.py",
+        2,
+        "error[L0001]: there is no flag `-x`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+    ),
+    (
+        "umiak launch --dry train.py",
+        2,
+        "error[L0001]: there is no flag `--dry`\nhint: did you mean `--dry-run`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+    ),
+    (
+        "umiak launch --n 2 train.py",
+        2,
+        "error[L0001]: `--n` could be `--nnodes`, `--nproc_per_node` or `--npus`\nhint: write the flag out\n",
+    ),
+    ("umiak launch --dry-run=1 train.py", 2, "error[L0001]: `--dry-run` takes no value, and was given `1`\n"),
+    (
+        "umiak launch --nproc_per_node abc train.py",
+        2,
+        "error[L0001]: `--nproc_per_node` takes a whole number, not `abc`\n",
+    ),
+    (
+        "umiak launch --nproc_per_node -1 train.py",
+        2,
+        "error[L0001]: `--nproc_per_node` takes a number from 1 to 65535, not `-1`\n",
+    ),
+    (
+        "umiak launch --nproc_per_node 99999 train.py",
+        2,
+        "error[L0001]: `--nproc_per_node` takes a number from 1 to 65535, not `99999`\n",
+    ),
+    ("umiak launch --max_restart 1.5 train.py", 2, "error[L0001]: `--max_restart` takes a whole number, not `1.5`\n"),
+    (
+        "umiak launch --legacy maybe train.py",
+        2,
+        "error[L0001]: `--legacy` takes `true` or `false` (also yes/no, on/off, 1/0), not `maybe`\n",
+    ),
+    (
+        "umiak launch --log_overwrite '' train.py",
+        2,
+        "error[L0001]: `--log_overwrite` takes `true` or `false` (also yes/no, on/off, 1/0), not ``\n",
+    ),
+    (
+        "umiak launch --log_level loud train.py",
+        2,
+        "error[L0001]: `--log_level` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\n",
+    ),
+    (
+        "umiak launch --grace 5 train.py",
+        2,
+        "error[L0001]: `--grace` takes a time such as `5s`, `500ms` or `2m`, not `5`\n",
+    ),
+    ("umiak launch --output xml train.py", 2, "error[L0001]: `--output` takes `human`, `json` or `quiet`, not `xml`\n"),
+    (
+        "umiak launch --run_mode pss train.py",
+        2,
+        "error[L0001]: `--run_mode` takes `collective`, `ps`, `ps-heter` or `rpc`, not `pss`\n",
+    ),
+    (
+        "umiak launch --log_dir '' train.py",
+        2,
+        "error[L0001]: `--log_dir` is empty, and every rank writes a log file\nhint: name a directory, or leave it out to use `log`\n",
+    ),
+    ("umiak launch --job_id ../x train.py", 2, "error[L0001]: `--job_id` cannot be `../x`: it would be a path\n"),
+    (
+        "umiak launch --job_id 'a\tb' train.py",
+        2,
+        "error[L0001]: `--job_id` cannot be `a\\tb`: it contains a control character\n",
+    ),
+    (
+        "umiak launch --gpus 0,,1 train.py",
+        2,
+        "error[L0001]: `--gpus` has an empty place in its list: `0,,1`\nhint: separate devices by single commas: `--gpus 0,1`\n",
+    ),
+    (
+        "umiak launch --host nohost train.py",
+        2,
+        "error[L0001]: `--host` takes the address of this node, not `nohost`\nhint: give an IP address of this host, such as `hostname -i` prints\n",
+    ),
+    (
+        "umiak launch --ips here train.py",
+        2,
+        "error[L0001]: `--ips` takes IP addresses, not `here`\nhint: leave it out to run on this node alone\n",
+    ),
+    (
+        "umiak launch --ips 127.0.0.1,10.0.0.1 train.py",
+        2,
+        "error[L0002]: `127.0.0.1` cannot be one of several nodes in `--ips`\n  nodes  127.0.0.1, 10.0.0.1\nhint: every node must be able to reach the others at the addresses listed\n",
+    ),
+    (
+        "umiak launch --nnodes 0 train.py",
+        2,
+        "error[L0001]: `--nnodes` takes a number of nodes such as `1` or `2:4`, not `0`\n",
+    ),
+    (
+        "umiak launch --start_port 70000 train.py",
+        2,
+        "error[L0001]: `--start_port` asks for port 70000, and ports go from 1 to 65535\n",
+    ),
+    (
+        "umiak launch --backend foo train.py",
+        2,
+        "error[L0007]: `--backend` takes `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, not `foo`\n",
+    ),
+    (
+        "umiak launch --backend nccl --run_mode ps train.py",
+        2,
+        "error[L0003]: parameter-server jobs are not in this version, and `--run_mode ps` asks for that\nerror[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`\n",
+    ),
+    (
+        "umiak launch --nproc_per_node abc --log_level loud --gpsu 1 train.py",
+        2,
+        "error[L0001]: `--nproc_per_node` takes a whole number, not `abc`\nerror[L0001]: there is no flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\nerror[L0001]: `--log_level` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\n",
+    ),
+];
+
+/// Understood, and not built yet.
+pub(super) const NOT_YET: &[Row<'_>] = &[
+    (
+        "umiak torchrun --nproc_per_node 2 train.py",
+        2,
+        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+    ),
+    (
+        "torchrun train.py",
+        2,
+        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+    ),
+    (
+        "umiak python -m torch.distributed.run train.py",
+        2,
+        "error[L0003]: `python -m torch.distributed.run` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+    ),
+    (
+        "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
+        2,
+        "error[L0003]: `python -m paddlerec.run` is not in this version\n",
+    ),
+    (
+        "umiak run pipeline.yaml",
+        2,
+        "error[L0003]: `umiak run` is not in this version\nhint: `umiak --help` lists what is\n",
+    ),
+    ("umiak ls", 2, "error[L0003]: `umiak ls` is not in this version\nhint: `umiak --help` lists what is\n"),
+    (
+        "umiak launch --ips 10.0.0.1,10.0.0.2 train.py",
+        2,
+        "error[L0003]: jobs on several nodes are not in this version, and `--ips` lists 2\n  nodes  10.0.0.1, 10.0.0.2\nhint: leave `--ips` out to run on this node alone\n",
+    ),
+    (
+        "umiak launch --nnodes 2 train.py",
+        2,
+        "error[L0003]: jobs on several nodes are not in this version, and `--nnodes` asks for 2\nhint: one node is what this version runs\n",
+    ),
+    (
+        "umiak launch --nnodes 2:4 train.py",
+        2,
+        "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `2:4`\n",
+    ),
+    (
+        "umiak launch --server_num 1 --worker_num 2 train.py",
+        2,
+        "error[L0003]: parameter-server jobs are not in this version, and `--server_num` and `--worker_num` ask for that\n",
+    ),
+    (
+        "umiak launch --servers 127.0.0.1:6170 --workers 127.0.0.1:6171 train.py",
+        2,
+        "error[L0003]: parameter-server jobs are not in this version, and `--servers` and `--workers` ask for that\n",
+    ),
+    (
+        "umiak launch --run_mode ps train.py",
+        2,
+        "error[L0003]: parameter-server jobs are not in this version, and `--run_mode ps` asks for that\n",
+    ),
+    (
+        "umiak launch --run_mode ps-heter train.py",
+        2,
+        "error[L0003]: heterogeneous parameter-server jobs are not in this version, and `--run_mode ps-heter` asks for that\n",
+    ),
+    (
+        "umiak launch --heter_worker_num 1 train.py",
+        2,
+        "error[L0003]: heterogeneous parameter-server jobs are not in this version, and `--heter_worker_num` asks for that\n",
+    ),
+    (
+        "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",
+        2,
+        "error[L0003]: elastic jobs are not in this version, and `--elastic_server` asks for that\nerror[L0003]: jobs on several nodes are not in this version, and `--np` asks for 2\nhint: one node is what this version runs\n",
+    ),
+    (
+        "umiak launch --master etcd://127.0.0.1:2379 train.py",
+        2,
+        "error[L0003]: etcd is not in this version, and `--master` is `etcd://127.0.0.1:2379`\n",
+    ),
+    (
+        "umiak launch run_check",
+        2,
+        "error[L0003]: the self-test, which needs two nodes, is not in this version, and `run_check` asks for that\n",
+    ),
+    (
+        "umiak launch --enable_auto_mapping 1 train.py",
+        2,
+        "error[L0003]: auto mapping is not in this version, and `--enable_auto_mapping` asks for that\n",
+    ),
+];
+
+/// Our own commands.
+pub(super) const OWN: &[Row<'_>] = &[
+    (
+        "umiak frobnicate",
+        2,
+        "error[L0001]: there is no command `frobnicate`\nhint: `umiak --help` lists the commands\n",
+    ),
+    ("umiak lauch train.py", 2, "error[L0001]: there is no command `lauch`\nhint: did you mean `umiak launch`?\n"),
+    (
+        "umiak train.py --lr 1",
+        2,
+        "error[L0001]: there is no command `train.py`\nhint: to start a script, write `umiak launch train.py`\n",
+    ),
+    (
+        "umiak --gpus 0,1 train.py",
+        2,
+        "error[L0001]: `umiak` itself has no flag `--gpus`\nhint: flags of the launcher stand behind its name: `umiak launch --gpus 0,1 train.py`\n",
+    ),
+    (
+        "umiak explain nonsense",
+        2,
+        "error[L0001]: there is no error code `nonsense`\nhint: codes stand in brackets in messages, as in `error[L0004]`\n",
+    ),
+    (
+        "umiak python x.py",
+        2,
+        "error[L0001]: `umiak python` starts launchers, and `x.py` is none it knows\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+    ),
+    (
+        "umiak python",
+        2,
+        "error[L0001]: `umiak python` needs the launcher to start\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+    ),
+    (
+        "umiak python3 -m http.server",
+        2,
+        "error[L0001]: `umiak python3` starts launchers, and `http.server` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+    ),
+    ("umiak man nothing", 2, "error[L0001]: there is no command `nothing`\nhint: `umiak --help` lists the commands\n"),
+    (
+        "umiak explain",
+        2,
+        "error: the following required arguments were not provided:\n  <CODE>\n\nUsage: umiak explain <CODE>\n\nFor more information, try '--help'.\n",
+    ),
+    (
+        "umiak schema nothing",
+        2,
+        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts]\n\nFor more information, try '--help'.\n",
+    ),
+];
+
+/// Variables that stand for flags, and those of the platform.
+pub(super) const ENVIRONMENT: &[Row<'_>] = &[
+    (
+        "PADDLE_NPROC_PER_NODE=many umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_NPROC_PER_NODE` takes a whole number, not `many`\nhint: `PADDLE_NPROC_PER_NODE` stands for `--nproc_per_node`; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_NNODES=x umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_NNODES` takes a number of nodes such as `1` or `2:4`, not `x`\nhint: `PADDLE_NNODES` stands for `--nnodes`; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_NNODES=2 umiak launch train.py",
+        2,
+        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_NNODES` asks for 2\nhint: one node is what this version runs\n",
+    ),
+    (
+        "PADDLE_LOG_LEVEL=loud umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_LOG_LEVEL` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\nhint: `PADDLE_LOG_LEVEL` stands for `--log_level`; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_JOB_ID=a/b umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_JOB_ID` cannot be `a/b`: it would be a path\nhint: `PADDLE_JOB_ID` stands for `--job_id`; correct it, or unset it\n",
+    ),
+    (
+        "POD_IP=nohost umiak launch train.py",
+        2,
+        "error[L0009]: `POD_IP` takes the address of this node, not `nohost`\nhint: `POD_IP` stands for `--host`; correct it, or unset it\nhint: give an IP address of this host, such as `hostname -i` prints\n",
+    ),
+    (
+        "PADDLE_LOG_OVERWRITE=maybe umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_LOG_OVERWRITE` takes `true` or `false` (also yes/no, on/off, 1/0), not `maybe`\nhint: `PADDLE_LOG_OVERWRITE` stands for `--log_overwrite`; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_LOG_DIR= umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_LOG_DIR` is empty, and every rank writes a log file\nhint: `PADDLE_LOG_DIR` stands for `--log_dir`; correct it, or unset it\nhint: name a directory, or leave it out to use `log`\n",
+    ),
+    (
+        "PADDLE_TRAINER_ID=first umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_TRAINER_ID` takes a whole number, not `first`\nhint: correct `PADDLE_TRAINER_ID`, or unset it\n",
+    ),
+    (
+        "PADDLE_ENV_LIMIT_LEN=long umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_ENV_LIMIT_LEN` takes a whole number, not `long`\nhint: correct `PADDLE_ENV_LIMIT_LEN`, or unset it\n",
+    ),
+    (
+        "PADDLE_START_PORT=0x10 umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_START_PORT` takes a whole number, not `0x10`\nhint: `PADDLE_START_PORT` stands for `--start_port`; correct it, or unset it\n",
+    ),
+    (
+        "FLAGS_START_PORT=abc umiak launch train.py",
+        2,
+        "error[L0009]: `FLAGS_START_PORT` takes a whole number, not `abc`\nhint: correct `FLAGS_START_PORT`, or unset it\n",
+    ),
+    (
+        "FLAGS_START_PORT=70000 umiak launch train.py",
+        2,
+        "error[L0009]: `FLAGS_START_PORT` asks for port 70000, and ports go from 1 to 65535\n",
+    ),
+    (
+        "FLAGS_FIXED_PORT= umiak launch train.py",
+        2,
+        "error[L0009]: `FLAGS_FIXED_PORT` takes a whole number, not ``\nhint: correct `FLAGS_FIXED_PORT`, or unset it\n",
+    ),
+    (
+        "PORT_RANGE=9 umiak launch train.py",
+        2,
+        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9`\nhint: the lower port stands first; correct it, or unset it\n",
+    ),
+    (
+        "PORT_RANGE=9:1 umiak launch train.py",
+        2,
+        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9:1`\nhint: the lower port stands first; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_DISTRI_BACKEND=foo umiak launch --legacy 1 train.py",
+        2,
+        "error[L0009]: `PADDLE_DISTRI_BACKEND` takes `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, not `foo`\nhint: `PADDLE_DISTRI_BACKEND` stands for `--backend`; correct it, or unset it\n",
+    ),
+    (
+        "PADDLE_LAUNCH_WITH_ARGS=x umiak launch train.py",
+        2,
+        "error[L0009]: `PADDLE_LAUNCH_WITH_ARGS` takes a whole number, not `x`\nhint: correct `PADDLE_LAUNCH_WITH_ARGS`, or unset it\n",
+    ),
+    (
+        "PADDLE_TRAINER_ENDPOINTS=10.0.0.1:1,10.0.0.2:1 umiak launch train.py",
+        2,
+        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_TRAINER_ENDPOINTS` asks for 2\nhint: one node is what this version runs\n",
+    ),
+    (
+        "PADDLE_TRAINERS=10.0.0.1,10.0.0.2 PADDLE_TRAINERS_NUM=2 umiak launch --legacy 1 train.py",
+        2,
+        "error[L0008]: the environment looks like PaddleCloud's, but `POD_IP`, `PADDLE_TRAINER_ID` and `TRAINER_PORTS_NUM` are missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone\n",
+    ),
+    (
+        "PADDLE_TRAINERS=10.0.0.1,10.0.0.2 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.1 PADDLE_TRAINER_ID=0 umiak launch --legacy 1 train.py",
+        2,
+        "error[L0008]: the environment looks like PaddleCloud's, but `TRAINER_PORTS_NUM` is missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone\n",
+    ),
+    (
+        "PADDLE_TRAINERS=10.0.0.1 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.9 PADDLE_TRAINER_ID=0 TRAINER_PORTS_NUM=2 umiak launch --legacy 1 train.py",
+        2,
+        "error[L0008]: `POD_IP` is not in `PADDLE_TRAINERS`\n  POD_IP           10.0.0.9\n  PADDLE_TRAINERS  10.0.0.1\n",
+    ),
+    (
+        "PADDLE_TRAINERS=10.0.0.1 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.1 PADDLE_TRAINER_ID=0 TRAINER_PORTS_NUM=2 DISTRIBUTED_TRAINER_ENDPOINTS=10.0.0.1:7000 umiak launch --legacy 1 train.py",
+        2,
+        "error[L0008]: `DISTRIBUTED_TRAINER_ENDPOINTS` lists 1 endpoints, and `TRAINER_PORTS_NUM` is 2\n",
+    ),
+];

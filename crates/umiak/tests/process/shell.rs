@@ -1,0 +1,83 @@
+//! A user's shell in a sandbox: command lines as they are typed, with `umiak` and a Python on `PATH`.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use umiak_testkit::gpus;
+use umiak_testkit::sandbox::{Run, Sandbox, binary};
+
+/// A directory with training scripts in it, and what stands on `PATH`.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    pub(crate) sandbox: Sandbox,
+    driver: Option<PathBuf>,
+}
+
+impl Shell {
+    /// `python` and `python3` are the real one.
+    pub(crate) fn with_python() -> Self {
+        let shell = Self::bare();
+        for name in ["python", "python3"] {
+            symlink(real_python(), shell.bin().join(name)).expect("the sandbox can be written");
+        }
+        shell
+    }
+
+    /// `python` and `python3` only leave a file `started` behind: for lines that must start nothing.
+    pub(crate) fn with_decoy() -> Self {
+        let shell = Self::bare();
+        for name in ["bin/python", "bin/python3"] {
+            let path = shell.sandbox.write(name, "#!/bin/sh\n: > started\n");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        shell
+    }
+
+    fn bare() -> Self {
+        let sandbox = Sandbox::new();
+        std::fs::create_dir(sandbox.path().join("bin")).expect("the sandbox can be written");
+        for name in ["umiak", "fleetrun", "torchrun"] {
+            symlink(binary(), sandbox.path().join("bin").join(name)).expect("the sandbox can be written");
+        }
+        Self { sandbox, driver: None }
+    }
+
+    /// The driver shows this many GPUs from now on.
+    pub(crate) fn with_gpus(mut self, count: u32) -> Self {
+        self.driver = Some(gpus::fake(self.sandbox.path(), count));
+        self
+    }
+
+    fn bin(&self) -> PathBuf {
+        self.sandbox.path().join("bin")
+    }
+
+    /// The line, read by `sh`. It begins with assignments where variables are to be set.
+    pub(crate) fn line(&self, line: &str) -> Run<'_> {
+        let path = format!("{}:{}", self.bin().display(), std::env::var("PATH").unwrap_or_default());
+        let run = self.sandbox.program(Path::new("/bin/sh"), ["-c", line]).env("PATH", path);
+        match &self.driver {
+            Some(driver) => run.env("UMIAK_NVIDIA_PROC", driver),
+            None => run,
+        }
+    }
+
+    /// Text of the program with this sandbox's directory as `DIR`.
+    pub(crate) fn neutral(&self, text: &str) -> String {
+        let real = std::fs::canonicalize(self.sandbox.path()).expect("the sandbox is there");
+        text.replace(&*real.to_string_lossy(), "DIR").replace(&*self.sandbox.path().to_string_lossy(), "DIR")
+    }
+}
+
+/// The interpreter itself: what stands on `PATH` may be a script that looks for it, which takes time and needs more
+/// surroundings than a sandbox has.
+fn real_python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| {
+        let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let output = output.expect("the test says that it needs Python");
+        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+    })
+}
