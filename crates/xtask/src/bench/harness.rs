@@ -46,7 +46,6 @@ impl Running {
         let cpu_before = cpu();
         let began = monotonic_nanos();
         // Reaped in `end`, with everything else.
-        #[expect(clippy::zombie_processes, reason = "`end` waits for every child there is")]
         let child = command.spawn()?;
         Ok(Self { pid: child.id(), began, cpu_before, watchdog })
     }
@@ -63,7 +62,7 @@ impl Running {
             }
         }
         let gone = monotonic_nanos();
-        let cpu_ms = (cpu() - self.cpu_before).as_secs_f64() * 1e3;
+        let cpu_ms = cpu().saturating_sub(self.cpu_before).as_secs_f64() * 1e3;
         Ok(Ended { code, gone, cpu_ms, is_late: self.watchdog.disarm() })
     }
 

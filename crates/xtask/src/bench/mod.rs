@@ -33,7 +33,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
 
-use model::Series;
+use model::{Metric, Series};
 use peers::{Kind, Peer};
 use rounds::{Contestant, Rounds, say};
 use rows::log::Route;
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     /// Numbers of ranks for `start` and `crash`
     #[arg(long, value_delimiter = ',')]
     n: Vec<u32>,
-    /// Rounds; whoever needs more than a second takes part in the first three only
+    /// Rounds; whoever needs more than two seconds takes part in the first three only
     #[arg(long)]
     rounds: Option<usize>,
     /// A smoke run: few rounds, 1 and 64 ranks, a short log
@@ -129,7 +129,7 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
         peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
         absent: absent.iter().map(|name| (*name).to_owned()).collect(),
         settings: format!(
-            "{} rounds, {} for whoever needs more than a second; a log of {} MB; idle for {} s; a limit of {} s",
+            "{} rounds, {} for whoever needs more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
             rounds.fast,
             rounds.slow,
             setting.bytes / 1_000_000,
@@ -176,13 +176,19 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
     if options.wants(Row::Start) {
         for ranks in options.ranks() {
             say(&format!("start, {ranks} ranks"))?;
-            series.extend(rounds.run(&everybody, ranks, |peer, _| start::measure(setting, peer, ranks))?);
+            series.extend(
+                rounds.run(&everybody, &[Metric::Start], ranks, |peer, _| start::measure(setting, peer, ranks))?,
+            );
         }
     }
     if options.wants(Row::Crash) {
         for ranks in options.ranks() {
             say(&format!("crash, {ranks} ranks"))?;
-            series.extend(rounds.run(&everybody, ranks, |peer, round| crash::measure(setting, peer, ranks, round))?);
+            series.extend(
+                rounds.run(&everybody, &[Metric::Crash], ranks, |peer, round| {
+                    crash::measure(setting, peer, ranks, round)
+                })?,
+            );
         }
     }
     let launchers: Vec<&Peer> = peers.iter().filter(|peer| !peer.kind.is_floor()).collect();
@@ -190,7 +196,9 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
         say("idle")?;
         let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
         let once = Rounds { fast: rounds.slow, slow: rounds.slow };
-        series.extend(once.run(&contestants, IDLE_RANKS, |peer, _| idle::measure(setting, peer, IDLE_RANKS))?);
+        series.extend(once.run(&contestants, &[Metric::Memory, Metric::WakeUps], IDLE_RANKS, |peer, _| {
+            idle::measure(setting, peer, IDLE_RANKS)
+        })?);
     }
     if options.wants(Row::Log) {
         series.extend(measure_logs(setting, &launchers, few)?);
@@ -205,7 +213,8 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
             is_floor: false,
             what: peer,
         }));
-        series.extend(rounds.run(&contestants, 1, |peer, _| first_line::measure(setting, *peer))?);
+        series
+            .extend(rounds.run(&contestants, &[Metric::FirstLine], 1, |peer, _| first_line::measure(setting, *peer))?);
     }
     Ok(series)
 }
@@ -216,17 +225,17 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
     let routes: Vec<Route<'_>> = launchers.iter().map(|peer| Route::Launcher(peer)).collect();
     let mut contestants = vec![
         Contestant { name: "writer | cat > file", is_floor: true, what: &Route::Cat },
-        Contestant { name: "writer | tee file | sha256sum", is_floor: false, what: &Route::Tee },
+        Contestant { name: "writer | tee file | sha256", is_floor: false, what: &Route::Tee },
     ];
     contestants.extend(routes.iter().zip(launchers).map(|(what, peer)| Contestant {
         name: peer.kind.name(),
         is_floor: false,
         what,
     }));
-    let mut series = rounds.run(&contestants, 1, |route, _| log::measure(setting, route, &expected))?;
+    let mut series = rounds.run(&contestants, &[Metric::Log], 1, |route, _| log::measure(setting, route, &expected))?;
     say("log, slow reader")?;
     let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
-    series.extend(rounds.run(&contestants, 1, |peer, _| log::slow_reader(setting, peer))?);
+    series.extend(rounds.run(&contestants, &[Metric::SlowReader], 1, |peer, _| log::slow_reader(setting, peer))?);
     Ok(series)
 }
 

@@ -35,7 +35,7 @@ impl Metric {
             Self::Crash => "From one rank's exit with 7 to everything stopped, launcher included",
             Self::Memory => "Memory of the launcher's own processes beside 64 sleeping ranks (sum of Pss)",
             Self::WakeUps => "Wake-ups of the launcher's own threads in 10 s, 64 sleeping ranks",
-            Self::Log => "Log of one rank to a file and through the launcher to `sha256sum`",
+            Self::Log => "Log of one rank, in a file and through the launcher to a reader that makes a sha256 of it",
             Self::SlowReader => "The rank's own writing time behind a 1 MB/s reader, over that behind a fast one",
             Self::FirstLine => "First line of `/bin/echo` through the launcher",
         }

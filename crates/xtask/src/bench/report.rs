@@ -61,7 +61,7 @@ pub(crate) fn markdown(report: &Report) -> String {
         };
         let measured = if unit.is_empty() { "median".to_owned() } else { format!("median, {unit}") };
         let head = ["N", "", &measured, "p10–p90", against, "CPU-ms per rank", "rounds", "remarks"];
-        let _ = write!(text, "\n### {}\n\n{}", metric.title(), without_empty_columns(&head, rows));
+        let _ = write!(text, "\n### {}\n\n{}", metric.title(), without_empty_columns(&head, &rows));
     }
     text
 }
@@ -115,7 +115,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn without_empty_columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
+fn without_empty_columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let keeps = |column: usize| rows.iter().any(|row| !row[column].is_empty());
     let kept: Vec<usize> = (0..head.len()).filter(|column| keeps(*column)).collect();
     let head: Vec<&str> = kept.iter().map(|column| head[*column]).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::model::{Metric, Sample, Series};
 
 /// Whoever needs longer takes part in fewer rounds.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW: Duration = Duration::from_secs(2);
 
 /// How many rounds.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,7 @@ impl Rounds {
     pub(crate) fn run<What>(
         self,
         contestants: &[Contestant<'_, What>],
+        metrics: &[Metric],
         ranks: u32,
         mut measure: impl FnMut(&What, usize) -> anyhow::Result<Result<Sample, String>>,
     ) -> anyhow::Result<Vec<Series>> {
@@ -62,7 +63,7 @@ impl Rounds {
         Ok(contestants
             .iter()
             .zip(accounts)
-            .flat_map(|(contestant, account)| series(contestant, ranks, account))
+            .flat_map(|(contestant, account)| series(contestant, metrics, ranks, &account))
             .collect())
     }
 }
@@ -72,18 +73,16 @@ fn said(sample: &Sample) -> String {
     values.chain(sample.remark.clone()).collect::<Vec<_>>().join(", ")
 }
 
-fn series<What>(contestant: &Contestant<'_, What>, ranks: u32, account: Account) -> Vec<Series> {
-    let mut metrics: Vec<Metric> = Vec::new();
-    for (metric, _) in account.samples.iter().flat_map(|sample| &sample.values) {
-        if !metrics.contains(metric) {
-            metrics.push(*metric);
-        }
-    }
-    let remarks: Vec<String> =
-        account.samples.iter().filter_map(|sample| sample.remark.clone()).chain(account.failures).collect();
+fn series<What>(contestant: &Contestant<'_, What>, metrics: &[Metric], ranks: u32, account: &Account) -> Vec<Series> {
+    let remarks: Vec<String> = account
+        .samples
+        .iter()
+        .filter_map(|sample| sample.remark.clone())
+        .chain(account.failures.iter().cloned())
+        .collect();
     metrics
-        .into_iter()
-        .map(|metric| Series {
+        .iter()
+        .map(|&metric| Series {
             metric,
             contestant: contestant.name.to_owned(),
             ranks,

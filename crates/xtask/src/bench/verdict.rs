@@ -22,12 +22,12 @@ pub(crate) struct Bound {
     pub(crate) is_kept: bool,
 }
 
-fn at_most(value: f64, bound: f64, text: &'static str) -> Option<Bound> {
-    Some(Bound { text, is_kept: value <= bound })
+fn at_most(value: f64, bound: f64, text: &'static str) -> Bound {
+    Bound { text, is_kept: value <= bound }
 }
 
-fn at_least(value: f64, bound: f64, text: &'static str) -> Option<Bound> {
-    Some(Bound { text, is_kept: value >= bound })
+fn at_least(value: f64, bound: f64, text: &'static str) -> Bound {
+    Bound { text, is_kept: value >= bound }
 }
 
 /// For what was measured, in the order of the table of requirements.
@@ -40,8 +40,8 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
         found.push(Verdict {
             what: "start of 64 ranks and end",
             measured: format!("{ratio:.2} × floor ({ours:.1} ms, floor {floor:.1} ms)"),
-            must: at_most(ratio, 2.0, "≤ 2 × floor"),
-            goal: at_most(ratio, 1.3, "≤ 1.3 × floor"),
+            must: Some(at_most(ratio, 2.0, "≤ 2 × floor")),
+            goal: Some(at_most(ratio, 1.3, "≤ 1.3 × floor")),
         });
     }
     if let Some(ours) = ours(Metric::Start, 1) {
@@ -49,7 +49,7 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
             what: "start of one rank and end",
             measured: format!("{ours:.1} ms"),
             must: None,
-            goal: at_most(ours, 6.0, "≤ 6 ms"),
+            goal: Some(at_most(ours, 6.0, "≤ 6 ms")),
         });
     }
     if let Some((ours, floor)) = with_floor(Metric::Crash, 64) {
@@ -57,23 +57,23 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
         found.push(Verdict {
             what: "crash of one of 64 ranks, everything stopped",
             measured: format!("floor {over:+.1} ms ({ours:.1} ms, floor {floor:.1} ms)"),
-            must: at_most(over, 10.0, "≤ floor + 10 ms"),
-            goal: at_most(over, 3.0, "≤ floor + 3 ms"),
+            must: Some(at_most(over, 10.0, "≤ floor + 10 ms")),
+            goal: Some(at_most(over, 3.0, "≤ floor + 3 ms")),
         });
     }
     if let Some(ours) = ours(Metric::Memory, 64) {
         found.push(Verdict {
             what: "memory beside 64 ranks",
             measured: format!("{ours:.1} MB"),
-            must: at_most(ours, 12.0, "≤ 12 MB"),
-            goal: at_most(ours, 6.0, "≤ 6 MB"),
+            must: Some(at_most(ours, 12.0, "≤ 12 MB")),
+            goal: Some(at_most(ours, 6.0, "≤ 6 MB")),
         });
     }
     if let Some(ours) = ours(Metric::WakeUps, 64) {
         found.push(Verdict {
             what: "wake-ups in 10 s beside 64 ranks",
             measured: format!("{ours:.0}"),
-            must: at_most(ours, 0.0, "0"),
+            must: Some(at_most(ours, 0.0, "0")),
             goal: None,
         });
     }
@@ -82,8 +82,8 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
         found.push(Verdict {
             what: "log with mirror",
             measured: format!("{ratio:.2} × `writer \u{7c} cat > file` ({ours:.0} MB/s)"),
-            must: at_least(ratio, 0.6, "≥ 0.6 ×"),
-            goal: at_least(ratio, 0.95, "≥ 0.95 ×"),
+            must: Some(at_least(ratio, 0.6, "≥ 0.6 ×")),
+            goal: Some(at_least(ratio, 0.95, "≥ 0.95 ×")),
         });
         let broken = series.iter().filter(|one| one.metric == Metric::Log && one.contestant == UMIAK);
         let remarks: Vec<&str> = broken.flat_map(|one| &one.remarks).map(String::as_str).collect();
@@ -100,7 +100,7 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
             what: "rank behind a 1 MB/s reader",
             measured: format!("{ours:.2} × its time behind a fast one"),
             must: None,
-            goal: at_most(ours, 1.1, "slows nobody: ≤ 1.1 ×"),
+            goal: Some(at_most(ours, 1.1, "slows nobody: ≤ 1.1 ×")),
         });
     }
     if let Some((ours, floor)) = with_floor(Metric::FirstLine, 1) {
@@ -108,8 +108,8 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
         found.push(Verdict {
             what: "first line, over the bare command",
             measured: format!("{over:+.1} ms"),
-            must: at_most(over, 40.0, "≤ 40 ms"),
-            goal: at_most(over, 15.0, "≤ 15 ms"),
+            must: Some(at_most(over, 40.0, "≤ 40 ms")),
+            goal: Some(at_most(over, 15.0, "≤ 15 ms")),
         });
     }
     found

@@ -16,13 +16,12 @@ const LINE: &str = "the first line";
 /// Without a peer the command itself.
 pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
     let directory = directory()?;
-    let mut command = match peer {
-        Some(peer) => peer.command(1, directory.path(), &[PROGRAM.into(), LINE.into()]),
-        None => {
-            let mut bare = Command::new(PROGRAM);
-            bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());
-            bare
-        }
+    let mut command = if let Some(peer) = peer {
+        peer.command(1, directory.path(), &[PROGRAM.into(), LINE.into()])
+    } else {
+        let mut bare = Command::new(PROGRAM);
+        bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());
+        bare
     };
     let (mut reader, writer) = std::io::pipe()?;
     command.stdout(writer);

@@ -1,7 +1,7 @@
 //! One rank that writes much: to a file, and through the launcher to a reader.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{PipeReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,12 +14,13 @@ use super::{Setting, directory};
 use crate::bench::floor::WORD;
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
-use crate::bench::peers::Peer;
+use crate::bench::peers::{Peer, on_path};
 
 /// What the slow reader does not keep up with.
 const SLOW_BYTES: u64 = 64_000_000;
 /// How long a rank behind a slow reader may take.
 const SLOW_PATIENCE: Duration = Duration::from_secs(20);
+const NEEDED: &str = "`openssl` or `sha256sum` is needed";
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Who takes the lines.
@@ -29,7 +30,7 @@ pub(crate) enum Route<'a> {
     Launcher(&'a Peer),
     /// `writer | cat > file`
     Cat,
-    /// `writer | tee file | sha256sum`
+    /// `writer | tee file | checksum`
     Tee,
 }
 
@@ -43,9 +44,9 @@ pub(crate) fn expected(setting: &Setting) -> anyhow::Result<String> {
     let [program, words @ ..] = writer(setting, setting.bytes, &directory.path().join("stamps"));
     let (reader, end) = std::io::pipe()?;
     let mut writer = Command::new(program).args(words).stdout(end).spawn()?;
-    let sum = Command::new("sha256sum").stdin(reader).output().context("`sha256sum` is needed")?;
+    let sum = checksummer().stdin(reader).output().context(NEEDED)?;
     writer.wait()?;
-    Ok(first_word(&String::from_utf8_lossy(&sum.stdout)))
+    Ok(sum_in(&String::from_utf8_lossy(&sum.stdout)))
 }
 
 /// Bytes in a second, from the writer's first to when everything is over.
@@ -62,14 +63,13 @@ pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> an
     let (mut said, end) = std::io::pipe()?;
     let mut command = match path {
         Route::Cat => shell("\"$@\" | cat > \"$0\""),
-        Route::Tee => shell("\"$@\" | tee \"$0\" | sha256sum"),
+        Route::Tee => shell(&format!("\"$@\" | tee \"$0\" | {}", checksum_words().join(" "))),
         Route::Launcher(peer) => peer.command(1, directory.path(), &writer),
     };
     if let Route::Launcher(_) = path {
         let (reader, mirror) = std::io::pipe()?;
         // Waited for with everything else.
-        #[expect(clippy::zombie_processes, reason = "`Running::end` waits for every child there is")]
-        Command::new("sha256sum").stdin(reader).stdout(end).spawn().context("`sha256sum` is needed")?;
+        checksummer().stdin(reader).stdout(end).spawn().context(NEEDED)?;
         command.stdout(mirror);
     } else {
         command.stdout(end);
@@ -90,7 +90,7 @@ pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> an
         Route::Cat | Route::Tee => Some(copy),
     };
     let mut wrong = Vec::new();
-    if !matches!(path, Route::Cat) && first_word(&sum) != expected {
+    if !matches!(path, Route::Cat) && sum_in(&sum) != expected {
         wrong.push("the reader got other bytes");
     }
     if let Some(log) = log
@@ -164,10 +164,24 @@ fn read_stamps(path: &Path) -> anyhow::Result<Option<(u64, Option<u64>)>> {
 }
 
 fn checksum(path: &Path) -> anyhow::Result<String> {
-    let sum = Command::new("sha256sum").arg(path).output().context("`sha256sum` is needed")?;
-    Ok(first_word(&String::from_utf8_lossy(&sum.stdout)))
+    let sum = checksummer().stdin(File::open(path)?).output().context(NEEDED)?;
+    Ok(sum_in(&String::from_utf8_lossy(&sum.stdout)))
 }
 
-fn first_word(text: &str) -> String {
+/// OpenSSL's where it is there: that of the coreutils does not use the processor's instructions for it, and would be
+/// all that is measured.
+fn checksum_words() -> &'static [&'static str] {
+    if on_path("openssl").is_some() { &["openssl", "dgst", "-sha256", "-r"] } else { &["sha256sum"] }
+}
+
+fn checksummer() -> Command {
+    let words = checksum_words();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Both write it first.
+fn sum_in(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
