@@ -41,6 +41,15 @@ impl Kind {
     }
 }
 
+/// Where a launcher is asked to put what a rank writes. Umiak and Paddle do both anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Wherever it does by itself.
+    Usual,
+    /// Into a file and on its own stdout.
+    Both,
+}
+
 /// Somebody who is here.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
@@ -79,8 +88,8 @@ impl Peer {
         format!("{} {}", self.kind.name(), self.version).trim_end().to_owned()
     }
 
-    /// Starts `ranks` × `command`, with logs in `directory`.
-    pub(crate) fn command(&self, ranks: u32, directory: &Path, command: &[OsString]) -> Command {
+    /// Starts `ranks` × `command`, with what the launcher writes in `directory`.
+    pub(crate) fn command(&self, ranks: u32, directory: &Path, output: Output, command: &[OsString]) -> Command {
         let logs = directory.join("log");
         let mut launcher = Command::new(&self.program);
         let ranks = ranks.to_string();
@@ -89,12 +98,19 @@ impl Peer {
             Kind::Spawn => launcher.args([super::floor::WORD, "spawn", &ranks]),
             Kind::Umiak => launcher.args(["launch", "--nproc_per_node", &ranks, "--log_dir"]).arg(logs),
             Kind::Mpirun => {
-                launcher.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks, "--output-filename"]).arg(logs)
+                launcher.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks]);
+                match output {
+                    Output::Usual => &mut launcher,
+                    Output::Both => launcher.arg("--output-filename").arg(logs),
+                }
             }
-            Kind::Torchrun => launcher
-                .args(["-m", "torch.distributed.run", "--nproc-per-node", &ranks, "--tee", "3", "--log-dir"])
-                .arg(logs)
-                .arg("--no-python"),
+            Kind::Torchrun => {
+                launcher.args(["-m", "torch.distributed.run", "--nproc-per-node", &ranks]);
+                if output == Output::Both {
+                    launcher.args(["--tee", "3", "--log-dir"]).arg(logs);
+                }
+                launcher.arg("--no-python")
+            }
             Kind::Paddle => {
                 launcher.args(["-m", "paddle.distributed.launch", "--nproc_per_node", &ranks, "--log_dir"]).arg(logs)
             }

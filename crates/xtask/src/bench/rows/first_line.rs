@@ -8,7 +8,7 @@ use umiak_sys::floor::monotonic_nanos;
 use super::{Setting, directory};
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
-use crate::bench::peers::Peer;
+use crate::bench::peers::{Output, Peer};
 
 const PROGRAM: &str = "/bin/echo";
 const LINE: &str = "the first line";
@@ -17,7 +17,7 @@ const LINE: &str = "the first line";
 pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
     let directory = directory()?;
     let mut command = if let Some(peer) = peer {
-        peer.command(1, directory.path(), &[PROGRAM.into(), LINE.into()])
+        peer.command(1, directory.path(), Output::Usual, &[PROGRAM.into(), LINE.into()])
     } else {
         let mut bare = Command::new(PROGRAM);
         bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());

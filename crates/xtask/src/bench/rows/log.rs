@@ -14,7 +14,7 @@ use super::{Setting, directory};
 use crate::bench::floor::WORD;
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
-use crate::bench::peers::{Peer, on_path};
+use crate::bench::peers::{Output, Peer, on_path};
 
 /// What the slow reader does not keep up with.
 const SLOW_BYTES: u64 = 64_000_000;
@@ -64,7 +64,7 @@ pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> an
     let mut command = match path {
         Route::Cat => shell("\"$@\" | cat > \"$0\""),
         Route::Tee => shell(&format!("\"$@\" | tee \"$0\" | {}", checksum_words().join(" "))),
-        Route::Launcher(peer) => peer.command(1, directory.path(), &writer),
+        Route::Launcher(peer) => peer.command(1, directory.path(), Output::Both, &writer),
     };
     if let Route::Launcher(_) = path {
         let (reader, mirror) = std::io::pipe()?;
@@ -111,7 +111,7 @@ pub(crate) fn slow_reader(setting: &Setting, peer: &Peer) -> anyhow::Result<Resu
         let directory = directory()?;
         let stamps = directory.path().join("stamps");
         let (reader, mirror) = std::io::pipe()?;
-        let mut command = peer.command(1, directory.path(), &writer(setting, SLOW_BYTES, &stamps));
+        let mut command = peer.command(1, directory.path(), Output::Both, &writer(setting, SLOW_BYTES, &stamps));
         command.stdout(mirror);
         let running = Running::start(&mut command, setting.limit + SLOW_PATIENCE)?;
         drop(command);

@@ -16,7 +16,7 @@ use umiak_sys::floor::monotonic_nanos;
 
 use super::floor::{self, WORD};
 use super::harness::Running;
-use super::peers::Peer;
+use super::peers::{Output, Peer};
 
 /// What every row needs to know.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) fn sleepers(
     nix::unistd::mkfifo(&floor::go_file(&stamps), nix::sys::stat::Mode::S_IRWXU)?;
     let command =
         [setting.floor.clone().into(), WORD.into(), "rank".into(), stamps.clone().into(), fails.to_string().into()];
-    let running = Running::start(&mut peer.command(ranks, directory, &command), setting.limit)?;
+    let running = Running::start(&mut peer.command(ranks, directory, Output::Usual, &command), setting.limit)?;
     let deadline = running.began + setting.limit.as_nanos() as u64;
     let is_there = |rank: u32| fs::metadata(stamps.join(rank.to_string())).is_ok_and(|file| file.len() > 0);
     let mut there = 0;
