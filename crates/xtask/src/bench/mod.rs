@@ -59,9 +59,12 @@ pub(crate) struct Options {
     /// Numbers of ranks for `start` and `crash`
     #[arg(long, value_delimiter = ',')]
     n: Vec<u32>,
-    /// Rounds; whoever needs more than two seconds takes part in the first three only
+    /// Rounds
     #[arg(long)]
     rounds: Option<usize>,
+    /// Rounds for whoever needs more than two seconds
+    #[arg(long)]
+    slow_rounds: Option<usize>,
     /// A smoke run: few rounds, 1 and 64 ranks, a short log
     #[arg(long)]
     quick: bool,
@@ -116,10 +119,9 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
         watch: Duration::from_secs(if options.quick { 3 } else { 10 }),
         bytes: options.bytes.unwrap_or(if options.quick { 65_000_000 } else { 1_000_000_000 }),
     };
-    let rounds = match (options.rounds, options.quick) {
-        (Some(rounds), _) => Rounds { fast: rounds, slow: rounds.min(3) },
-        (None, true) => Rounds { fast: 3, slow: 1 },
-        (None, false) => Rounds { fast: 15, slow: 3 },
+    let rounds = Rounds {
+        fast: options.rounds.unwrap_or(if options.quick { 3 } else { 15 }),
+        slow: options.slow_rounds.unwrap_or(if options.quick { 1 } else { 3 }),
     };
     let series = measure(options, &setting, &peers, rounds)?;
     let report = report::Report {
