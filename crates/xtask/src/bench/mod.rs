@@ -62,7 +62,7 @@ pub(crate) struct Options {
     /// Rounds
     #[arg(long)]
     rounds: Option<usize>,
-    /// Rounds for whoever needs more than two seconds
+    /// Rounds for peers that need more than two seconds
     #[arg(long)]
     slow_rounds: Option<usize>,
     /// A smoke run: few rounds, 1 and 64 ranks, a short log
@@ -131,7 +131,7 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
         peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
         absent: absent.iter().map(|name| (*name).to_owned()).collect(),
         settings: format!(
-            "{} rounds, {} for whoever needs more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
+            "{} rounds, {} for peers that need more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
             rounds.fast,
             rounds.slow,
             setting.bytes / 1_000_000,
@@ -209,10 +209,11 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
         say("first line")?;
         let bare = None;
         let peers: Vec<Option<&Peer>> = launchers.iter().copied().map(Some).collect();
-        let mut contestants = vec![Contestant { name: "bare command", is_floor: true, what: &bare }];
+        let mut contestants = vec![Contestant { name: "bare command", is_floor: true, is_compared: true, what: &bare }];
         contestants.extend(peers.iter().map(|peer| Contestant {
             name: peer.map_or("", |peer| peer.kind.name()),
             is_floor: false,
+            is_compared: peer.is_some_and(|peer| peer.kind.is_compared()),
             what: peer,
         }));
         series
@@ -226,12 +227,13 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
     let expected = log::expected(setting)?;
     let routes: Vec<Route<'_>> = launchers.iter().map(|peer| Route::Launcher(peer)).collect();
     let mut contestants = vec![
-        Contestant { name: "writer | cat > file", is_floor: true, what: &Route::Cat },
-        Contestant { name: "writer | tee file | sha256", is_floor: false, what: &Route::Tee },
+        Contestant { name: "writer | cat > file", is_floor: true, is_compared: true, what: &Route::Cat },
+        Contestant { name: "writer | tee file | sha256", is_floor: false, is_compared: true, what: &Route::Tee },
     ];
     contestants.extend(routes.iter().zip(launchers).map(|(what, peer)| Contestant {
         name: peer.kind.name(),
         is_floor: false,
+        is_compared: peer.kind.is_compared(),
         what,
     }));
     let mut series = rounds.run(&contestants, &[Metric::Log], 1, |route, _| log::measure(setting, route, &expected))?;
@@ -243,5 +245,5 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
 
 fn contestant(peer: &Peer) -> Contestant<'_, Peer> {
     let kind: Kind = peer.kind;
-    Contestant { name: kind.name(), is_floor: kind.is_floor(), what: peer }
+    Contestant { name: kind.name(), is_floor: kind.is_floor(), is_compared: kind.is_compared(), what: peer }
 }

@@ -39,6 +39,11 @@ impl Kind {
     pub(crate) fn is_floor(self) -> bool {
         matches!(self, Self::Fork | Self::Spawn)
     }
+
+    /// Stands in a requirement: the floors, and we.
+    pub(crate) fn is_compared(self) -> bool {
+        self.is_floor() || self == Self::Umiak
+    }
 }
 
 /// Where a launcher is asked to put what a rank writes. Umiak and Paddle do both anyway.

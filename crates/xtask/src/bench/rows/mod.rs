@@ -33,7 +33,7 @@ pub(crate) fn directory() -> anyhow::Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("umiak-bench-").tempdir()?)
 }
 
-/// Starts sleeping ranks and waits until all are there; the last rank's answer is `Err` with what was wrong.
+/// Starts sleeping ranks and waits until all are there; `Err` inside says why they never were.
 pub(crate) fn sleepers(
     setting: &Setting,
     peer: &Peer,
