@@ -20,6 +20,8 @@ pub mod cgroup;
 pub mod clock;
 pub mod descend;
 pub mod devices;
+#[doc(hidden)]
+pub mod floor;
 pub mod guardian;
 pub mod helper;
 pub mod host;

@@ -1,11 +1,13 @@
-//! Chores of this repository: `cargo xtask generate [--check]`.
+//! Chores of this repository: `cargo xtask generate [--check]` and `cargo xtask bench launch`.
 //!
 //! | module | in one sentence |
 //! |---|---|
 //! | `tree` | generated files against the working tree: write them, or name those that are stale |
 //! | `pages` | what is generated, one module for each page |
 //! | `markdown` | tables and cells |
+//! | `bench` | umiak beside its peers and the kernel's floor |
 
+mod bench;
 mod markdown;
 mod pages;
 mod tree;
@@ -31,11 +33,31 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Measure umiak beside its peers and the kernel's floor
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// One node: start, crash, memory, logs
+    Launch(bench::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Arguments { task: Task::Generate { check } } = Arguments::parse();
+    if let Some(code) = bench::floor::main()? {
+        return Ok(code);
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies in `crates/`");
+    match Arguments::parse().task {
+        Task::Generate { check } => generate(root, check),
+        Task::Bench { what: Bench::Launch(options) } => bench::launch(root, &options),
+    }
+}
+
+fn generate(root: &Path, check: bool) -> anyhow::Result<ExitCode> {
     let files = pages::all();
     let mut stdout = std::io::stdout().lock();
     if check {

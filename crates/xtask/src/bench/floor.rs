@@ -1,0 +1,122 @@
+//! The small programs that a benchmark starts, in this same binary: the least that a launcher can do, and ranks.
+//! They are told apart before the command line is read, so that a floor is not raised by reading it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, wait};
+use nix::unistd::Pid;
+use umiak_sys::floor::{fork_exec, monotonic_nanos};
+
+/// The first word.
+pub(crate) const WORD: &str = "floor";
+
+/// Where each launcher says which rank a process is; the most particular first.
+pub(crate) const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "RANK"];
+
+/// What the failing rank exits with.
+pub(crate) const FAILURE: u8 = 7;
+
+/// Lines are this long, with the line feed.
+const LINE: usize = 65;
+/// Writes are this long.
+const WRITE: usize = 64 << 10;
+
+/// Does what a benchmark asks, when one asks.
+pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let [first, what, rest @ ..] = words.as_slice() else { return Ok(None) };
+    if first != WORD {
+        return Ok(None);
+    }
+    let number = |word: &OsStr| -> anyhow::Result<u64> { Ok(word.to_str().context("no number")?.parse()?) };
+    match (what.to_str(), rest) {
+        (Some("fork"), [ranks, command @ ..]) => supervise(number(ranks)? as u32, |rank| fork_exec(command, rank)),
+        (Some("spawn"), [ranks, program, arguments @ ..]) => supervise(number(ranks)? as u32, |rank| {
+            Command::new(program).args(arguments).env("RANK", rank.to_string()).spawn().map(|child| child.id())
+        }),
+        (Some("rank"), [directory, fails]) => be_rank(Path::new(directory), number(fails)? as u32),
+        (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
+        _ => bail!("`{WORD}` is for benchmarks"),
+    }
+    .map(Some)
+}
+
+/// Starts all, waits for all; when one fails, ends the others. A launcher without anything else.
+fn supervise(ranks: u32, start: impl Fn(u32) -> std::io::Result<u32>) -> anyhow::Result<ExitCode> {
+    let mut live: Vec<u32> = (0..ranks).map(start).collect::<Result<_, _>>()?;
+    let mut failed = false;
+    loop {
+        let (pid, success) = match wait() {
+            Ok(WaitStatus::Exited(pid, code)) => (pid, code == 0),
+            Ok(WaitStatus::Signaled(pid, ..)) => (pid, false),
+            Ok(_) | Err(Errno::EINTR) => continue,
+            Err(Errno::ECHILD) => return Ok(ExitCode::from(u8::from(failed))),
+            Err(error) => return Err(error.into()),
+        };
+        live.retain(|other| *other != pid.as_raw() as u32);
+        if !success && !failed {
+            failed = true;
+            for other in &live {
+                kill(Pid::from_raw(*other as i32), Signal::SIGTERM)?;
+            }
+        }
+    }
+}
+
+/// Says that it is there, and sleeps; the one that `fails` waits until it is told, notes the time and exits.
+fn be_rank(directory: &Path, fails: u32) -> anyhow::Result<ExitCode> {
+    let rank: u32 = RANK_VARIABLES
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .context("no launcher has said which rank this is")?
+        .parse()?;
+    let mut stamp = OpenOptions::new().write(true).create(true).truncate(true).open(stamp_file(directory, fails))?;
+    fs::write(directory.join(rank.to_string()), std::process::id().to_string())?;
+    if rank != fails {
+        return Err(Command::new("/bin/sleep").arg("600").exec().into());
+    }
+    File::open(go_file(directory))?.read_to_end(&mut Vec::new())?;
+    write!(stamp, "{}", monotonic_nanos())?;
+    Ok(ExitCode::from(FAILURE))
+}
+
+/// Opened for writing and closed, it tells the failing rank to exit.
+pub(crate) fn go_file(directory: &Path) -> std::path::PathBuf {
+    directory.join("go")
+}
+
+/// Holds the nanosecond at which rank `fails` exited.
+pub(crate) fn stamp_file(directory: &Path, fails: u32) -> std::path::PathBuf {
+    directory.join(format!("stamp.{fails}"))
+}
+
+/// Writes so many bytes in lines, and leaves when it began and when it had written the last.
+fn write_lines(bytes: u64, stamps: &Path) -> anyhow::Result<ExitCode> {
+    // Whole lines and whole writes fit: no byte of a line is ever at the same place of a write, until all were.
+    let block: Vec<u8> =
+        (0..WRITE).flat_map(|number| format!("{number:0>width$}\n", width = LINE - 1).into_bytes()).collect();
+    let mut stdout = File::from(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned()?);
+    let began = monotonic_nanos();
+    // The beginning can be read while we still write.
+    fs::write(stamps, format!("{began}\n"))?;
+    let mut left = bytes;
+    for part in block.chunks(WRITE).cycle() {
+        let part = &part[..part.len().min(usize::try_from(left)?)];
+        if part.is_empty() {
+            break;
+        }
+        stdout.write_all(part)?;
+        left -= part.len() as u64;
+    }
+    let ended = monotonic_nanos();
+    fs::write(stamps, format!("{began}\n{ended}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,133 @@
+//! Starting something, and waiting until it and everything that came of it are gone.
+//!
+//! We are a subreaper: whatever a launcher leaves behind becomes our child, so "gone" is when we have no child, and
+//! what it cost is in the account of our children.
+
+use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::time::TimeVal;
+use nix::sys::wait::{WaitStatus, wait};
+use nix::unistd::Pid;
+use umiak_sys::descend;
+use umiak_sys::floor::monotonic_nanos;
+
+/// Something that was started, with whatever else was started beside it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    pub(crate) began: u64,
+    cpu_before: Duration,
+    watchdog: Watchdog,
+}
+
+/// How it went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    /// The launcher's own exit code; `None` after a signal.
+    pub(crate) code: Option<i32>,
+    /// When the last process was gone, in nanoseconds.
+    pub(crate) gone: u64,
+    /// User and system time of everything.
+    pub(crate) cpu_ms: f64,
+    /// The limit had passed, and everything was killed.
+    pub(crate) is_late: bool,
+}
+
+impl Running {
+    /// Starts `command`; everything is killed when it is not over within `limit`.
+    pub(crate) fn start(command: &mut Command, limit: Duration) -> anyhow::Result<Self> {
+        let watchdog = Watchdog::start(limit);
+        let cpu_before = cpu();
+        let began = monotonic_nanos();
+        // Reaped in `end`, with everything else.
+        let child = command.spawn()?;
+        Ok(Self { pid: child.id(), began, cpu_before, watchdog })
+    }
+
+    /// Waits until nothing is left.
+    pub(crate) fn end(self) -> anyhow::Result<Ended> {
+        let mut code = None;
+        loop {
+            match wait() {
+                Ok(WaitStatus::Exited(pid, exit)) if pid.as_raw() as u32 == self.pid => code = Some(exit),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::ECHILD) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let gone = monotonic_nanos();
+        let cpu_ms = cpu().saturating_sub(self.cpu_before).as_secs_f64() * 1e3;
+        Ok(Ended { code, gone, cpu_ms, is_late: self.watchdog.disarm() })
+    }
+
+    /// Asks the launcher to stop, and kills what is left after `grace`.
+    pub(crate) fn stop(mut self, grace: Duration) -> anyhow::Result<Ended> {
+        let late = std::mem::replace(&mut self.watchdog, Watchdog::start(grace)).disarm();
+        let _ = kill(Pid::from_raw(self.pid as i32), Signal::SIGTERM);
+        Ok(Ended { is_late: late, ..self.end()? })
+    }
+}
+
+impl Ended {
+    /// Why this counts for nothing, if it does.
+    pub(crate) fn trouble(&self, limit: Duration, is_expected: impl Fn(i32) -> bool) -> Option<String> {
+        if self.is_late {
+            return Some(format!("no end within {} s", limit.as_secs()));
+        }
+        match self.code {
+            Some(code) if is_expected(code) => None,
+            Some(code) => Some(format!("exit code {code}")),
+            None => Some("killed by a signal".to_owned()),
+        }
+    }
+}
+
+/// Milliseconds between two stamps.
+pub(crate) fn millis(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 / 1e6
+}
+
+/// User and system time of all children that were waited for, and of theirs.
+fn cpu() -> Duration {
+    let time = |value: TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
+    getrusage(UsageWho::RUSAGE_CHILDREN)
+        .map_or(Duration::ZERO, |usage| time(usage.user_time()) + time(usage.system_time()))
+}
+
+/// Kills everything below us once the limit has passed, until it is disarmed.
+#[derive(Debug)]
+struct Watchdog {
+    disarm: Sender<()>,
+    thread: JoinHandle<bool>,
+}
+
+impl Watchdog {
+    fn start(limit: Duration) -> Self {
+        let (disarm, disarmed) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut patience = limit;
+            let mut barked = false;
+            while disarmed.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                barked = true;
+                patience = Duration::from_millis(20);
+                for pid in descend::descendants(std::process::id()) {
+                    descend::signal(pid, Signal::SIGKILL as i32);
+                }
+            }
+            barked
+        });
+        Self { disarm, thread }
+    }
+
+    /// Whether it had to kill.
+    fn disarm(self) -> bool {
+        drop(self.disarm);
+        self.thread.join().unwrap_or(true)
+    }
+}

@@ -1,0 +1,249 @@
+//! `cargo xtask bench launch`: umiak beside its peers and the kernel's floor, in one run.
+//!
+//! | module | in one sentence |
+//! |---|---|
+//! | `statistics` | medians and spread |
+//! | `model` | what was measured, of whom, and how it compares |
+//! | `verdict` | umiak's numbers against what is required and what we go for |
+//! | `report` | Markdown, JSON and the page |
+//! | `machine` | where it was measured |
+//! | `peers` | who is measured |
+//! | `floor` | the small programs that are started: floors and ranks |
+//! | `harness` | starting something and waiting until everything is gone |
+//! | `rows` | what is measured |
+//! | `rounds` | everybody in turn, round by round |
+
+pub(crate) mod floor;
+mod harness;
+mod machine;
+mod model;
+mod peers;
+mod report;
+mod rounds;
+mod rows;
+mod statistics;
+mod verdict;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueEnum};
+
+use model::{Metric, Series};
+use peers::{Kind, Peer};
+use rounds::{Contestant, Rounds, say};
+use rows::log::Route;
+use rows::{Setting, crash, first_line, idle, log, start};
+
+const PAGE: &str = "docs/benchmarks.md";
+const IDLE_RANKS: u32 = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Row {
+    Start,
+    Crash,
+    Idle,
+    Log,
+    FirstLine,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Rows to measure; all when omitted
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Row>,
+    /// Numbers of ranks for `start` and `crash`
+    #[arg(long, value_delimiter = ',')]
+    n: Vec<u32>,
+    /// Rounds
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Rounds for peers that need more than two seconds
+    #[arg(long)]
+    slow_rounds: Option<usize>,
+    /// A smoke run: few rounds, 1 and 64 ranks, a short log
+    #[arg(long)]
+    quick: bool,
+    /// Bytes of the log
+    #[arg(long)]
+    bytes: Option<u64>,
+    /// Seconds before a launcher that does not end is killed and reported
+    #[arg(long, default_value_t = 60)]
+    limit: u64,
+    /// Leave out these peers, by the beginning of their names
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<String>,
+    /// Measure this binary instead of building one
+    #[arg(long)]
+    umiak: Option<PathBuf>,
+    /// Write everything that was measured to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Put the tables into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+impl Options {
+    fn wants(&self, row: Row) -> bool {
+        self.only.is_empty() || self.only.contains(&row)
+    }
+
+    fn ranks(&self) -> Vec<u32> {
+        match (self.n.as_slice(), self.quick) {
+            ([], true) => vec![1, 64],
+            ([], false) => vec![1, 4, 16, 64, 256],
+            (some, _) => some.to_vec(),
+        }
+    }
+}
+
+/// Measures and reports. It fails when a launcher could not be measured at all, not when one is slow.
+pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
+    let binaries = build(root)?;
+    let umiak = options.umiak.clone().unwrap_or_else(|| binaries.join("umiak"));
+    let floor = binaries.join("xtask");
+    let (mut peers, absent) = peers::find(&umiak, &floor, env!("CARGO_PKG_VERSION"));
+    peers.retain(|peer| !options.without.iter().any(|name| peer.kind.name().starts_with(name.as_str())));
+    for name in &absent {
+        say(&format!("{name} is not here, and is left out"))?;
+    }
+    umiak_sys::descend::become_subreaper()?;
+    let setting = Setting {
+        floor,
+        limit: Duration::from_secs(options.limit),
+        watch: Duration::from_secs(if options.quick { 3 } else { 10 }),
+        bytes: options.bytes.unwrap_or(if options.quick { 65_000_000 } else { 1_000_000_000 }),
+    };
+    let rounds = Rounds {
+        fast: options.rounds.unwrap_or(if options.quick { 3 } else { 15 }),
+        slow: options.slow_rounds.unwrap_or(if options.quick { 1 } else { 3 }),
+    };
+    let series = measure(options, &setting, &peers, rounds)?;
+    let report = report::Report {
+        date: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
+        machine: machine::words(),
+        kernel: machine::kernel(),
+        peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
+        absent: absent.iter().map(|name| (*name).to_owned()).collect(),
+        settings: format!(
+            "{} rounds, {} for peers that need more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
+            rounds.fast,
+            rounds.slow,
+            setting.bytes / 1_000_000,
+            setting.watch.as_secs(),
+            setting.limit.as_secs()
+        ),
+        verdicts: verdict::verdicts(&series),
+        series,
+    };
+    let text = report::markdown(&report);
+    std::io::stdout().write_all(text.as_bytes())?;
+    if let Some(path) = &options.json {
+        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
+    if options.write {
+        let page = root.join(PAGE);
+        let before = fs::read_to_string(&page).unwrap_or_else(|_| "# Benchmarks\n".to_owned());
+        fs::write(&page, report::replaced(&before, &text)).with_context(|| format!("cannot write `{PAGE}`"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Both as they are shipped: a floor that was not optimised would flatter us.
+fn build(root: &Path) -> anyhow::Result<PathBuf> {
+    let me = std::env::current_exe()?;
+    let target = me.ancestors().nth(2).context("this binary lies in no target directory")?;
+    for package in ["umiak", "xtask"] {
+        say(&format!("building {package}"))?;
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "--release", "--package", package, "--target-dir"])
+            .arg(target)
+            .current_dir(root)
+            .status()?;
+        ensure!(status.success(), "`{package}` cannot be built");
+    }
+    Ok(target.join("release"))
+}
+
+fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds) -> anyhow::Result<Vec<Series>> {
+    let mut series = Vec::new();
+    let everybody: Vec<Contestant<'_, Peer>> = peers.iter().map(contestant).collect();
+    let few = Rounds { fast: rounds.fast.min(5), slow: rounds.slow };
+    if options.wants(Row::Start) {
+        for ranks in options.ranks() {
+            say(&format!("start, {ranks} ranks"))?;
+            series.extend(
+                rounds.run(&everybody, &[Metric::Start], ranks, |peer, _| start::measure(setting, peer, ranks))?,
+            );
+        }
+    }
+    if options.wants(Row::Crash) {
+        for ranks in options.ranks() {
+            say(&format!("crash, {ranks} ranks"))?;
+            series.extend(
+                rounds.run(&everybody, &[Metric::Crash], ranks, |peer, round| {
+                    crash::measure(setting, peer, ranks, round)
+                })?,
+            );
+        }
+    }
+    let launchers: Vec<&Peer> = peers.iter().filter(|peer| !peer.kind.is_floor()).collect();
+    if options.wants(Row::Idle) {
+        say("idle")?;
+        let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
+        let once = Rounds { fast: rounds.slow, slow: rounds.slow };
+        series.extend(once.run(&contestants, &[Metric::Memory, Metric::WakeUps], IDLE_RANKS, |peer, _| {
+            idle::measure(setting, peer, IDLE_RANKS)
+        })?);
+    }
+    if options.wants(Row::Log) {
+        series.extend(measure_logs(setting, &launchers, few)?);
+    }
+    if options.wants(Row::FirstLine) {
+        say("first line")?;
+        let bare = None;
+        let peers: Vec<Option<&Peer>> = launchers.iter().copied().map(Some).collect();
+        let mut contestants = vec![Contestant { name: "bare command", is_floor: true, is_compared: true, what: &bare }];
+        contestants.extend(peers.iter().map(|peer| Contestant {
+            name: peer.map_or("", |peer| peer.kind.name()),
+            is_floor: false,
+            is_compared: peer.is_some_and(|peer| peer.kind.is_compared()),
+            what: peer,
+        }));
+        series
+            .extend(rounds.run(&contestants, &[Metric::FirstLine], 1, |peer, _| first_line::measure(setting, *peer))?);
+    }
+    Ok(series)
+}
+
+fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyhow::Result<Vec<Series>> {
+    say("log")?;
+    let expected = log::expected(setting)?;
+    let routes: Vec<Route<'_>> = launchers.iter().map(|peer| Route::Launcher(peer)).collect();
+    let mut contestants = vec![
+        Contestant { name: "writer | cat > file", is_floor: true, is_compared: true, what: &Route::Cat },
+        Contestant { name: "writer | tee file | sha256", is_floor: false, is_compared: true, what: &Route::Tee },
+    ];
+    contestants.extend(routes.iter().zip(launchers).map(|(what, peer)| Contestant {
+        name: peer.kind.name(),
+        is_floor: false,
+        is_compared: peer.kind.is_compared(),
+        what,
+    }));
+    let mut series = rounds.run(&contestants, &[Metric::Log], 1, |route, _| log::measure(setting, route, &expected))?;
+    say("log, slow reader")?;
+    let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
+    series.extend(rounds.run(&contestants, &[Metric::SlowReader], 1, |peer, _| log::slow_reader(setting, peer))?);
+    Ok(series)
+}
+
+fn contestant(peer: &Peer) -> Contestant<'_, Peer> {
+    let kind: Kind = peer.kind;
+    Contestant { name: kind.name(), is_floor: kind.is_floor(), is_compared: kind.is_compared(), what: peer }
+}

@@ -1,0 +1,139 @@
+//! What was measured, of whom, and how it compares.
+
+use serde::Serialize;
+
+use super::statistics::median;
+
+/// What one number says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Metric {
+    Start,
+    Crash,
+    Memory,
+    WakeUps,
+    Log,
+    SlowReader,
+    FirstLine,
+}
+
+/// How a number is held against the floor's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Relation {
+    Times,
+    Over,
+    None,
+}
+
+impl Metric {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Start, Self::Crash, Self::Memory, Self::WakeUps, Self::Log, Self::SlowReader, Self::FirstLine];
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Start => "Start N × `/bin/true` and end",
+            Self::Crash => "From one rank's exit with 7 to everything stopped, launcher included",
+            Self::Memory => "Memory of the launcher's own processes beside 64 sleeping ranks (sum of Pss)",
+            Self::WakeUps => "Wake-ups of the launcher's own threads in 10 s, 64 sleeping ranks",
+            Self::Log => "Log of one rank, in a file and through the launcher to a reader that makes a sha256 of it",
+            Self::SlowReader => "The rank's own writing time behind a 1 MB/s reader, over that behind a fast one",
+            Self::FirstLine => "First line of `/bin/echo` through the launcher",
+        }
+    }
+
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Start | Self::Crash | Self::FirstLine => "ms",
+            Self::Memory => "MB",
+            Self::WakeUps => "",
+            Self::Log => "MB/s",
+            Self::SlowReader => "×",
+        }
+    }
+
+    pub(crate) fn relation(self) -> Relation {
+        match self {
+            Self::Start | Self::Log => Relation::Times,
+            Self::Crash | Self::FirstLine => Relation::Over,
+            Self::Memory | Self::WakeUps | Self::SlowReader => Relation::None,
+        }
+    }
+
+    fn is_better_when_small(self) -> bool {
+        self != Self::Log
+    }
+}
+
+/// One metric of one contestant at one number of ranks, over all rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Series {
+    pub(crate) metric: Metric,
+    pub(crate) contestant: String,
+    pub(crate) ranks: u32,
+    pub(crate) is_floor: bool,
+    pub(crate) values: Vec<f64>,
+    /// User and system time of everything that was started, for each rank; empty where it says nothing.
+    pub(crate) cpu_ms_per_rank: Vec<f64>,
+    /// What went wrong, once for each time.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// One run of one contestant.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Sample {
+    pub(crate) values: Vec<(Metric, f64)>,
+    pub(crate) cpu_ms: Option<f64>,
+    pub(crate) remark: Option<String>,
+}
+
+impl Sample {
+    pub(crate) fn new(metric: Metric, value: f64, cpu_ms: f64) -> Self {
+        Self { values: vec![(metric, value)], cpu_ms: Some(cpu_ms), remark: None }
+    }
+}
+
+/// The median of umiak, or of whoever is asked for.
+pub(crate) fn median_of(series: &[Series], metric: Metric, ranks: u32, contestant: &str) -> Option<f64> {
+    series
+        .iter()
+        .find(|series| series.metric == metric && series.ranks == ranks && series.contestant == contestant)
+        .and_then(|series| median(&series.values))
+}
+
+/// The best of the floors.
+pub(crate) fn floor(series: &[Series], metric: Metric, ranks: u32) -> Option<f64> {
+    let floors = series.iter().filter(|series| series.metric == metric && series.ranks == ranks && series.is_floor);
+    let medians = floors.filter_map(|series| median(&series.values));
+    if metric.is_better_when_small() { medians.min_by(f64::total_cmp) } else { medians.max_by(f64::total_cmp) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn series(metric: Metric, contestant: &str, ranks: u32, is_floor: bool, values: &[f64]) -> Series {
+        Series {
+            metric,
+            contestant: contestant.to_owned(),
+            ranks,
+            is_floor,
+            values: values.to_vec(),
+            cpu_ms_per_rank: Vec::new(),
+            remarks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_floor_is_the_better_one() {
+        let all = [
+            series(Metric::Start, "a", 4, true, &[3.0, 5.0]),
+            series(Metric::Start, "b", 4, true, &[3.0]),
+            series(Metric::Start, "c", 4, false, &[1.0]),
+            series(Metric::Log, "a", 1, true, &[100.0]),
+            series(Metric::Log, "b", 1, true, &[200.0]),
+        ];
+        assert_eq!(floor(&all, Metric::Start, 4), Some(3.0));
+        assert_eq!(floor(&all, Metric::Log, 1), Some(200.0));
+        assert_eq!(floor(&all, Metric::Start, 64), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Who is measured: umiak, other launchers where they are installed, and floors.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::floor::RANK_VARIABLES;
+
+/// Runs a command in place of itself, for a launcher that only starts Python scripts.
+const EXECUTE: &str = "import os, sys\nos.execv(sys.argv[1], sys.argv[1:])\n";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Fork,
+    Spawn,
+    Umiak,
+    Mpirun,
+    Torchrun,
+    Paddle,
+    Fleet,
+}
+
+impl Kind {
+    const ALL: [Self; 7] =
+        [Self::Fork, Self::Spawn, Self::Umiak, Self::Mpirun, Self::Torchrun, Self::Paddle, Self::Fleet];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fork => "fork + exec",
+            Self::Spawn => "posix_spawn",
+            Self::Umiak => super::verdict::UMIAK,
+            Self::Mpirun => "mpirun",
+            Self::Torchrun => "torchrun",
+            Self::Paddle => "paddle.distributed.launch",
+            Self::Fleet => "fleet.launch",
+        }
+    }
+
+    pub(crate) fn is_floor(self) -> bool {
+        matches!(self, Self::Fork | Self::Spawn)
+    }
+
+    /// Stands in a requirement: the floors, and we.
+    pub(crate) fn is_compared(self) -> bool {
+        self.is_floor() || self == Self::Umiak
+    }
+}
+
+/// Where a launcher is asked to put what a rank writes. Umiak and Paddle do both anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Wherever it does by itself.
+    Usual,
+    /// Into a file and on its own stdout.
+    Both,
+}
+
+/// Somebody who is here.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) kind: Kind,
+    program: PathBuf,
+    pub(crate) version: String,
+}
+
+/// Who is here, and who is not.
+pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec<&'static str>) {
+    let environment = environment();
+    let python = environment.as_ref().map(|directory| directory.join("bin/python"));
+    let package = |name: &str| environment.as_deref().and_then(|directory| distribution(directory, name));
+    let mut absent = Vec::new();
+    let peers = Kind::ALL
+        .into_iter()
+        .filter_map(|kind| {
+            let found = match kind {
+                Kind::Fork | Kind::Spawn => Some((floor.to_owned(), String::new())),
+                Kind::Umiak => Some((umiak.to_owned(), version.to_owned())),
+                Kind::Mpirun => on_path("mpirun").map(|path| (path.clone(), mpi_version(&path))),
+                Kind::Torchrun => python.clone().zip(package("torch")),
+                Kind::Paddle | Kind::Fleet => python.clone().zip(package("paddlepaddle")),
+            };
+            if found.is_none() {
+                absent.push(kind.name());
+            }
+            found.map(|(program, version)| Peer { kind, program, version })
+        })
+        .collect();
+    (peers, absent)
+}
+
+impl Peer {
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.kind.name(), self.version).trim_end().to_owned()
+    }
+
+    /// Starts `ranks` × `command`, with what the launcher writes in `directory`.
+    pub(crate) fn command(&self, ranks: u32, directory: &Path, output: Output, command: &[OsString]) -> Command {
+        let logs = directory.join("log");
+        let mut launcher = Command::new(&self.program);
+        let ranks = ranks.to_string();
+        match self.kind {
+            Kind::Fork => launcher.args([super::floor::WORD, "fork", &ranks]),
+            Kind::Spawn => launcher.args([super::floor::WORD, "spawn", &ranks]),
+            Kind::Umiak => launcher.args(["launch", "--nproc_per_node", &ranks, "--log_dir"]).arg(logs),
+            Kind::Mpirun => {
+                launcher.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks]);
+                match output {
+                    Output::Usual => &mut launcher,
+                    Output::Both => launcher.arg("--output-filename").arg(logs),
+                }
+            }
+            Kind::Torchrun => {
+                launcher.args(["-m", "torch.distributed.run", "--nproc-per-node", &ranks]);
+                if output == Output::Both {
+                    launcher.args(["--tee", "3", "--log-dir"]).arg(logs);
+                }
+                launcher.arg("--no-python")
+            }
+            Kind::Paddle => {
+                launcher.args(["-m", "paddle.distributed.launch", "--nproc_per_node", &ranks, "--log_dir"]).arg(logs)
+            }
+            Kind::Fleet => {
+                let script = directory.join("execute.py");
+                let _ = std::fs::write(&script, EXECUTE);
+                launcher
+                    .args(["-m", "paddle.distributed.fleet.launch", "--nproc_per_node", &ranks, "--log_dir"])
+                    .arg(logs)
+                    .arg(script)
+            }
+        };
+        for name in RANK_VARIABLES {
+            launcher.env_remove(name);
+        }
+        launcher.args(command).current_dir(directory).env("TMPDIR", directory).env("OMP_NUM_THREADS", "1");
+        launcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        launcher
+    }
+
+    /// The file that has a sole rank's output, where we know how it is compared.
+    pub(crate) fn log(&self, directory: &Path) -> Option<PathBuf> {
+        match self.kind {
+            Kind::Umiak | Kind::Paddle | Kind::Fleet => Some(directory.join("log/workerlog.0")),
+            Kind::Mpirun => Some(directory.join("log/1/rank.0/stdout")),
+            Kind::Torchrun | Kind::Fork | Kind::Spawn => None,
+        }
+    }
+}
+
+/// The virtual environment of the tests with real frameworks.
+fn environment() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let directory = variable("UMIAK_E2E_VENV")
+        .or_else(|| Some(variable("XDG_CACHE_HOME")?.join("umiak/e2e")))
+        .or_else(|| Some(variable("HOME")?.join(".cache/umiak/e2e")))?;
+    directory.join("bin/python").exists().then_some(directory)
+}
+
+fn distribution(environment: &Path, name: &str) -> Option<String> {
+    let prefix = format!("{name}-");
+    std::fs::read_dir(environment.join("lib")).ok()?.flatten().find_map(|python| {
+        std::fs::read_dir(python.path().join("site-packages")).ok()?.flatten().find_map(|package| {
+            let file = package.file_name().into_string().ok()?;
+            Some(file.strip_prefix(&prefix)?.strip_suffix(".dist-info")?.to_owned())
+        })
+    })
+}
+
+pub(crate) fn on_path(program: impl AsRef<OsStr>) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program.as_ref())).find(|file| file.is_file())
+}
+
+fn mpi_version(mpirun: &Path) -> String {
+    let said = Command::new(mpirun).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    let text = String::from_utf8_lossy(&said);
+    text.lines().next().and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,55 @@
+//! The first line of one command, through a launcher and bare.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+
+use umiak_sys::floor::monotonic_nanos;
+
+use super::{Setting, directory};
+use crate::bench::harness::{Running, millis};
+use crate::bench::model::{Metric, Sample};
+use crate::bench::peers::{Output, Peer};
+
+const PROGRAM: &str = "/bin/echo";
+const LINE: &str = "the first line";
+
+/// Without a peer the command itself.
+pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
+    let directory = directory()?;
+    let mut command = if let Some(peer) = peer {
+        peer.command(1, directory.path(), Output::Usual, &[PROGRAM.into(), LINE.into()])
+    } else {
+        let mut bare = Command::new(PROGRAM);
+        bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());
+        bare
+    };
+    let (mut reader, writer) = std::io::pipe()?;
+    command.stdout(writer);
+    let running = Running::start(&mut command, setting.limit)?;
+    // Our end of the pipe for writing goes with it; else there would be no end to read.
+    drop(command);
+    let mut said = Vec::new();
+    let mut buffer = [0; 4096];
+    let mut came = None;
+    loop {
+        let count = reader.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        said.extend_from_slice(&buffer[..count]);
+        if came.is_none() && contains(&said, LINE.as_bytes()) {
+            came = Some(monotonic_nanos());
+        }
+    }
+    let began = running.began;
+    let ended = running.end()?;
+    Ok(match (ended.trouble(setting.limit, |code| code == 0), came) {
+        (Some(trouble), _) => Err(trouble),
+        (None, None) => Err("the line did not come".to_owned()),
+        (None, Some(came)) => Ok(Sample { cpu_ms: None, ..Sample::new(Metric::FirstLine, millis(began, came), 0.0) }),
+    })
+}
+
+fn contains(text: &[u8], line: &[u8]) -> bool {
+    text.windows(line.len()).any(|window| window == line)
+}

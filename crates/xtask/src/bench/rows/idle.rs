@@ -1,0 +1,59 @@
+//! Memory and wake-ups of the launcher's own processes beside sleeping ranks.
+
+use std::fs;
+use std::time::Duration;
+
+use umiak_sys::descend;
+
+use super::{Setting, directory, pids, sleepers};
+use crate::bench::model::{Metric, Sample};
+use crate::bench::peers::Peer;
+
+/// After the last rank is there.
+const SETTLE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(15);
+
+pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Result<Result<Sample, String>> {
+    let directory = directory()?;
+    // No rank of this number: nobody fails.
+    let running = match sleepers(setting, peer, ranks, ranks, directory.path())? {
+        Ok(running) => running,
+        Err(trouble) => return Ok(Err(trouble)),
+    };
+    std::thread::sleep(SETTLE);
+    let ranks_pids = pids(directory.path(), ranks)?;
+    let mut own = descend::descendants(running.pid);
+    own.push(running.pid);
+    own.retain(|pid| !ranks_pids.contains(pid));
+    let before = switches(&own);
+    std::thread::sleep(setting.watch);
+    let after = switches(&own);
+    let kib: u64 = own.iter().filter_map(|pid| pss_kib(*pid)).sum();
+    let ended = running.stop(GRACE)?;
+    if ended.is_late {
+        return Ok(Err(format!("no end within {} s", setting.limit.as_secs())));
+    }
+    let in_ten_seconds = (after - before) as f64 * 10.0 / setting.watch.as_secs_f64();
+    let values = vec![(Metric::Memory, kib as f64 * 1024.0 / 1e6), (Metric::WakeUps, in_ten_seconds)];
+    Ok(Ok(Sample { values, cpu_ms: None, remark: None }))
+}
+
+fn pss_kib(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    field(&text, "Pss:")
+}
+
+/// How often any thread of these has left the CPU, which is how often it had been woken.
+fn switches(pids: &[u32]) -> u64 {
+    let tasks = pids.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).ok()).flatten().flatten();
+    tasks
+        .filter_map(|task| {
+            let text = fs::read_to_string(task.path().join("status")).ok()?;
+            Some(field(&text, "voluntary_ctxt_switches:")? + field(&text, "nonvoluntary_ctxt_switches:")?)
+        })
+        .sum()
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}

@@ -1,0 +1,76 @@
+//! What is measured, one module for each row.
+
+pub(crate) mod crash;
+pub(crate) mod first_line;
+pub(crate) mod idle;
+pub(crate) mod log;
+pub(crate) mod start;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+use umiak_sys::floor::monotonic_nanos;
+
+use super::floor::{self, WORD};
+use super::harness::Running;
+use super::peers::{Output, Peer};
+
+/// What every row needs to know.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// This binary, built as umiak is.
+    pub(crate) floor: PathBuf,
+    pub(crate) limit: Duration,
+    pub(crate) watch: Duration,
+    pub(crate) bytes: u64,
+}
+
+/// Gone with its logs when it is dropped.
+pub(crate) fn directory() -> anyhow::Result<TempDir> {
+    Ok(tempfile::Builder::new().prefix("umiak-bench-").tempdir()?)
+}
+
+/// Starts sleeping ranks and waits until all are there; `Err` inside says why they never were.
+pub(crate) fn sleepers(
+    setting: &Setting,
+    peer: &Peer,
+    ranks: u32,
+    fails: u32,
+    directory: &Path,
+) -> anyhow::Result<Result<Running, String>> {
+    let stamps = directory.join("ranks");
+    fs::create_dir(&stamps)?;
+    nix::unistd::mkfifo(&floor::go_file(&stamps), nix::sys::stat::Mode::S_IRWXU)?;
+    let command =
+        [setting.floor.clone().into(), WORD.into(), "rank".into(), stamps.clone().into(), fails.to_string().into()];
+    let running = Running::start(&mut peer.command(ranks, directory, Output::Usual, &command), setting.limit)?;
+    let deadline = running.began + setting.limit.as_nanos() as u64;
+    let is_there = |rank: u32| fs::metadata(stamps.join(rank.to_string())).is_ok_and(|file| file.len() > 0);
+    let mut there = 0;
+    while there < ranks {
+        if is_there(there) {
+            there += 1;
+            continue;
+        }
+        if monotonic_nanos() > deadline || !Path::new(&format!("/proc/{}/task", running.pid)).exists() {
+            let ended = running.end()?;
+            let trouble = ended.trouble(setting.limit, |_| false);
+            return Ok(Err(format!("{there} of {ranks} ranks started: {}", trouble.unwrap_or_default())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(Ok(running))
+}
+
+/// The process numbers of the ranks of [`sleepers`].
+pub(crate) fn pids(directory: &Path, ranks: u32) -> anyhow::Result<Vec<u32>> {
+    (0..ranks)
+        .map(|rank| {
+            let text = fs::read_to_string(directory.join("ranks").join(rank.to_string()))?;
+            text.parse().with_context(|| format!("rank {rank} has written `{text}`"))
+        })
+        .collect()
+}
