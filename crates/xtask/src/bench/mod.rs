@@ -125,7 +125,7 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
     };
     let series = measure(options, &setting, &peers, rounds)?;
     let report = report::Report {
-        date: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
+        date: today(),
         machine: machine::words(),
         kernel: machine::kernel(),
         peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
@@ -246,4 +246,9 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
 fn contestant(peer: &Peer) -> Contestant<'_, Peer> {
     let kind: Kind = peer.kind;
     Contestant { name: kind.name(), is_floor: kind.is_floor(), is_compared: kind.is_compared(), what: peer }
+}
+
+fn today() -> String {
+    let now = umiak_sys::clock::local_now();
+    format!("{}-{:02}-{:02}", now.year, now.month, now.day)
 }
