@@ -27,8 +27,7 @@ impl Cgroup {
     /// Makes one below our own, named after this process; `None` where that is not permitted.
     pub fn create() -> Option<Self> {
         let parent = own_directory()?;
-        let pid = std::process::id();
-        let path = parent.join(format!("{PREFIX}{pid}-{}-{}", start_time(pid)?, pid_namespace()?));
+        let path = parent.join(format!("{PREFIX}{}", owner_name()?));
         fs::create_dir(&path).ok()?;
         let cgroup = File::open(&path).ok().map(|directory| Self { path: path.clone(), directory });
         // A container may show the tree and still not let us put anything in.
@@ -83,7 +82,7 @@ pub fn clean_orphans() -> Vec<u32> {
     let mut ended = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(owner) = name.to_str().and_then(Owner::parse) else { continue };
+        let Some(owner) = name.to_str().and_then(|name| Owner::parse(name.strip_prefix(PREFIX)?)) else { continue };
         if owner.may_live() || has_guardian(&entry.path()) {
             continue;
         }
@@ -95,6 +94,17 @@ pub fn clean_orphans() -> Vec<u32> {
         }
     }
     ended
+}
+
+/// This process as names tell it: id, start time, PID namespace.
+pub fn owner_name() -> Option<String> {
+    let pid = std::process::id();
+    Some(format!("{pid}-{}-{}", start_time(pid)?, pid_namespace()?))
+}
+
+/// Whether the owner that a name begins with is certainly gone.
+pub fn is_gone(name: &str) -> bool {
+    Owner::parse(name).is_some_and(|owner| !owner.may_live())
 }
 
 /// A front that was killed leaves a guardian that is still finishing; its job is not an orphan yet.
@@ -114,7 +124,7 @@ struct Owner {
 
 impl Owner {
     fn parse(name: &str) -> Option<Self> {
-        let mut fields = name.strip_prefix(PREFIX)?.split('-');
+        let mut fields = name.split('-');
         let mut number = || fields.next()?.parse::<u64>().ok();
         Some(Self { pid: u32::try_from(number()?).ok()?, started: number()?, namespace: number()? })
     }
@@ -197,8 +207,8 @@ mod tests {
 
     #[test]
     fn names_hold_the_owner() {
-        assert_eq!(Owner::parse("umiak-12-345-6"), Some(Owner { pid: 12, started: 345, namespace: 6 }));
-        assert_eq!(Owner::parse("umiak-12-345"), None);
+        assert_eq!(Owner::parse("12-345-6"), Some(Owner { pid: 12, started: 345, namespace: 6 }));
+        assert_eq!(Owner::parse("12-345"), None);
         let me = std::process::id();
         let owner = |started, namespace| Owner { pid: me, started, namespace };
         let (started, namespace) = (start_time(me).unwrap(), pid_namespace().unwrap());

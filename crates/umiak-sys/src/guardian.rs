@@ -383,8 +383,9 @@ impl Run {
                 }
                 self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
             }
-            Command::Finish => {
-                let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
+            Command::Finish { patient } => {
+                let (grace, patience) = if patient { (self.grace, PATIENCE) } else { (Duration::ZERO, Duration::ZERO) };
+                let sweep = descend::sweep(grace, patience, &self.loggers);
                 self.clean_up();
                 self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
                 return Ok(true);
@@ -444,8 +445,10 @@ impl Run {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(outputs);
-                // SAFETY: names our own process, and leaves without the guardian's destructors.
+                // SAFETY: names our own process, and leaves without the guardian's destructors. Our copy of the
+                // guardian's socket goes first: while it is open, the front would not see the guardian's end.
                 unsafe {
+                    libc::close(self.front.as_raw_fd());
                     libc::prctl(libc::PR_SET_NAME, c"umiak-logger".as_ptr());
                     libc::_exit(i32::from(logger::run(inputs, rotate).is_err()));
                 }

@@ -41,7 +41,10 @@ pub enum Command {
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
     /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`].
-    Finish,
+    Finish {
+        /// Whether to wait for what resists: not again for what has been given up already.
+        patient: bool,
+    },
 }
 
 /// Guardian to front.
@@ -211,7 +214,7 @@ mod tests {
         let commands = vec![
             Command::Signal { signal: 15, keys: vec![Key { role: 0, index: 3, attempt: 1 }] },
             Command::RemoveAtEnd(vec![vec![b'x'; 100_000]]),
-            Command::Finish,
+            Command::Finish { patient: true },
         ];
         let sent = commands.clone();
         let writer = std::thread::spawn(move || {

@@ -26,8 +26,6 @@ const DEADLINE: Duration = Duration::from_secs(25);
 pub enum Victim {
     Front,
     Guardian,
-    /// The guardian, while a process of ours cuts the ranks' logs by size.
-    GuardianOfLogger,
     Both,
     /// Both, and then another umiak command runs on the host.
     BothThenNext,
@@ -36,14 +34,12 @@ pub enum Victim {
 }
 
 impl Victim {
-    const ALL: [Self; 6] =
-        [Self::Front, Self::Guardian, Self::GuardianOfLogger, Self::Both, Self::BothThenNext, Self::BothIsolated];
+    const ALL: [Self; 5] = [Self::Front, Self::Guardian, Self::Both, Self::BothThenNext, Self::BothIsolated];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Front => "front",
             Self::Guardian => "guardian",
-            Self::GuardianOfLogger => "guardian-of-logger",
             Self::Both => "both",
             Self::BothThenNext => "both-then-next",
             Self::BothIsolated => "both-isolated",
@@ -106,11 +102,7 @@ impl Plan {
             stop_first: random.bool(),
             guardian_first: random.bool(),
             stubborn: random.u8(..4) == 0,
-            logger: match victim {
-                Victim::Guardian => false,
-                Victim::GuardianOfLogger => true,
-                _ => random.u8(..4) == 0,
-            },
+            logger: random.u8(..4) == 0,
         }
     }
 
@@ -219,7 +211,7 @@ fn sleep_until(at: Instant) {
 fn kill(plan: &Plan, front: u32, guardian: Option<u32>) {
     let mut victims: Vec<u32> = match plan.victim {
         Victim::Front => vec![front],
-        Victim::Guardian | Victim::GuardianOfLogger => guardian.into_iter().collect(),
+        Victim::Guardian => guardian.into_iter().collect(),
         Victim::Both | Victim::BothThenNext | Victim::BothIsolated => guardian.into_iter().chain([front]).collect(),
     };
     if !plan.guardian_first {

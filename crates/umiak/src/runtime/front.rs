@@ -68,6 +68,8 @@ pub(super) struct Front<'a> {
     /// When, why and with what we began to stop.
     stopping: Option<(Instant, StopReason)>,
     killed: bool,
+    /// Somebody did not go even after SIGKILL.
+    abandoned: bool,
     verdict: Option<Verdict>,
     /// Ranks were still going when the verdict was told.
     told_while_going: bool,
@@ -119,6 +121,7 @@ impl<'a> Front<'a> {
             log_at_stop: HashMap::new(),
             stopping: None,
             killed: false,
+            abandoned: false,
             verdict: None,
             told_while_going: false,
             told_started: false,
@@ -326,6 +329,7 @@ impl<'a> Front<'a> {
                 }
             }
             Fact::Signalled { signal: 9, .. } => self.killed = true,
+            Fact::Abandoned { .. } => self.abandoned = true,
             Fact::Restarting { attempt, delay_micros, .. } => {
                 self.tell_restarting(*attempt, Duration::from_micros(*delay_micros));
             }
@@ -435,7 +439,7 @@ impl<'a> Front<'a> {
         if self.guardian_gone {
             return;
         }
-        if self.guardian.send(&Command::Finish).is_err() {
+        if self.guardian.send(&Command::Finish { patient: !self.abandoned }).is_err() {
             return self.sweep_here();
         }
         loop {

@@ -63,6 +63,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
 
 fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
     let clock = Clock::start();
+    prepare::clean_scratch();
     let orphans = umiak_sys::cgroup::clean_orphans();
     if !orphans.is_empty() {
         let list = orphans.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
@@ -134,6 +135,22 @@ fn no_sockets(wanted: u16, errno: i32) -> Diagnostic {
         .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
 }
 
+/// What temporary directories of jobs are called.
+const SCRATCH: &str = "umiak-run-";
+
+/// Removes temporary directories whose fronts were killed together with their guardians. One that is younger than
+/// a minute may still have a guardian that finishes alone.
+pub(super) fn clean_scratch() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(owner) = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)) else { continue };
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > Duration::from_secs(60)) && umiak_sys::cgroup::is_gone(owner) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The job's temporary directory, in one of two places. Where it will be is known before it is made, so that
 /// whoever removes it can be told first: a front that is killed in between leaves nothing.
 #[derive(Debug)]
@@ -144,9 +161,10 @@ pub(super) struct Scratch {
 impl Scratch {
     pub(super) fn choose(spec: &LaunchSpec) -> Self {
         // Long enough that it is never anybody else's.
-        let name: String = std::iter::repeat_with(fastrand::alphanumeric).take(20).collect();
+        let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(12).collect();
+        let name = umiak_sys::cgroup::owner_name().map_or(random.clone(), |owner| format!("{owner}-{random}"));
         let log_dir = std::path::absolute(&spec.log_dir).unwrap_or_else(|_| spec.log_dir.clone());
-        Self { candidates: [std::env::temp_dir(), log_dir].map(|parent| parent.join(format!("umiak-{name}"))) }
+        Self { candidates: [std::env::temp_dir(), log_dir].map(|parent| parent.join(format!("{SCRATCH}{name}"))) }
     }
 
     pub(super) fn candidates(&self) -> &[PathBuf] {

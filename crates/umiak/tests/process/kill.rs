@@ -44,12 +44,6 @@ fn next_command_cleans() {
     try_all(&[Victim::BothThenNext], |report| !report.left_any());
 }
 
-/// To be registered when the logger no longer holds the guardian's socket: the front does not see the guardian's end.
-#[expect(dead_code, reason = "the logger inherits the guardian's end of the socket pair")]
-fn guardian_of_a_logger() {
-    try_all(&[Victim::GuardianOfLogger], |report| !report.left_any() && report.code == Some(125));
-}
-
 /// In a container that shares our cgroups our process ids mean nothing, and nobody there may take us for dead.
 fn other_namespaces() {
     let sandbox = Sandbox::new();
