@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -213,6 +213,7 @@ impl Rank {
 struct Run {
     front: UnixStream,
     inbox: Inbox,
+    outbox: Vec<u8>,
     epoll: Epoll,
     children: Signals,
     me: libc::pid_t,
@@ -249,6 +250,7 @@ impl Run {
         Ok(Self {
             front,
             inbox: Inbox::default(),
+            outbox: Vec::new(),
             epoll,
             children,
             me,
@@ -267,13 +269,16 @@ impl Run {
     fn serve(&mut self) -> io::Result<()> {
         loop {
             // Exits first, in the order in which the kernel queued them; then orders.
+            self.flush();
             let ready = self.wait(EpollTimeout::NONE)?;
             self.handle_exits(&ready)?;
+            self.flush();
             if ready.contains(&FRONT) {
                 match self.inbox.receive::<Command>(&mut self.front) {
                     Ok(Some(commands)) => {
                         for command in commands {
                             if self.obey(command)? {
+                                self.flush();
                                 return Ok(());
                             }
                         }
@@ -347,9 +352,17 @@ impl Run {
         self.tell(&notice);
     }
 
-    /// A front that is gone is noticed by reading, not here.
+    /// Kept until the end of the round: many ranks end at once, and one message is cheaper than many.
     fn tell(&mut self, notice: &Notice) {
-        let _ = protocol::send(&mut self.front, notice);
+        let _ = protocol::append(&mut self.outbox, notice);
+    }
+
+    /// A front that is gone is noticed by reading, not here.
+    fn flush(&mut self) {
+        if !self.outbox.is_empty() {
+            let _ = self.front.write_all(&self.outbox);
+            self.outbox.clear();
+        }
     }
 
     /// Returns true when the work is done.

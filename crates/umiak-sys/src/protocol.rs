@@ -147,14 +147,22 @@ pub struct Process {
 
 /// Writes one frame.
 pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()> {
-    let mut frame = vec![0; 4];
-    frame = postcard::to_extend(message, frame).map_err(io::Error::other)?;
+    let mut frame = Vec::new();
+    append(&mut frame, message)?;
+    stream.write_all(&frame)
+}
+
+/// Adds one frame to bytes that are sent later.
+pub(crate) fn append<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> io::Result<()> {
+    let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = frame.len() - 4;
     if length > MAX_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "frame too long"));
     }
-    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    stream.write_all(&frame)
+    bytes.extend_from_slice(&frame);
+    let start = bytes.len() - frame.len();
+    bytes[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(())
 }
 
 /// Cuts a byte stream into messages.

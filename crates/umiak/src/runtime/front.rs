@@ -12,7 +12,7 @@ use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
+use umiak_core::model::{Exit, Rank, Slot, SpawnError, Timestamp, signal_name};
 use umiak_core::plan::{Inventory, Plan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
@@ -305,12 +305,16 @@ impl<'a> Front<'a> {
     fn record(&mut self, fact: &Fact) {
         match fact {
             Fact::Ended { subject, exit, by_us, .. } => {
-                let slot = self.plan.replicas.iter().find(|replica| Some(replica.rank) == subject.rank);
+                let slot = subject.rank.and_then(|rank| self.plan.replicas.get(rank.0 as usize));
+                if subject.rank == Some(Rank(0)) {
+                    self.screen.let_go(true);
+                }
                 if let Some(replica) = slot {
                     self.ends.insert(replica.slot, (exit.clone(), *by_us));
                 }
             }
             Fact::Stopping { reason } => {
+                self.screen.let_go(false);
                 let first = self.stopping.is_none();
                 self.stopping = Some((self.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
                 if let (true, StopReason::Signal { signal }) = (first, reason) {
@@ -356,9 +360,7 @@ impl<'a> Front<'a> {
         };
         let processes = attempts
             .iter()
-            .filter_map(|id| {
-                self.plan.replicas.iter().find(|replica| replica.slot == id.slot).map(|replica| (id, replica))
-            })
+            .filter_map(|id| self.plan.replicas.get(id.slot.index as usize).map(|replica| (id, replica)))
             .map(|(id, replica)| Process {
                 key: key(*id),
                 program: replica.program.as_os_str().as_bytes().to_vec(),
@@ -377,6 +379,7 @@ impl<'a> Front<'a> {
             processes,
         };
         // A guardian that is gone shows itself at its socket.
+        self.screen.take_up();
         let _ = self.guardian.send(&Command::Spawn(batch));
         if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan) {
             self.pod_log.line(&line);
@@ -387,7 +390,7 @@ impl<'a> Front<'a> {
         let keys = targets.iter().map(|id| key(*id)).collect();
         let _ = self.guardian.send(&Command::Signal { signal, keys });
         for id in targets {
-            if let Some(replica) = self.plan.replicas.iter().find(|replica| replica.slot == id.slot) {
+            if let Some(replica) = self.plan.replicas.get(id.slot.index as usize) {
                 let size = std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len());
                 self.log_at_stop.entry(id.slot).or_insert(size);
             }

@@ -39,6 +39,10 @@ enum Message {
     Status(Option<Status>),
     /// Mirror this file from this offset.
     Follow { path: PathBuf, offset: u64 },
+    /// The mirrored file's writer is being stopped, or has ended.
+    LetGo { ended: bool },
+    /// The mirrored file has a writer again.
+    TakeUp,
     /// Mirror what is there, erase the status line, and end.
     Close,
 }
@@ -104,6 +108,16 @@ impl Screen {
 
     pub fn follow(&self, path: PathBuf, offset: u64) {
         self.send(Message::Follow { path, offset });
+    }
+
+    /// The rank that is mirrored is being stopped, or has ended.
+    pub fn let_go(&self, ended: bool) {
+        self.send(Message::LetGo { ended });
+    }
+
+    /// The rank that is mirrored has been started, once more perhaps.
+    pub fn take_up(&self) {
+        self.send(Message::TakeUp);
     }
 
     /// Asks the thread to finish; [`Screen::done`] tells when it has.
@@ -196,6 +210,16 @@ impl Painter {
                             self.mirror = Mirror::open(&path, offset).ok();
                         }
                     }
+                    Message::TakeUp => {
+                        if let Some(mirror) = &mut self.mirror {
+                            mirror.take_up();
+                        }
+                    }
+                    Message::LetGo { ended } => {
+                        if let Some(mirror) = &mut self.mirror {
+                            mirror.let_go(ended);
+                        }
+                    }
                     Message::Close => {
                         // Nobody writes any more: everything, through all files.
                         while self.pump_once(u64::MAX) {}
@@ -207,9 +231,10 @@ impl Painter {
             }
             let more = self.pump();
             self.flush_held_between_lines();
-            let timeout = if more { Some(Duration::ZERO) } else { self.draw() };
+            let look = self.mirror.as_mut().and_then(Mirror::attend);
+            let timeout = if more { Some(Duration::ZERO) } else { self.draw().into_iter().chain(look).min() };
             let mut fds = vec![waker.as_fd()];
-            fds.extend(self.mirror.iter().map(AsFd::as_fd));
+            fds.extend(self.mirror.as_ref().and_then(Mirror::watched));
             if readable(&fds, timeout).is_err() {
                 return;
             }

@@ -123,7 +123,7 @@ impl Front<'_> {
 
     pub(super) fn show_status(&mut self) {
         let (live, total) = self.machine.live();
-        if self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
+        if !self.style.live || self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
         self.screen.status(Some(Status {
