@@ -79,7 +79,7 @@ impl Guardian {
             pid = unsafe { fork_into(place, namespaces) };
             if pid.is_ok() {
                 made = namespaces;
-                if !in_cgroup && let Some(unused) = cgroup.take_if(|_| true) {
+                if !in_cgroup && let Some(unused) = cgroup.take() {
                     // In the child this fails quietly: the parent has removed it.
                     unused.remove();
                 }
@@ -103,11 +103,6 @@ impl Guardian {
                 cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
             }),
         }
-    }
-
-    /// The job's cgroup, where it has one.
-    pub fn cgroup(&self) -> Option<&std::path::Path> {
-        self.cgroup.as_deref()
     }
 
     pub fn send(&mut self, command: &Command) -> io::Result<()> {

@@ -105,7 +105,7 @@ impl Options {
 /// Measures and reports. It fails when a launcher could not be measured at all, not when one is slow.
 pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let binaries = build(root)?;
-    let umiak = options.umiak.clone().unwrap_or_else(|| binaries.join("umiak"));
+    let umiak = options.umiak.as_ref().map_or_else(|| Ok(binaries.join("umiak")), std::path::absolute)?;
     let floor = binaries.join("xtask");
     let (mut peers, absent) = peers::find(&umiak, &floor, env!("CARGO_PKG_VERSION"));
     peers.retain(|peer| !options.without.iter().any(|name| peer.kind.name().starts_with(name.as_str())));
