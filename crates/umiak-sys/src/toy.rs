@@ -13,6 +13,17 @@ pub fn ignore_signal(signal: i32) {
     }
 }
 
+/// Gives these signals their default meaning again. A suite that runs in the background of a script inherits some of
+/// them as ignored, and what it starts would too.
+pub fn default_signals(signals: &[i32]) {
+    for signal in signals {
+        // SAFETY: installs a constant disposition.
+        unsafe {
+            libc::signal(*signal, libc::SIG_DFL);
+        }
+    }
+}
+
 static CODE: AtomicI32 = AtomicI32::new(0);
 
 /// Exits with `code` when SIGTERM comes, after one line on stdout.
