@@ -34,11 +34,11 @@ pub fn all(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<FilePla
     }];
     // The framework looks into the backup only for what is missing in the environment.
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
+    let shared = shared_environment(inventory, plan);
     for replica in &plan.replicas {
-        let environment = environment(inventory, plan, replica);
         files.push(FilePlan {
             path: plan.log_dir.join(format!("envlog.{}", replica.rank.0)),
-            content: env_log(&environment),
+            content: env_log(&shared, replica),
             append: !spec.log_overwrite,
             private: false,
             late: true,
@@ -60,21 +60,21 @@ fn endpoints_log(topology: &Topology) -> String {
     format!("PADDLE_TRAINER_ENDPOINTS: \n{}", endpoints.join("\n"))
 }
 
-/// What a rank's environment will be.
-pub fn environment(inventory: &Inventory, plan: &Plan, replica: &ReplicaPlan) -> BTreeMap<String, String> {
-    let mut environment = inventory.env.clone();
-    for name in &plan.unset {
-        environment.remove(name);
-    }
-    environment.extend(plan.common.iter().cloned());
-    environment.extend(replica.env.iter().cloned());
-    environment
+/// What is the same in every rank's environment, as it may be written: masked once, not once for each rank.
+fn shared_environment<'a>(inventory: &'a Inventory, plan: &'a Plan) -> BTreeMap<&'a str, String> {
+    let inherited = inventory.env.iter().filter(|(name, _)| !plan.unset.contains(name));
+    let common = plan.common.iter().map(|(name, value)| (name, value));
+    inherited.chain(common).map(|(name, value)| (name.as_str(), mask::masked(name, value))).collect()
 }
 
-fn env_log(environment: &BTreeMap<String, String>) -> String {
-    let mut text = String::new();
-    for (name, value) in environment.iter().filter(|(name, _)| *name != "PADDLE_BACKUP_ENV_PATH") {
-        let _ = writeln!(text, "{name}={}", mask::masked(name, value));
+fn env_log(shared: &BTreeMap<&str, String>, replica: &ReplicaPlan) -> String {
+    let mut lines: BTreeMap<&str, &str> = shared.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    // The launcher's own: there is nothing secret in them.
+    lines.extend(replica.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    lines.remove("PADDLE_BACKUP_ENV_PATH");
+    let mut text = String::with_capacity(lines.iter().map(|(name, value)| name.len() + value.len() + 2).sum());
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name}={value}");
     }
     text
 }
