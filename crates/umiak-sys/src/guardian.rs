@@ -8,7 +8,7 @@
 //! subreaper too, stops what they left.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -70,6 +70,9 @@ impl Guardian {
         } else {
             tries.push((false, Namespaces::None));
         }
+        // Set before the fork: who cleans up after killed jobs must never meet a guardian without its name.
+        let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        set_name(c"umiak-guardian");
         let mut pid = Err(io::Error::from_raw_os_error(libc::EPERM));
         let mut made = Namespaces::None;
         for (in_cgroup, namespaces) in tries {
@@ -90,6 +93,11 @@ impl Guardian {
             && let Some(unused) = &cgroup
         {
             unused.remove();
+        }
+        if !matches!(pid, Ok(0))
+            && let Ok(own) = std::ffi::CString::new(own.trim_end())
+        {
+            set_name(&own);
         }
         match pid? {
             0 => {
@@ -129,6 +137,14 @@ impl Guardian {
 impl AsFd for Guardian {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+/// Names this process as `/proc` and `ps` show it.
+fn set_name(name: &CStr) {
+    // SAFETY: the kernel copies at most 16 bytes from a string that ends.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
     }
 }
 
@@ -229,7 +245,6 @@ impl Run {
         // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
         let me = unsafe {
             libc::setsid();
-            libc::prctl(libc::PR_SET_NAME, c"umiak-guardian".as_ptr());
             libc::getpid()
         };
         descend::become_subreaper()?;

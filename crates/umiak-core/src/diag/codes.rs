@@ -91,8 +91,6 @@ register! {
         "The front and the guardian of an earlier job were killed at once, so nobody was left to stop what its ranks had started. It was still in the job's cgroup, and this command ended it.";
     L0028, 125, "isolation is not permitted here",
         "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
-    F0001, 2, "not a usable document",
-        "The document could not be read. The message says where and why.";
 }
 
 impl Code {

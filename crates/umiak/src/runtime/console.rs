@@ -76,6 +76,16 @@ pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Durat
     )
 }
 
+/// The end of a stop that took longer than the report could wait.
+pub(super) fn gone(style: &Style, took: Duration, killed: bool, abandoned: bool) -> String {
+    let how = match (abandoned, killed) {
+        (true, _) => "not all gone, even after SIGKILL,",
+        (false, true) => "all gone, by SIGKILL,",
+        (false, false) => "all gone, by SIGTERM,",
+    };
+    format!("{} {how} after {}\n", style.mark(Mark::Stopped), duration(took))
+}
+
 /// Data on stdout. A reader that has gone away is no error.
 pub(crate) fn write_data(text: &str) -> Result<(), Diagnostic> {
     let mut stdout = std::io::stdout().lock();

@@ -507,6 +507,10 @@ impl<'a> Front<'a> {
                 let killed = self.killed;
                 Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))
             }
+            // The report could only say that they had been asked to go.
+            (Outcome::Failed, _, Some((since, _))) if self.told_while_going => {
+                Some(console::gone(&self.style, since.elapsed(), self.killed, self.abandoned))
+            }
             _ => None,
         };
         if let (Some(text), OutputMode::Human) = (text, self.spec.own.output) {

@@ -24,13 +24,10 @@ pub struct Style {
 /// States, never told by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    Waiting,
     Running,
-    Done,
     Failed,
     Stopped,
     Restarted,
-    Lost,
 }
 
 impl Style {
@@ -61,13 +58,10 @@ impl Style {
 
     pub fn mark(&self, mark: Mark) -> &'static str {
         let (fancy, ascii) = match mark {
-            Mark::Waiting => ("·", "."),
             Mark::Running => ("▸", ">"),
-            Mark::Done => ("✓", "+"),
             Mark::Failed => ("✗", "x"),
             Mark::Stopped => ("⊘", "-"),
             Mark::Restarted => ("↻", "r"),
-            Mark::Lost => ("?", "?"),
         };
         if self.ascii { ascii } else { fancy }
     }

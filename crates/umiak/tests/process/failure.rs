@@ -89,6 +89,9 @@ fn stubborn_rank_is_killed() {
     let stubborn = format!("0:ignore 15;touch up;{WAIT}");
     let outcome = sandbox.launch_toy("--nproc_per_node 2 --grace 300ms", &[&stubborn, "1:await up;exit 5"]).finish();
     outcome.expect_code(5).expect_err("rank=[1]");
+    // Longer than the settle window: the report came first, and the end is told afterwards.
+    let slow = sandbox.launch_toy("--nproc_per_node 2 --grace 1s", &[&stubborn, "1:await up;exit 5"]).finish();
+    slow.expect_code(5).expect_err("(SIGTERM, then SIGKILL after 1.0 s)").expect_err("all gone, by SIGKILL, after");
     assert!(outcome.elapsed >= Duration::from_millis(300), "killed before the grace was over: {:?}", outcome.elapsed);
 }
 
