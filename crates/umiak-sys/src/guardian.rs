@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -23,10 +23,11 @@ use nix::sys::signal::SigSet;
 
 use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
+use crate::fork::{Namespaces, fork_into};
 use crate::logger;
 use crate::ports::{self, Lease};
 use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
-use crate::spawn::{FailureSlots, Prepared, base_environment};
+use crate::spawn::{Base, FailureSlots, Prepared};
 use crate::wait::Signals;
 
 const FRONT: u64 = u64::MAX;
@@ -147,46 +148,6 @@ fn set_name(name: &CStr) {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
     }
 }
-
-/// Namespaces the guardian is born with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Namespaces {
-    None,
-    Process,
-    ProcessAndUser,
-}
-
-/// Forks, into a cgroup and a PID namespace where asked for. In the child the result is 0.
-///
-/// SAFETY: the caller has one thread.
-unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<libc::pid_t> {
-    let mut flags = match namespaces {
-        Namespaces::None => 0,
-        Namespaces::Process => (libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64,
-        Namespaces::ProcessAndUser => (libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as u64,
-    };
-    if cgroup.is_some() {
-        flags |= CLONE_INTO_CGROUP;
-    }
-    if flags == 0 {
-        // SAFETY: passed on to the caller.
-        return match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            pid => Ok(pid),
-        };
-    }
-    // SAFETY: plain data.
-    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = flags;
-    arguments.exit_signal = libc::SIGCHLD as u64;
-    arguments.cgroup = cgroup.map_or(0, |fd| fd.as_raw_fd() as u64);
-    // SAFETY: without CLONE_VM and a stack this is a fork; the arguments are complete and live long enough.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
-    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as libc::pid_t) }
-}
-
-/// From the kernel's headers; the C library's bindings do not have it on every platform.
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// The guardian's whole life; never returns to the caller's code.
 fn run(front: UnixStream, cgroup: Option<Cgroup>, namespaces: Namespaces) -> ! {
@@ -418,19 +379,20 @@ impl Run {
     }
 
     fn spawn(&mut self, batch: &Batch) -> io::Result<()> {
-        let base = base_environment(&batch.unset, &batch.set);
+        let base = Base::new(&batch.unset, &batch.set)?;
+        // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
+        let prepared: Vec<_> = batch.processes.iter().map(|process| Prepared::new(process, &base)).collect();
         let slots = FailureSlots::new(batch.processes.len())?;
         let batch_index = self.batches.len();
         let mut notices = Vec::with_capacity(batch.processes.len());
         let outputs = self.start_logger(batch)?;
-        for (slot, process) in batch.processes.iter().enumerate() {
-            let forked = Prepared::new(process, &base)
-                .and_then(|prepared| {
-                    prepared.fork(self.me, &slots, slot, self.pause_before_exec, outputs.get(slot).map(AsFd::as_fd))
-                })
-                .and_then(|pid| pidfd_open(pid).map(|pidfd| (pid as u32, pidfd)));
+        for (slot, (process, prepared)) in batch.processes.iter().zip(prepared).enumerate() {
+            let output = outputs.get(slot).map(AsFd::as_fd);
+            let forked =
+                prepared.and_then(|prepared| prepared.fork(self.me, &slots, slot, self.pause_before_exec, output));
             match forked {
                 Ok((pid, pidfd)) => {
+                    let pid = pid as u32;
                     let index = self.ranks.len();
                     self.epoll
                         .add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))
@@ -541,16 +503,6 @@ fn signal_group(pid: u32, signal: i32) {
             libc::kill(pid as libc::pid_t, signal);
         }
     }
-}
-
-fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the result is checked and owned at once (pid descriptors are close-on-exec).
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Soft limits that training runs into, raised as far as we may; ranks inherit them.

@@ -22,6 +22,7 @@ pub mod descend;
 pub mod devices;
 #[doc(hidden)]
 pub mod floor;
+mod fork;
 pub mod guardian;
 pub mod helper;
 pub mod host;

@@ -176,12 +176,13 @@ fn take(port: u16) -> Result<Lease, Taken> {
     Ok(Lease { _name: name })
 }
 
-/// Free on every address, in both families. Without address reuse, as ranks bind.
+/// Free on every address, in both families: one socket asks for all of them. Without address reuse, as ranks bind.
 fn is_free(port: u16) -> io::Result<()> {
-    try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
     match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
         // No IPv6 on this host is no reason to refuse.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => Ok(()),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).map(drop)
+        }
         other => other.map(drop),
     }
 }
@@ -191,7 +192,7 @@ fn try_bind(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
     if address.is_ipv6() {
-        setsockopt(&fd, sockopt::Ipv6V6Only, &true).map_err(io::Error::from)?;
+        setsockopt(&fd, sockopt::Ipv6V6Only, &false).map_err(io::Error::from)?;
     }
     bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).map_err(io::Error::from)?;
     Ok(fd)

@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
 use std::time::Duration;
 
+use crate::fork::fork_with_descriptor;
 use crate::protocol::{Doing, Process};
 
 /// Where children of one batch leave the step that failed: shared memory, read after their exit.
@@ -64,48 +66,78 @@ impl Drop for FailureSlots {
     }
 }
 
-/// The environment every process of a batch starts from.
-pub(crate) fn base_environment(unset: &[Vec<u8>], set: &[(Vec<u8>, Vec<u8>)]) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut base: BTreeMap<Vec<u8>, Vec<u8>> =
-        std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
-    for name in unset {
-        base.remove(name);
+/// The environment every process of a batch starts from, by name, each entry as exec wants it.
+#[derive(Debug)]
+pub(crate) struct Base(BTreeMap<Vec<u8>, CString>);
+
+impl Base {
+    pub(crate) fn new(unset: &[Vec<u8>], set: &[(Vec<u8>, Vec<u8>)]) -> io::Result<Self> {
+        let mut base = BTreeMap::new();
+        for (name, value) in std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec())) {
+            let entry = entry(&name, &value)?;
+            base.insert(name, entry);
+        }
+        for name in unset {
+            base.remove(name);
+        }
+        for (name, value) in set {
+            base.insert(name.clone(), entry(name, value)?);
+        }
+        Ok(Self(base))
     }
-    base.extend(set.iter().cloned());
-    base
+}
+
+fn entry(name: &[u8], value: &[u8]) -> io::Result<CString> {
+    Ok(CString::new([name, b"=", value].concat())?)
 }
 
 /// A process ready to be forked: every string is already where exec wants it.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct Prepared<'a> {
     program: CString,
-    argv: Vec<CString>,
-    envp: Vec<CString>,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    /// What the pointers point to, beside `base`.
+    _own: Vec<CString>,
+    base: PhantomData<&'a Base>,
     log: CString,
     inherit_stdin: bool,
     cpus: Option<libc::cpu_set_t>,
 }
 
-impl Prepared {
-    pub(crate) fn new(process: &Process, base: &BTreeMap<Vec<u8>, Vec<u8>>) -> io::Result<Self> {
-        let mut environment: BTreeMap<&[u8], &[u8]> =
-            base.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-        environment.extend(process.env.iter().map(|(name, value)| (name.as_slice(), value.as_slice())));
-        let envp = environment
-            .into_iter()
-            .map(|(name, value)| CString::new([name, b"=", value].concat()))
-            .collect::<Result<_, _>>()?;
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(process: &Process, base: &'a Base) -> io::Result<Self> {
+        let mut environment: BTreeMap<&[u8], *const libc::c_char> =
+            base.0.iter().map(|(name, entry)| (name.as_slice(), entry.as_ptr())).collect();
+        let mut own = Vec::with_capacity(process.env.len() + process.argv.len());
+        // What is on the heap stays where it is when the list that owns it moves.
+        let mut keep = |text: CString| {
+            let pointer = text.as_ptr();
+            own.push(text);
+            pointer
+        };
+        for (name, value) in &process.env {
+            environment.insert(name, keep(entry(name, value)?));
+        }
+        let mut argv = Vec::with_capacity(process.argv.len() + 1);
+        for word in &process.argv {
+            argv.push(keep(CString::new(word.as_slice())?));
+        }
+        argv.push(ptr::null());
         Ok(Self {
             program: CString::new(process.program.as_slice())?,
-            argv: process.argv.iter().map(|word| CString::new(word.as_slice())).collect::<Result<_, _>>()?,
-            envp,
+            argv,
+            envp: environment.into_values().chain([ptr::null()]).collect(),
+            _own: own,
+            base: PhantomData,
             log: CString::new(process.log.as_slice())?,
             inherit_stdin: process.inherit_stdin,
             cpus: (!process.cpus.is_empty()).then(|| cpu_set(&process.cpus)),
         })
     }
 
-    /// Forks. The child becomes a session leader bound to `guardian` and executes the program.
+    /// Forks. The child becomes a session leader bound to `guardian` and executes the program. The descriptor is the
+    /// child's, and becomes readable at its end.
     pub(crate) fn fork(
         &self,
         guardian: libc::pid_t,
@@ -113,33 +145,29 @@ impl Prepared {
         slot: usize,
         pause: Duration,
         output: Option<BorrowedFd<'_>>,
-    ) -> io::Result<libc::pid_t> {
-        let pointers = |words: &[CString]| -> Vec<*const libc::c_char> {
-            words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect()
-        };
-        let argv = pointers(&self.argv);
-        let envp = pointers(&self.envp);
+    ) -> io::Result<(libc::pid_t, OwnedFd)> {
         let failure = slots.slot(slot);
+        // Copying the guardian's descriptors into every rank, only to close them there, takes longer with each rank.
+        // A rank that writes to its log by itself shares them until it has a table of its own.
+        let shares_files = output.is_none();
         // SAFETY: the guardian is single-threaded, so the child's memory is a consistent copy; it only makes
         // async-signal-safe calls and leaves by exec or _exit.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                // SAFETY: we are the child of a single-threaded process; all pointers outlive exec.
-                unsafe { self.become_rank(guardian, &argv, &envp, failure, pause, output.map(|fd| fd.as_raw_fd())) }
+        match unsafe { fork_with_descriptor(shares_files)? } {
+            None => {
+                // SAFETY: we are the child of a single-threaded process; all pointers outlive exec, and both lists end
+                // with null.
+                unsafe { self.become_rank(guardian, failure, pause, output.map(|fd| fd.as_raw_fd())) }
             }
-            pid => Ok(pid),
+            Some(child) => Ok(child),
         }
     }
 
     /// The child's side of fork.
     ///
-    /// SAFETY: to be called in a fresh child only; `argv` and `envp` end with null.
+    /// SAFETY: to be called in a fresh child only.
     unsafe fn become_rank(
         &self,
         guardian: libc::pid_t,
-        argv: &[*const libc::c_char],
-        envp: &[*const libc::c_char],
         failure: *mut u32,
         pause: Duration,
         output: Option<RawFd>,
@@ -154,6 +182,10 @@ impl Prepared {
         };
         // SAFETY: plain system calls on our own process and descriptors.
         unsafe {
+            // First of all: until then the descriptors are the guardian's too.
+            if output.is_none() && !leave_descriptors() {
+                fail(Doing::OpenLog);
+            }
             libc::setsid();
             // Follows the forking thread, which is the guardian's only one. If the guardian died before this
             // call the signal would never come: hence the second look at the parent.
@@ -179,16 +211,28 @@ impl Prepared {
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(Doing::OpenLog);
             }
-            // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
-            libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
+            if output.is_some() {
+                // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
+                libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
+            }
             // Rust ignores SIGPIPE from the start; programs expect the default. Handlers are reset by exec.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut none);
             libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
-            libc::execve(self.program.as_ptr(), argv.as_ptr(), envp.as_ptr());
+            libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
             fail(Doing::Execute)
         }
+    }
+}
+
+/// A descriptor table of our own, with nothing in it but the first three. Before Linux 5.9 what our caller left open
+/// stays open too: no matter.
+fn leave_descriptors() -> bool {
+    // SAFETY: no pointers; what is closed is our copy.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
+            || libc::unshare(libc::CLONE_FILES) == 0
     }
 }
 

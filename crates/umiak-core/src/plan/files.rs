@@ -1,5 +1,6 @@
 //! The files of the log directory that we write ourselves, as Paddle's launchers do.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,11 +12,12 @@ use crate::formats::launch::LaunchSpec;
 
 use super::{Inventory, Plan, ReplicaPlan, mask};
 
-/// A file to write.
+/// A file to write. What is in it is put together when it is written: at the start of many ranks every one of these
+/// texts would be in the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePlan {
     pub path: PathBuf,
-    pub content: String,
+    pub content: Content,
     pub append: bool,
     /// Mode 0600.
     pub private: bool,
@@ -23,35 +25,67 @@ pub struct FilePlan {
     pub late: bool,
 }
 
+/// What a file holds; a number is the replica's position in the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    Endpoints,
+    Environment(usize),
+    Backup(usize),
+}
+
 /// Everything that we write ourselves.
-pub fn all(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<FilePlan> {
+pub fn all(spec: &LaunchSpec, plan: &Plan) -> Vec<FilePlan> {
     let mut files = vec![FilePlan {
         path: plan.log_dir.join("endpoints.log"),
-        content: endpoints_log(&plan.topology),
+        content: Content::Endpoints,
         append: false,
         private: false,
         late: false,
     }];
     // The framework looks into the backup only for what is missing in the environment.
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
-    let shared = shared_environment(inventory, plan);
-    for replica in &plan.replicas {
+    for (position, replica) in plan.replicas.iter().enumerate() {
         files.push(FilePlan {
             path: plan.log_dir.join(format!("envlog.{}", replica.rank.0)),
-            content: env_log(&shared, replica),
+            content: Content::Environment(position),
             append: !spec.log_overwrite,
             private: false,
             late: true,
         });
         files.push(FilePlan {
             path: plan.log_dir.join(format!("backup_env.{}.json", replica.rank.0)),
-            content: backup_env(plan, replica),
+            content: Content::Backup(position),
             append: false,
             private: true,
             late: !needs_backup,
         });
     }
     files
+}
+
+/// Puts texts together, with what all ranks share made ready once.
+#[derive(Debug)]
+pub struct Author<'a> {
+    plan: &'a Plan,
+    inventory: &'a Inventory,
+    shared: OnceCell<BTreeMap<&'a str, String>>,
+}
+
+impl<'a> Author<'a> {
+    pub fn new(inventory: &'a Inventory, plan: &'a Plan) -> Self {
+        Self { plan, inventory, shared: OnceCell::new() }
+    }
+
+    pub fn text(&self, content: Content) -> String {
+        match content {
+            Content::Endpoints => endpoints_log(&self.plan.topology),
+            Content::Environment(position) => {
+                let shared = self.shared.get_or_init(|| shared_environment(self.inventory, self.plan));
+                env_log(shared, &self.plan.replicas[position])
+            }
+            Content::Backup(position) => backup_env(self.plan, &self.plan.replicas[position]),
+        }
+    }
 }
 
 /// The bytes that Paddle's legacy launcher writes: a space after the colon, no line feed at the end.

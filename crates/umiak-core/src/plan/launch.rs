@@ -178,7 +178,7 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
         files: Vec::new(),
         notices,
     };
-    plan.files = files::all(spec, inventory, &plan);
+    plan.files = files::all(spec, &plan);
     plan
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,9 +48,9 @@ pub(super) struct Front<'a> {
     /// The guardian has ended; ranks cannot be reached through it.
     guardian_gone: bool,
     /// What all attempts share; the plan and the offsets are the current one's.
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     run: Run,
-    plan: Plan,
+    plan: Arc<Plan>,
     log_starts: Vec<u64>,
     pod_log: PodLog,
     kernel: Kernel,
@@ -135,7 +136,7 @@ impl<'a> Front<'a> {
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
         self.dispatch(Event::Start);
-        self.late_files = prepare::write_late_files(&self.plan);
+        self.late_files = prepare::write_late_files(&self.inventory, &self.plan);
         while self.end.is_none() && !self.return_terminal {
             self.wait_once()?;
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
@@ -91,9 +92,9 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
 
 /// What a front needs to know about the job.
 pub(super) struct Prepared {
-    pub(super) inventory: Inventory,
+    pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     pub(super) log_starts: Vec<u64>,
     pub(super) pod_log: PodLog,
 }
@@ -117,9 +118,9 @@ fn prepare(
     let (plan, run) = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
     let grace = Command::Grace { millis: spec.own.grace.as_millis() as u64 };
     guardian.send(&grace).map_err(|error| failed("tell the guardian", &error))?;
-    let log_starts = prepare::write_files(spec, &plan, &run)?;
+    let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
-    Ok(Prepared { inventory, run, plan, log_starts, pod_log })
+    Ok(Prepared { inventory: Arc::new(inventory), run, plan: Arc::new(plan), log_starts, pod_log })
 }
 
 /// Has the guardian lease ports; `broken` is why it could not even be asked.

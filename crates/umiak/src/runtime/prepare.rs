@@ -5,13 +5,14 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
-use umiak_core::plan::files::FilePlan;
+use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, command};
 use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
@@ -222,13 +223,19 @@ fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
 }
 
 /// Writes what must be there before the first rank; returns where this attempt's part of each log begins.
-pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan, run: &Run) -> Result<Vec<u64>, Diagnostic> {
+pub(super) fn write_files(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    plan: &Plan,
+    run: &Run,
+) -> Result<Vec<u64>, Diagnostic> {
     let gloo = run.gloo_dir();
     std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
     // What an earlier attempt wrote is part of this run.
     let overwrite = spec.log_overwrite && run.attempt == 0;
+    let author = Author::new(inventory, plan);
     for file in plan.files.iter().filter(|file| !file.late) {
-        write_file(file).map_err(|error| file_error(&file.path, &error))?;
+        write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
     }
     plan.replicas
         .iter()
@@ -246,11 +253,12 @@ pub(super) fn write_files(spec: &LaunchSpec, plan: &Plan, run: &Run) -> Result<V
 }
 
 /// Writes the rest, on a thread of its own, while the ranks start. Losing one is no reason to stop a job.
-pub(super) fn write_late_files(plan: &Plan) -> Option<JoinHandle<()>> {
-    let files: Vec<FilePlan> = plan.files.iter().filter(|file| file.late).cloned().collect();
+pub(super) fn write_late_files(inventory: &Arc<Inventory>, plan: &Arc<Plan>) -> Option<JoinHandle<()>> {
+    let (inventory, plan) = (Arc::clone(inventory), Arc::clone(plan));
     let write = move || {
-        for file in &files {
-            let _ = write_file(file);
+        let author = Author::new(&inventory, &plan);
+        for file in plan.files.iter().filter(|file| file.late) {
+            let _ = write_file(file, &author);
         }
     };
     std::thread::Builder::new().name("files".into()).stack_size(128 << 10).spawn(write).ok()
@@ -262,7 +270,7 @@ fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another directory with `--log_dir`, or free space there")
 }
 
-fn write_file(file: &FilePlan) -> std::io::Result<()> {
+fn write_file(file: &FilePlan, author: &Author<'_>) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true).mode(if file.private { 0o600 } else { 0o644 });
     if file.append {
@@ -270,7 +278,7 @@ fn write_file(file: &FilePlan) -> std::io::Result<()> {
     } else {
         options.write(true).truncate(true);
     }
-    options.open(&file.path)?.write_all(file.content.as_bytes())
+    options.open(&file.path)?.write_all(author.text(file.content).as_bytes())
 }
 
 /// Opening it here, as the rank will, finds out before the start whether it can.

@@ -1,5 +1,6 @@
 //! From a failed attempt to the next one: nothing of the old one stays but its logs.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
@@ -85,11 +86,13 @@ impl Front<'_> {
         if broken.is_some() {
             return Err(NotReady::GuardianLost);
         }
-        let plan = plan.map_err(NotReady::Refused)?;
-        let log_starts = prepare::write_files(self.spec, &plan, &run).map_err(NotReady::Refused)?;
-        self.late_files = prepare::write_late_files(&plan);
+        let mut plan = plan.map_err(NotReady::Refused)?;
+        plan.notices.clear();
+        let plan = Arc::new(plan);
+        let log_starts =
+            prepare::write_files(self.spec, &self.inventory, &plan, &run).map_err(NotReady::Refused)?;
+        self.late_files = prepare::write_late_files(&self.inventory, &plan);
         (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
-        self.plan.notices.clear();
         self.pids.clear();
         self.ends.clear();
         self.log_at_stop.clear();

@@ -15,7 +15,7 @@ use crate::screen::{Status, Style};
 
 impl Front<'_> {
     pub(super) fn announce(&mut self) {
-        for notice in std::mem::take(&mut self.plan.notices) {
+        for notice in self.plan.notices.clone() {
             self.notice(&notice);
         }
         for line in paddle_lines::on_console(self.spec) {

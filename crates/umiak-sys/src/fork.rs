@@ -1,0 +1,92 @@
+//! Forks that the C library does not know: into a cgroup, into namespaces, with a descriptor for the child.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// From the kernel's headers; the C library's bindings do not have it on every platform.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Namespaces a process is born with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Namespaces {
+    None,
+    Process,
+    ProcessAndUser,
+}
+
+/// Forks, into a cgroup and a PID namespace where asked for. In the child the result is 0.
+///
+/// SAFETY: the caller has one thread.
+pub(crate) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<libc::pid_t> {
+    let mut flags = match namespaces {
+        Namespaces::None => 0,
+        Namespaces::Process => (libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64,
+        Namespaces::ProcessAndUser => (libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as u64,
+    };
+    if cgroup.is_some() {
+        flags |= CLONE_INTO_CGROUP;
+    }
+    if flags == 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { plain_fork() };
+    }
+    // SAFETY: plain data.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags;
+    arguments.cgroup = cgroup.map_or(0, |fd| fd.as_raw_fd() as u64);
+    // SAFETY: passed on to the caller.
+    unsafe { clone(&mut arguments) }
+}
+
+/// Forks; `None` in the child. A child that shares files shares the table of descriptors itself, until it unshares.
+///
+/// SAFETY: the caller has one thread. The child may only make system calls, and leaves by exec or `_exit`.
+pub(crate) unsafe fn fork_with_descriptor(shares_files: bool) -> io::Result<Option<(libc::pid_t, OwnedFd)>> {
+    let mut descriptor: libc::c_int = -1;
+    // SAFETY: plain data.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = (libc::CLONE_PIDFD | if shares_files { libc::CLONE_FILES } else { 0 }) as u64;
+    arguments.pidfd = (&raw mut descriptor) as u64;
+    // SAFETY: passed on to the caller; the kernel writes the descriptor to a place that outlives the call.
+    match unsafe { clone(&mut arguments) } {
+        Ok(0) => Ok(None),
+        // SAFETY: a fresh descriptor nobody else owns; the kernel marks it close-on-exec.
+        Ok(pid) => Ok(Some((pid, unsafe { OwnedFd::from_raw_fd(descriptor) }))),
+        // A container's filter may not know the call.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            // SAFETY: passed on to the caller.
+            match unsafe { plain_fork()? } {
+                0 => Ok(None),
+                pid => pidfd_open(pid).map(|descriptor| Some((pid, descriptor))),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// SAFETY: the caller has one thread; pointers in `arguments` are valid.
+unsafe fn clone(arguments: &mut libc::clone_args) -> io::Result<libc::pid_t> {
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and a stack this is a fork; the arguments are complete and live long enough.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const *arguments, size_of::<libc::clone_args>()) };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid as libc::pid_t) }
+}
+
+/// SAFETY: the caller has one thread.
+unsafe fn plain_fork() -> io::Result<libc::pid_t> {
+    // SAFETY: passed on to the caller.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(pid),
+    }
+}
+
+fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the result is checked and owned at once (pid descriptors are close-on-exec).
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
