@@ -386,6 +386,7 @@ impl Run {
         let batch_index = self.batches.len();
         let mut notices = Vec::with_capacity(batch.processes.len());
         let outputs = self.start_logger(batch)?;
+        make_room_for_descriptors(batch.processes.len());
         for (slot, (process, prepared)) in batch.processes.iter().zip(prepared).enumerate() {
             let output = outputs.get(slot).map(AsFd::as_fd);
             let forked =
@@ -501,6 +502,22 @@ fn signal_group(pid: u32, signal: i32) {
     unsafe {
         if libc::kill(-(pid as libc::pid_t), signal) == -1 {
             libc::kill(pid as libc::pid_t, signal);
+        }
+    }
+}
+
+/// A table of descriptors that grows while a child shares it waits for every processor of the machine: it grows before.
+/// Where there is no room, opening will say so.
+fn make_room_for_descriptors(count: usize) {
+    // SAFETY: copies of a descriptor, closed at once by whoever got them; errors are numbers below zero.
+    unsafe {
+        let lowest = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3);
+        // Each rank may fill a gap, but it cannot get further than this.
+        let highest = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, lowest.saturating_add(count as libc::c_int));
+        for fd in [lowest, highest] {
+            if fd >= 0 {
+                libc::close(fd);
+            }
         }
     }
 }

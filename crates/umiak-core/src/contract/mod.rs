@@ -27,6 +27,14 @@ pub struct Topology {
     pub torch_store: Endpoint,
     /// What the members' devices are; `None` on CPU.
     pub device_kind: Option<DeviceKind>,
+    lists: Lists,
+}
+
+/// Lists over all members, which every member is given: made once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lists {
+    endpoints: String,
+    devices: String,
 }
 
 /// One host of the job.
@@ -48,6 +56,19 @@ pub struct Member {
 }
 
 impl Topology {
+    pub fn new(
+        job_id: JobId,
+        nodes: Vec<Node>,
+        members: Vec<Member>,
+        (paddle_store, torch_store): (Endpoint, Endpoint),
+        device_kind: Option<DeviceKind>,
+    ) -> Self {
+        let endpoints: Vec<String> = members.iter().map(|member| member.endpoint.to_string()).collect();
+        let devices: Vec<String> = members.iter().map(|member| member.device_positions(":")).collect();
+        let lists = Lists { endpoints: endpoints.join(","), devices: devices.join(",") };
+        Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists }
+    }
+
     pub fn world_size(&self) -> WorldSize {
         WorldSize::new(self.members.len() as u32).expect("a topology has at least one member")
     }
@@ -57,7 +78,19 @@ impl Topology {
     }
 
     /// All endpoints by rank, joined by commas.
-    pub fn endpoint_list(&self) -> String {
-        self.members.iter().map(|member| member.endpoint.to_string()).collect::<Vec<_>>().join(",")
+    pub fn endpoint_list(&self) -> &str {
+        &self.lists.endpoints
+    }
+
+    /// `0:1,2:3` for two processes with two devices each; n − 1 commas on CPU.
+    pub fn device_list(&self) -> &str {
+        &self.lists.devices
+    }
+}
+
+impl Member {
+    /// Positions in the node's list of visible devices.
+    pub fn device_positions(&self, separator: &str) -> String {
+        self.devices.iter().map(|device| device.position.to_string()).collect::<Vec<_>>().join(separator)
     }
 }

@@ -55,9 +55,9 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
         ("PADDLE_TRAINERS_NUM", world),
         ("PADDLE_RANK_IN_NODE", local_rank),
         ("PADDLE_AUTO_CLUSTER", u8::from(options.auto_cluster).to_string()),
-        ("PADDLE_TRAINER_ENDPOINTS", topology.endpoint_list()),
-        ("PADDLE_LOCAL_DEVICE_IDS", devices(member, ",")),
-        ("PADDLE_WORLD_DEVICE_IDS", world_devices(topology)),
+        ("PADDLE_TRAINER_ENDPOINTS", topology.endpoint_list().to_owned()),
+        ("PADDLE_LOCAL_DEVICE_IDS", member.device_positions(",")),
+        ("PADDLE_WORLD_DEVICE_IDS", topology.device_list().to_owned()),
         ("PADDLE_WITH_GLOO", options.with_gloo.clone().unwrap_or_else(|| "0".to_owned())),
         ("PADDLE_GLOO_RENDEZVOUS", "3".to_owned()),
         ("PADDLE_GLOO_FS_PATH", options.gloo_dir.clone()),
@@ -75,8 +75,8 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
             DeviceKind::Xpu => "FLAGS_selected_xpus",
             DeviceKind::Npu => "FLAGS_selected_npus",
         };
-        variables.push((flag, devices(member, ",")));
-        variables.push(("FLAGS_selected_accelerators", devices(member, ",")));
+        variables.push((flag, member.device_positions(",")));
+        variables.push(("FLAGS_selected_accelerators", member.device_positions(",")));
     }
     if let Some(path) = &options.auto_parallel_config {
         variables.push(("PADDLE_AUTO_PARALLEL_CONFIG", path.clone()));
@@ -89,16 +89,6 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
         variables.push(("PADDLE_RANK_MAPPING_PATH", path.clone()));
     }
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-/// Positions in the visible list, which is what frameworks count by.
-fn devices(member: &Member, separator: &str) -> String {
-    member.devices.iter().map(|device| device.position.to_string()).collect::<Vec<_>>().join(separator)
-}
-
-/// `0:1,2:3` for two processes with two devices each; n − 1 commas on CPU.
-fn world_devices(topology: &Topology) -> String {
-    topology.members.iter().map(|member| devices(member, ":")).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -126,18 +116,13 @@ pub(crate) mod tests {
                 }
             })
             .collect();
-        Topology {
-            job_id: JobId::new("default").unwrap(),
-            nodes: sizes
-                .iter()
-                .enumerate()
-                .map(|(node, size)| Node { address: endpoint(node as u32, 1).address, size: *size })
-                .collect(),
-            members,
-            paddle_store: endpoint(0, 6168),
-            torch_store: endpoint(0, 6169),
-            device_kind,
-        }
+        let nodes = sizes
+            .iter()
+            .enumerate()
+            .map(|(node, size)| Node { address: endpoint(node as u32, 1).address, size: *size })
+            .collect();
+        let stores = (endpoint(0, 6168), endpoint(0, 6169));
+        Topology::new(JobId::new("default").unwrap(), nodes, members, stores, device_kind)
     }
 
     fn options(generation: Generation) -> Options {

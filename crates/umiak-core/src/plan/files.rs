@@ -121,7 +121,7 @@ fn backup_env(plan: &Plan, replica: &ReplicaPlan) -> String {
         variables.insert(name, mask::masked(name, value));
     }
     // Left out of the environment when too long, but this file is where it is then looked for.
-    variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list());
+    variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list().to_owned());
     let object: Map<String, Value> =
         variables.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect();
     let mut bytes = Vec::new();

@@ -234,14 +234,14 @@ fn topology(spec: &LaunchSpec, assignment: &Assignment, address: IpAddr, ports: 
         .collect();
     // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
     let static_list = spec.generation == Generation::Current && spec.ip.is_some();
-    Topology {
-        job_id: spec.job_id.clone(),
-        nodes: vec![Node { address, size: members.len() as u32 }],
-        paddle_store: if static_list { members[0].endpoint } else { endpoint(ports.stores[0]) },
-        torch_store: endpoint(ports.stores[1]),
+    let paddle_store = if static_list { members[0].endpoint } else { endpoint(ports.stores[0]) };
+    Topology::new(
+        spec.job_id.clone(),
+        vec![Node { address, size: members.len() as u32 }],
         members,
-        device_kind: assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty())),
-    }
+        (paddle_store, endpoint(ports.stores[1])),
+        assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty())),
+    )
 }
 
 /// Proxies that are put aside under another name. The legacy launcher, called directly, only drops them.

@@ -89,8 +89,7 @@ impl Front<'_> {
         let mut plan = plan.map_err(NotReady::Refused)?;
         plan.notices.clear();
         let plan = Arc::new(plan);
-        let log_starts =
-            prepare::write_files(self.spec, &self.inventory, &plan, &run).map_err(NotReady::Refused)?;
+        let log_starts = prepare::write_files(self.spec, &self.inventory, &plan, &run).map_err(NotReady::Refused)?;
         self.late_files = prepare::write_late_files(&self.inventory, &plan);
         (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
         self.pids.clear();
