@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::signatures::{self, Kind};
 use crate::facts::{Evidence, Finding, KernelFact, Subject, Usage, Verdict, Weight};
 use crate::model::Exit;
@@ -17,7 +19,7 @@ const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
 /// The end of one attempt, with what is known about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub subject: Subject,
     pub exit: Exit,

@@ -15,3 +15,4 @@ pub mod exit_code;
 pub mod job;
 pub mod restart;
 pub mod role;
+pub mod round;

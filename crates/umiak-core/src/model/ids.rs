@@ -52,7 +52,7 @@ impl Port {
 }
 
 /// `ip:port` of one process; IPv6 addresses in brackets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Endpoint {
     pub address: IpAddr,
     pub port: Port,

@@ -1,0 +1,1 @@
+//! One node's side of the round.

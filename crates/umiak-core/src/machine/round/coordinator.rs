@@ -1,0 +1,1 @@
+//! The job's side of the round.

@@ -1,0 +1,276 @@
+//! What agents and the coordinator say to each other. An agent tells its *state*, never a command: each message
+//! replaces the one before, so that after a reconnection the last one is simply said again.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnose;
+use crate::facts::{Outcome, Verdict};
+use crate::model::{Device, DeviceKind, Endpoint};
+
+/// From an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromAgent {
+    /// The first message on every connection.
+    Join(Box<Join>),
+    Standing(Standing),
+    /// We are here.
+    Beat,
+    /// The decision has arrived; nothing more will be said.
+    Bye,
+}
+
+/// A node that joins, or comes back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// Random, of this start of umiak on this node: tells a node that comes back from a second job.
+    pub launch: u64,
+    /// Of the script and its arguments: what all nodes of one job have in common.
+    pub command: u64,
+    pub address: IpAddr,
+    pub host: String,
+    pub expects: Expects,
+    /// `--rank`.
+    pub rank: Option<u32>,
+    /// `--uneven`: nodes may have different numbers of processes.
+    pub uneven: bool,
+    pub standing: Standing,
+}
+
+/// Which nodes a node thinks there are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Expects {
+    /// These, in this order: `--ips`.
+    List(Vec<IpAddr>),
+    /// So many, whoever they are: `--master` and `--nnodes`.
+    Count { nodes: u32, sort_ip: bool },
+}
+
+impl Expects {
+    pub fn nodes(&self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::Count { nodes, .. } => *nodes as usize,
+        }
+    }
+}
+
+/// How things stand on one node, in one attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    pub attempt: u32,
+    pub stage: Stage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Everything is at hand to start this attempt.
+    Ready(Offer),
+    Running,
+    /// All ranks of this node have ended well.
+    Succeeded,
+    /// A rank has ended badly; the others of this node are being stopped.
+    Failed,
+    /// The settle window of this node is closed: how its ranks ended.
+    Told(Vec<Told>),
+    /// Somebody asked umiak to stop here.
+    Interrupted { signal: i32 },
+    /// This attempt cannot be started here.
+    Unable { why: String },
+}
+
+/// What a node brings to an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// One for each process, by local rank.
+    pub processes: Vec<Process>,
+    /// For the stores of Paddle and of torch, which the first node hosts.
+    pub stores: [u16; 2],
+    pub device_kind: Option<DeviceKind>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub port: u16,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
+}
+
+/// The end of a rank, and where people find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    pub end: diagnose::End,
+    pub place: RankPlace,
+}
+
+/// Where a rank was, in the words that are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct RankPlace {
+    pub rank: u32,
+    pub host: String,
+    pub pid: Option<u32>,
+    pub devices: String,
+    pub log: String,
+}
+
+/// To an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToAgent {
+    Welcome,
+    Refused(Refusal),
+    Waiting(Waiting),
+    Start(Start),
+    Stop(Stop),
+    Decision(Box<Decision>),
+    /// Nodes that have not been heard of for a while; all others are well.
+    Suspects { nodes: Vec<NodeName> },
+    Beat,
+}
+
+/// A node as people know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeName {
+    pub node: u32,
+    pub address: IpAddr,
+    pub host: String,
+}
+
+/// Why a node may not take part. Both sides show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// The lists of nodes differ.
+    OtherNodes { ours: Expects, theirs: Expects },
+    /// Its address is not in the list.
+    NotListed { address: IpAddr, list: Vec<IpAddr> },
+    /// That place is taken by a node that lives.
+    Taken { by: NodeName, address: IpAddr },
+    /// `--rank` was given twice, or does not fit.
+    Rank { rank: u32, nodes: u32, by: Option<NodeName> },
+    /// Only some of the nodes have given `--rank`.
+    MixedRanks,
+    /// Unequal numbers of processes.
+    Processes { ours: u32, theirs: u32, first: NodeName },
+    /// Another script, or other arguments.
+    OtherCommand,
+    /// All nodes are there already.
+    Full { nodes: u32 },
+    /// The job has started without it, or is over.
+    TooLate,
+}
+
+/// Who is there, and who is not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    pub joined: u32,
+    pub of: u32,
+    pub missing: Vec<Missing>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    pub address: IpAddr,
+    pub answer: Answer,
+}
+
+/// How an address answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Nobody has asked yet.
+    Unknown,
+    /// The host is there, and nobody listens.
+    Refused,
+    NoRoute,
+    Silent,
+    OtherVersion { version: u16 },
+    OtherToken,
+    OtherJob { text: String },
+    /// It came, and was refused for this.
+    TurnedAway(Box<Refusal>),
+    /// It was here.
+    Left,
+    Failed { why: String },
+}
+
+/// All nodes are ready: who has which rank, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    pub attempt: u32,
+    /// By node.
+    pub nodes: Vec<NodeShare>,
+    pub paddle_store: Endpoint,
+    pub torch_store: Endpoint,
+    /// Which of the nodes is spoken to.
+    pub you: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeShare {
+    pub address: IpAddr,
+    pub host: String,
+    pub processes: Vec<Process>,
+    pub device_kind: Option<DeviceKind>,
+}
+
+/// Stop what runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    pub attempt: u32,
+    pub why: Why,
+}
+
+/// What ended an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    RankFailed { node: NodeName },
+    NodeLost { node: NodeName, how: Loss },
+    Interrupted { node: NodeName, signal: i32 },
+    Unable { node: NodeName, why: String },
+    /// Not all nodes came in time.
+    TimeUp { waiting: Waiting },
+    /// The coordinator cannot be reached any more; decided by the agent itself.
+    CoordinatorLost { how: Loss },
+}
+
+/// How a node was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Its umiak was killed.
+    Killed,
+    /// Nothing was heard of it for so long.
+    Silent { after: Duration },
+    /// Its connection broke and did not come back.
+    Disconnected { after: Duration },
+    /// Nobody listens at its address any more.
+    Refused,
+}
+
+/// How an attempt ends, for all nodes alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    pub attempt: u32,
+    pub outcome: Outcome,
+    /// What ended it, where it did not succeed.
+    pub why: Option<Why>,
+    /// Over the ends of all nodes, where ranks have failed.
+    pub verdict: Option<Verdict>,
+    /// Of the ranks in the verdict.
+    pub places: Vec<RankPlace>,
+    /// All nodes start again.
+    pub restart: Option<Restart>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    pub attempt: u32,
+    pub delay: Duration,
+}
