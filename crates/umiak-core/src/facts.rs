@@ -130,6 +130,10 @@ pub enum StopReason {
     Completed,
     /// Another rank failed.
     PeerFailed,
+    /// A node of the job is gone, or could not start.
+    NodeLost,
+    /// Another node's umiak received this signal.
+    SignalElsewhere { signal: i32 },
     /// We received this signal.
     Signal { signal: i32 },
     /// We received a second one.

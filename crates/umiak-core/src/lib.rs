@@ -14,6 +14,7 @@
 //! | [`plan`] | job plus inventory to ranks, devices, endpoints, commands and files |
 //! | [`machine`] | the state machines of attempt, role and job |
 //! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
+//! | [`wire`] | the bytes between the nodes of a job: handshake, proofs, frames |
 
 pub mod contract;
 pub mod diag;
@@ -23,3 +24,4 @@ pub mod formats;
 pub mod machine;
 pub mod model;
 pub mod plan;
+pub mod wire;

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
+use nix::sys::socket::MsgFlags;
 
 use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
@@ -118,6 +119,11 @@ impl Guardian {
         protocol::send(&mut self.stream, command)
     }
 
+    /// Gives the guardian a socket, and what to say on it if we are gone.
+    pub fn hold(&mut self, socket: BorrowedFd<'_>, last_words: Vec<u8>) -> io::Result<()> {
+        protocol::send_with(&mut self.stream, &Command::Hold { last_words }, socket)
+    }
+
     /// Reaps the guardian, which is about to end or has ended.
     pub fn wait(&self) {
         // SAFETY: waits for our own child; nothing is written.
@@ -197,6 +203,8 @@ struct Run {
     loggers: Vec<u32>,
     remove_at_end: Vec<PathBuf>,
     grace: Duration,
+    /// For the coordinator of several nodes.
+    last_words: Option<(OwnedFd, Vec<u8>)>,
     cgroup: Option<Cgroup>,
     pause_before_exec: Duration,
 }
@@ -232,6 +240,7 @@ impl Run {
             loggers: Vec::new(),
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
+            last_words: None,
             cgroup,
             pause_before_exec: pause_before_exec(),
         })
@@ -352,6 +361,9 @@ impl Run {
             Command::Spawn(batch) => self.spawn(&batch)?,
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
+            Command::Hold { last_words } => {
+                self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
+            }
             Command::Clear { keep_ports } => {
                 let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
                 // The loggers of this attempt have ended with its ranks.
@@ -460,6 +472,11 @@ impl Run {
 
     /// The front is gone: stop everything, and leave nothing.
     fn finish_alone(&mut self) -> io::Result<()> {
+        if let Some((socket, words)) = self.last_words.take() {
+            // Once, and without waiting: a peer that takes no more finds out by itself.
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
+        }
         let live: Vec<Key> = self.ranks.iter().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
         self.signal(libc::SIGTERM, &live);
         let deadline = Instant::now() + self.grace;
@@ -523,7 +540,7 @@ fn make_room_for_descriptors(count: usize) {
 }
 
 /// Soft limits that training runs into, raised as far as we may; ranks inherit them.
-fn raise_limits() {
+pub(crate) fn raise_limits() {
     for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_MEMLOCK] {
         // SAFETY: rlimit is plain data; both calls concern our own process.
         unsafe {

@@ -13,6 +13,7 @@
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`logger`] | logs that are cut by size |
+//! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
@@ -28,6 +29,7 @@ pub mod helper;
 pub mod host;
 pub mod kernel;
 pub mod logger;
+pub mod net;
 pub mod ports;
 pub mod protocol;
 mod spawn;

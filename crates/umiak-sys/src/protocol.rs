@@ -4,8 +4,12 @@
 //! bounded all the same: a frame that is too long means memory corruption, not a peer.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,6 +41,8 @@ pub enum Command {
     Signal { signal: i32, keys: Vec<Key> },
     /// How long SIGTERM gets before SIGKILL when the front is gone.
     Grace { millis: u64 },
+    /// What to say on the socket that comes with this command when the front is gone. Replaces an earlier one.
+    Hold { last_words: Vec<u8> },
     /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
@@ -152,6 +158,18 @@ pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()
     stream.write_all(&frame)
 }
 
+/// Writes one frame, and a descriptor with it.
+pub(crate) fn send_with<T: Serialize>(stream: &mut UnixStream, message: &T, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut frame = Vec::new();
+    append(&mut frame, message)?;
+    let fds = [fd.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    // The descriptor goes with the first byte; the rest may follow as it can.
+    let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&frame)], &rights, MsgFlags::MSG_NOSIGNAL, None)
+        .map_err(io::Error::from)?;
+    stream.write_all(&frame[sent..])
+}
+
 /// Adds one frame to bytes that are sent later.
 pub(crate) fn append<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> io::Result<()> {
     let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
@@ -169,18 +187,30 @@ pub(crate) fn append<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> io::Resu
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: VecDeque<u8>,
+    descriptors: VecDeque<OwnedFd>,
 }
 
 impl Inbox {
     /// Reads once and returns the complete messages; `None` at the end of the stream.
     pub fn receive<T: DeserializeOwned>(&mut self, stream: &mut UnixStream) -> io::Result<Option<Vec<T>>> {
         let mut buffer = [0; 1 << 14];
+        let mut control = nix::cmsg_space!([i32; 4]);
         let count = loop {
-            match stream.read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            let mut slices = [IoSliceMut::new(&mut buffer)];
+            match recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+                Err(Errno::EINTR) => {}
                 // A peer that died with unread bytes in its socket resets the connection: the same as its end.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break 0,
-                other => break other?,
+                Err(Errno::ECONNRESET) => break 0,
+                Err(error) => return Err(error.into()),
+                Ok(message) => {
+                    for rights in message.cmsgs().into_iter().flatten() {
+                        if let ControlMessageOwned::ScmRights(fds) = rights {
+                            // SAFETY: the kernel has just made these for us, and nobody else owns them.
+                            self.descriptors.extend(fds.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }));
+                        }
+                    }
+                    break message.bytes;
+                }
             }
         };
         if count == 0 {
@@ -192,6 +222,11 @@ impl Inbox {
             messages.push(message);
         }
         Ok(Some(messages))
+    }
+
+    /// The next of the descriptors that came with messages.
+    pub(crate) fn descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
     }
 
     fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {

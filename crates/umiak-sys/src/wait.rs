@@ -93,7 +93,7 @@ impl AsFd for Waker {
     }
 }
 
-/// Tells when a file has grown.
+/// Tells when a file has grown, or one in a directory.
 #[derive(Debug)]
 pub struct Growth(Inotify, WatchDescriptor);
 
@@ -119,6 +119,13 @@ impl Growth {
 impl AsFd for Growth {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// For runtimes that ask for it.
+impl AsRawFd for Growth {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_fd().as_raw_fd()
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::freezer::Freezer;
+use crate::net;
 
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,8 @@ pub enum Component {
     Gpu,
     /// Namespaces of users and mounts, as an ordinary user may make them. Never required in CI.
     Namespaces,
+    /// Network namespaces with names, cables between them and a packet filter in them: several hosts. Needs root.
+    Netns,
     /// A memory cgroup below our own that may be limited. Never required in CI.
     MemoryCgroup,
     /// The kernel's log, where crashes are written to it. Never required in CI.
@@ -31,12 +34,13 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Paddle,
         Self::Torch,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
+        Self::Netns,
         Self::MemoryCgroup,
         Self::KernelLog,
         Self::Freezer,
@@ -50,6 +54,7 @@ impl Component {
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
+            Self::Netns => "netns",
             Self::MemoryCgroup => "memory-cgroup",
             Self::KernelLog => "kernel-log",
             Self::Freezer => "freezer",
@@ -68,6 +73,7 @@ impl Component {
                 gpus.first().map(|gpu| format!("{} × {}", gpus.len(), gpu.name))
             }
             Self::Namespaces => namespaces().then(|| "unshare".to_owned()),
+            Self::Netns => net::version(),
             Self::MemoryCgroup => limited_cgroup("umiak-probe", 64 << 20).map(|cgroup| cgroup.kind().to_owned()),
             Self::KernelLog => {
                 let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";

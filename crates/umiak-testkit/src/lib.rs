@@ -3,10 +3,12 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | [`suite`] | tests that can say *skipped* at run time, required components, the closing table |
-//! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces |
+//! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces, hosts |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
+//! | [`simulate`], [`simulate_round`] | seeded simulators of one node's job, and of whole rounds of several nodes |
 //! | [`toy`] | the toy trainer: the test binary itself, told what to do by its arguments |
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
+//! | [`net`] | several hosts on one machine, and what goes wrong between them |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
 //! | [`freezer`] | a sleep that no signal ends |
 //! | [`gpus`] | the driver's files, faked |
@@ -15,8 +17,10 @@ pub mod components;
 pub mod freezer;
 pub mod gpus;
 pub mod kill;
+pub mod net;
 pub mod sandbox;
 pub mod simulate;
+pub mod simulate_round;
 pub mod suite;
 pub mod terminal;
 pub mod toy;

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::net::Host;
+
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -173,6 +175,18 @@ impl<'a> Run<'a> {
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
+        self
+    }
+
+    /// On a host of a [`crate::net::Network`]. Its streams are a run's usual ones again.
+    #[must_use]
+    pub fn on(mut self, host: &Host) -> Self {
+        let mut command = host.command(self.command.get_program());
+        command.args(self.command.get_args()).env_clear();
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(self.command.get_current_dir().unwrap_or(self.sandbox.path()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command = command;
         self
     }
 

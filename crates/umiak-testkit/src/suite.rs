@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::components::{Component, required};
-use crate::{kill, toy};
+use crate::{kill, net, toy};
 
 /// Tests, and what each needs.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Suite {
 
     /// Runs what the command line asks for. When the binary was started as the toy trainer, it is that instead.
     pub fn main(self) -> ExitCode {
-        if let Some(code) = toy::run_if_asked().or_else(kill::run_if_asked) {
+        if let Some(code) = toy::run_if_asked().or_else(kill::run_if_asked).or_else(net::run_if_asked) {
             return ExitCode::from(code);
         }
         // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP.

@@ -17,6 +17,11 @@ pub const VARIABLES: &[Variable] = &[
         text: "Directory to read instead of `/proc/driver/nvidia/gpus`: one sub-directory for each GPU, named by its PCI address, holding the driver's `information` file. For tests, and for containers that mount it elsewhere.",
     },
     Variable {
+        name: "UMIAK_TOKEN",
+        text: "The secret that all nodes of a job share, unless `--token` gives it. It is taken out of the ranks' environment, and shown nowhere.",
+    },
+    Variable { name: "UMIAK_PORT", text: "Where the nodes of `--ips` meet, unless `--rdzv-port` says so." },
+    Variable {
         name: "TMPDIR",
         text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`.",
     },

@@ -1,4 +1,4 @@
-//! Chores of this repository: `cargo xtask generate [--check]` and `cargo xtask bench launch`.
+//! Chores of this repository: `cargo xtask generate [--check]` and `cargo xtask bench`.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -44,6 +44,8 @@ enum Task {
 enum Bench {
     /// One node: start, crash, memory, logs
     Launch(bench::Options),
+    /// Several nodes: start, crash, a thousand agents
+    Rendezvous(bench::rendezvous::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -54,6 +56,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().task {
         Task::Generate { check } => generate(root, check),
         Task::Bench { what: Bench::Launch(options) } => bench::launch(root, &options),
+        Task::Bench { what: Bench::Rendezvous(options) } => bench::rendezvous::rendezvous(root, &options),
     }
 }
 

@@ -13,8 +13,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("diagnose", &["facts", "model"]),
     ("formats", &["diag", "model"]),
     ("contract", &["model"]),
-    ("plan", &["contract", "diag", "facts", "formats", "model"]),
+    // What a node brings to a round, and what it is told, are messages of that machine.
+    ("plan", &["contract", "diag", "facts", "formats", "machine", "model"]),
     ("machine", &["diagnose", "facts", "model"]),
+    ("wire", &["diagnose", "facts", "machine", "model"]),
 ];
 
 /// A crate, and the crates of ours that it may depend on outside its tests.
@@ -22,8 +24,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("umiak-core", &[]),
     ("umiak-sys", &[]),
     ("umiak", &["umiak-core", "umiak-sys"]),
-    // For the benchmarks: the floors, and stopping what a launcher leaves behind.
-    ("xtask", &["umiak", "umiak-core", "umiak-sys"]),
+    // For the benchmarks: the floors, stopping what a launcher leaves behind, and several hosts on one machine.
+    ("xtask", &["umiak", "umiak-core", "umiak-sys", "umiak-testkit"]),
 ];
 
 fn crates() -> PathBuf {

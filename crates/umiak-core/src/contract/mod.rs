@@ -41,6 +41,8 @@ struct Lists {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub address: IpAddr,
+    /// Its name, for people.
+    pub host: String,
     /// How many members run here.
     pub size: u32,
 }

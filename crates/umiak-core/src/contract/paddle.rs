@@ -119,7 +119,11 @@ pub(crate) mod tests {
         let nodes = sizes
             .iter()
             .enumerate()
-            .map(|(node, size)| Node { address: endpoint(node as u32, 1).address, size: *size })
+            .map(|(node, size)| Node {
+                address: endpoint(node as u32, 1).address,
+                host: format!("node-{node}"),
+                size: *size,
+            })
             .collect();
         let stores = (endpoint(0, 6168), endpoint(0, 6169));
         Topology::new(JobId::new("default").unwrap(), nodes, members, stores, device_kind)

@@ -73,6 +73,8 @@ register! {
         "An operation umiak depends on failed. Nothing of the job is left running. If the message does not tell what to mend, report it with the text.";
     L0017, 125, "the guardian was lost",
         "The process that holds the ranks was killed from outside. The ranks ended with it, and what they had started was stopped.";
+    L0018, 2, "several entries of the node list are this host",
+        "More than one address in `--ips` belongs to this host, and each entry is a node of its own. Say which of them this command is for with `--host`; start one command for each entry.";
     L0020, 0, "a rehearsal on CPU",
         "Devices were named, but this machine has no accelerator at all: the list sets the number of processes, and they run on CPU.";
     L0021, 0, "more processes than devices",
@@ -91,6 +93,28 @@ register! {
         "The front and the guardian of an earlier job were killed at once, so nobody was left to stop what its ranks had started. It was still in the job's cgroup, and this command ended it.";
     L0028, 125, "isolation is not permitted here",
         "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
+    L0029, 0, "no interface has this node's address",
+        "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
+    R0001, 123, "not all nodes came",
+        "Every node runs the same command, and the job starts when all of them are there. Some were not within `--rdzv-timeout`. The message says which, and how their addresses answer.";
+    R0002, 123, "the coordinator refused this node",
+        "This node does not fit the job that the coordinator has: another list of nodes, another number of processes, a place that is taken, another token or version. Both consoles show what differs.";
+    R0003, 125, "the rendezvous port is taken",
+        "The first node listens on one port for the others, and somebody has it already. Where that is another umiak job, give each its own `--job_id`; else choose another port with `--rdzv-port`.";
+    R0004, 123, "a node was lost",
+        "A node could not be heard for longer than `--node-timeout`, its connection did not come back within `--reconnect-window`, or its umiak was killed. All other nodes have stopped their ranks.";
+    R0005, 123, "the coordinator was lost",
+        "The first node cannot be reached any more. Ranks ran on until `--reconnect-window` was over, or until it was clear that nobody listens there. This node has stopped its ranks.";
+    R0006, 123, "a node could not start",
+        "One of the nodes could not prepare its ranks: too few ports, no room for files. Its own console says more.";
+    R0007, 0, "nodes are not protected by a token",
+        "Without `--token` or `UMIAK_TOKEN` the key that nodes prove themselves with comes from the job id. That guards against mix-ups, not against people in the same network.";
+    R0008, 0, "a node was refused",
+        "A node tried to join this job and does not fit. It shows the same reason on its console.";
+    R0009, 0, "a node is not heard",
+        "Nothing was heard of a node, or of the coordinator, for a while. Ranks run on; if it does not come back within the time-outs, the job ends.";
+    R0010, 0, "logs are not gathered",
+        "With `--gather-logs`: the coordinator's directory does not get all logs, because it takes no more, because nodes were lost, because somebody did not want to wait, or because it was not asked to. Or all nodes write to one shared directory, and nothing has to be gathered. Each node has the logs of its own ranks.";
 }
 
 impl Code {

@@ -20,8 +20,10 @@ use crate::model::{Exit, Job, Rank, Slot, Timestamp};
 
 mod messages;
 mod restart;
+mod several;
 
-pub use messages::{AttemptId, Effect, Event, Timer};
+pub use messages::{AttemptId, Decided, Effect, Event, Stand, Timer};
+pub use several::NODE_LOST;
 
 /// The state of a job.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub struct Machine {
     style: Style,
     /// For the jitter of back-offs.
     seed: u64,
+    /// Ranks of lower nodes come first.
+    first_rank: Rank,
     roles: Vec<Vec<Attempt>>,
     /// The one that runs, or in a pause the one that failed.
     attempt: u32,
@@ -47,6 +51,8 @@ pub struct Machine {
     signals: u32,
     killed: bool,
     guardian_lost: bool,
+    /// Where other nodes take part: what we told them, and what we were told.
+    several: Option<several::Several>,
     finished: bool,
     observer: Option<Observer>,
 }
@@ -67,6 +73,8 @@ enum Diagnosis {
     None,
     /// The window is closed, with these as the candidates.
     Gathering(Vec<Slot>),
+    /// All nodes together decide; these were ours.
+    Told(Vec<diagnose::End>),
     Done(Verdict),
 }
 
@@ -78,6 +86,7 @@ impl Machine {
             job,
             style,
             seed,
+            first_rank: Rank(0),
             roles,
             attempt: 0,
             started: false,
@@ -91,9 +100,17 @@ impl Machine {
             signals: 0,
             killed: false,
             guardian_lost: false,
+            several: None,
             finished: false,
             observer: None,
         }
+    }
+
+    /// One node of several: its ranks count from here.
+    #[must_use]
+    pub fn ranks_from(mut self, first: Rank) -> Self {
+        self.first_rank = first;
+        self
     }
 
     /// For tests that count which transitions were taken.
@@ -122,6 +139,9 @@ impl Machine {
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
             Event::Prepared { attempt, ready } => self.prepared(attempt, ready, &mut effects),
             Event::GuardianLost => self.guardian_lost(now, &mut effects),
+            Event::StoppedElsewhere(reason) => self.stopped_elsewhere(reason, now, &mut effects),
+            Event::Decided(decided) => self.decided(*decided, now, &mut effects),
+            Event::Alone => self.alone(now, &mut effects),
         }
         self.advance(now, &mut effects);
         effects
@@ -151,9 +171,9 @@ impl Machine {
         self.roles.get(slot.role as usize)?.get(slot.index as usize)
     }
 
-    /// `trainer-3`.
+    /// `trainer-3`: the number counts over all nodes.
     pub fn replica_name(&self, slot: Slot) -> String {
-        format!("{}-{}", self.job.roles[slot.role as usize].name, slot.index)
+        format!("{}-{}", self.job.roles[slot.role as usize].name, self.first_rank.0 + slot.index)
     }
 
     pub fn subject(&self, slot: Slot) -> Subject {
@@ -163,7 +183,7 @@ impl Machine {
     /// Ranks count through the roles in their order.
     fn rank(&self, slot: Slot) -> Rank {
         let lower: u32 = self.job.roles[..slot.role as usize].iter().map(|role| role.replicas).sum();
-        Rank(lower + slot.index)
+        Rank(self.first_rank.0 + lower + slot.index)
     }
 
     fn slots(&self) -> Vec<Slot> {
@@ -275,6 +295,7 @@ impl Machine {
 
     fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
         self.signals += 1;
+        self.tell_interrupted(signal, effects);
         match self.signals {
             1 => self.stop(StopReason::Signal { signal }, Outcome::Interrupted, Some(signal), now, effects),
             2 => {
@@ -355,8 +376,11 @@ impl Machine {
 
     /// What follows from the counts, whatever the event was.
     fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if !self.started || self.finished {
+        if self.finished {
             return;
+        }
+        if !self.started {
+            return self.end_before_start(effects);
         }
         if let Some(pause) = self.pause {
             return self.leave_pause(pause, now, effects);
@@ -368,11 +392,14 @@ impl Machine {
         if !over {
             return;
         }
+        if self.failed.is_none() && !self.may_end(effects) {
+            return;
+        }
         match (self.failed, &self.diagnosis) {
             (Some(_), Diagnosis::None) => self.diagnose(effects),
-            (Some(_), Diagnosis::Gathering(_)) => {}
+            (Some(_), Diagnosis::Gathering(_) | Diagnosis::Told(_)) => {}
             (None, _) => self.finish(effects),
-            (Some(_), Diagnosis::Done(_)) => match self.backoff(now) {
+            (Some(_), Diagnosis::Done(_)) => match self.next_delay(now) {
                 Some(delay) => self.enter_pause(delay, now, effects),
                 None => self.finish(effects),
             },
@@ -397,6 +424,7 @@ impl Machine {
         }
         if failed {
             self.failed = Some(now);
+            self.stand(Stand::Failed, effects);
             self.stop(StopReason::PeerFailed, Outcome::Failed, None, now, effects);
             let everybody_over = self.roles.iter().flatten().all(Attempt::is_over);
             if !everybody_over {
@@ -456,7 +484,13 @@ impl Machine {
                 usage: end.usage,
             })
             .collect();
-        let verdict = diagnose::rank(ends);
+        if self.is_shared() {
+            return self.tell(ends, effects);
+        }
+        self.judge(diagnose::rank(ends), effects);
+    }
+
+    fn judge(&mut self, verdict: Verdict, effects: &mut Vec<Effect>) {
         self.diagnosis = Diagnosis::Done(verdict.clone());
         effects.push(Effect::Record(Fact::Diagnosed(verdict.clone())));
         effects.push(Effect::Report(verdict));
@@ -472,7 +506,7 @@ impl Machine {
         };
         let verdict = match &self.diagnosis {
             Diagnosis::Done(verdict) => Some(verdict),
-            Diagnosis::None | Diagnosis::Gathering(_) => None,
+            Diagnosis::None | Diagnosis::Gathering(_) | Diagnosis::Told(_) => None,
         };
         let ends: Vec<Exit> = self
             .roles
@@ -483,7 +517,8 @@ impl Machine {
                 _ => None,
             })
             .collect();
-        let code = exit_code::of(self.style, outcome, signal, verdict, &ends);
+        let (outcome, signal) = self.outcome_of_all(outcome, signal);
+        let code = self.code_of_all().unwrap_or_else(|| exit_code::of(self.style, outcome, signal, verdict, &ends));
         effects.push(Effect::Record(Fact::Finished { outcome, exit_code: code }));
         effects.push(Effect::Finish { outcome, code });
     }

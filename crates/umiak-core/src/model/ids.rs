@@ -38,8 +38,22 @@ pub fn global_rank(local_sizes: &[u32], node: NodeIndex, local: u32) -> Rank {
 
 /// A TCP port that can be given to a process: never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u16", into = "u16")]
 pub struct Port(u16);
+
+impl TryFrom<u16> for Port {
+    type Error = &'static str;
+
+    fn try_from(port: u16) -> Result<Self, Self::Error> {
+        Self::new(port).ok_or("port 0 cannot be given to a process")
+    }
+}
+
+impl From<Port> for u16 {
+    fn from(port: Port) -> Self {
+        port.0
+    }
+}
 
 impl Port {
     pub fn new(port: u16) -> Option<Self> {

@@ -4,25 +4,26 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use crate::contract::{Member, Node, Topology, Variable, paddle, torch};
+use crate::contract::{Member, Topology, Variable, paddle, torch};
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Backend, Compat, Generation, LaunchSpec, LogNames, PortRequest, Spelling};
+use crate::formats::launch::{Backend, Compat, LaunchSpec, LogNames, Nodes, PortRequest, Spelling};
 use crate::model::{
-    Completion, Contract, Device, DeviceKind, Endpoint, Job, NodeIndex, Policy, Port, Rank, Restart, Role, RoleName,
-    Slot, StopPolicy,
+    Completion, Contract, Device, DeviceKind, Endpoint, Job, Policy, Port, Rank, Restart, Role, RoleName, Slot,
+    StopPolicy,
 };
 
 use super::command::Resolved;
 use super::devices::{self, Assignment};
 use super::files::{self, FilePlan};
-use super::numa;
-use super::{Address, Inventory};
+use super::share::Share;
+use super::{Address, Inventory, nodes, numa};
 
 /// What is known before ports are: how many processes, on which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     pub assignment: Assignment,
-    pub address: IpAddr,
+    /// This node's, as far as it is known: with a master and without `--host` it is the one that reaches the master.
+    pub address: Option<IpAddr>,
     /// Ports for the ranks' endpoints.
     pub endpoints: u16,
     /// Ports for the frameworks' stores.
@@ -61,10 +62,11 @@ impl Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub job: Job,
+    /// All nodes, all ranks.
     pub topology: Topology,
     pub log_dir: PathBuf,
     pub pod_name: String,
-    /// By rank.
+    /// This node's, by rank. The index in a slot is the position here; the rank counts over all nodes.
     pub replicas: Vec<ReplicaPlan>,
     /// Taken out of every rank's environment.
     pub unset: Vec<String>,
@@ -94,8 +96,23 @@ pub struct ReplicaPlan {
     pub cpus: Vec<u32>,
 }
 
+impl Plan {
+    /// The lowest rank of this node: its others follow.
+    pub fn first_rank(&self) -> Rank {
+        self.replicas.first().map_or(Rank(0), |replica| replica.rank)
+    }
+
+    /// The plan of the rank, if it is one of this node's.
+    pub fn replica(&self, rank: Rank) -> Option<&ReplicaPlan> {
+        self.replicas.get(rank.0.checked_sub(self.first_rank().0)? as usize)
+    }
+}
+
 /// Paddle's store and torch's.
 const STORES: u16 = 2;
+
+/// What nodes prove to each other is no business of the ranks.
+const TOKEN: &str = "UMIAK_TOKEN";
 
 /// How many processes and ports, and on which address.
 pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagnostic> {
@@ -109,29 +126,25 @@ pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagno
     Ok(Layout { assignment, address, endpoints, stores: STORES })
 }
 
-/// The one address of this node: `--ips`, `--host`, else loopback.
-fn address(spec: &LaunchSpec, own: &[Address]) -> Result<IpAddr, Diagnostic> {
-    let Some(listed) = spec.ip else { return Ok(spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))) };
-    let is_own = listed.is_loopback() || own.iter().any(|address| address.ip == listed);
-    if is_own || spec.host == Some(listed) {
-        return Ok(listed);
+/// The address of this node: `--ips`, `--host`; for one node else loopback.
+fn address(spec: &LaunchSpec, own: &[Address]) -> Result<Option<IpAddr>, Diagnostic> {
+    match &spec.nodes {
+        Nodes::One => {}
+        Nodes::List { addresses, .. } => {
+            return nodes::own_index(addresses, own, spec.host).map(|index| Some(addresses[index]));
+        }
+        Nodes::Master { .. } | Nodes::Auto { .. } => return Ok(spec.host),
     }
-    let addresses = own
-        .iter()
-        .filter(|address| !address.ip.is_loopback())
-        .map(|address| format!("{} ({})", address.ip, address.interface))
-        .collect::<Vec<_>>()
-        .join("\n");
-    Err(Diagnostic::error(Code::L0004, "this host is not in `--ips`")
-        .row("listed", listed.to_string())
-        .row("this host", if addresses.is_empty() { "127.0.0.1 only".to_owned() } else { addresses })
-        .hint(format!("run on a listed node, or say which one this is with `--host {listed}`")))
+    let Some(listed) = spec.ip else { return Ok(Some(spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))) };
+    let is_own = listed.is_loopback() || own.iter().any(|address| address.ip == listed);
+    if is_own || spec.host == Some(listed) { Ok(Some(listed)) } else { Err(nodes::not_listed(&[listed], own)) }
 }
 
-/// The plan, now that ports are known.
-pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &Ports, run: &Run) -> Plan {
-    let Layout { assignment, address, .. } = layout;
-    let topology = topology(spec, &assignment, address, ports);
+/// The plan of this node, now that everybody's place is known.
+pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, share: Share, run: &Run) -> Plan {
+    let Layout { assignment, .. } = layout;
+    let (topology, you) = share.into_parts();
+    let address = topology.nodes[you.0 as usize].address;
     let contract = ContractOptions { spec, inventory, run, topology: &topology };
     let sole = topology.members.len() == 1;
     let cpus = if spec.own.numa {
@@ -142,8 +155,9 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
     let replicas: Vec<ReplicaPlan> = topology
         .members
         .iter()
+        .filter(|member| member.node == you)
         .map(|member| ReplicaPlan {
-            slot: Slot { role: 0, index: member.rank.0 },
+            slot: Slot { role: 0, index: member.local_rank },
             rank: member.rank,
             node: address,
             endpoint: member.endpoint,
@@ -161,14 +175,23 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, ports: &
     if replicas.first().is_some_and(|first| !first.env.iter().any(|(name, _)| name == "PADDLE_TRAINER_ENDPOINTS")) {
         unset.push("PADDLE_TRAINER_ENDPOINTS".to_owned());
     }
-    let common = common(spec, inventory, &assignment);
+    if inventory.env.contains_key(TOKEN) {
+        unset.push(TOKEN.to_owned());
+    }
+    let mut common = common(spec, inventory, &assignment);
     let mut notices = spec.notices.clone();
     notices.extend(assignment.notices.clone());
     if spec.own.numa && inventory.numa_nodes.len() < 2 {
         notices.push(Diagnostic::notice(Code::L0023, "`--numa` has no effect: this host has one NUMA node"));
     }
+    if topology.nodes.len() > 1 {
+        match nodes::interface(address, inventory) {
+            Ok(variables) => common.extend(variables),
+            Err(notice) => notices.push(notice),
+        }
+    }
     let mut plan = Plan {
-        job: job(spec, topology.members.len() as u32),
+        job: job(spec, replicas.len() as u32),
         topology,
         log_dir: run.log_dir.clone(),
         pod_name: run.pod_name.clone(),
@@ -198,11 +221,16 @@ fn job(spec: &LaunchSpec, replicas: u32) -> Job {
             replicas,
             completion: Completion::default(),
         }],
-        policy: Policy {
-            restart: restart(spec),
-            stop: StopPolicy { grace: spec.own.grace, ..StopPolicy::default() },
-            ..Policy::default()
-        },
+        policy: policy(spec),
+    }
+}
+
+/// What a command line says about stopping and starting again.
+pub fn policy(spec: &LaunchSpec) -> Policy {
+    Policy {
+        restart: restart(spec),
+        stop: StopPolicy { grace: spec.own.grace, ..StopPolicy::default() },
+        ..Policy::default()
     }
 }
 
@@ -215,33 +243,6 @@ fn restart(spec: &LaunchSpec) -> Restart {
         max_backoff: default.max_backoff.max(spec.own.restart_backoff),
         window: spec.own.restart_window,
     }
-}
-
-fn topology(spec: &LaunchSpec, assignment: &Assignment, address: IpAddr, ports: &Ports) -> Topology {
-    let endpoint = |port: Port| Endpoint { address, port };
-    let members: Vec<Member> = assignment
-        .processes
-        .iter()
-        .zip(&ports.endpoints)
-        .enumerate()
-        .map(|(local, (devices, port))| Member {
-            rank: Rank(local as u32),
-            node: NodeIndex(0),
-            local_rank: local as u32,
-            endpoint: endpoint(*port),
-            devices: devices.clone(),
-        })
-        .collect();
-    // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
-    let static_list = spec.generation == Generation::Current && spec.ip.is_some();
-    let paddle_store = if static_list { members[0].endpoint } else { endpoint(ports.stores[0]) };
-    Topology::new(
-        spec.job_id.clone(),
-        vec![Node { address, size: members.len() as u32 }],
-        members,
-        (paddle_store, endpoint(ports.stores[1])),
-        assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty())),
-    )
 }
 
 /// Proxies that are put aside under another name. The legacy launcher, called directly, only drops them.
@@ -397,7 +398,8 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::formats::launch::OwnFlags;
+    use crate::formats::launch::{Generation, OwnFlags};
+    use crate::machine::round::messages::{NodeShare, Process, Start};
     use crate::model::JobId;
 
     pub(in crate::plan) fn spec() -> LaunchSpec {
@@ -412,9 +414,11 @@ pub(super) mod tests {
             log_overwrite: false,
             devices: None,
             nproc_per_node: None,
+            nodes: Nodes::One,
             host: None,
             ip: None,
             node_rank: None,
+            sort_ip: false,
             backend: Backend::Auto,
             ports: PortRequest::Free,
             max_restart: None,
@@ -429,6 +433,7 @@ pub(super) mod tests {
             configuration: vec![],
             notices: vec![],
             own: OwnFlags::default(),
+            command_line: "train.py".into(),
         }
     }
 
@@ -449,7 +454,8 @@ pub(super) mod tests {
             endpoints: (0..layout.endpoints).map(|i| port(6170 + i)).collect(),
             stores: vec![port(7001), port(7002)],
         };
-        finish(spec, inventory, layout, &ports, &run())
+        let share = Share::alone(spec, inventory, &layout, &ports);
+        finish(spec, inventory, layout, share, &run())
     }
 
     fn get<'a>(variables: &'a [Variable], name: &str) -> Option<&'a str> {
@@ -529,5 +535,182 @@ pub(super) mod tests {
         let spec = LaunchSpec { ip: Some("127.0.0.1".parse().unwrap()), ..spec() };
         let plan = plan(&spec, &Inventory::default());
         assert_eq!(get(&plan.replicas[0].env, "PADDLE_MASTER"), Some("127.0.0.1:6170"));
+    }
+
+    /// Three nodes with two, three and one process; this is the one in the middle.
+    fn three_nodes(spec: &LaunchSpec, inventory: &Inventory) -> Plan {
+        let start = start();
+        let layout = layout(spec, inventory).unwrap();
+        let share = Share::of(spec, &layout, &start).unwrap();
+        finish(spec, inventory, layout, share, &run())
+    }
+
+    fn start() -> Start {
+        let endpoint = |port: u16| Endpoint { address: "10.0.0.1".parse().unwrap(), port: Port::new(port).unwrap() };
+        let process = |port: u16| Process { port: Port::new(port).unwrap(), devices: vec![] };
+        let node = |last: u16, count: u16| NodeShare {
+            launch: u64::from(last),
+            address: format!("10.0.0.{last}").parse().unwrap(),
+            host: format!("node-{last}"),
+            processes: (0..count).map(|local| process(6170 + 10 * last + local)).collect(),
+            device_kind: None,
+        };
+        Start {
+            attempt: 0,
+            nodes: vec![node(1, 2), node(2, 3), node(3, 1)],
+            paddle_store: endpoint(7001),
+            torch_store: endpoint(7002),
+            you: 1,
+        }
+    }
+
+    fn second() -> (LaunchSpec, Inventory) {
+        let master = Nodes::Master {
+            host: "10.0.0.1".into(),
+            port: Port::new(6768).unwrap(),
+            nodes: 3,
+            source: "--master".into(),
+        };
+        let own = Address { interface: "eth0".into(), ip: "10.0.0.2".parse().unwrap() };
+        let inventory = Inventory { cpus: 6, addresses: vec![own], hostname: "node-2".into(), ..Inventory::default() };
+        (LaunchSpec { nodes: master, nproc_per_node: Some(3), ..spec() }, inventory)
+    }
+
+    #[test]
+    fn one_of_three_nodes() {
+        let (spec, inventory) = second();
+        let plan = three_nodes(&spec, &inventory);
+        let all = "10.0.0.1:6180,10.0.0.1:6181,10.0.0.2:6190,10.0.0.2:6191,10.0.0.2:6192,10.0.0.3:6200";
+        assert_eq!(plan.topology.endpoint_list(), all);
+        assert_eq!(plan.job.roles[0].replicas, 3);
+        assert_eq!(plan.first_rank(), Rank(2));
+        assert_eq!((plan.replica(Rank(1)), plan.replica(Rank(5))), (None, None));
+        assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
+        for (local, replica) in plan.replicas.iter().enumerate() {
+            let rank = 2 + local as u32;
+            assert_eq!(replica.slot, Slot { role: 0, index: local as u32 });
+            assert_eq!((replica.rank, plan.replica(Rank(rank))), (Rank(rank), Some(replica)));
+            assert_eq!(replica.log, PathBuf::from(format!("/w/log/workerlog.{rank}")));
+            assert!(!replica.inherit_stdin);
+            for (name, value) in [
+                ("PADDLE_TRAINER_ID", rank.to_string()),
+                ("PADDLE_LOCAL_RANK", local.to_string()),
+                ("PADDLE_LOCAL_SIZE", "3".to_owned()),
+                ("PADDLE_TRAINERS_NUM", "6".to_owned()),
+                ("PADDLE_NNODES", "3".to_owned()),
+                ("PADDLE_CURRENT_ENDPOINT", format!("10.0.0.2:{}", 6190 + local)),
+                ("PADDLE_TRAINER_ENDPOINTS", all.to_owned()),
+                ("PADDLE_MASTER", "10.0.0.1:7001".to_owned()),
+                ("RANK", rank.to_string()),
+                ("GROUP_RANK", "1".to_owned()),
+                ("GROUP_WORLD_SIZE", "3".to_owned()),
+                ("LOCAL_WORLD_SIZE", "3".to_owned()),
+                ("MASTER_ADDR", "10.0.0.1".to_owned()),
+                ("MASTER_PORT", "7002".to_owned()),
+            ] {
+                assert_eq!(get(&replica.env, name), Some(value.as_str()), "{name}");
+            }
+        }
+        let files: Vec<String> = plan.files.iter().map(|file| file.path.display().to_string()).collect();
+        for rank in 2..5 {
+            assert!(files.contains(&format!("/w/log/envlog.{rank}")), "{files:?}");
+            assert!(files.contains(&format!("/w/log/backup_env.{rank}.json")), "{files:?}");
+        }
+        assert_eq!(files.len(), 7);
+        let endpoints = files::Author::new(&inventory, &plan).text(files::Content::Endpoints);
+        assert_eq!(endpoints, format!("PADDLE_TRAINER_ENDPOINTS: \n{}", all.replace(',', "\n")));
+    }
+
+    #[test]
+    fn interfaces_are_named_with_several_nodes_only() {
+        let (spec, inventory) = second();
+        let several = three_nodes(&spec, &inventory);
+        let alone = plan(&LaunchSpec { nodes: Nodes::One, ..spec.clone() }, &inventory);
+        for name in nodes::INTERFACE_VARIABLES {
+            assert_eq!((get(&several.common, name), get(&alone.common, name)), (Some("eth0"), None));
+        }
+        let elsewhere = three_nodes(&spec, &Inventory { addresses: vec![], ..inventory });
+        assert_eq!(get(&elsewhere.common, "NCCL_SOCKET_IFNAME"), None);
+        assert_eq!(elsewhere.notices.iter().map(|notice| notice.code).collect::<Vec<_>>(), [Code::L0029]);
+    }
+
+    #[test]
+    fn with_a_list_of_nodes_the_first_endpoint_is_the_store() {
+        let (spec, inventory) = second();
+        let addresses: Vec<IpAddr> = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|it| it.parse().unwrap()).to_vec();
+        let spec = LaunchSpec { nodes: Nodes::List { addresses: addresses.clone(), source: "--ips".into() }, ..spec };
+        assert_eq!(layout(&spec, &inventory).unwrap().address, Some(addresses[1]));
+        for (generation, store) in [(Generation::Current, "10.0.0.1:6180"), (Generation::Legacy, "10.0.0.1:7001")] {
+            let plan = three_nodes(&LaunchSpec { generation, ..spec.clone() }, &inventory);
+            assert_eq!(get(&plan.replicas[0].env, "PADDLE_MASTER"), Some(store));
+        }
+        let elsewhere = Inventory { addresses: vec![], ..inventory };
+        assert_eq!(layout(&spec, &elsewhere).unwrap_err().code, Code::L0004);
+    }
+
+    #[test]
+    fn with_a_master_the_address_may_be_open() {
+        let (spec, inventory) = second();
+        assert_eq!(layout(&spec, &inventory).unwrap().address, None);
+        let host = "10.9.9.9".parse().ok();
+        assert_eq!(layout(&LaunchSpec { host, ..spec }, &inventory).unwrap().address, host);
+    }
+
+    #[test]
+    fn orders_that_make_no_sense() {
+        let (spec, inventory) = second();
+        let layout = layout(&spec, &inventory).unwrap();
+        let changes: [fn(&mut Start); 4] = [
+            |start| start.you = 3,
+            |start| start.you = 0,
+            |start| start.nodes.clear(),
+            |start| start.nodes[2].processes.clear(),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut start = start();
+            change(&mut start);
+            let error = Share::of(&spec, &layout, &start).map(|_| ()).unwrap_err();
+            assert_eq!(error.code, Code::L0016, "{index}");
+        }
+    }
+
+    #[test]
+    fn what_a_node_offers() {
+        let (spec, inventory) = second();
+        let layout = layout(&spec, &inventory).unwrap();
+        let port = |port: u16| Port::new(port).unwrap();
+        let ports = Ports { endpoints: vec![port(1), port(2), port(3)], stores: vec![port(8), port(9)] };
+        let offer = crate::plan::offer(&layout, &ports);
+        assert_eq!(offer.processes.iter().map(|process| process.port.get()).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!((offer.stores.map(Port::get), offer.device_kind), ([8, 9], None));
+    }
+
+    #[test]
+    fn the_token_is_kept_from_the_ranks() {
+        let env = [("UMIAK_TOKEN".to_owned(), "open sesame".to_owned())].into();
+        let plan = plan(&spec(), &Inventory { env, cpus: 1, ..Inventory::default() });
+        assert!(plan.unset.contains(&"UMIAK_TOKEN".to_owned()));
+    }
+
+    #[test]
+    fn paddles_lines_for_several_nodes() {
+        use crate::plan::paddle_lines;
+        let (spec, inventory) = second();
+        let spec = LaunchSpec { configuration: vec![("nnodes".into(), "3".into())], ..spec };
+        let lines = paddle_lines::at_start(&spec, &inventory, &three_nodes(&spec, &inventory));
+        assert_eq!(
+            lines[1],
+            "[{'name': 'node-1', 'rank': 0, 'replicas': 2, 'dtype': 'cpu', 'candidate': '10.0.0.1:7001', 'endpoints': '10.0.0.1:6180,10.0.0.1:6181'}, {'name': 'abcdef', 'rank': 1, 'replicas': 3, 'dtype': 'cpu', 'candidate': '10.0.0.2:6190', 'endpoints': '10.0.0.2:6190,10.0.0.2:6191,10.0.0.2:6192'}, {'name': 'node-3', 'rank': 2, 'replicas': 1, 'dtype': 'cpu', 'candidate': '10.0.0.3:6200', 'endpoints': '10.0.0.3:6200'}]"
+        );
+        let job = "LAUNCH INFO <ts> Job: default, mode collective, replicas 3[3:3], elastic False";
+        assert!(lines.iter().any(|line| line == job), "{lines:#?}");
+        let master = Endpoint { address: "10.0.0.2".parse().unwrap(), port: Port::new(4321).unwrap() };
+        let dashes = "-".repeat(80);
+        assert_eq!(
+            paddle_lines::copy_to_others(&spec, master),
+            format!(
+                "Copy the following command to other nodes to run.\n{dashes}\numiak launch --master 10.0.0.2:4321 train.py\n{dashes}"
+            )
+        );
     }
 }

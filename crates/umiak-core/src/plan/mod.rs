@@ -1,6 +1,7 @@
 //! Job plus inventory to plan: what will run, where, with which devices, endpoints, variables and files.
 //!
 //! The order is: [`layout`] says how many processes and ports are needed; the caller leases ports;
+//! a [`Share`] says who takes part, which with several nodes is the coordinator's word about everybody's [`offer`];
 //! [`finish`] does the rest. `--dry-run` prints the same value that a run executes.
 
 pub mod command;
@@ -8,10 +9,13 @@ pub mod devices;
 pub mod files;
 mod launch;
 pub mod mask;
+pub mod nodes;
 mod numa;
 pub mod paddle_lines;
+mod share;
 
-pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, too_few_ports};
+pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};
+pub use share::{Share, offer};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -7,10 +7,11 @@ use std::ffi::OsStr;
 
 use crate::facts::{Outcome, Verdict};
 use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{ExitCodes, Generation, LaunchSpec};
-use crate::model::{DeviceKind, Exit};
+use crate::formats::launch::{ExitCodes, Generation, LaunchSpec, Nodes};
+use crate::model::{DeviceKind, Endpoint, Exit};
 
 use super::launch::kept_proxies;
+use super::nodes::command_for_others;
 use super::{Inventory, Plan, ReplicaPlan, mask};
 
 /// Levels below the one asked for are not written.
@@ -59,7 +60,8 @@ pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<St
                 say(&format!("{name}: {value}"));
             }
             say(&"-".repeat(50));
-            say(&format!("Job: {}, mode collective, replicas 1[1:1], elastic False", spec.job_id));
+            let nodes = nodes_flag(spec);
+            say(&format!("Job: {}, mode collective, replicas {nodes}[{nodes}:{nodes}], elastic False", spec.job_id));
             log("DEBUG", &format!("sync peers done {}", peers(spec, plan)));
             log("INFO", &format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
             log("DEBUG", &container(spec, &plan.replicas[0], "uninit", -1));
@@ -113,16 +115,45 @@ fn environ(inventory: &Inventory, plan: &Plan) -> String {
     format!("environ({{{}}})", pairs.join(", "))
 }
 
+/// What Paddle takes for the number of nodes: `--nnodes`, which beside `--ips` is 1 unless given.
+fn nodes_flag(spec: &LaunchSpec) -> u32 {
+    let given = spec.configuration.iter().find(|(name, _)| name == "nnodes");
+    given.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(1)
+}
+
+/// Who takes part: a record for each node, or with a static list of several nodes the endpoints.
 fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
-    format!(
-        "[{{'name': '{}', 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{}', 'endpoints': '{}'}}]",
-        plan.pod_name,
-        spec.node_rank.map_or(-1, i64::from),
-        plan.replicas.len(),
-        plan.topology.device_kind.map_or("cpu", DeviceKind::word),
-        plan.topology.paddle_store,
-        plan.topology.endpoint_list(),
-    )
+    let topology = &plan.topology;
+    if let Nodes::List { .. } = spec.nodes {
+        let endpoints: Vec<String> = topology.members.iter().map(|member| member.endpoint.to_string()).collect();
+        return list(endpoints.iter().map(OsStr::new));
+    }
+    let own = plan.first_rank();
+    let mut first = 0;
+    let records = topology.nodes.iter().enumerate().map(|(index, node)| {
+        let members = &topology.members[first..first + node.size as usize];
+        first += node.size as usize;
+        let is_own = members.iter().any(|member| member.rank == own);
+        let endpoints: Vec<String> = members.iter().map(|member| member.endpoint.to_string()).collect();
+        // Other pods keep their names to themselves, and only the first node's candidate is ever used.
+        let candidate = if index == 0 { topology.paddle_store } else { members[0].endpoint };
+        format!(
+            "{{'name': {}, 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{candidate}', 'endpoints': '{}'}}",
+            quoted(OsStr::new(if is_own { &plan.pod_name } else { &node.host })),
+            if topology.nodes.len() == 1 { spec.node_rank.map_or(-1, i64::from) } else { index as i64 },
+            node.size,
+            topology.device_kind.map_or("cpu", DeviceKind::word),
+            endpoints.join(","),
+        )
+    });
+    format!("[{}]", records.collect::<Vec<_>>().join(", "))
+}
+
+/// What this node shows when it has become the master: the command for the others, between two lines.
+pub fn copy_to_others(spec: &LaunchSpec, master: Endpoint) -> String {
+    let line = "-".repeat(80);
+    let command = command_for_others(spec, master);
+    format!("Copy the following command to other nodes to run.\n{line}\n{command}\n{line}")
 }
 
 /// The legacy launcher's table of the first rank's variables: keys at the right of 40 cells, values centred in 45.

@@ -151,6 +151,8 @@ impl<'a> Judge<'a> {
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
                 Event::GuardianLost => self.guardian_lost,
+                // There are no other nodes.
+                Event::StoppedElsewhere(_) | Event::Decided(_) | Event::Alone => true,
             }
     }
 
@@ -175,7 +177,11 @@ impl<'a> Judge<'a> {
                 }
             }
             Event::GuardianLost => self.guardian_lost = true,
-            Event::Spawned { .. } | Event::Exited { .. } => {}
+            Event::Spawned { .. }
+            | Event::Exited { .. }
+            | Event::StoppedElsewhere(_)
+            | Event::Decided(_)
+            | Event::Alone => {}
         }
     }
 
@@ -217,6 +223,7 @@ impl<'a> Judge<'a> {
         };
         self.check(follows, Rule::FactFirst, || format!("{effect:?} after {announced:?}"));
         match effect {
+            Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} is told to nobody")),
             Effect::Record(fact) => self.see_fact(step, fact),
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
@@ -331,6 +338,7 @@ impl<'a> Judge<'a> {
         let justified = match reason {
             StopReason::Completed => self.stop.is_none() && !self.has_failed() && self.has_succeeded(),
             StopReason::PeerFailed => self.stop.is_none() && self.has_failed(),
+            StopReason::NodeLost | StopReason::SignalElsewhere { .. } => false,
             StopReason::Signal { signal } => self.signals == 1 && step.event == Event::Signalled { signal },
             StopReason::SecondSignal { signal } => self.signals == 2 && step.event == Event::Signalled { signal },
         };

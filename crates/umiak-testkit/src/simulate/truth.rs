@@ -77,8 +77,10 @@ impl Judge<'_> {
         let expected = match self.stop.map(|(_, reason)| reason) {
             None if self.pause.is_some() => Outcome::Failed,
             None | Some(StopReason::Completed) => Outcome::Succeeded,
-            Some(StopReason::PeerFailed) => Outcome::Failed,
-            Some(StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => Outcome::Interrupted,
+            Some(StopReason::PeerFailed | StopReason::NodeLost) => Outcome::Failed,
+            Some(StopReason::SignalElsewhere { .. } | StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => {
+                Outcome::Interrupted
+            }
         };
         self.check(outcome == expected, Rule::Code, || format!("{outcome:?} instead of {expected:?}"));
         let style = self.run.scenario.style;

@@ -191,7 +191,11 @@ impl World {
             }
             Effect::Record(Fact::Stopping { .. }) => self.stopping = true,
             Effect::Record(Fact::Restarting { .. }) => self.stopping = false,
-            Effect::Record(_) | Effect::Report(_) | Effect::ReturnTerminal | Effect::Finish { .. } => {}
+            Effect::Record(_)
+            | Effect::Report(_)
+            | Effect::Stand(_)
+            | Effect::ReturnTerminal
+            | Effect::Finish { .. } => {}
         }
     }
 

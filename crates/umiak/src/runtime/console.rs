@@ -9,23 +9,44 @@ use umiak_core::plan::Plan;
 use crate::screen::Style;
 use crate::screen::style::{Mark, duration, ranges};
 
-use super::clock::time_of_day;
 use super::launch::failed;
+use crate::clock::time_of_day;
 
 pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
+    if plan.topology.nodes.len() > 1 {
+        return planned_among(style, plan, log_dir);
+    }
     let nodes = plan.topology.nodes.len();
-    let ranks = plan.replicas.len();
+    let ranks = plan.topology.members.len();
     let mut parts = vec![
         format!("{ranks} rank{} on {nodes} node{}", plural(ranks), plural(nodes)),
         endpoints(plan),
         format!("logs {log_dir}"),
     ];
     if let Some(kind) = plan.topology.device_kind {
-        let labels: Vec<&str> =
-            plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str()).collect();
-        parts.insert(1, format!("{} {}", kind.word(), labels.join(",")));
+        parts.insert(1, format!("{} {}", kind.word(), devices(plan)));
     }
     style.progress("Planned", &parts, &time_of_day())
+}
+
+/// One of several nodes.
+fn planned_among(style: &Style, plan: &Plan, log_dir: &str) -> String {
+    let ranks: Vec<u32> = plan.replicas.iter().map(|replica| replica.rank.0).collect();
+    let mut parts = vec![
+        format!("{} ranks on {} nodes", plan.topology.world_size().get(), plan.topology.nodes.len()),
+        format!("here rank{} {}", plural(ranks.len()), ranges(&ranks)),
+        endpoints(plan),
+        format!("logs {log_dir}"),
+    ];
+    if let Some(kind) = plan.topology.device_kind {
+        parts.insert(2, format!("{} {}", kind.word(), devices(plan)));
+    }
+    style.progress("Planned", &parts, &time_of_day())
+}
+
+fn devices(plan: &Plan) -> String {
+    let labels = plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str());
+    labels.collect::<Vec<_>>().join(",")
 }
 
 /// `127.0.0.1:6170-6173`.
@@ -57,8 +78,8 @@ pub(super) fn restarting(style: &Style, attempt: &str, delay: Duration) -> Strin
 }
 
 /// Stopped while nothing ran.
-pub(super) fn not_restarted(style: &Style, signal: &str) -> String {
-    format!("{} stopped by {signal} before the restart\n", style.mark(Mark::Stopped))
+pub(super) fn not_restarted(style: &Style, by: &str) -> String {
+    format!("{} stopped by {by} before the restart\n", style.mark(Mark::Stopped))
 }
 
 pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
@@ -66,9 +87,9 @@ pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
     style.progress("Stopping", &parts, &time_of_day())
 }
 
-pub(super) fn interrupted(style: &Style, signal: &str, ranks: usize, took: Duration, killed: bool) -> String {
+pub(super) fn interrupted(style: &Style, by: &str, ranks: usize, took: Duration, killed: bool) -> String {
     format!(
-        "{} stopped by {signal}: {ranks} rank{} {} within {}\n",
+        "{} stopped by {by}: {ranks} rank{} {} within {}\n",
         style.mark(Mark::Stopped),
         plural(ranks),
         if killed { "killed" } else { "ended" },
@@ -84,6 +105,11 @@ pub(super) fn gone(style: &Style, took: Duration, killed: bool, abandoned: bool)
         (false, false) => "all gone, by SIGTERM,",
     };
     format!("{} {how} after {}\n", style.mark(Mark::Stopped), duration(took))
+}
+
+/// About other nodes.
+pub(super) fn nodes(style: &Style, text: &str) -> String {
+    style.progress("Nodes", &[text.to_owned()], &time_of_day())
 }
 
 /// Data on stdout. A reader that has gone away is no error.

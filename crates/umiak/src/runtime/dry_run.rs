@@ -71,7 +71,7 @@ fn to_json(plan: &Plan) -> Value {
         "unset": plan.unset,
         "env": variables(&plan.common),
         "replicas": plan.replicas.iter().map(|replica| json!({
-            "replica": format!("{}-{}", plan.job.roles[replica.slot.role as usize].name, replica.slot.index),
+            "replica": format!("{}-{}", plan.job.roles[replica.slot.role as usize].name, replica.rank.0),
             "rank": replica.rank,
             "node": replica.node,
             "endpoint": replica.endpoint.to_string(),

@@ -13,22 +13,26 @@ use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Rank, Slot, SpawnError, Timestamp, signal_name};
-use umiak_core::plan::{Inventory, Plan, Run, paddle_lines};
+use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
+use umiak_core::plan::{Inventory, Layout, Plan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::logger::Rotate;
 use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
 use umiak_sys::wait::{Signals, readable};
 
-use crate::screen::{MirrorTo, Screen, Style};
+use crate::rendezvous::logs::Logs;
+use crate::screen::{Screen, Style};
 
-use super::clock::Clock;
 use super::kernel::{Ended, Kernel};
 use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
+use super::several::Peers;
 use super::{console, evidence, prepare};
+use crate::clock::Clock;
 
+mod logs;
+mod peers;
 mod restart;
 mod tell;
 
@@ -59,6 +63,11 @@ pub(super) struct Front<'a> {
     /// With the attempt they belong to.
     timers: BTreeMap<Timer, (u32, Timestamp)>,
     late_files: Option<JoinHandle<()>>,
+    /// Where there are several nodes: the others, and our part of the attempt for which they are waited.
+    peers: Option<Peers>,
+    /// With `--gather-logs`, on nodes that send theirs.
+    logs: Option<Logs>,
+    next: Option<Layout>,
     attempt_started: Instant,
     seq: u64,
     pids: HashMap<Slot, u32>,
@@ -88,17 +97,15 @@ impl<'a> Front<'a> {
         signals: Signals,
         guardian: Guardian,
         prepared: Prepared,
-    ) -> Result<Self, Diagnostic> {
-        let mirror_to = match (spec.own.output, spec.own.mirror) {
-            (OutputMode::Json, true) => MirrorTo::Stderr,
-            (OutputMode::Json, false) => MirrorTo::Nowhere,
-            (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
-        };
-        let screen = Screen::start(style.clone(), mirror_to).map_err(|error| failed("start its screen", &error))?;
+    ) -> Self {
         let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation };
-        let Prepared { inventory, run, plan, log_starts, pod_log } = prepared;
-        let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
-        Ok(Self {
+        let Prepared { screen, peers, inventory, run, plan, log_starts, pod_log } = prepared;
+        let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..)).ranks_from(plan.first_rank());
+        let is_shared = peers.is_some();
+        if is_shared {
+            machine.share();
+        }
+        Self {
             spec,
             style,
             clock,
@@ -115,7 +122,11 @@ impl<'a> Front<'a> {
             screen,
             timers: BTreeMap::new(),
             late_files: None,
-            attempt_started: clock.started(),
+            peers,
+            logs: None,
+            next: None,
+            // How long other nodes were waited for says nothing about this one.
+            attempt_started: if is_shared { Instant::now() } else { clock.started() },
             seq: 0,
             pids: HashMap::new(),
             ends: HashMap::new(),
@@ -129,12 +140,13 @@ impl<'a> Front<'a> {
             return_terminal: false,
             last_signal: 2,
             end: None,
-        })
+        }
     }
 
     /// The whole run; returns the exit code.
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.announce();
+        self.start_logs();
         self.dispatch(Event::Start);
         self.late_files = prepare::write_late_files(&self.inventory, &self.plan);
         while self.end.is_none() && !self.return_terminal {
@@ -145,9 +157,13 @@ impl<'a> Front<'a> {
             return Ok(128u8.wrapping_add(self.last_signal as u8));
         }
         self.sweep();
+        self.tell_why_not_restarted();
+        let elsewhere = self.interrupted_elsewhere();
+        self.finish_logs();
+        self.finish_peers();
         self.join_late_files();
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
-        match self.close() {
+        match self.close(elsewhere) {
             Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
                 .row("reason", error.to_string())
                 .row("the job", format!("ended with code {code}"))
@@ -160,8 +176,10 @@ impl<'a> Front<'a> {
     fn wait_once(&mut self) -> Result<(), Diagnostic> {
         let now = self.clock.now();
         let timeout = self.timers.values().map(|(_, at)| at.since(now)).min();
-        let ready = readable(&[self.guardian.as_fd(), self.signals.as_fd()], timeout)
-            .map_err(|error| failed("wait for events", &error))?;
+        let mut fds = vec![self.guardian.as_fd(), self.signals.as_fd()];
+        fds.extend(self.peers.as_ref().map(AsFd::as_fd));
+        fds.extend(self.logs.as_ref().map(AsFd::as_fd));
+        let ready = readable(&fds, timeout).map_err(|error| failed("wait for events", &error))?;
         if ready[0] {
             self.hear_guardian();
         }
@@ -175,6 +193,12 @@ impl<'a> Front<'a> {
                 self.dispatch(Event::Signalled { signal });
             }
             self.show_status();
+        }
+        if ready.get(2) == Some(&true) {
+            self.hear_peers();
+        }
+        if ready.get(3) == Some(&true) {
+            self.hear_logs();
         }
         let now = self.clock.now();
         let due: Vec<(Timer, u32)> = self
@@ -274,7 +298,7 @@ impl<'a> Front<'a> {
                     SpawnError { doing: doing.words().to_owned(), errno, reason: guardian::describe_errno(errno) };
                 Some(Event::Exited { id: attempt(key), exit: Exit::Spawn(error), usage: None })
             }
-            Notice::Cleared { ref stopped, ref remaining } => Some(self.prepare_next(stopped, remaining)),
+            Notice::Cleared { ref stopped, ref remaining } => self.prepare_next(stopped, remaining),
             Notice::Leased(_) | Notice::Swept { .. } => None,
         }
     }
@@ -296,6 +320,7 @@ impl<'a> Front<'a> {
                         queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
                     }
                     Effect::Report(verdict) => self.report(verdict),
+                    Effect::Stand(stand) => self.stand(stand),
                     Effect::ReturnTerminal => self.return_terminal = true,
                     Effect::Finish { outcome, code } => self.end = Some((outcome, code)),
                 }
@@ -306,8 +331,9 @@ impl<'a> Front<'a> {
     fn record(&mut self, fact: &Fact) {
         match fact {
             Fact::Ended { subject, exit, by_us, .. } => {
-                let slot = subject.rank.and_then(|rank| self.plan.replicas.get(rank.0 as usize));
-                if subject.rank == Some(Rank(0)) {
+                let slot = subject.rank.and_then(|rank| self.plan.replica(rank));
+                // The one on the console.
+                if subject.rank == Some(self.plan.first_rank()) {
                     self.screen.let_go(true);
                 }
                 if let Some(replica) = slot {
@@ -480,7 +506,7 @@ impl<'a> Front<'a> {
     }
 
     /// The last lines, and everything out of the mirror for as long as its reader takes it; Ctrl-C gives that up.
-    fn close(mut self) -> Option<std::io::Error> {
+    fn close(mut self, elsewhere: Option<String>) -> Option<std::io::Error> {
         let (outcome, code) = self.end.unwrap_or((Outcome::Failed, 125));
         let took = self.clock.started().elapsed();
         let total = self.plan.replicas.len();
@@ -499,14 +525,14 @@ impl<'a> Front<'a> {
             self.pod_log.line(&line);
         }
         self.screen.status(None);
-        let text = match (outcome, signal, self.stopping) {
+        let by = signal.map(short_signal).or(elsewhere);
+        let text = match (outcome, by, self.stopping) {
             (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took, self.attempt_words())),
-            (Outcome::Interrupted, Some(signal), _) if self.machine.is_pausing() => {
-                Some(console::not_restarted(&self.style, &short_signal(signal)))
+            (Outcome::Interrupted, Some(by), _) if self.machine.is_pausing() => {
+                Some(console::not_restarted(&self.style, &by))
             }
-            (Outcome::Interrupted, Some(signal), Some((since, _))) => {
-                let killed = self.killed;
-                Some(console::interrupted(&self.style, &short_signal(signal), total, since.elapsed(), killed))
+            (Outcome::Interrupted, Some(by), Some((since, _))) => {
+                Some(console::interrupted(&self.style, &by, total, since.elapsed(), self.killed))
             }
             // The report could only say that they had been asked to go.
             (Outcome::Failed, _, Some((since, _))) if self.told_while_going => {
@@ -539,7 +565,7 @@ fn key(id: AttemptId) -> Key {
 }
 
 /// `SIGINT` without the words in brackets.
-fn short_signal(signal: i32) -> String {
+pub(super) fn short_signal(signal: i32) -> String {
     let name = signal_name(signal);
     name.split(' ').next().unwrap_or(&name).to_owned()
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
 use umiak_core::plan::{Inventory, Plan, Run};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
@@ -14,13 +14,14 @@ use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 use umiak_sys::protocol::{Command, Notice};
 use umiak_sys::wait::Signals;
 
-use crate::screen::Style;
+use crate::screen::{MirrorTo, Screen, Style};
 
-use super::clock::Clock;
 use super::front::{Front, SIGTSTP};
 use super::gpu_log::GpuLog;
-use super::pod_log::PodLog;
-use super::{console, dry_run, inventory, prepare};
+use super::pod_log::{PodLog, pod_log_name};
+use super::several::Peers;
+use super::{console, dry_run, inventory, prepare, several};
+use crate::clock::Clock;
 
 /// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause (SIGTSTP).
 const HANDLED: [i32; 5] = [1, 2, 3, 15, SIGTSTP];
@@ -53,8 +54,13 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         held.extend(leases);
         Ok::<Leased, LeaseError>(leased)
     };
+    let outline = prepare::outline(spec, &inventory, &mut lease)?;
+    let share = match spec.nodes {
+        Nodes::One => outline.alone(spec, &inventory),
+        _ => several::rehearse(spec, &inventory, &outline)?,
+    };
     // Nothing is made: the plan names the directory a run would make.
-    let (plan, _) = prepare::plan(spec, &inventory, &mut lease, |_| Ok(std::env::temp_dir().join("umiak-XXXXXX")))?;
+    let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
@@ -85,13 +91,45 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     })?;
     let scratch = prepare::Scratch::choose(spec);
     // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
-    let prepared = prepare(spec, env, &mut guardian, &scratch).inspect_err(|_| scratch.remove())?;
-    let _gpu_log = GpuLog::start(spec, &prepared.plan);
-    Front::new(spec, style.clone(), clock, signals, guardian, prepared)?.run()
+    let mut around = Around { spec, style, clock, signals: &signals, guardian: &mut guardian, scratch: &scratch };
+    let ready = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
+        Ok(ready) => ready,
+        Err(Ended::Wrong(diagnostic)) => return Err(*diagnostic),
+        Err(Ended::Code(code)) => return Ok(code),
+    };
+    let _gpu_log = GpuLog::start(spec, &ready.plan);
+    Front::new(spec, style.clone(), clock, signals, guardian, ready).run()
+}
+
+/// What preparing needs of the run.
+pub(super) struct Around<'a> {
+    pub(super) spec: &'a LaunchSpec,
+    pub(super) style: &'a Style,
+    pub(super) clock: Clock,
+    pub(super) signals: &'a Signals,
+    pub(super) guardian: &'a mut Guardian,
+    pub(super) scratch: &'a prepare::Scratch,
+}
+
+/// Why there is nothing to run.
+pub(super) enum Ended {
+    /// To be told, with its code.
+    Wrong(Box<Diagnostic>),
+    /// Told already.
+    Code(u8),
+}
+
+impl From<Diagnostic> for Ended {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self::Wrong(Box::new(diagnostic))
+    }
 }
 
 /// What a front needs to know about the job.
 pub(super) struct Prepared {
+    pub(super) screen: Screen,
+    /// The other nodes, where there are some.
+    pub(super) peers: Option<Peers>,
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
     pub(super) plan: Arc<Plan>,
@@ -99,28 +137,54 @@ pub(super) struct Prepared {
     pub(super) pod_log: PodLog,
 }
 
-/// Plans with ports that the guardian holds, and writes what has to be there before the first rank.
-fn prepare(
-    spec: &LaunchSpec,
-    env: BTreeMap<String, String>,
-    guardian: &mut Guardian,
-    scratch: &prepare::Scratch,
-) -> Result<Prepared, Diagnostic> {
+/// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
+/// before the first rank.
+fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Prepared, Ended> {
+    let (spec, scratch) = (around.spec, around.scratch);
     let inventory = inventory::gather(env, spec.own.numa);
+    let tell = |guardian: &mut Guardian, command: &Command| {
+        guardian.send(command).map_err(|error| failed("tell the guardian", &error))
+    };
     // Before it exists, so that it is removed whatever becomes of us.
     let paths = scratch.candidates().iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
-    guardian.send(&Command::RemoveAtEnd(paths)).map_err(|error| failed("tell the guardian", &error))?;
+    tell(around.guardian, &Command::RemoveAtEnd(paths))?;
     let mut broken = None;
-    let plan = prepare::plan(spec, &inventory, &mut |request| lease(guardian, request, &mut broken), |log_dir| {
-        prepare::make_log_dir(log_dir)?;
-        scratch.make()
-    });
-    let (plan, run) = plan.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
-    let grace = Command::Grace { millis: spec.own.grace.as_millis() as u64 };
-    guardian.send(&grace).map_err(|error| failed("tell the guardian", &error))?;
+    let guardian = &mut *around.guardian;
+    let outline = prepare::outline(spec, &inventory, &mut |request| lease(guardian, request, &mut broken));
+    let outline = outline.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
+    prepare::make_log_dir(outline.log_dir())?;
+    let directory = scratch.make()?;
+    tell(around.guardian, &Command::Grace { millis: spec.own.grace.as_millis() as u64 })?;
+    let screen = start_screen(around)?;
+    let met = if spec.nodes == Nodes::One {
+        Ok((outline.alone(spec, &inventory), None))
+    } else {
+        several::meet(around, &screen, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))
+    };
+    let (share, peers) = match met {
+        Ok(met) => met,
+        Err(ended) => {
+            // What was said while we waited stands before what ends it.
+            screen.close();
+            screen.join();
+            return Err(ended);
+        }
+    };
+    let (plan, run) = outline.complete(spec, &inventory, share, directory);
     let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
-    Ok(Prepared { inventory: Arc::new(inventory), run, plan: Arc::new(plan), log_starts, pod_log })
+    let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
+    Ok(Prepared { screen, peers, inventory, run, plan, log_starts, pod_log })
+}
+
+fn start_screen(around: &Around<'_>) -> Result<Screen, Diagnostic> {
+    let own = &around.spec.own;
+    let mirror_to = match (own.output, own.mirror) {
+        (OutputMode::Json, true) => MirrorTo::Stderr,
+        (OutputMode::Json, false) => MirrorTo::Nowhere,
+        (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
+    };
+    Screen::start(around.style.clone(), mirror_to).map_err(|error| failed("start its screen", &error))
 }
 
 /// Has the guardian lease ports; `broken` is why it could not even be asked.
@@ -146,7 +210,7 @@ fn ask_for_lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<
 }
 
 fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
-    let path = plan.log_dir.join(format!("{}.{}.log", spec.job_id, plan.pod_name));
+    let path = plan.log_dir.join(pod_log_name(spec, plan));
     let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
     log.lines(&umiak_core::plan::paddle_lines::at_start(spec, inventory, plan));
     Ok(log)

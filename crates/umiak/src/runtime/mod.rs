@@ -4,7 +4,6 @@
 //! launcher waits for a handful of descriptors, must not wake up while nothing happens, and must be small
 //! when it forks (`docs/design/0001-launch-on-one-node.md`).
 
-mod clock;
 mod console;
 mod dry_run;
 mod evidence;
@@ -15,6 +14,7 @@ mod kernel;
 pub mod launch;
 mod pod_log;
 mod prepare;
+mod several;
 
 pub(crate) use console::{diagnostic as render, write_data};
 pub(crate) use inventory::environment;

@@ -5,7 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::clock::paddle_stamp;
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::plan::Plan;
+
+use crate::clock::paddle_stamp;
 
 /// An open pod log. Losing a line of it is no reason to stop a job.
 #[derive(Debug)]
@@ -27,4 +30,9 @@ impl PodLog {
     pub(super) fn line(&mut self, line: &str) {
         let _ = self.0.write_all(format!("{}\n", line.replace("<ts>", &paddle_stamp())).as_bytes());
     }
+}
+
+/// What it is called: with letters of its own for each start of umiak.
+pub(super) fn pod_log_name(spec: &LaunchSpec, plan: &Plan) -> String {
+    format!("{}.{}.log", spec.job_id, plan.pod_name)
 }

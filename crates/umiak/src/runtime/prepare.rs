@@ -12,8 +12,9 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, PortRequest};
 use umiak_core::model::Port;
+use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
-use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, command};
+use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
 use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
 
@@ -22,35 +23,59 @@ use super::inventory;
 /// Leases ports, here or in the guardian.
 pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, LeaseError> + 'a;
 
-/// The plan of the first attempt, and what it shares with those that may follow. Nothing is written yet, but for the
-/// scratch directory that `make_scratch` may make.
-pub(super) fn plan(
-    spec: &LaunchSpec,
-    inventory: &Inventory,
-    lease: &mut Lease<'_>,
-    make_scratch: impl FnOnce(&Path) -> Result<PathBuf, Diagnostic>,
-) -> Result<(Plan, Run), Diagnostic> {
+/// What this node brings, before it is known who else takes part.
+pub(super) struct Outline {
+    pub(super) layout: Layout,
+    pub(super) ports: Ports,
+    command: command::Resolved,
+    log_dir: PathBuf,
+    notices: Vec<Diagnostic>,
+}
+
+/// Everything that can be decided here and now. Nothing is written yet.
+pub(super) fn outline(spec: &LaunchSpec, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Diagnostic> {
     let files = inventory::look_up(spec, &inventory.env);
     let command = command::resolve(spec, &files)?;
     let layout = plan::layout(spec, inventory)?;
     let log_dir = std::path::absolute(&spec.log_dir).map_err(|error| log_dir_error(&spec.log_dir, &error))?;
     let mut notices = Vec::new();
     let ports = lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut notices)?;
-    let scratch = make_scratch(&log_dir)?;
-    let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
-    let mut plan = plan::finish(spec, inventory, layout, &ports, &run);
-    plan.notices.extend(notices);
-    Ok((plan, run))
+    Ok(Outline { layout, ports, command, log_dir, notices })
 }
 
-/// The plan of a later attempt, with ports of its own; those that the user fixed stay as they are, and leased.
-pub(super) fn plan_again(
+impl Outline {
+    pub(super) fn log_dir(&self) -> &Path {
+        &self.log_dir
+    }
+
+    /// One node needs nobody's word.
+    pub(super) fn alone(&self, spec: &LaunchSpec, inventory: &Inventory) -> Share {
+        Share::alone(spec, inventory, &self.layout, &self.ports)
+    }
+
+    /// The plan of the first attempt, and what it shares with those that may follow.
+    pub(super) fn complete(
+        self,
+        spec: &LaunchSpec,
+        inventory: &Inventory,
+        share: Share,
+        scratch: PathBuf,
+    ) -> (Plan, Run) {
+        let Self { layout, command, log_dir, notices, .. } = self;
+        let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
+        let mut plan = plan::finish(spec, inventory, layout, share, &run);
+        plan.notices.extend(notices);
+        (plan, run)
+    }
+}
+
+/// Places and ports of a later attempt; those that the user fixed stay as they are, and leased.
+pub(super) fn outline_again(
     spec: &LaunchSpec,
     inventory: &Inventory,
-    run: &Run,
     last: &Plan,
     lease: &mut Lease<'_>,
-) -> Result<Plan, Diagnostic> {
+) -> Result<(Layout, Ports), Diagnostic> {
     let layout = plan::layout(spec, inventory)?;
     let ports = if let PortRequest::Fixed { .. } = spec.ports {
         let stores = lease_ports(&spec.ports, 0, layout.stores, lease, &mut Vec::new())?.stores;
@@ -58,7 +83,7 @@ pub(super) fn plan_again(
     } else {
         fresh_ports(spec, &layout, last, lease)?
     };
-    Ok(plan::finish(spec, inventory, layout, &ports, run))
+    Ok((layout, ports))
 }
 
 /// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use umiak_sys::wait::{Waker, readable};
 
 use mirror::Mirror;
-pub use status::Status;
+pub use status::{Doing, Status};
 pub use style::Style;
 
 /// At most ten redraws a second.

@@ -9,25 +9,41 @@ use super::style::{Mark, Style, fit};
 pub struct Status {
     pub job: String,
     pub since: Instant,
-    pub live: usize,
-    pub total: usize,
-    /// Ranks have been asked to end.
-    pub stopping: bool,
+    pub doing: Doing,
+}
+
+/// What there is to see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doing {
+    /// Other nodes are waited for.
+    Waiting(String),
+    Ranks {
+        live: usize,
+        total: usize,
+        /// They have been asked to end.
+        stopping: bool,
+    },
 }
 
 impl Status {
     pub(super) fn render(&self, style: &Style) -> String {
-        let mark = style.mark(if self.stopping { Mark::Stopped } else { Mark::Running });
-        let running = style.mark(Mark::Running);
         let elapsed = clock(self.since.elapsed());
-        let ranks = format!("{}/{} {running}", self.live, self.total);
         let width = style.width();
+        let (mark, what, more) = match &self.doing {
+            Doing::Waiting(what) => (Mark::Waiting, what.clone(), ""),
+            Doing::Ranks { live, total, stopping } => {
+                let ranks = format!("{live}/{total} {}", style.mark(Mark::Running));
+                match stopping {
+                    true => (Mark::Stopped, ranks, "  stopping, Ctrl-C again to kill"),
+                    false => (Mark::Running, ranks, "  ‹Ctrl-C stop›"),
+                }
+            }
+        };
+        let mark = style.mark(mark);
         let text = if width < 60 {
-            format!(" {mark} {elapsed} {ranks}")
-        } else if self.stopping {
-            format!(" {mark} {}  {elapsed}  {ranks}  stopping, Ctrl-C again to kill", self.job)
+            format!(" {mark} {elapsed} {what}")
         } else {
-            format!(" {mark} {}  {elapsed}  {ranks}  ‹Ctrl-C stop›", self.job)
+            format!(" {mark} {}  {elapsed}  {what}{more}", self.job)
         };
         let text = if style.ascii { text.replace(['‹', '›'], "") } else { text };
         style.dim(&fit(&text, width.saturating_sub(1)))

@@ -24,6 +24,7 @@ pub struct Style {
 /// States, never told by colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
+    Waiting,
     Running,
     Failed,
     Stopped,
@@ -58,6 +59,7 @@ impl Style {
 
     pub fn mark(&self, mark: Mark) -> &'static str {
         let (fancy, ascii) = match mark {
+            Mark::Waiting => ("·", "."),
             Mark::Running => ("▸", ">"),
             Mark::Failed => ("✗", "x"),
             Mark::Stopped => ("⊘", "-"),

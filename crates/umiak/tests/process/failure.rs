@@ -86,11 +86,16 @@ fn old_log_is_not_evidence() {
 
 fn stubborn_rank_is_killed() {
     let sandbox = Sandbox::new();
-    let stubborn = format!("0:ignore 15;touch up;{WAIT}");
-    let outcome = sandbox.launch_toy("--nproc_per_node 2 --grace 300ms", &[&stubborn, "1:await up;exit 5"]).finish();
+    // A file for each run: one that is there already would let rank 1 end before rank 0 is stubborn.
+    let stubborn = |file: &str| [format!("0:ignore 15;touch {file};{WAIT}"), format!("1:await {file};exit 5")];
+    let launch = |grace: &str, [first, second]: [String; 2]| {
+        sandbox.launch_toy(&format!("--nproc_per_node 2 --grace {grace}"), &[&first, &second]).finish()
+    };
+    let outcome = launch("300ms", stubborn("up"));
     outcome.expect_code(5).expect_err("rank=[1]");
+    std::fs::remove_file(sandbox.path().join("up")).expect("the first run has made it");
     // Longer than the settle window: the report came first, and the end is told afterwards.
-    let slow = sandbox.launch_toy("--nproc_per_node 2 --grace 1s", &[&stubborn, "1:await up;exit 5"]).finish();
+    let slow = launch("1s", stubborn("again"));
     slow.expect_code(5).expect_err("(SIGTERM, then SIGKILL after 1.0 s)").expect_err("all gone, by SIGKILL, after");
     assert!(outcome.elapsed >= Duration::from_millis(300), "killed before the grace was over: {:?}", outcome.elapsed);
 }

@@ -21,12 +21,17 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", &["1"]));
 }
 
-fn virtual_environment() -> PathBuf {
+pub(crate) fn virtual_environment() -> PathBuf {
     environment().expect("the suite has checked that it is here")
 }
 
-fn example(name: &str) -> String {
+pub(crate) fn example(name: &str) -> String {
     format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A script that fails in its own way.
+pub(crate) fn support(name: &str) -> String {
+    format!("{}/tests/process/support/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Frameworks keep caches at home and in the temporary directory; of these, only ours has to be gone.
@@ -59,7 +64,7 @@ fn trains_in_our_words(script: &str) {
 }
 
 /// The last line of rank 0: `rank 0/2  done in 0.4 s: loss 1.2 -> 0.3, weights identical on all 2 ranks`.
-fn has_learned(outcome: &Outcome, ranks: u32) {
+pub(crate) fn has_learned(outcome: &Outcome, ranks: u32) {
     outcome.expect_code(0);
     let text = outcome.out();
     let last = text.lines().find(|line| line.contains("done in")).unwrap_or_else(|| panic!("no last line:\n{text}"));
@@ -75,7 +80,7 @@ fn has_learned(outcome: &Outcome, ranks: u32) {
 /// where the rank that raised dies slowly and the peer is the first to be gone.
 fn names_the_cause(script: &str, arguments: &[&str]) {
     let sandbox = Sandbox::new();
-    let script = format!("{}/tests/process/support/{script}", env!("CARGO_MANIFEST_DIR"));
+    let script = support(script);
     let words = ["launch", "--nproc_per_node", "2", "--grace", "3s", &script];
     let failing = arguments[0];
     let outcome = train(&sandbox, &[words.as_slice(), arguments].concat());

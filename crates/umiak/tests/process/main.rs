@@ -12,9 +12,11 @@ mod kill;
 mod late;
 mod launch;
 mod logpath;
+mod nodes;
 mod restart;
 mod screen;
 mod seeds;
+mod several;
 mod shell;
 mod signals;
 mod surroundings;
@@ -40,5 +42,7 @@ fn main() -> std::process::ExitCode {
     late::register(&mut suite);
     kill::register(&mut suite);
     idle::register(&mut suite);
+    several::register(&mut suite);
+    nodes::register(&mut suite);
     suite.main()
 }

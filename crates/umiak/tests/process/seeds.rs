@@ -11,8 +11,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("seeds::one_node_with_eight_gpus", &[Python], one_node_with_eight_gpus)
         .test("seeds::omitted_gpus_are_all_that_are_there", &[Python], omitted_gpus)
         .test("seeds::without_gpus_it_is_a_rehearsal", &[Python], rehearsal)
-        .test("seeds::gpus_that_are_not_there", &[], gpus_that_are_not_there)
-        .test("seeds::lines_for_two_nodes_are_refused_aloud", &[], two_nodes);
+        .test("seeds::gpus_that_are_not_there", &[], gpus_that_are_not_there);
 }
 
 /// Leaves what it was given in `seen.RANK`.
@@ -171,24 +170,4 @@ fn gpus_that_are_not_there() {
         "error[L0005]: `--gpus` names gpu 4, 5, 6, 7, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n"
     );
     assert_eq!(shell.sandbox.list("."), before, "nothing was made or started");
-}
-
-fn two_nodes() {
-    for line in [
-        r#"umiak python -m paddle.distributed.launch --ips="192.168.0.1,192.168.0.2" train_script"#,
-        r#"umiak python -m paddle.distributed.launch --gpus=0,1,2,3 --ips="192.168.0.1,192.168.0.2" train_script"#,
-        r#"umiak python -m paddle.distributed.launch --gpus="0,1,2,3,4,5,6,7" --ips="192.168.0.1,192.168.0.2" train.py --batch_size=64"#,
-    ] {
-        let shell = Shell::with_decoy().with_gpus(8);
-        shell.sandbox.write("train.py", "");
-        shell.sandbox.write("train_script", "");
-        let before = shell.sandbox.list(".");
-        let outcome = shell.line(line).finish();
-        outcome.expect_code(2);
-        assert_eq!(
-            outcome.err(),
-            "error[L0003]: jobs on several nodes are not in this version, and `--ips` lists 2\n  nodes  192.168.0.1, 192.168.0.2\nhint: leave `--ips` out to run on this node alone\n"
-        );
-        assert_eq!(shell.sandbox.list("."), before, "nothing was made or started");
-    }
 }

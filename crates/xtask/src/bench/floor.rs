@@ -15,6 +15,8 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_sys::floor::{fork_exec, monotonic_nanos};
 
+use super::crowd;
+
 /// The first word.
 pub(crate) const WORD: &str = "floor";
 
@@ -44,6 +46,9 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         }),
         (Some("rank"), [directory, fails]) => be_rank(Path::new(directory), number(fails)? as u32),
         (Some("write"), [bytes, stamps]) => write_lines(number(bytes)?, Path::new(stamps)),
+        (Some("host"), words) => crowd::host(words),
+        (Some("agents"), words) => crowd::agents(words),
+        (Some("clients"), words) => crowd::clients(words),
         _ => bail!("`{WORD}` is for benchmarks"),
     }
     .map(Some)

@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
@@ -42,12 +43,18 @@ pub(crate) struct Ended {
 impl Running {
     /// Starts `command`; everything is killed when it is not over within `limit`.
     pub(crate) fn start(command: &mut Command, limit: Duration) -> anyhow::Result<Self> {
+        Self::start_all(std::slice::from_mut(command), limit)
+    }
+
+    /// Starts all of these at the same moment; the first is the one whose exit code counts.
+    pub(crate) fn start_all(commands: &mut [Command], limit: Duration) -> anyhow::Result<Self> {
         let watchdog = Watchdog::start(limit);
         let cpu_before = cpu();
         let began = monotonic_nanos();
         // Reaped in `end`, with everything else.
-        let child = command.spawn()?;
-        Ok(Self { pid: child.id(), began, cpu_before, watchdog })
+        let children = commands.iter_mut().map(Command::spawn).collect::<Result<Vec<_>, _>>()?;
+        let pid = children.first().context("nothing to start")?.id();
+        Ok(Self { pid, began, cpu_before, watchdog })
     }
 
     /// Waits until nothing is left.

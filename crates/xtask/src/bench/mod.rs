@@ -1,4 +1,5 @@
-//! `cargo xtask bench launch`: umiak beside its peers and the kernel's floor, in one run.
+//! `cargo xtask bench`: umiak beside its peers and the kernel's floor, in one run. `launch` is about one node and lives
+//! here, `rendezvous` about several.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -9,15 +10,19 @@
 //! | `machine` | where it was measured |
 //! | `peers` | who is measured |
 //! | `floor` | the small programs that are started: floors and ranks |
+//! | `crowd` | two more of them: a coordinator, and a thousand nodes |
 //! | `harness` | starting something and waiting until everything is gone |
 //! | `rows` | what is measured |
 //! | `rounds` | everybody in turn, round by round |
+//! | `rendezvous` | several nodes |
 
+mod crowd;
 pub(crate) mod floor;
 mod harness;
 mod machine;
 mod model;
 mod peers;
+pub(crate) mod rendezvous;
 mod report;
 mod rounds;
 mod rows;
@@ -124,34 +129,54 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
         slow: options.slow_rounds.unwrap_or(if options.quick { 1 } else { 3 }),
     };
     let series = measure(options, &setting, &peers, rounds)?;
-    let report = report::Report {
+    let settings = format!(
+        "{} rounds, {} for peers that need more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
+        rounds.fast,
+        rounds.slow,
+        setting.bytes / 1_000_000,
+        setting.watch.as_secs(),
+        setting.limit.as_secs()
+    );
+    let absent = absent.iter().map(|&name| name.to_owned()).collect();
+    let verdicts = verdict::verdicts(&series);
+    let report = report(&peers, absent, settings, series, verdicts);
+    publish(root, "launch", &report, options.json.as_deref(), options.write)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured, with where and of whom.
+fn report(
+    peers: &[Peer],
+    absent: Vec<String>,
+    settings: String,
+    series: Vec<Series>,
+    verdicts: Vec<verdict::Verdict>,
+) -> report::Report {
+    report::Report {
         date: today(),
         machine: machine::words(),
         kernel: machine::kernel(),
         peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
-        absent: absent.iter().map(|name| (*name).to_owned()).collect(),
-        settings: format!(
-            "{} rounds, {} for peers that need more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
-            rounds.fast,
-            rounds.slow,
-            setting.bytes / 1_000_000,
-            setting.watch.as_secs(),
-            setting.limit.as_secs()
-        ),
-        verdicts: verdict::verdicts(&series),
+        absent,
+        settings,
         series,
-    };
-    let text = report::markdown(&report);
-    std::io::stdout().write_all(text.as_bytes())?;
-    if let Some(path) = &options.json {
-        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+        verdicts,
     }
-    if options.write {
+}
+
+/// On stdout, and wherever else it was asked for.
+fn publish(root: &Path, bench: &str, report: &report::Report, json: Option<&Path>, writes: bool) -> anyhow::Result<()> {
+    let text = report::markdown(report);
+    std::io::stdout().write_all(text.as_bytes())?;
+    if let Some(path) = json {
+        fs::write(path, serde_json::to_string_pretty(report)? + "\n")?;
+    }
+    if writes {
         let page = root.join(PAGE);
         let before = fs::read_to_string(&page).unwrap_or_else(|_| "# Benchmarks\n".to_owned());
-        fs::write(&page, report::replaced(&before, &text)).with_context(|| format!("cannot write `{PAGE}`"))?;
+        fs::write(&page, report::replaced(&before, bench, &text)).with_context(|| format!("cannot write `{PAGE}`"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Both as they are shipped: a floor that was not optimised would flatter us.

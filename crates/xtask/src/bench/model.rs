@@ -15,6 +15,11 @@ pub(crate) enum Metric {
     Log,
     SlowReader,
     FirstLine,
+    NodesStart,
+    NodesCrash,
+    Agents,
+    AgentsMemory,
+    AgentsTime,
 }
 
 /// How a number is held against the floor's.
@@ -26,8 +31,20 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Start, Self::Crash, Self::Memory, Self::WakeUps, Self::Log, Self::SlowReader, Self::FirstLine];
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Start,
+        Self::Crash,
+        Self::Memory,
+        Self::WakeUps,
+        Self::Log,
+        Self::SlowReader,
+        Self::FirstLine,
+        Self::NodesStart,
+        Self::NodesCrash,
+        Self::Agents,
+        Self::AgentsMemory,
+        Self::AgentsTime,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -38,13 +55,24 @@ impl Metric {
             Self::Log => "Log of one rank, in a file and through the launcher to a reader that makes a sha256 of it",
             Self::SlowReader => "The rank's own writing time behind a 1 MB/s reader, over that behind a fast one",
             Self::FirstLine => "First line of `/bin/echo` through the launcher",
+            Self::NodesStart => "Two nodes: first line of a rank, from the start of both launchers",
+            Self::NodesCrash => "Two nodes: from one rank's exit with 7 to everything stopped on both",
+            Self::Agents => "N agents and one coordinator: from the first to knock until the last is told to start",
+            Self::AgentsMemory => "The coordinator's peak of resident memory meanwhile",
+            Self::AgentsTime => "The coordinator's user and system time meanwhile",
         }
     }
 
     pub(crate) fn unit(self) -> &'static str {
         match self {
-            Self::Start | Self::Crash | Self::FirstLine => "ms",
-            Self::Memory => "MB",
+            Self::Start
+            | Self::Crash
+            | Self::FirstLine
+            | Self::NodesStart
+            | Self::NodesCrash
+            | Self::Agents
+            | Self::AgentsTime => "ms",
+            Self::Memory | Self::AgentsMemory => "MB",
             Self::WakeUps => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
@@ -54,8 +82,10 @@ impl Metric {
     pub(crate) fn relation(self) -> Relation {
         match self {
             Self::Start | Self::Log => Relation::Times,
-            Self::Crash | Self::FirstLine => Relation::Over,
-            Self::Memory | Self::WakeUps | Self::SlowReader => Relation::None,
+            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash => Relation::Over,
+            Self::Memory | Self::WakeUps | Self::SlowReader | Self::Agents | Self::AgentsMemory | Self::AgentsTime => {
+                Relation::None
+            }
         }
     }
 

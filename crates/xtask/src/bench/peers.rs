@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
+    pub(crate) const ALL: [Self; 7] =
         [Self::Fork, Self::Spawn, Self::Umiak, Self::Mpirun, Self::Torchrun, Self::Paddle, Self::Fleet];
 
     pub(crate) fn name(self) -> &'static str {
@@ -89,12 +89,29 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
 }
 
 impl Peer {
+    /// The launcher, or the Python that has it.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.kind.name(), self.version).trim_end().to_owned()
     }
 
     /// Starts `ranks` × `command`, with what the launcher writes in `directory`.
     pub(crate) fn command(&self, ranks: u32, directory: &Path, output: Output, command: &[OsString]) -> Command {
+        self.command_with(&[], ranks, directory, output, command)
+    }
+
+    /// The same with some more of the launcher's own flags.
+    pub(crate) fn command_with(
+        &self,
+        flags: &[String],
+        ranks: u32,
+        directory: &Path,
+        output: Output,
+        command: &[OsString],
+    ) -> Command {
         let logs = directory.join("log");
         let mut launcher = Command::new(&self.program);
         let ranks = ranks.to_string();
@@ -128,6 +145,7 @@ impl Peer {
                     .arg(script)
             }
         };
+        launcher.args(flags);
         for name in RANK_VARIABLES {
             launcher.env_remove(name);
         }

@@ -10,9 +10,10 @@ use super::model::{Metric, Relation, Series, floor};
 use super::statistics::{median, summarise};
 use super::verdict::{Bound, Verdict};
 
-/// Around the part that `--write` replaces.
-pub(crate) const BEGIN: &str = "<!-- begin: cargo xtask bench launch --write -->";
-pub(crate) const END: &str = "<!-- end: cargo xtask bench launch --write -->";
+/// Around the part that `--write` of that benchmark replaces.
+fn marks(bench: &str) -> [String; 2] {
+    ["begin", "end"].map(|which| format!("<!-- {which}: cargo xtask bench {bench} --write -->"))
+}
 
 /// Everything about one run.
 #[derive(Debug, Serialize)]
@@ -123,11 +124,12 @@ fn without_empty_columns(head: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// `page` with the marked part replaced, or with a marked part at its end.
-pub(crate) fn replaced(page: &str, part: &str) -> String {
-    let marked = format!("{BEGIN}\n\n{part}\n{END}");
-    match (page.find(BEGIN), page.find(END)) {
+pub(crate) fn replaced(page: &str, bench: &str, part: &str) -> String {
+    let [first, last] = marks(bench);
+    let marked = format!("{first}\n\n{part}\n{last}");
+    match (page.find(&first), page.find(&last)) {
         (Some(begin), Some(end)) if begin < end => {
-            format!("{}{marked}{}", &page[..begin], &page[end + END.len()..])
+            format!("{}{marked}{}", &page[..begin], &page[end + last.len()..])
         }
         _ => format!("{}\n\n{marked}\n", page.trim_end()),
     }
@@ -180,10 +182,15 @@ mod tests {
 
     #[test]
     fn the_marked_part_is_replaced_and_the_rest_stays() {
-        let first = replaced("# Page\n", "one\n");
-        assert_eq!(first, format!("# Page\n\n{BEGIN}\n\none\n\n{END}\n"));
-        let second = replaced(&format!("{first}\nafter\n"), "two\n");
-        assert_eq!(second, format!("# Page\n\n{BEGIN}\n\ntwo\n\n{END}\n\nafter\n"));
+        let [begin, end] = marks("launch");
+        let first = replaced("# Page\n", "launch", "one\n");
+        assert_eq!(first, format!("# Page\n\n{begin}\n\none\n\n{end}\n"));
+        let second = replaced(&format!("{first}\nafter\n"), "launch", "two\n");
+        assert_eq!(second, format!("# Page\n\n{begin}\n\ntwo\n\n{end}\n\nafter\n"));
+        assert!(
+            replaced(&second, "rendezvous", "three\n").starts_with(second.trim_end()),
+            "each has a part of its own"
+        );
     }
 
     #[test]

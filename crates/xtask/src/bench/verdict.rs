@@ -3,8 +3,13 @@
 use serde::Serialize;
 
 use super::model::{Metric, Series, floor, median_of};
+use super::rendezvous::{CRASH_RANKS, START_RANKS};
 
 pub(crate) const UMIAK: &str = "umiak";
+pub(crate) const UMIAK_IPS: &str = "umiak, --ips";
+pub(crate) const UMIAK_MASTER: &str = "umiak, --master";
+pub(crate) const UMIAK_AT_ONCE: &str = "umiak, all at the same moment";
+pub(crate) const HTTP_MASTER: &str = "Paddle's HTTP master";
 
 /// One requirement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -115,6 +120,51 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
+/// The same for several nodes.
+pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
+    let over_floor = |metric, ranks, name| {
+        let (ours, floor) = (median_of(series, metric, ranks, name)?, floor(series, metric, ranks)?);
+        Some((ours - floor, format!("floor {:+.1} ms ({ours:.1} ms, floor {floor:.1} ms)", ours - floor)))
+    };
+    let mut found = Vec::new();
+    for (name, what) in
+        [(UMIAK_IPS, "first line of two nodes, `--ips`"), (UMIAK_MASTER, "first line of two nodes, `--master`")]
+    {
+        if let Some((over, measured)) = over_floor(Metric::NodesStart, START_RANKS, name) {
+            let must = Some(at_most(over, 200.0, "≤ one node + 200 ms"));
+            found.push(Verdict { what, measured: measured.replace("floor", "one node"), must, goal: None });
+        }
+    }
+    for (name, what) in [
+        (UMIAK_IPS, "crash on one of two nodes, `--ips`, everything stopped"),
+        (UMIAK_MASTER, "crash on one of two nodes, `--master`, everything stopped"),
+    ] {
+        if let Some((over, measured)) = over_floor(Metric::NodesCrash, CRASH_RANKS, name) {
+            let must = Some(at_most(over, 100.0, "≤ floor + 100 ms"));
+            found.push(Verdict { what, measured, must, goal: Some(at_most(over, 20.0, "≤ floor + 20 ms")) });
+        }
+    }
+    for (name, what) in
+        [(UMIAK, "rendezvous of 1 000 agents"), (UMIAK_AT_ONCE, "rendezvous of 1 000 agents, all at the same moment")]
+    {
+        if let Some(ours) = median_of(series, Metric::Agents, 1000, name) {
+            let paddle = median_of(series, Metric::Agents, 1000, HTTP_MASTER);
+            let ratio = paddle.map_or_else(String::new, |paddle| format!(" ({HTTP_MASTER}: {:.0} ×)", paddle / ours));
+            found.push(Verdict {
+                what,
+                measured: format!("{ours:.0} ms{ratio}"),
+                must: Some(at_most(ours, 2000.0, "≤ 2 s")),
+                goal: Some(at_most(ours, 300.0, "≤ 0.3 s")),
+            });
+        }
+    }
+    if let Some(ours) = median_of(series, Metric::Agents, 4096, UMIAK) {
+        let goal = Some(at_most(ours, 1000.0, "< 1 s"));
+        found.push(Verdict { what: "rendezvous of 4 096 agents", measured: format!("{ours:.0} ms"), must: None, goal });
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::model::tests::series;
@@ -146,6 +196,25 @@ mod tests {
         );
         assert_eq!(found[0].measured, "1.60 × floor (80.0 ms, floor 50.0 ms)");
         assert_eq!(found[1].measured, "floor +15.0 ms (20.0 ms, floor 5.0 ms)");
+    }
+
+    #[test]
+    fn nodes_are_held_against_one_node_and_agents_against_the_clock() {
+        let all = [
+            series(Metric::NodesStart, "umiak, one node", START_RANKS, true, &[10.0]),
+            series(Metric::NodesStart, UMIAK_IPS, START_RANKS, false, &[40.0]),
+            series(Metric::NodesCrash, "posix_spawn", CRASH_RANKS, true, &[2.0]),
+            series(Metric::NodesCrash, UMIAK_IPS, CRASH_RANKS, false, &[152.0]),
+            series(Metric::Agents, UMIAK, 1000, false, &[500.0]),
+            series(Metric::Agents, HTTP_MASTER, 1000, false, &[20_000.0]),
+        ];
+        let found = of_nodes(&all);
+        assert_eq!(
+            found.iter().map(kept).collect::<Vec<_>>(),
+            [(Some(true), None), (Some(false), Some(false)), (Some(true), Some(false))]
+        );
+        assert_eq!(found[0].measured, "one node +30.0 ms (40.0 ms, one node 10.0 ms)");
+        assert_eq!(found[2].measured, "500 ms (Paddle's HTTP master: 40 ×)");
     }
 
     #[test]

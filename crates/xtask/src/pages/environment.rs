@@ -11,7 +11,7 @@ use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, parse};
 use umiak_core::model::Port;
 use umiak_core::plan::command::Resolved;
-use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, finish, layout};
+use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, Share, finish, layout};
 
 use super::HEADER;
 use crate::markdown::{code, table};
@@ -42,6 +42,9 @@ A rank gets the environment of `umiak` itself, less `http_proxy` and `https_prox
 `https_proxy_original`, as Paddle does), plus these. The values are those of rank 1 of a sample job; a variable that is
 given only with certain flags or devices says so. `umiak launch --dry-run …` shows the values of a real job.
 
+Where several nodes take part, `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` name the interface that
+has this node's address, each unless it is set already. `UMIAK_TOKEN` is never passed on.
+
 ### Paddle's
 
 ";
@@ -54,7 +57,7 @@ fn overrides() -> Vec<[String; 2]> {
 }
 
 /// Variables of Paddle's launchers that stand for no flag. A test keeps this list complete.
-const OTHERS: [(&str, &str); 17] = [
+const OTHERS: [(&str, &str); 18] = [
     ("PADDLE_TRAINER_ID", "Rank of this node, from 0 up; stands for `--rank`."),
     (
         "PADDLE_TRAINER_ENDPOINTS",
@@ -62,12 +65,13 @@ const OTHERS: [(&str, &str); 17] = [
     ),
     (
         "DISTRIBUTED_TRAINER_ENDPOINTS",
-        "The same; on PaddleCloud the endpoints of this node, whose first port is then the ranks' first.",
+        "The same; on PaddleCloud the endpoints of all nodes, so many for each: the first of this node's is its ranks' first port.",
     ),
     ("PADDLE_LAUNCH_WITH_ARGS", "Not 0: a list of endpoints sets the number of nodes only, not the master."),
     ("PADDLE_TRAINERS", "PaddleCloud, legacy generation: addresses of the nodes."),
     ("TRAINER_PORTS_NUM", "PaddleCloud, legacy generation: number of ports of each node."),
     ("PADDLE_TRAINERS_NUM", "PaddleCloud, legacy generation: number of trainers."),
+    ("PADDLE_PORT", "PaddleCloud, legacy generation: first of the ranks' ports, with several nodes and ports enough."),
     ("FLAGS_START_PORT", "First of the ranks' consecutive ports."),
     ("FLAGS_FIXED_PORT", "The same; the node's rank is added."),
     ("PORT_RANGE", "Two ports, `35100:64000`: free ones are chosen between them."),
@@ -202,7 +206,8 @@ fn plan(sample: &Sample) -> Plan {
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: 0,
     };
-    finish(&spec, &inventory, layout, &ports, &run)
+    let share = Share::alone(&spec, &inventory, &layout, &ports);
+    finish(&spec, &inventory, layout, share, &run)
 }
 
 #[cfg(test)]

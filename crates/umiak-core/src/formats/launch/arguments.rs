@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 
 use super::flags::{self, Flag, ValueKind};
 use super::{Generation, python};
@@ -167,13 +168,19 @@ fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
         ValueKind::Choice(words) => Err(super::words::either(words)),
         ValueKind::Size if super::own::size(text).is_some() => Ok(as_text()),
         ValueKind::Size => Err("a size of at least 4K, such as `100M` or `1G`".to_owned()),
+        ValueKind::Port => {
+            super::own::port(text).map(|port| Value::Int(port.get().into())).ok_or("a port from 1 to 65535".to_owned())
+        }
         ValueKind::Duration if super::own::duration(text).is_some() => Ok(as_text()),
         ValueKind::Duration => Err("a time such as `5s`, `500ms` or `2m`".to_owned()),
     }
 }
 
 fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnostic {
-    let message = format!("`{}` takes {expected}, not `{}`", source.name(), text.to_string_lossy());
+    let mut message = format!("`{}` takes {expected}", source.name());
+    if !flag.is_secret() {
+        let _ = write!(message, ", not `{}`", text.to_string_lossy());
+    }
     let diagnostic = Diagnostic::error(source.code(), message);
     match source {
         Source::Flag(_) => diagnostic,

@@ -1,12 +1,12 @@
 //! Whether what a command line asks for fits together and is in this version.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
 use super::flags::{FLAGS, Owner, Support};
-use super::{Backend, Compat, DeviceRequest, Generation, words};
+use super::{Backend, Compat, DeviceRequest, Generation, Nodes, words};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
 use crate::model::{DeviceKind, JobId};
@@ -47,7 +47,7 @@ pub(super) struct Checks<'a> {
 }
 
 impl Checks<'_> {
-    fn error(&mut self, error: Diagnostic) {
+    pub(super) fn error(&mut self, error: Diagnostic) {
         self.issues.errors.push(error);
     }
 
@@ -57,12 +57,12 @@ impl Checks<'_> {
     }
 
     /// `attribute` has a value that cannot be.
-    fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
+    pub(super) fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
         self.arguments.wrong_value(attribute, message)
     }
 
     /// A flag that is accepted so that command lines keep working.
-    fn idle(&mut self, flag: &str, why: &str) {
+    pub(super) fn idle(&mut self, flag: &str, why: &str) {
         let row = (flag.to_owned(), why.to_owned());
         if !self.issues.idle.contains(&row) {
             self.issues.idle.push(row);
@@ -71,7 +71,7 @@ impl Checks<'_> {
 
     /// Flags of the command line that change nothing. Variables that do so are inherited by accident, and are not
     /// worth a word.
-    pub(super) fn without_effect(&mut self, line: &Line) {
+    pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes) {
         let with_master = "with `--master` the current launcher runs, and does not know it";
         for item in &line.items {
             match item {
@@ -86,26 +86,20 @@ impl Checks<'_> {
                         self.idle(given.name, with_master);
                     } else if let Support::NoEffect(why) = flag.support
                         && self.asks(flag.attribute)
-                        && matches!(self.arguments.source(flag.attribute), Some(Source::Flag(_)))
+                        && self.is_from_flag(flag.attribute)
                     {
                         self.idle(given.name, why);
                     }
                 }
             }
         }
-        let from_flag = |attribute| matches!(self.arguments.source(attribute), Some(Source::Flag(_)));
-        if from_flag("rank") && self.arguments.int("rank").is_some_and(|rank| rank > 0) {
-            self.idle("--rank", "there is one node");
-        }
+        self.idle_about_nodes(nodes);
         for (flag, attribute) in [("--restart-backoff", "restart-backoff"), ("--restart-window", "restart-window")] {
             if self.arguments.text(attribute).is_some()
                 && self.arguments.int("max_restart").is_none_or(|times| times <= 0)
             {
                 self.idle(flag, "nothing is restarted without `--max_restart`");
             }
-        }
-        if self.generation == Generation::Legacy && self.arguments.text("host").is_some() {
-            self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
         }
         if let Some(file) = self.arguments.text("auto_parallel_config") {
             let name = self.arguments.name("auto_parallel_config");
@@ -114,6 +108,15 @@ impl Checks<'_> {
                 .hint("the script starts at once, with the file in `PADDLE_AUTO_PARALLEL_CONFIG`");
             self.issues.notices.push(notice);
         }
+    }
+
+    pub(super) fn is_from_flag(&self, attribute: &str) -> bool {
+        matches!(self.arguments.source(attribute), Some(Source::Flag(_)))
+    }
+
+    /// `--compat paddle`, and text that Paddle takes for no address.
+    pub(super) fn passes_over(&self, host: &str) -> bool {
+        self.compat == Compat::Paddle && !host.contains('.')
     }
 
     /// -1 is the one number that asks for nothing.
@@ -197,45 +200,6 @@ impl Checks<'_> {
         }
     }
 
-    /// One node, however the number is said.
-    pub(super) fn nodes(&mut self) {
-        for attribute in ["nnodes", "np"] {
-            if attribute == "np" && self.generation == Generation::Current {
-                continue;
-            }
-            let name = self.arguments.name(attribute);
-            let text = match self.arguments.int(attribute) {
-                Some(count) => count.to_string(),
-                None => self.arguments.text(attribute).unwrap_or("1").to_owned(),
-            };
-            match node_count(&text) {
-                Some(Nodes::One) => {}
-                Some(Nodes::Several) => self.error(
-                    Diagnostic::error(
-                        Code::L0003,
-                        format!("jobs on several nodes are not in this version, and `{name}` asks for {text}"),
-                    )
-                    .hint("one node is what this version runs"),
-                ),
-                Some(Nodes::Range) => self.error(Diagnostic::error(
-                    Code::L0003,
-                    format!("elastic jobs are not in this version, and `{name}` is the range `{text}`"),
-                )),
-                None => self.error(self.wrong_value(
-                    attribute,
-                    format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`"),
-                )),
-            }
-        }
-        if let Some(master) = self.arguments.text("master").filter(|master| master.starts_with("etcd://")) {
-            let name = self.arguments.name("master");
-            self.error(Diagnostic::error(
-                Code::L0003,
-                format!("etcd is not in this version, and `{name}` is `{master}`"),
-            ));
-        }
-    }
-
     pub(super) fn job_id(&mut self) -> JobId {
         let text = self.arguments.text("job_id").unwrap_or("default");
         JobId::new(text).unwrap_or_else(|error| {
@@ -292,62 +256,6 @@ impl Checks<'_> {
         Some(DeviceRequest { source: source.to_owned(), kind, ids })
     }
 
-    /// This node's address. Paddle passes over a name without a dot; a job that then listens somewhere else is
-    /// harder to understand than an error.
-    pub(super) fn host(&mut self) -> Option<IpAddr> {
-        let text = self.arguments.text("host").filter(|_| self.generation == Generation::Current)?;
-        let address = parse_address(text);
-        let name = self.arguments.name("host");
-        if address.is_some() {
-            return address;
-        }
-        if self.compat == Compat::Paddle && !text.contains('.') {
-            self.idle(name, "it is no address, and passed over as Paddle does");
-        } else {
-            let message = format!("`{name}` takes the address of this node, not `{text}`");
-            self.error(
-                self.wrong_value("host", message).hint("give an IP address of this host, such as `hostname -i` prints"),
-            );
-        }
-        None
-    }
-
-    /// The one node of `--ips`, or of the platform, whose word counts more.
-    pub(super) fn ip(&mut self, platform: Option<IpAddr>) -> Option<IpAddr> {
-        let Some(text) = self.arguments.text("ips") else { return platform };
-        let name = self.arguments.name("ips");
-        let list: Vec<&str> = text.split(',').map(str::trim).collect();
-        if list.len() > 1 {
-            let error = if list.contains(&"127.0.0.1") {
-                Diagnostic::error(Code::L0002, format!("`127.0.0.1` cannot be one of several nodes in `{name}`"))
-                    .row("nodes", list.join(", "))
-                    .hint("every node must be able to reach the others at the addresses listed")
-            } else {
-                let message =
-                    format!("jobs on several nodes are not in this version, and `{name}` lists {}", list.len());
-                Diagnostic::error(Code::L0003, message)
-                    .row("nodes", list.join(", "))
-                    .hint(format!("leave `{name}` out to run on this node alone"))
-            };
-            self.error(error);
-            return None;
-        }
-        if let Some(platform) = platform {
-            if text != platform.to_string() {
-                let message = format!("PaddleCloud's `PADDLE_TRAINERS` overrides `{name}`");
-                let notice = Diagnostic::notice(Code::L0024, message);
-                self.issues.notices.push(notice.row(name, text).row("PADDLE_TRAINERS", platform.to_string()));
-            }
-            return Some(platform);
-        }
-        let address = if text == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { parse_address(list[0]) };
-        if address.is_none() {
-            let message = format!("`{name}` takes IP addresses, not `{text}`");
-            self.error(self.wrong_value("ips", message).hint("leave it out to run on this node alone"));
-        }
-        address
-    }
-
     /// Only the legacy launcher has `--backend`; the other chooses by device.
     pub(super) fn backend(&mut self) -> Backend {
         let Some(text) = self.arguments.text("backend").filter(|_| self.generation == Generation::Legacy) else {
@@ -383,23 +291,7 @@ impl Checks<'_> {
 }
 
 /// `[::1]` too: that is how addresses stand in endpoints.
-fn parse_address(text: &str) -> Option<IpAddr> {
+pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).parse().ok()
-}
-
-enum Nodes {
-    One,
-    Several,
-    Range,
-}
-
-/// `N`, or `MIN:MAX`; nobody has 0 nodes.
-fn node_count(text: &str) -> Option<Nodes> {
-    let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
-    match text.split_once(':') {
-        Some((low, high)) => (argparse::int(low)? <= positive(high)?).then_some(Nodes::Range),
-        None if positive(text)? == 1 => Some(Nodes::One),
-        None => Some(Nodes::Several),
-    }
 }

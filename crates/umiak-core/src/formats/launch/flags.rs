@@ -70,6 +70,8 @@ pub enum ValueKind {
     Duration,
     /// `100M`, `1G`, `64K`.
     Size,
+    /// From 1 to 65535.
+    Port,
 }
 
 /// A variable that stands for a flag.
@@ -180,6 +182,11 @@ impl Flag {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
+    /// Its value is shown nowhere.
+    pub fn is_secret(&self) -> bool {
+        self.attribute == "token"
+    }
+
     /// As Python prints it in that generation's configuration block.
     pub fn default_in(&self, generation: Generation) -> &'static str {
         match (generation, self.legacy_default) {
@@ -197,20 +204,19 @@ pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
 const PS: &str = "parameter-server jobs";
 const HETER: &str = "heterogeneous parameter-server jobs";
 const ELASTIC: &str = "elastic jobs";
-const ONE_NODE: &str = "there is one node";
 const NO_ELASTIC: &str = "elastic jobs are not in this version";
 const NO_PS: &str = "parameter-server jobs are not in this version";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Umiak};
-use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Size, Text};
+use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Port, Size, Text};
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
-    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Where the nodes meet. With one node it is not contacted.")
+    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Where the nodes meet, with `--nnodes`. One node meets nobody.")
         .variable(1, "PADDLE_MASTER"),
     Flag::new(Current, Base, "--legacy", "legacy", BoolText, "BOOL", "Behave as Paddle's legacy launcher.").default("False"),
-    Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node; -1 assigns it.")
+    Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node among those that meet at `--master`; -1 assigns it.")
         .default("-1")
         .variable(10, "PADDLE_RANK"),
     Flag::new(Current, Base, "--log_level", "log_level", Text, "LEVEL", "Level of the launcher's own log lines.")
@@ -219,13 +225,12 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Current, Base, "--log_overwrite", "log_overwrite", BoolText, "BOOL", "Truncate log files instead of appending to them.")
         .default("False")
         .variable(6, "PADDLE_LOG_OVERWRITE"),
-    Flag::new(Current, Base, "--sort_ip", "sort_ip", BoolText, "BOOL", "Order the nodes by address.")
+    Flag::new(Current, Base, "--sort_ip", "sort_ip", BoolText, "BOOL", "Order the nodes that meet at `--master` by address.")
         .default("False")
-        .variable(7, "PADDLE_SORT_IP")
-        .no_effect(ONE_NODE),
+        .variable(7, "PADDLE_SORT_IP"),
     Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Only when asked for.")
         .default("True"),
-    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes; more than one is not in this version.")
+    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes; without `--master` and `--ips` the command for the others is printed. A range is not in this version.")
         .default("1")
         .variable(3, "PADDLE_NNODES"),
     Flag::new(Both, Base, "--nproc_per_node", "nproc_per_node", Int, "N", "Processes on this node; one for each device when omitted.")
@@ -254,7 +259,7 @@ pub const FLAGS: &[Flag] = &[
         .default("0")
         .variable(24, "PADDLE_AUTO_CLUSTER"),
     Flag::new(Current, Base, "--auto_tuner_json", "auto_tuner_json", Text, "FILE", "Search for the best configuration.").not_yet("the auto-tuner"),
-    Flag::new(Both, Collective, "--ips", "ips", Text, "LIST", "Addresses of all nodes, separated by commas, in the same order everywhere; more than one is not in this version.")
+    Flag::new(Both, Collective, "--ips", "ips", Text, "LIST", "Addresses of all nodes, separated by commas, in the same order everywhere. The first of them coordinates.")
         .legacy_default("127.0.0.1")
         .variable(22, "PADDLE_IPS"),
     Flag::new(Legacy, Collective, "--cluster_topo_path", "cluster_topo_path", Text, "FILE", "Topology of the cluster, given to the script."),
@@ -306,7 +311,7 @@ pub const FLAGS: &[Flag] = &[
         .default("default")
         .legacy_default("None")
         .variable(9, "PADDLE_JOB_ID"),
-    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes; more than one is not in this version."),
+    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, beside `--ips`; a range is not in this version."),
     Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change of the number of nodes.").default("0").no_effect(NO_ELASTIC),
     Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
     Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Change the number of nodes at once.")
@@ -345,6 +350,14 @@ pub const FLAGS: &[Flag] = &[
         .default("1s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")
         .default("0s"),
+    Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "A secret that all nodes share; who does not know it cannot join. Else `UMIAK_TOKEN`, which does not show in `ps`."),
+    Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Where the nodes of `--ips` meet, on the first of them. Else `UMIAK_PORT`, else a port from 7168 up, by job and list."),
+    Flag::new(Umiak, Heading::Umiak, "--rdzv-timeout", "rdzv-timeout", Duration, "TIME", "Wait so long for all nodes.").default("10m"),
+    Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for so long is lost.").default("30s"),
+    Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "A broken connection between nodes may come back for so long, while ranks run on.")
+        .default("60s"),
+    Flag::switch("--uneven", "uneven", "Let nodes have different numbers of processes."),
+    Flag::switch("--gather-logs", "gather-logs", "Copy the logs of all nodes to the first one's log directory."),
 ];
 
 #[cfg(test)]

@@ -12,15 +12,20 @@ mod cloud;
 mod environment;
 pub mod flags;
 mod help;
+mod nodes;
 mod own;
 mod parse;
 mod ports;
 pub(crate) mod python;
+pub(crate) mod shell;
 mod spec;
 mod words;
 
 pub use help::help;
 pub use parse::{Parsed, parse};
-pub use spec::{Backend, Compat, DeviceRequest, LaunchSpec, LogNames, OutputMode, OwnFlags, PortRequest, Spelling};
+pub use spec::{
+    Backend, Compat, DeviceRequest, LaunchSpec, LogNames, MAX_NODES, Nodes, OutputMode, OwnFlags, PortRequest,
+    Spelling, Token,
+};
 
 pub use crate::model::{ExitCodes, Generation};

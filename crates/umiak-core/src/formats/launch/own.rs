@@ -1,9 +1,14 @@
 //! Our own flags, from the text of the table's choices to their types.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use super::arguments::Arguments;
-use super::{Compat, ExitCodes, LogNames, OutputMode, OwnFlags};
+use super::environment::Environment;
+use super::{Compat, ExitCodes, LogNames, OutputMode, OwnFlags, Token};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::argparse;
+use crate::model::Port;
 
 pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
     let default = OwnFlags::default();
@@ -32,7 +37,58 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
         restart_backoff: arguments.text("restart-backoff").and_then(duration).unwrap_or(default.restart_backoff),
         restart_window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
+        token: arguments.text("token").and_then(Token::new),
+        rdzv_port: arguments.int("rdzv-port").and_then(|port| u16::try_from(port).ok()).and_then(Port::new),
+        rdzv_timeout: arguments.text("rdzv-timeout").and_then(duration).unwrap_or(default.rdzv_timeout),
+        node_timeout: arguments.text("node-timeout").and_then(duration).unwrap_or(default.node_timeout),
+        reconnect_window: arguments.text("reconnect-window").and_then(duration).unwrap_or(default.reconnect_window),
+        uneven: arguments.is_switched_on("uneven"),
+        gather_logs: arguments.is_switched_on("gather-logs"),
     }
+}
+
+/// What was not said on the command line and stands in a variable of ours. Unlike Paddle's, ours only fill gaps.
+pub(super) fn fill(own: &mut OwnFlags, env: &Environment) -> Result<(), Diagnostic> {
+    if own.token.is_none() {
+        own.token = env.get("UMIAK_TOKEN").and_then(|text| Token::new(text));
+    }
+    if let (None, Some(text)) = (own.rdzv_port, env.get("UMIAK_PORT").filter(|text| !text.is_empty())) {
+        own.rdzv_port = Some(port(text).ok_or_else(|| {
+            Diagnostic::error(Code::L0009, format!("`UMIAK_PORT` takes a port from 1 to 65535, not `{text}`"))
+                .hint("`UMIAK_PORT` stands for `--rdzv-port`; correct it, or unset it")
+        })?);
+    }
+    Ok(())
+}
+
+/// Values that would undo what they are for.
+pub(super) fn check(arguments: &Arguments) -> Vec<Diagnostic> {
+    let mut errors = Vec::new();
+    if arguments.raw("token").is_some_and(OsStr::is_empty) {
+        let error = Diagnostic::error(Code::L0001, "`--token` is empty, and would protect nothing");
+        errors.push(error.hint("give the same text on every node, or leave it out"));
+    }
+    for (flag, attribute) in [("--rdzv-timeout", "rdzv-timeout"), ("--node-timeout", "node-timeout")] {
+        if arguments.text(attribute).and_then(duration).is_some_and(|time| time.is_zero()) {
+            errors.push(Diagnostic::error(Code::L0001, format!("`{flag}` takes a time longer than nothing")));
+        }
+    }
+    if arguments.is_switched_on("gather-logs") {
+        if arguments.raw("log-max-size").is_some() {
+            let error = Diagnostic::error(Code::L0002, "`--gather-logs` does not go with `--log-max-size`");
+            errors.push(error.hint("logs are gathered whole; leave one of the two out"));
+        }
+        if arguments.text("log-names") == Some("local") {
+            let error = Diagnostic::error(Code::L0002, "`--gather-logs` does not go with `--log-names local`");
+            errors.push(error.hint("in one directory logs are named by global ranks; leave one of the two out"));
+        }
+    }
+    errors
+}
+
+/// A port that can be listened on.
+pub(super) fn port(text: &str) -> Option<Port> {
+    argparse::int(text).and_then(|number| u16::try_from(number).ok()).and_then(Port::new)
 }
 
 /// `500ms`, `5s`, `2m`, `1h`; a fraction (`0.5s`) is fine, a bare number is not: its unit would be a guess.

@@ -12,7 +12,7 @@ use super::arguments::{Arguments, Source};
 use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Flag, Owner, ValueKind};
-use super::{Compat, Generation, LaunchSpec, Spelling, cloud, help, own, ports, python};
+use super::{Compat, Generation, LaunchSpec, Nodes, Spelling, cloud, help, own, ports, python, shell};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
 
@@ -40,7 +40,9 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
             issues.errors.push(error);
         }
     }
-    let own = own::lower(&given);
+    let mut own = own::lower(&given);
+    issues.errors.extend(own::check(&given));
+    issues.errors.extend(own::fill(&mut own, env).err());
     let script = find_script(&line, own.compat, &mut issues);
 
     let (mut arguments, mut announced) = (given.clone(), Announced::default());
@@ -66,17 +68,22 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
             backend_from_environment(&mut arguments, env, &mut issues);
         }
     }
+    let command_line = command_line(argv, line.script_args.len());
     let configuration = configuration(&arguments, generation, &script, &line.script_args);
     let mut checks = Checks { arguments: &arguments, generation, compat: own.compat, env, issues: &mut issues };
-    checks.without_effect(&line);
     checks.not_in_this_version(&script);
-    checks.nodes();
     let platform = match generation {
-        Generation::Legacy => checks.report(cloud::read(env)).flatten(),
+        Generation::Legacy => checks.report(cloud::read(env, processes(&arguments))).flatten(),
         Generation::Current => None,
-    };
-    let (address, platform_ports) = platform.map_or((None, None), |it| (it.address, Some(it.ports)));
-    let ports = checks.report(ports::request(&arguments, generation, env, platform_ports));
+    }
+    .unwrap_or_default();
+    let (nodes, ip) = checks.nodes(&platform.nodes);
+    checks.without_effect(&line, &nodes);
+    if let (Nodes::Auto { .. }, Some(0..)) = (&nodes, arguments.int("rank")) {
+        let message = "--rank set in the command may not compatible in auto mode";
+        announced.lines.extend(environment::log_line(&arguments, environment::WARNING, message));
+    }
+    let ports = checks.report(ports::request(&arguments, generation, env, platform.ports));
     let log_level = checks.report(environment::log_level(&arguments));
     let spec = LaunchSpec {
         spelling,
@@ -89,9 +96,11 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         log_overwrite: arguments.is_switched_on("log_overwrite"),
         devices: checks.devices(),
         nproc_per_node: checks.nproc_per_node(),
-        host: checks.host(),
-        ip: checks.ip(address),
-        node_rank: arguments.int("rank").and_then(|rank| u32::try_from(rank).ok()),
+        host: checks.host(&nodes, platform.host),
+        ip,
+        node_rank: checks.node_rank(&nodes),
+        sort_ip: arguments.is_switched_on("sort_ip"),
+        nodes,
         backend: checks.backend(),
         ports: ports.unwrap_or(super::PortRequest::Free),
         max_restart: arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX)),
@@ -106,6 +115,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         configuration,
         notices: Vec::new(),
         own,
+        command_line,
     };
     if issues.errors.is_empty() {
         let notices = issues.into_notices();
@@ -173,7 +183,7 @@ fn find_script(line: &Line, compat: Compat, issues: &mut Issues) -> OsString {
 fn missing_script(line: &Line) -> Diagnostic {
     let error = Diagnostic::error(Code::L0001, "the training script is missing");
     match line.items.last() {
-        Some(Item::Known(last)) if last.is_separate => {
+        Some(Item::Known(last)) if last.is_separate && !FLAGS[last.key].is_secret() => {
             let value = last.value.as_deref().unwrap_or_default().to_string_lossy();
             error.hint(format!("`{value}` was read as the value of `{}`; the script stands behind it", last.name))
         }
@@ -231,6 +241,30 @@ fn backend_from_environment(arguments: &mut Arguments, env: &BTreeMap<String, St
     {
         issues.errors.push(error);
     }
+}
+
+/// How many processes the command line asks for, where it says so.
+fn processes(arguments: &Arguments) -> Option<i64> {
+    let listed = || arguments.text("devices").map(|list| list.split(',').count() as i64);
+    arguments.int("nproc_per_node").filter(|count| *count != 0).or_else(listed)
+}
+
+/// The whole line for a shell. A token becomes the variable in which other nodes are to have it.
+fn command_line(argv: &[OsString], script_args: usize) -> String {
+    let mut words = Vec::with_capacity(argv.len());
+    let own = argv.len().saturating_sub(script_args);
+    let mut is_token = false;
+    for (index, word) in argv.iter().enumerate() {
+        let is_value = std::mem::replace(&mut is_token, index < own && word == "--token");
+        words.push(if is_value {
+            "\"$UMIAK_TOKEN\"".to_owned()
+        } else if index < own && word.as_encoded_bytes().starts_with(b"--token=") {
+            "--token=\"$UMIAK_TOKEN\"".to_owned()
+        } else {
+            shell::quoted(word)
+        });
+    }
+    words.join(" ")
 }
 
 /// Paddle's configuration block of this generation, in a build with GPU support.

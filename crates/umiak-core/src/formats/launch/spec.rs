@@ -1,11 +1,12 @@
 //! What a launch command line asks for, checked and complete, before anything is known of the machine.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{DeviceKind, ExitCodes, Generation, JobId};
+use crate::model::{DeviceKind, ExitCodes, Generation, JobId, Port};
 
 /// How the command was written: decides usage text, dispatch and interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,14 +37,20 @@ pub struct LaunchSpec {
     /// `--gpus 2,3` and its aliases; `None` when omitted.
     pub devices: Option<DeviceRequest>,
     pub nproc_per_node: Option<u32>,
-    /// `--host` or `POD_IP`. Never in the legacy generation, which takes a single node's address from `--ips`.
+    /// Who takes part.
+    pub nodes: Nodes,
+    /// `--host` or `POD_IP`. The legacy generation has it with several nodes only: it takes a single node's address
+    /// from `--ips`.
     pub host: Option<IpAddr>,
-    /// `--ips` with exactly one address (several are refused until several nodes are built), or the platform's.
-    /// `None` when it was not given, in the legacy generation too, whose default is 127.0.0.1.
+    /// With one node: the address in `--ips`, or the platform's. `None` when it was not given, in the legacy generation
+    /// too, whose default is 127.0.0.1.
     pub ip: Option<IpAddr>,
-    /// `--rank`, `PADDLE_RANK` or `PADDLE_TRAINER_ID`: this node's rank, when one was given. With one node it only
-    /// moves the ports of `FLAGS_FIXED_PORT`, and that is done already.
+    /// `--rank`, `PADDLE_RANK` or `PADDLE_TRAINER_ID`: this node's rank, when one was given. It orders the nodes of
+    /// [`Nodes::Master`] and [`Nodes::Auto`], in range; otherwise it only moves the ports of `FLAGS_FIXED_PORT`, and
+    /// that is done already.
     pub node_rank: Option<u32>,
+    /// `--sort_ip`: nodes that meet at a master are ordered by address.
+    pub sort_ip: bool,
     pub backend: Backend,
     pub ports: PortRequest,
     /// `--max_restart` or its variable, when it was given: Paddle's default of 3 asks for nothing.
@@ -69,6 +76,36 @@ pub struct LaunchSpec {
     /// Notices for our console.
     pub notices: Vec<crate::diag::Diagnostic>,
     pub own: OwnFlags,
+    /// The words behind the launcher's name as a shell reads them, for the command that other nodes are to run. The
+    /// token is not in it.
+    pub command_line: String,
+}
+
+/// The most nodes that a job may have.
+pub const MAX_NODES: u32 = 16_384;
+
+/// The nodes of a job. Each `source` is the flag or variable that says so, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nodes {
+    /// This one: `--ips` with one address, or nothing.
+    One,
+    /// `--ips a,b,…` or the platform's list: at least two, no two alike.
+    List { addresses: Vec<IpAddr>, source: String },
+    /// `--master` and `--nnodes`, at least 2. An IPv6 host stands without its brackets.
+    Master { host: String, port: Port, nodes: u32, source: String },
+    /// `--nnodes`, at least 2, with neither: this node becomes the master and prints the command for the others.
+    Auto { nodes: u32, source: String },
+}
+
+impl Nodes {
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::List { addresses, .. } => addresses.len() as u32,
+            Self::Master { nodes, .. } | Self::Auto { nodes, .. } => *nodes,
+        }
+    }
 }
 
 /// A list of devices as it was asked for.
@@ -152,6 +189,42 @@ pub struct OwnFlags {
     pub restart_backoff: Duration,
     /// Restarts older than this do not count; `None` for the whole run.
     pub restart_window: Option<Duration>,
+    /// `--token`, else `UMIAK_TOKEN`: what nodes prove to each other that they know.
+    pub token: Option<Token>,
+    /// `--rdzv-port`, else `UMIAK_PORT`: where the nodes of a list meet.
+    pub rdzv_port: Option<Port>,
+    /// Until all nodes are there.
+    pub rdzv_timeout: Duration,
+    /// Silence until a node is lost.
+    pub node_timeout: Duration,
+    /// A broken connection may come back for so long.
+    pub reconnect_window: Duration,
+    /// Nodes may have different numbers of processes.
+    pub uneven: bool,
+    /// The logs of all nodes are copied to the first.
+    pub gather_logs: bool,
+}
+
+/// A secret. It is never shown, not even by `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// `None` for an empty one, which would protect nothing.
+    pub fn new(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    /// The secret itself, to make a key of.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(********)")
+    }
 }
 
 impl Default for OwnFlags {
@@ -173,6 +246,13 @@ impl Default for OwnFlags {
             grace: Duration::from_secs(5),
             restart_backoff: Duration::from_secs(1),
             restart_window: None,
+            token: None,
+            rdzv_port: None,
+            rdzv_timeout: Duration::from_secs(600),
+            node_timeout: Duration::from_secs(30),
+            reconnect_window: Duration::from_secs(60),
+            uneven: false,
+            gather_logs: false,
         }
     }
 }

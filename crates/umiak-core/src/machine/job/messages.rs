@@ -1,6 +1,9 @@
 //! What goes into the job's machine and what comes out of it.
 
-use crate::facts::{Evidence, Fact, Outcome, Usage, Verdict};
+use std::time::Duration;
+
+use crate::diagnose;
+use crate::facts::{Evidence, Fact, Outcome, StopReason, Usage, Verdict};
 use crate::model::{Exit, Slot, Timestamp};
 
 /// One start of one replica.
@@ -39,6 +42,27 @@ pub enum Event {
     },
     /// The process that holds the ranks is gone, and the ranks with it.
     GuardianLost,
+    /// Another node has asked all of them to stop.
+    StoppedElsewhere(StopReason),
+    /// How this attempt ends, for all nodes alike.
+    Decided(Box<Decided>),
+    /// No other node can be asked how this attempt ends.
+    Alone,
+}
+
+/// What all nodes of a job were told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    pub attempt: u32,
+    pub outcome: Outcome,
+    /// Over the ranks of all nodes.
+    pub verdict: Option<Verdict>,
+    /// The signal that one of the nodes received.
+    pub signal: Option<i32>,
+    /// Where no rank is to blame: the code to end with.
+    pub code: Option<u8>,
+    /// All nodes start again, after so long.
+    pub restart: Option<Duration>,
 }
 
 /// What is to be done, in this order.
@@ -69,12 +93,26 @@ pub enum Effect {
     Prepare {
         attempt: u32,
     },
+    /// Tell the other nodes how things stand here.
+    Stand(Stand),
     /// Give the terminal back; the guardian finishes alone.
     ReturnTerminal,
     /// It is over: end with this code.
     Finish {
         outcome: Outcome,
         code: u8,
+    },
+}
+
+/// How things stand on this node, where there are several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stand {
+    Succeeded,
+    Failed,
+    /// The settle window is closed: all bad ends.
+    Told(Vec<diagnose::End>),
+    Interrupted {
+        signal: i32,
     },
 }
 
@@ -103,6 +141,9 @@ impl Event {
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),
             Self::Gathered(_) => "Gathered".to_owned(),
             Self::GuardianLost => "GuardianLost".to_owned(),
+            Self::StoppedElsewhere(reason) => format!("StoppedElsewhere {reason:?}"),
+            Self::Decided(decided) => format!("Decided, attempt {}", decided.attempt),
+            Self::Alone => "Alone".to_owned(),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Machine {
     }
 
     pub(super) fn leave_pause(&mut self, pause: Pause, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.stop.is_some() || self.guardian_lost || pause.ready == Some(false) {
+        if self.stop.is_some() || self.guardian_lost || pause.ready == Some(false) || self.is_decided_in_pause() {
             self.finish(effects);
         } else if pause.waited && pause.ready == Some(true) {
             self.next_attempt(now, effects);
@@ -80,6 +80,7 @@ impl Machine {
     fn next_attempt(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.pause = None;
         self.attempt += 1;
+        self.forget_decision();
         self.roles.iter_mut().flatten().for_each(|attempt| *attempt = Attempt::Waiting);
         self.failed = None;
         self.diagnosis = Diagnosis::None;

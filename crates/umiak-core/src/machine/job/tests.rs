@@ -466,3 +466,100 @@ mod restarts {
         assert!(matches!(effects[0], Effect::Record(Fact::Ended { order: 2, .. })), "{:?}", effects[0]);
     }
 }
+
+#[test]
+fn one_node_of_several_counts_from_its_first_rank() {
+    let mut story = Story::new(&[(2, Completion::default())]);
+    story.machine = story.machine.ranks_from(Rank(6));
+    story.start();
+    let slot = Slot { role: 0, index: 1 };
+    assert_eq!(story.machine.replica_name(slot), "role0-7");
+    assert_eq!(story.machine.subject(slot).rank, Some(Rank(7)));
+}
+
+/// One of several nodes, running.
+fn shared(replicas: u32) -> Story {
+    let mut story = Story::new(&[(replicas, Completion::default())]);
+    story.machine.share();
+    story.start();
+    story
+}
+
+fn decided(attempt: u32, outcome: Outcome, restart: Option<Duration>) -> Event {
+    let code = (outcome == Outcome::Failed).then_some(NODE_LOST);
+    let signal = (outcome == Outcome::Interrupted).then_some(SIGTERM);
+    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, code, restart }))
+}
+
+fn end_of(effects: &[Effect]) -> Option<(Outcome, u8)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Finish { outcome, code } => Some((*outcome, *code)),
+        _ => None,
+    })
+}
+
+#[test]
+fn one_of_several_waits_for_the_others() {
+    let mut story = shared(1);
+    let effects = story.exit(0, Exit::Code { code: 0 });
+    assert!(effects.contains(&Effect::Stand(Stand::Succeeded)) && end_of(&effects).is_none());
+    assert_eq!(end_of(&story.give(decided(0, Outcome::Succeeded, None))), Some((Outcome::Succeeded, 0)));
+    // Or until nobody can be asked.
+    let mut story = shared(1);
+    story.exit(0, Exit::Code { code: 0 });
+    story.give(Event::Alone);
+    assert_eq!(end_of(&story.give(Event::Gathered(vec![]))), Some((Outcome::Failed, NODE_LOST)));
+}
+
+#[test]
+fn one_of_several_ends_before_its_start() {
+    for (event, end) in [
+        (Event::Signalled { signal: SIGINT }, (Outcome::Interrupted, 130)),
+        (Event::Alone, (Outcome::Failed, NODE_LOST)),
+        (decided(0, Outcome::Failed, None), (Outcome::Failed, NODE_LOST)),
+        (decided(0, Outcome::Interrupted, None), (Outcome::Interrupted, 143)),
+    ] {
+        let mut story = Story::new(&[(1, Completion::default())]);
+        story.machine.share();
+        assert_eq!(end_of(&story.give(event.clone())), Some(end), "{event:?}");
+    }
+}
+
+#[test]
+fn a_failure_and_a_signal_elsewhere() {
+    let mut story = shared(1);
+    story.exit(0, Exit::Code { code: 7 });
+    story.give(Event::Gathered(vec![]));
+    assert_eq!(end_of(&story.give(decided(0, Outcome::Interrupted, None))), Some((Outcome::Interrupted, 143)));
+}
+
+#[test]
+fn attempts_that_happen_without_us() {
+    let restart = Some(Duration::ZERO);
+    // Away from the beginning, and still away in the next one.
+    let mut story = Story::new(&[(1, Completion::default())]);
+    story.machine.share();
+    assert!(story.give(decided(0, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 1 }));
+    assert!(story.give(decided(1, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 2 }));
+    story.give(Event::Timer(Timer::Backoff, 1));
+    let effects = story.give(Event::Prepared { attempt: 2, ready: true });
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 2)));
+    // The next one is over while ours still ends.
+    let mut story = shared(1);
+    story.give(Event::StoppedElsewhere(StopReason::PeerFailed));
+    story.give(decided(0, Outcome::Failed, restart));
+    story.give(decided(1, Outcome::Interrupted, None));
+    let effects = story.exit(0, Exit::Signal { signal: SIGTERM, core_dumped: false });
+    assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 143)));
+}
+
+#[test]
+fn a_signal_between_attempts_is_told() {
+    let mut story = shared(1);
+    story.exit(0, Exit::Code { code: 7 });
+    story.give(Event::Gathered(vec![]));
+    story.give(decided(0, Outcome::Failed, Some(Duration::from_secs(9))));
+    let effects = story.give(Event::Signalled { signal: SIGINT });
+    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: SIGINT })));
+    assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));
+}

@@ -1,1 +1,435 @@
-//! One node's side of the round.
+//! One node's side of the round: reaches the coordinator, says how things stand here, and passes on what it hears.
+//! While the coordinator cannot be reached the ranks run on; when it is lost, this node decides for itself.
+
+use std::time::Duration;
+
+use super::limits::{ANSWER, Limits, REFUSED, RETRY};
+use super::messages::{
+    Answer, Decision, FromAgent, Join, Loss, NodeName, Refusal, Stage, Standing, Start, Stop, ToAgent, Waiting,
+};
+use crate::model::Timestamp;
+
+/// What can happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The answer to [`Effect::Connect`]: both sides have proven themselves.
+    Connected,
+    /// The other answer to it.
+    NotConnected(Answer),
+    /// The connection is gone.
+    Closed,
+    Heard(Box<ToAgent>),
+    /// This node's own ranks: how things stand now.
+    Standing(Standing),
+    /// This node's own job is over: whatever is still to be said is said soon, or not at all.
+    Ended,
+    /// The time of [`Agent::deadline`] has come.
+    Tick,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    Connect,
+    Disconnect,
+    Send(FromAgent),
+    Tell(News),
+}
+
+/// What the node itself has to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// We do not reach the coordinator, and this is how its address answers.
+    Unreached(Answer),
+    /// Who is there, and who is not.
+    Waiting(Waiting),
+    /// We may not take part.
+    Refused(Refusal),
+    /// The coordinator's door is closed to us, and will stay so.
+    TurnedAway(Answer),
+    /// The coordinator was never reached.
+    TimeUp(Answer),
+    Start(Box<Start>),
+    Stop(Stop),
+    Decision(Box<Decision>),
+    /// Nobody can tell us how it ends: rank what we have here.
+    Alone {
+        attempt: u32,
+    },
+    Suspects(Vec<NodeName>),
+    /// The coordinator is not heard, for a moment.
+    Quiet,
+    /// It is heard again.
+    Back,
+    /// It is lost.
+    Lost(Loss),
+}
+
+/// The state of an agent.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    join: Join,
+    limits: Limits,
+    began: Timestamp,
+    link: Link,
+    /// Whether the coordinator has ever taken us.
+    welcomed: bool,
+    /// The longest time between two tries, which grows.
+    pause: Duration,
+    /// Since when the coordinator cannot be reached, and since when nobody listens there.
+    down: Option<Timestamp>,
+    refused: Option<Timestamp>,
+    answer: Answer,
+    quiet: bool,
+    /// The last step.
+    stepped: Timestamp,
+    next_beat: Timestamp,
+    /// In which attempt ranks were started, stopped, decided.
+    started: Option<u32>,
+    stopped: Option<u32>,
+    decided: Option<u32>,
+    /// Since when an answer to our last word is waited for.
+    told: Option<Timestamp>,
+    ended: bool,
+    over: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// The next try.
+    Waiting {
+        until: Timestamp,
+    },
+    Trying,
+    Up {
+        heard: Timestamp,
+        /// Whether the coordinator has taken us on this connection.
+        welcome: bool,
+    },
+}
+
+impl Agent {
+    /// `join` holds the standing with which this node comes. The first try follows at the first tick, which is due at
+    /// once.
+    pub fn new(join: Join, limits: Limits, now: Timestamp) -> Self {
+        Self {
+            join,
+            limits,
+            began: now,
+            link: Link::Waiting { until: now },
+            welcomed: false,
+            pause: RETRY.0,
+            down: None,
+            refused: None,
+            answer: Answer::Unknown,
+            quiet: false,
+            stepped: now,
+            next_beat: now,
+            started: None,
+            stopped: None,
+            decided: None,
+            told: None,
+            ended: false,
+            over: false,
+        }
+    }
+
+    /// The transition function: synchronous, pure but for `self`, total.
+    pub fn step(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if self.over {
+            return effects;
+        }
+        self.wake(now);
+        match event {
+            Event::Connected => self.connected(now, &mut effects),
+            Event::NotConnected(answer) => self.not_connected(answer, now, &mut effects),
+            Event::Closed => {
+                if let Link::Up { .. } = self.link {
+                    self.lost_link(now);
+                }
+            }
+            Event::Heard(message) => {
+                if let Link::Up { heard, .. } = &mut self.link {
+                    *heard = now;
+                    self.heard(*message, now, &mut effects);
+                }
+            }
+            Event::Standing(standing) => self.standing(standing, now, &mut effects),
+            Event::Ended => self.ended(now, &mut effects),
+            Event::Tick => {}
+        }
+        self.watch(now, &mut effects);
+        effects
+    }
+
+    /// While connected, steps come at least with every beat. Where they did not, it was us who slept, and what was said
+    /// meanwhile is still to be heard.
+    fn wake(&mut self, now: Timestamp) {
+        let slept = now.since(self.stepped);
+        self.stepped = now;
+        if let Link::Up { heard, .. } = &mut self.link
+            && slept >= self.limits.suspect()
+        {
+            *heard = (*heard + slept).min(now);
+            self.told = self.told.map(|told| (told + slept).min(now));
+        }
+    }
+
+    /// When [`Event::Tick`] is due at the latest; `None` when there is nothing left to do.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        if self.over {
+            return None;
+        }
+        let mut times = vec![self.time_up()];
+        match self.link {
+            Link::Waiting { until } => times.push(Some(until)),
+            Link::Trying => {}
+            Link::Up { heard, .. } => {
+                times.push(Some(self.next_beat));
+                times.push(Some(heard + if self.quiet { self.limits.silence } else { self.limits.suspect() }));
+            }
+        }
+        times.push(self.down.filter(|_| self.welcomed).map(|down| down + self.limits.reconnect));
+        times.push(self.refused.filter(|_| self.welcomed).map(|refused| refused + REFUSED));
+        times.push(self.told.map(|told| told + ANSWER));
+        times.into_iter().flatten().min()
+    }
+
+    /// The last word on this round is spoken.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Until the coordinator has taken us, time is limited here. From then on it is the coordinator's to say, or to be
+    /// lost: two clocks could only disagree.
+    fn time_up(&self) -> Option<Timestamp> {
+        (!self.welcomed).then(|| self.began + self.limits.rendezvous + ANSWER)
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(self.link, Link::Up { .. })
+    }
+
+    fn connected(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.link != Link::Trying {
+            return;
+        }
+        self.link = Link::Up { heard: now, welcome: false };
+        self.next_beat = now + self.limits.beat();
+        self.refused = None;
+        effects.push(Effect::Send(FromAgent::Join(Box::new(self.join.clone()))));
+    }
+
+    fn not_connected(&mut self, answer: Answer, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.link != Link::Trying {
+            return;
+        }
+        let closed_to_us = matches!(answer, Answer::OtherToken | Answer::OtherVersion { .. } | Answer::OtherJob { .. });
+        if closed_to_us {
+            // After the start it is somebody else who has taken the coordinator's place.
+            let news = if self.welcomed { News::Lost(Loss::Refused) } else { News::TurnedAway(answer) };
+            return self.finish(news, effects);
+        }
+        self.down.get_or_insert(now);
+        match answer {
+            Answer::Refused => {
+                self.refused.get_or_insert(now);
+            }
+            _ => self.refused = None,
+        }
+        self.link = Link::Waiting { until: now + self.pause };
+        self.pause = (self.pause * 2).min(RETRY.1);
+        if self.answer != answer {
+            self.answer = answer.clone();
+            effects.push(Effect::Tell(News::Unreached(answer)));
+        }
+    }
+
+    /// Tries again at once: most connections break for a moment only. Where we are not even welcomed, not so often.
+    fn lost_link(&mut self, now: Timestamp) {
+        if let Link::Up { welcome: true, .. } = self.link {
+            self.link = Link::Waiting { until: now };
+            self.pause = RETRY.0;
+        } else {
+            self.link = Link::Waiting { until: now + self.pause };
+            self.pause = (self.pause * 2).min(RETRY.1);
+        }
+        self.down.get_or_insert(now);
+    }
+
+    fn heard(&mut self, message: ToAgent, now: Timestamp, effects: &mut Vec<Effect>) {
+        let was_quiet = std::mem::take(&mut self.quiet);
+        let mut was_down = false;
+        if message == ToAgent::Welcome {
+            was_down = self.down.take().is_some() && self.welcomed;
+        }
+        if was_quiet || was_down {
+            effects.push(Effect::Tell(News::Back));
+        }
+        match message {
+            ToAgent::Welcome => {
+                if let Link::Up { welcome, .. } = &mut self.link {
+                    *welcome = true;
+                }
+                self.welcomed = true;
+                self.pause = RETRY.0;
+                self.answer = Answer::Unknown;
+            }
+            ToAgent::Refused(refusal) => {
+                effects.push(Effect::Disconnect);
+                self.finish(News::Refused(refusal), effects);
+            }
+            ToAgent::Waiting(waiting) => effects.push(Effect::Tell(News::Waiting(waiting))),
+            ToAgent::Start(start) => self.start(start, effects),
+            ToAgent::Stop(stop) => {
+                if stop.attempt == self.join.standing.attempt && self.stopped != Some(stop.attempt) {
+                    self.stopped = Some(stop.attempt);
+                    effects.push(Effect::Tell(News::Stop(stop)));
+                }
+            }
+            ToAgent::Decision(decision) => self.decide(decision, now, effects),
+            ToAgent::Suspects { nodes } => effects.push(Effect::Tell(News::Suspects(nodes))),
+            ToAgent::Beat => {}
+        }
+    }
+
+    fn start(&mut self, mut start: Start, effects: &mut Vec<Effect>) {
+        let ready = matches!(self.join.standing.stage, Stage::Ready(_));
+        if !ready || start.attempt != self.join.standing.attempt || self.started == Some(start.attempt) {
+            return;
+        }
+        let Some(you) = start.nodes.iter().position(|node| node.launch == self.join.launch) else { return };
+        start.you = you as u32;
+        self.started = Some(start.attempt);
+        self.join.standing.stage = Stage::Running;
+        effects.push(Effect::Tell(News::Start(Box::new(start))));
+    }
+
+    /// The attempt that is decided next: while the ranks of one still end, the next can be over already.
+    fn undecided(&self) -> u32 {
+        let attempt = self.join.standing.attempt;
+        if self.decided == Some(attempt) { attempt + 1 } else { attempt }
+    }
+
+    fn decide(&mut self, decision: Box<Decision>, now: Timestamp, effects: &mut Vec<Effect>) {
+        if decision.attempt != self.undecided() {
+            return;
+        }
+        self.decided = Some(decision.attempt);
+        self.told = None;
+        if decision.restart.is_none() {
+            effects.push(Effect::Send(FromAgent::Bye));
+            return self.finish(News::Decision(decision), effects);
+        }
+        effects.push(Effect::Tell(News::Decision(decision)));
+        // Our last word crossed it on the way, and holds for the next attempt too.
+        let stage = self.join.standing.stage.clone();
+        if matches!(stage, Stage::Interrupted { .. } | Stage::Unable { .. }) {
+            self.say(Standing { attempt: self.undecided(), stage }, now, effects);
+        } else if self.ended {
+            self.leave(now, effects);
+        }
+    }
+
+    fn standing(&mut self, mut standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
+        let leaves = matches!(standing.stage, Stage::Interrupted { .. } | Stage::Unable { .. });
+        if leaves {
+            standing.attempt = standing.attempt.max(self.undecided());
+        }
+        // What is said about an attempt that is decided is no longer asked for.
+        if standing.attempt >= self.undecided() {
+            self.say(standing, now, effects);
+        }
+    }
+
+    fn say(&mut self, standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
+        let is_last = matches!(standing.stage, Stage::Told(_) | Stage::Interrupted { .. } | Stage::Unable { .. });
+        self.join.standing = standing.clone();
+        if self.is_up() {
+            effects.push(Effect::Send(FromAgent::Standing(standing)));
+        }
+        if !is_last {
+            return;
+        }
+        // Where nobody listens, nobody will answer; a connection that broke has a moment to come back.
+        let hopeless = !self.is_up() && (self.refused.is_some() || !self.welcomed);
+        if hopeless {
+            self.decide_alone(effects);
+        } else {
+            self.told.get_or_insert(now);
+        }
+    }
+
+    /// The job of this node is over. If that is not what was decided, the others must know.
+    fn ended(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.ended = true;
+        self.leave(now, effects);
+    }
+
+    fn leave(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let is_told = self.told.is_some();
+        if !is_told {
+            let stage = Stage::Unable { why: "umiak has ended there".to_owned() };
+            self.say(Standing { attempt: self.undecided(), stage }, now, effects);
+        }
+    }
+
+    /// Nobody has answered. Who hears of it later is not to wait for us.
+    fn decide_alone(&mut self, effects: &mut Vec<Effect>) {
+        let attempt = self.undecided();
+        if self.is_up() {
+            let stage = Stage::Unable { why: "it had no answer and has ended".to_owned() };
+            effects.push(Effect::Send(FromAgent::Standing(Standing { attempt, stage })));
+        }
+        self.decided = Some(attempt);
+        self.finish(News::Alone { attempt }, effects);
+    }
+
+    fn finish(&mut self, news: News, effects: &mut Vec<Effect>) {
+        self.over = true;
+        effects.push(Effect::Tell(news));
+    }
+
+    /// What time brings.
+    fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.over {
+            return;
+        }
+        if let Link::Up { heard, .. } = self.link {
+            if now >= heard + self.limits.silence {
+                effects.push(Effect::Disconnect);
+                self.lost_link(now);
+            } else if !self.quiet && now >= heard + self.limits.suspect() {
+                self.quiet = true;
+                effects.push(Effect::Tell(News::Quiet));
+            }
+        }
+        if self.is_up() && now >= self.next_beat {
+            self.next_beat = now + self.limits.beat();
+            effects.push(Effect::Send(FromAgent::Beat));
+        }
+        let unheard = self.told.is_some() && !self.is_up() && self.refused.is_some();
+        if unheard || self.told.is_some_and(|told| now >= told + ANSWER) {
+            return self.decide_alone(effects);
+        }
+        if self.welcomed && self.refused.is_some_and(|refused| now >= refused + REFUSED) {
+            return self.finish(News::Lost(Loss::Refused), effects);
+        }
+        if let Some(down) = self.down.filter(|_| self.welcomed)
+            && now >= down + self.limits.reconnect
+        {
+            return self.finish(News::Lost(Loss::Disconnected { after: self.limits.reconnect }), effects);
+        }
+        if self.time_up().is_some_and(|time| now >= time) {
+            let answer = self.answer.clone();
+            return self.finish(News::TimeUp(answer), effects);
+        }
+        if let Link::Waiting { until } = self.link
+            && now >= until
+        {
+            self.link = Link::Trying;
+            effects.push(Effect::Connect);
+        }
+    }
+}

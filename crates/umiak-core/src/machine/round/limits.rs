@@ -39,6 +39,8 @@ impl Limits {
 pub const REFUSED: Duration = Duration::from_secs(2);
 /// Ends that were not told by then are not waited for; counted from the stop, after the settle window.
 pub const TELL: Duration = Duration::from_secs(1);
+/// The same for a node that has said that a rank of its own failed.
+pub const TELL_WHY: Duration = Duration::from_secs(10);
 /// An agent that has told its ends and hears nothing decides alone.
 pub const ANSWER: Duration = Duration::from_secs(5);
 /// Nodes that have not said goodbye by then are not waited for.

@@ -1,21 +1,27 @@
 //! What agents and the coordinator say to each other. An agent tells its *state*, never a command: each message
 //! replaces the one before, so that after a reconnection the last one is simply said again.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::diagnose;
-use crate::facts::{Outcome, Verdict};
-use crate::model::{Device, DeviceKind, Endpoint};
+use crate::facts::{Outcome, StopReason, Verdict};
+use crate::machine::job::{Decided, NODE_LOST};
+use crate::model::{Device, DeviceKind, Endpoint, Port};
 
 /// From an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromAgent {
-    /// The first message on every connection.
+    /// The first message on every connection,
     Join(Box<Join>),
+    /// unless it carries logs: then the messages of [`super::logs`] follow.
+    Logs(super::logs::Hello),
     Standing(Standing),
     /// We are here.
     Beat,
@@ -37,6 +43,8 @@ pub struct Join {
     pub rank: Option<u32>,
     /// `--uneven`: nodes may have different numbers of processes.
     pub uneven: bool,
+    /// `--gather-logs`: it will send its ranks' logs.
+    pub logs: bool,
     pub standing: Standing,
 }
 
@@ -79,9 +87,13 @@ pub enum Stage {
     /// The settle window of this node is closed: how its ranks ended.
     Told(Vec<Told>),
     /// Somebody asked umiak to stop here.
-    Interrupted { signal: i32 },
+    Interrupted {
+        signal: i32,
+    },
     /// This attempt cannot be started here.
-    Unable { why: String },
+    Unable {
+        why: String,
+    },
 }
 
 /// What a node brings to an attempt.
@@ -90,13 +102,13 @@ pub struct Offer {
     /// One for each process, by local rank.
     pub processes: Vec<Process>,
     /// For the stores of Paddle and of torch, which the first node hosts.
-    pub stores: [u16; 2],
+    pub stores: [Port; 2],
     pub device_kind: Option<DeviceKind>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    pub port: u16,
+    pub port: Port,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
 }
@@ -120,7 +132,7 @@ pub struct RankPlace {
 
 /// To an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 pub enum ToAgent {
     Welcome,
     Refused(Refusal),
@@ -129,8 +141,50 @@ pub enum ToAgent {
     Stop(Stop),
     Decision(Box<Decision>),
     /// Nodes that have not been heard of for a while; all others are well.
-    Suspects { nodes: Vec<NodeName> },
+    Suspects {
+        nodes: Vec<NodeName>,
+    },
     Beat,
+}
+
+impl Serialize for ToAgent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+/// What follows the type is usually kept aside until the type is known. [`Start`] is too long for that: it is read as it
+/// comes, where its type comes first, as ours does.
+impl<'de> Deserialize<'de> for ToAgent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ToAgentVisitor)
+    }
+}
+
+struct ToAgentVisitor;
+
+impl<'de> Visitor<'de> for ToAgentVisitor {
+    type Value = ToAgent;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a message with a type")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ToAgent, A::Error> {
+        let mut aside = serde_json::Map::new();
+        if let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
+            if key == "type" && value == "start" {
+                return Start::deserialize(MapAccessDeserializer::new(map)).map(ToAgent::Start);
+            }
+            aside.insert(key, value);
+        }
+        while let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
+            if aside.insert(key, value).is_some() {
+                return Err(de::Error::custom("a field is there twice"));
+            }
+        }
+        ToAgent::deserialize(serde_json::Value::Object(aside)).map_err(de::Error::custom)
+    }
 }
 
 /// A node as people know it.
@@ -149,16 +203,14 @@ pub enum Refusal {
     OtherNodes { ours: Expects, theirs: Expects },
     /// Its address is not in the list.
     NotListed { address: IpAddr, list: Vec<IpAddr> },
-    /// That place is taken by a node that lives.
-    Taken { by: NodeName, address: IpAddr },
+    /// That place is taken by a node that lives; with another command it is most likely a second job.
+    Taken { by: NodeName, same_command: bool },
     /// `--rank` was given twice, or does not fit.
     Rank { rank: u32, nodes: u32, by: Option<NodeName> },
     /// Only some of the nodes have given `--rank`.
     MixedRanks,
     /// Unequal numbers of processes.
     Processes { ours: u32, theirs: u32, first: NodeName },
-    /// Another script, or other arguments.
-    OtherCommand,
     /// All nodes are there already.
     Full { nodes: u32 },
     /// The job has started without it, or is over.
@@ -189,14 +241,20 @@ pub enum Answer {
     Refused,
     NoRoute,
     Silent,
-    OtherVersion { version: u16 },
+    OtherVersion {
+        version: u16,
+    },
     OtherToken,
-    OtherJob { text: String },
+    OtherJob {
+        text: String,
+    },
     /// It came, and was refused for this.
     TurnedAway(Box<Refusal>),
     /// It was here.
     Left,
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
 }
 
 /// All nodes are ready: who has which rank, and where.
@@ -207,12 +265,15 @@ pub struct Start {
     pub nodes: Vec<NodeShare>,
     pub paddle_store: Endpoint,
     pub torch_store: Endpoint,
-    /// Which of the nodes is spoken to.
+    /// Which of the nodes is spoken to. Not sent, so that all nodes are sent the same bytes: an agent finds itself by
+    /// its launch id.
+    #[serde(skip)]
     pub you: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeShare {
+    pub launch: u64,
     pub address: IpAddr,
     pub host: String,
     pub processes: Vec<Process>,
@@ -230,14 +291,29 @@ pub struct Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    RankFailed { node: NodeName },
-    NodeLost { node: NodeName, how: Loss },
-    Interrupted { node: NodeName, signal: i32 },
-    Unable { node: NodeName, why: String },
+    RankFailed {
+        node: NodeName,
+    },
+    NodeLost {
+        node: NodeName,
+        how: Loss,
+    },
+    Interrupted {
+        node: NodeName,
+        signal: i32,
+    },
+    Unable {
+        node: NodeName,
+        why: String,
+    },
     /// Not all nodes came in time.
-    TimeUp { waiting: Waiting },
+    TimeUp {
+        waiting: Waiting,
+    },
     /// The coordinator cannot be reached any more; decided by the agent itself.
-    CoordinatorLost { how: Loss },
+    CoordinatorLost {
+        how: Loss,
+    },
 }
 
 /// How a node was lost.
@@ -273,4 +349,36 @@ pub struct Decision {
 pub struct Restart {
     pub attempt: u32,
     pub delay: Duration,
+}
+
+impl Decision {
+    /// For the job's own machine.
+    pub fn decided(&self) -> Decided {
+        let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
+        let signal = match &self.why {
+            Some(Why::Interrupted { signal, .. }) => Some(*signal),
+            _ => None,
+        };
+        Decided {
+            attempt: self.attempt,
+            outcome: self.outcome,
+            verdict: self.verdict.clone(),
+            signal,
+            code: (nobody && self.outcome == Outcome::Failed).then_some(NODE_LOST),
+            restart: self.restart.map(|restart| restart.delay),
+        }
+    }
+}
+
+impl Stop {
+    /// For the job's own machine.
+    pub fn reason(&self) -> StopReason {
+        match self.why {
+            Why::RankFailed { .. } => StopReason::PeerFailed,
+            Why::Interrupted { signal, .. } => StopReason::SignalElsewhere { signal },
+            Why::NodeLost { .. } | Why::Unable { .. } | Why::TimeUp { .. } | Why::CoordinatorLost { .. } => {
+                StopReason::NodeLost
+            }
+        }
+    }
 }

@@ -3,4 +3,8 @@
 pub mod agent;
 pub mod coordinator;
 pub mod limits;
+pub mod logs;
 pub mod messages;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,8 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::facts::Fact;
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::job::Event;
-use umiak_core::plan::{Run, paddle_lines};
+use umiak_core::machine::round::messages::{Stage, Start};
+use umiak_core::plan::{self, Layout, Ports, Run, Share, paddle_lines};
 use umiak_sys::protocol::Command;
 
 use super::Front;
@@ -58,38 +59,70 @@ impl Front<'_> {
     }
 
     /// Nobody is left: plans the next attempt, writes its files, and notes where its part of each log begins.
-    pub(super) fn prepare_next(&mut self, stopped: &[u32], remaining: &[u32]) -> Event {
+    pub(super) fn prepare_next(&mut self, stopped: &[u32], remaining: &[u32]) -> Option<Event> {
         self.tell_swept(stopped, remaining);
         let attempt = self.machine.attempt() + 1;
         // What does not go even after SIGKILL may hold devices and write into logs.
         if !remaining.is_empty() {
-            return Event::Prepared { attempt, ready: false };
+            self.stand_unable("processes of the last attempt are still there");
+            return Some(Event::Prepared { attempt, ready: false });
         }
-        match self.plan_next(attempt) {
-            Ok(()) => Event::Prepared { attempt, ready: true },
-            Err(NotReady::GuardianLost) => self.lose_guardian(),
+        let prepared = self.outline_next().and_then(|(layout, ports)| match &self.peers {
+            None => {
+                let share = Share::alone(self.spec, &self.inventory, &layout, &ports);
+                self.plan_next(attempt, layout, share).map(|()| true).map_err(NotReady::Refused)
+            }
+            // The others are waited for.
+            Some(peers) => {
+                peers.stand(attempt, Stage::Ready(plan::offer(&layout, &ports)));
+                self.next = Some(layout);
+                Ok(false)
+            }
+        });
+        match prepared {
+            Ok(true) => Some(Event::Prepared { attempt, ready: true }),
+            Ok(false) => None,
+            Err(NotReady::GuardianLost) => Some(self.lose_guardian()),
             Err(NotReady::Refused(diagnostic)) => {
                 self.screen.alert(console::diagnostic(&self.style, &diagnostic));
-                Event::Prepared { attempt, ready: false }
+                self.stand_unable(&diagnostic.message);
+                Some(Event::Prepared { attempt, ready: false })
             }
         }
     }
 
-    fn plan_next(&mut self, attempt: u32) -> Result<(), NotReady> {
-        self.join_late_files();
-        let run = Run { attempt, ..self.run.clone() };
+    fn stand_unable(&self, why: &str) {
+        if let Some(peers) = &self.peers {
+            peers.stand(self.machine.attempt() + 1, Stage::Unable { why: why.to_owned() });
+        }
+    }
+
+    fn outline_next(&mut self) -> Result<(Layout, Ports), NotReady> {
         let mut broken = None;
         let guardian = &mut self.guardian;
-        let plan = prepare::plan_again(self.spec, &self.inventory, &run, &self.plan, &mut |request| {
+        let outline = prepare::outline_again(self.spec, &self.inventory, &self.plan, &mut |request| {
             lease(guardian, request, &mut broken)
         });
         if broken.is_some() {
             return Err(NotReady::GuardianLost);
         }
-        let mut plan = plan.map_err(NotReady::Refused)?;
+        outline.map_err(NotReady::Refused)
+    }
+
+    /// All nodes are ready for the next attempt.
+    pub(super) fn plan_with(&mut self, start: &Start) -> Result<(), Diagnostic> {
+        let Some(layout) = self.next.take() else { return Ok(()) };
+        let share = Share::of(self.spec, &layout, start)?;
+        self.plan_next(start.attempt, layout, share)
+    }
+
+    fn plan_next(&mut self, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
+        self.join_late_files();
+        let run = Run { attempt, ..self.run.clone() };
+        let mut plan = plan::finish(self.spec, &self.inventory, layout, share, &run);
         plan.notices.clear();
         let plan = Arc::new(plan);
-        let log_starts = prepare::write_files(self.spec, &self.inventory, &plan, &run).map_err(NotReady::Refused)?;
+        let log_starts = prepare::write_files(self.spec, &self.inventory, &plan, &run)?;
         self.late_files = prepare::write_late_files(&self.inventory, &plan);
         (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
         self.pids.clear();

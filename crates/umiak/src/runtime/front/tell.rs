@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, Verdict};
+use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::plan::paddle_lines;
 
 use super::Front;
-use crate::runtime::clock::paddle_stamp;
+use crate::clock::paddle_stamp;
 use crate::runtime::{console, prepare};
 use crate::screen::summary::{self, Others, Place};
-use crate::screen::{Status, Style};
+use crate::screen::{Doing, Status, Style};
 
 impl Front<'_> {
     pub(super) fn announce(&mut self) {
@@ -70,6 +70,15 @@ impl Front<'_> {
 
     /// Tells the user what happened, in every output mode.
     pub(super) fn report(&mut self, verdict: Verdict) {
+        if verdict.causes.is_empty()
+            && let Some(why) = self.tell_why()
+        {
+            self.told_while_going = self.machine.live().0 > 0;
+            self.screen.status(None);
+            self.screen.alert(why);
+            self.verdict = Some(verdict);
+            return;
+        }
         let mut causes: Vec<u32> = verdict.causes.iter().filter_map(|cause| cause.subject.rank).map(|r| r.0).collect();
         causes.sort_unstable();
         let world = self.plan.topology.world_size().get();
@@ -98,9 +107,9 @@ impl Front<'_> {
         if !live.is_empty() {
             return Others::Going { ranks: live, grace: self.plan.job.policy.stop.grace };
         }
-        let mut stopped: Vec<u32> =
-            self.ends.iter().filter(|(_, (_, by_us))| *by_us).map(|(slot, _)| slot.index).collect();
-        stopped.sort_unstable();
+        let by_us = |slot| self.ends.get(slot).is_some_and(|(_, by_us)| *by_us);
+        let replicas = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot));
+        let stopped: Vec<u32> = replicas.map(|replica| replica.rank.0).collect();
         if stopped.is_empty() {
             return Others::Nobody;
         }
@@ -108,7 +117,22 @@ impl Front<'_> {
     }
 
     pub(super) fn place(&self, finding: &Finding) -> Place {
-        let Some(replica) = self.plan.replicas.iter().find(|replica| Some(replica.rank) == finding.subject.rank) else {
+        let rank = finding.subject.rank.map(|rank| rank.0);
+        let elsewhere = self.peers.iter().flat_map(|peers| &peers.places).find(|place| Some(place.rank) == rank);
+        match elsewhere {
+            Some(place) => Place {
+                host: place.host.clone(),
+                pid: place.pid,
+                devices: place.devices.clone(),
+                log: self.gathered(place.rank).unwrap_or_else(|| place.log.clone()),
+            },
+            None => self.own_place(&finding.subject),
+        }
+    }
+
+    /// Of a rank on this node.
+    pub(super) fn own_place(&self, subject: &Subject) -> Place {
+        let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank)) else {
             return Place::default();
         };
         let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
@@ -129,9 +153,7 @@ impl Front<'_> {
         self.screen.status(Some(Status {
             job: self.plan.job.name.to_string(),
             since: self.clock.started(),
-            live,
-            total,
-            stopping: self.stopping.is_some(),
+            doing: Doing::Ranks { live, total, stopping: self.stopping.is_some() },
         }));
     }
 

@@ -191,16 +191,6 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     ),
     ("umiak ls", 2, "error[L0003]: `umiak ls` is not in this version\nhint: `umiak --help` lists what is\n"),
     (
-        "umiak launch --ips 10.0.0.1,10.0.0.2 train.py",
-        2,
-        "error[L0003]: jobs on several nodes are not in this version, and `--ips` lists 2\n  nodes  10.0.0.1, 10.0.0.2\nhint: leave `--ips` out to run on this node alone\n",
-    ),
-    (
-        "umiak launch --nnodes 2 train.py",
-        2,
-        "error[L0003]: jobs on several nodes are not in this version, and `--nnodes` asks for 2\nhint: one node is what this version runs\n",
-    ),
-    (
         "umiak launch --nnodes 2:4 train.py",
         2,
         "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `2:4`\n",
@@ -233,7 +223,7 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",
         2,
-        "error[L0003]: elastic jobs are not in this version, and `--elastic_server` asks for that\nerror[L0003]: jobs on several nodes are not in this version, and `--np` asks for 2\nhint: one node is what this version runs\n",
+        "error[L0003]: elastic jobs are not in this version, and `--elastic_server` asks for that\n",
     ),
     (
         "umiak launch --master etcd://127.0.0.1:2379 train.py",
@@ -316,11 +306,6 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
         "error[L0009]: `PADDLE_NNODES` takes a number of nodes such as `1` or `2:4`, not `x`\nhint: `PADDLE_NNODES` stands for `--nnodes`; correct it, or unset it\n",
     ),
     (
-        "PADDLE_NNODES=2 umiak launch train.py",
-        2,
-        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_NNODES` asks for 2\nhint: one node is what this version runs\n",
-    ),
-    (
         "PADDLE_LOG_LEVEL=loud umiak launch train.py",
         2,
         "error[L0009]: `PADDLE_LOG_LEVEL` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\nhint: `PADDLE_LOG_LEVEL` stands for `--log_level`; correct it, or unset it\n",
@@ -394,11 +379,6 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
         "PADDLE_LAUNCH_WITH_ARGS=x umiak launch train.py",
         2,
         "error[L0009]: `PADDLE_LAUNCH_WITH_ARGS` takes a whole number, not `x`\nhint: correct `PADDLE_LAUNCH_WITH_ARGS`, or unset it\n",
-    ),
-    (
-        "PADDLE_TRAINER_ENDPOINTS=10.0.0.1:1,10.0.0.2:1 umiak launch train.py",
-        2,
-        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_TRAINER_ENDPOINTS` asks for 2\nhint: one node is what this version runs\n",
     ),
     (
         "PADDLE_TRAINERS=10.0.0.1,10.0.0.2 PADDLE_TRAINERS_NUM=2 umiak launch --legacy 1 train.py",

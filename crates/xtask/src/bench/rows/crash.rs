@@ -38,7 +38,7 @@ pub(crate) fn measure(
 
 /// Ranks and launcher come to rest; spread over a second, so that nobody who polls once in a while is always met at
 /// the same moment.
-fn settle(round: usize) -> Duration {
+pub(super) fn settle(round: usize) -> Duration {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     Duration::from_millis(300) + Duration::from_secs_f64((round as f64 * GOLDEN).fract())
 }

@@ -1,11 +1,14 @@
 //! What is measured, one module for each row.
 
+pub(crate) mod agents;
 pub(crate) mod crash;
 pub(crate) mod first_line;
 pub(crate) mod idle;
 pub(crate) mod log;
+pub(crate) mod nodes;
 pub(crate) mod start;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,11 +45,24 @@ pub(crate) fn sleepers(
     directory: &Path,
 ) -> anyhow::Result<Result<Running, String>> {
     let stamps = directory.join("ranks");
-    fs::create_dir(&stamps)?;
-    nix::unistd::mkfifo(&floor::go_file(&stamps), nix::sys::stat::Mode::S_IRWXU)?;
-    let command =
-        [setting.floor.clone().into(), WORD.into(), "rank".into(), stamps.clone().into(), fails.to_string().into()];
+    let command = rank_command(setting, &stamps, fails)?;
     let running = Running::start(&mut peer.command(ranks, directory, Output::Usual, &command), setting.limit)?;
+    await_sleepers(setting, running, &stamps, ranks)
+}
+
+/// A rank that sleeps; the one that `fails` waits until it is told to.
+fn rank_command(setting: &Setting, stamps: &Path, fails: u32) -> anyhow::Result<[OsString; 5]> {
+    fs::create_dir(stamps)?;
+    nix::unistd::mkfifo(&floor::go_file(stamps), nix::sys::stat::Mode::S_IRWXU)?;
+    Ok([setting.floor.clone().into(), WORD.into(), "rank".into(), stamps.into(), fails.to_string().into()])
+}
+
+fn await_sleepers(
+    setting: &Setting,
+    running: Running,
+    stamps: &Path,
+    ranks: u32,
+) -> anyhow::Result<Result<Running, String>> {
     let deadline = running.began + setting.limit.as_nanos() as u64;
     let is_there = |rank: u32| fs::metadata(stamps.join(rank.to_string())).is_ok_and(|file| file.len() > 0);
     let mut there = 0;

@@ -1,13 +1,14 @@
 //! Command lines in, launches and messages out.
 
 use std::os::unix::ffi::OsStringExt as _;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::formats::launch::{Backend, DeviceRequest, ExitCodes, LogNames, OutputMode, OwnFlags, PortRequest};
+use crate::formats::launch::{Backend, DeviceRequest, ExitCodes, LogNames, OutputMode, OwnFlags, PortRequest, Token};
 use crate::formats::prefix::{Front, recognise};
-use crate::model::DeviceKind;
+use crate::model::{DeviceKind, Port};
 
 fn interpreter() -> OsString {
     "python".into()
@@ -101,8 +102,6 @@ fn the_guides_lines_for_one_node() {
 #[test]
 fn the_guides_other_lines_are_understood_and_refused() {
     for line in [
-        "--ips=\"192.168.0.1,192.168.0.2\" train.py",
-        "--gpus=0,1,2,3 --ips=\"192.168.0.1,192.168.0.2\" train.py --batch_size=64",
         "--servers=\"192.168.0.16:6170,192.168.0.17:6170\" --workers=\"192.168.0.16:6171\" train.py",
         "--heter_workers=\"192.168.0.16:6172,192.168.0.17:6172\" train.py",
         "--worker_num=2 --server_num=2 train.py",
@@ -111,14 +110,13 @@ fn the_guides_other_lines_are_understood_and_refused() {
         "--run_mode ps train.py",
         "--run_mode ps-heter train.py",
         "--run_mode rpc train.py",
-        "--nnodes 2 train.py",
         "--nnodes 1:2 train.py",
         "--master etcd://127.0.0.1:2379 train.py",
+        "--master etcd://127.0.0.1:2379 --nnodes 2 train.py",
         "--trainers 127.0.0.1:1 train.py",
         "--auto_tuner_json t.json train.py",
         "--enable_auto_mapping True --cluster_topo_path c.json train.py",
         "--mlus 0 train.py",
-        "--np 2 train.py",
         "--np 1:2 train.py",
         "ipu train.py",
         "run_check",
@@ -126,10 +124,6 @@ fn the_guides_other_lines_are_understood_and_refused() {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
         assert!(errors.iter().all(|error| error.code == Code::L0003 && error.exit_code() == 2), "{line}: {errors:?}");
     }
-    assert_eq!(
-        refused("--ips=192.168.0.1,192.168.0.2 train.py"),
-        "error[L0003]: jobs on several nodes are not in this version, and `--ips` lists 2\n  nodes  192.168.0.1, 192.168.0.2\nhint: leave `--ips` out to run on this node alone\n"
-    );
     assert_eq!(
         refused("--worker_num=2 --server_num=2 --run_mode ps train.py"),
         "error[L0003]: parameter-server jobs are not in this version, and `--server_num`, `--worker_num` and `--run_mode ps` ask for that\n"
@@ -144,12 +138,224 @@ fn the_guides_other_lines_are_understood_and_refused() {
     );
 }
 
+fn listed(addresses: &[&str], source: &str) -> Nodes {
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    Nodes::List { addresses, source: source.to_owned() }
+}
+
+fn master(host: &str, port: u16, nodes: u32, source: &str) -> Nodes {
+    let port = Port::new(port).unwrap();
+    Nodes::Master { host: host.to_owned(), port, nodes, source: source.to_owned() }
+}
+
+fn auto(nodes: u32, source: &str) -> Nodes {
+    Nodes::Auto { nodes, source: source.to_owned() }
+}
+
+#[test]
+fn which_nodes_take_part() {
+    let two = ["192.168.0.1", "192.168.0.2"];
+    let no_env: &[(&str, &str)] = &[];
+    for (line, env, expected) in [
+        ("t", no_env, Nodes::One),
+        ("--nnodes 1 t", &[], Nodes::One),
+        ("--ips 10.0.0.1 t", &[], Nodes::One),
+        // One node meets nobody: where is not even read.
+        ("--master h:1 t", &[], Nodes::One),
+        ("--master nonsense --nnodes 1 t", &[], Nodes::One),
+        ("--ips=\"192.168.0.1,192.168.0.2\" train.py", &[], listed(&two, "--ips")),
+        ("--gpus=0,1 --ips=192.168.0.1,192.168.0.2 train.py --batch_size=64", &[], listed(&two, "--ips")),
+        ("--ips 192.168.0.1,192.168.0.2 --nnodes 2 t", &[], listed(&two, "--ips")),
+        ("--ips 192.168.0.1,192.168.0.2 --backend=nccl t", &[], listed(&two, "--ips")),
+        ("--ips 192.168.0.1,192.168.0.2 --np 2 t", &[], listed(&two, "--ips")),
+        ("--ips [fd00::2],fd00::1 t", &[], listed(&["fd00::2", "fd00::1"], "--ips")),
+        ("--ips 127.0.0.2,127.0.0.3 t", &[], listed(&["127.0.0.2", "127.0.0.3"], "--ips")),
+        ("--ips 10.0.0.9 t", &[("PADDLE_IPS", "192.168.0.1,192.168.0.2")], listed(&two, "PADDLE_IPS")),
+        ("--master 10.0.0.1:6768 --nnodes 2 t", &[], master("10.0.0.1", 6768, 2, "--master")),
+        ("--master node-1:6768 --nnodes 4 t", &[], master("node-1", 6768, 4, "--master")),
+        ("--master http://10.0.0.1:6768/ --nnodes 2 t", &[], master("10.0.0.1", 6768, 2, "--master")),
+        ("--master [fd00::1]:6768 --nnodes 2 t", &[], master("fd00::1", 6768, 2, "--master")),
+        ("--master http://[fd00::1]:6768 --nnodes 2 t", &[], master("fd00::1", 6768, 2, "--master")),
+        (
+            "--master h:1 --nnodes 2 t",
+            &[("PADDLE_MASTER", "g:2"), ("PADDLE_NNODES", "3")],
+            master("g", 2, 3, "PADDLE_MASTER"),
+        ),
+        ("--nnodes 2 t", &[], auto(2, "--nnodes")),
+        ("t", &[("PADDLE_NNODES", "16384")], auto(16_384, "PADDLE_NNODES")),
+        // As in Paddle, the master counts, and the list does not.
+        ("--master h:1 --nnodes 2 --ips 192.168.0.1,192.168.0.2 t", &[], master("h", 1, 2, "--master")),
+    ] {
+        let spec = launch_in(line, env);
+        assert_eq!(spec.nodes, expected, "{line} {env:?}");
+        assert_eq!(spec.ip.is_some(), line.starts_with("--ips 10.0.0.1 "), "{line}");
+    }
+    assert_eq!(
+        plain(&launch("--master h:1 --nnodes 2 --ips 192.168.0.1,192.168.0.2 t").notices),
+        "notice[L0023]: `--ips` has no effect: the nodes meet at `--master`\n"
+    );
+    assert_eq!(listed(&two, "").count() + auto(5, "").count() + Nodes::One.count(), 8);
+}
+
+#[test]
+fn nodes_that_cannot_be() {
+    let many = (0..16_385).map(|n| format!("10.{}.{}.1", n / 256, n % 256)).collect::<Vec<_>>().join(",");
+    for (line, expected) in [
+        (
+            "--ips 10.0.0.1,node2 t",
+            "error[L0001]: `--ips` takes IP addresses, and entry 2 is `node2`\n  nodes  10.0.0.1, node2\nhint: separate the addresses by single commas; names of hosts do not count\n",
+        ),
+        (
+            "--ips 10.0.0.1,,10.0.0.2 t",
+            "error[L0001]: `--ips` takes IP addresses, and entry 2 is empty\n  nodes  10.0.0.1, , 10.0.0.2\nhint: separate the addresses by single commas; names of hosts do not count\n",
+        ),
+        (
+            "--ips 10.0.0.1,10.0.0.2,10.0.0.1 t",
+            "error[L0001]: `--ips` lists 10.0.0.1 twice, the second time as entry 3\n  nodes  10.0.0.1, 10.0.0.2, 10.0.0.1\nhint: name each node once; `--nproc_per_node` sets the number of processes on it\n",
+        ),
+        (
+            "--ips localhost,10.0.0.1 t",
+            "error[L0002]: `localhost` cannot be one of several nodes in `--ips`\n  nodes  localhost, 10.0.0.1\nhint: every node must be able to reach the others at the addresses listed\n",
+        ),
+        (&format!("--ips {many} t"), "error[L0001]: `--ips` lists 16385 nodes, and 16384 is the most\n"),
+        ("--nnodes 16385 t", "error[L0001]: `--nnodes` asks for 16385 nodes, and 16384 is the most\n"),
+        ("--nnodes 99999999999 t", "error[L0001]: `--nnodes` asks for 99999999999 nodes, and 16384 is the most\n"),
+        (
+            "--nnodes 2 --ips 10.0.0.1,10.0.0.2,10.0.0.3 t",
+            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 3\n  nodes  10.0.0.1, 10.0.0.2, 10.0.0.3\nhint: correct one of them; beside `--ips` no number is needed\n",
+        ),
+        (
+            "--nnodes 2 --ips 10.0.0.1 t",
+            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 1\n  nodes  10.0.0.1\nhint: correct one of them; beside `--ips` no number is needed\n",
+        ),
+        (
+            "--master h:1 --ips 10.0.0.1,10.0.0.2 t",
+            "error[L0002]: with `--master` the number of nodes is needed, and `--ips` lists 2\n  nodes  10.0.0.1, 10.0.0.2\nhint: add `--nnodes 2`, or leave one of `--master` and `--ips` out\n",
+        ),
+        (
+            "--np 2 t",
+            "error[L0002]: `--np` asks for several nodes, and nothing says which\nhint: list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`\n",
+        ),
+        (
+            "--master 10.0.0.1 --nnodes 2 t",
+            "error[L0001]: `--master` lacks a port: `10.0.0.1`\nhint: write `10.0.0.1:6768`, with a port that is free there\n",
+        ),
+        (
+            "--master [fd00::1] --nnodes 2 t",
+            "error[L0001]: `--master` lacks a port: `[fd00::1]`\nhint: write `[fd00::1]:6768`, with a port that is free there\n",
+        ),
+        (
+            "--master fd00::1 --nnodes 2 t",
+            "error[L0001]: `--master` is an IPv6 address without a port: `fd00::1`\nhint: write `[fd00::1]:6768`, with a port that is free there\n",
+        ),
+        (
+            "--master h:x --nnodes 2 t",
+            "error[L0001]: `--master` has the port `x`, and ports go from 1 to 65535: `h:x`\n",
+        ),
+        (
+            "--master h:0 --nnodes 2 t",
+            "error[L0001]: `--master` has the port `0`, and ports go from 1 to 65535: `h:0`\n",
+        ),
+        ("--rank 2 --nnodes 2 t", "error[L0001]: `--rank` is 2, and 2 nodes have ranks from 0 to 1\n"),
+    ] {
+        assert_eq!(refused(line), expected, "{line}");
+    }
+    for text in [":1", "https://h:1", "ftp://h", "[fd00::1", "[h]:1", "[fd00::1]x", "a:b:1", "http://h:1/path", "u@h:1"]
+    {
+        let seen = refused(&format!("--master {text} --nnodes 2 t"));
+        assert!(seen.starts_with(&format!("error[L0001]: `--master` takes `host:port`, not `{text}`\n")), "{seen}");
+    }
+    assert!(refused_in("--nnodes 2 t", &[("PADDLE_TRAINER_ID", "7")]).contains("`PADDLE_TRAINER_ID` is 7"));
+}
+
+#[test]
+fn who_this_node_is() {
+    let spec = launch("--master h:1 --nnodes 3 --rank 2 --sort_ip true --host 10.0.0.3 t");
+    assert_eq!((spec.node_rank, spec.sort_ip, spec.host), (Some(2), true, "10.0.0.3".parse().ok()));
+    assert_eq!(spec.notices, []);
+    assert!(launch_in("--nnodes 2 t", &[("PADDLE_SORT_IP", "1")]).sort_ip);
+    // The legacy launcher has `--host` for several nodes.
+    let spec = launch("--backend=nccl --ips 10.0.0.1,10.0.0.2 --host 10.0.0.2 t");
+    assert_eq!((spec.generation, spec.host, spec.notices), (Generation::Legacy, "10.0.0.2".parse().ok(), vec![]));
+    assert_eq!(
+        plain(&launch("--ips 10.0.0.1,10.0.0.2 --rank 1 --sort_ip true t").notices),
+        "notice[L0023]: `--sort_ip` and `--rank` have no effect\n  --sort_ip  the order of the list counts\n  --rank     the order of the list counts\n"
+    );
+    let spec = launch("--nnodes 2 --rank 1 t");
+    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> --rank set in the command may not compatible in auto mode"]);
+}
+
+#[test]
+fn flags_for_several_nodes() {
+    let own = launch(
+        "--nnodes 2 --token sesame --rdzv-port 7777 --rdzv-timeout 5m --node-timeout 10s --reconnect-window 0s --uneven --gather-logs t",
+    )
+    .own;
+    let expected = OwnFlags {
+        token: Token::new("sesame"),
+        rdzv_port: Port::new(7777),
+        rdzv_timeout: Duration::from_secs(300),
+        node_timeout: Duration::from_secs(10),
+        reconnect_window: Duration::ZERO,
+        uneven: true,
+        gather_logs: true,
+        ..OwnFlags::default()
+    };
+    assert_eq!(own, expected);
+    // Ours fill gaps, unlike Paddle's, which win.
+    let env = [("UMIAK_TOKEN", "lamp"), ("UMIAK_PORT", "8888")];
+    let own = launch_in("--nnodes 2 t", &env).own;
+    assert_eq!((own.token, own.rdzv_port), (Token::new("lamp"), Port::new(8888)));
+    let own = launch_in("--nnodes 2 --token sesame --rdzv-port 7777 t", &env).own;
+    assert_eq!((own.token, own.rdzv_port), (Token::new("sesame"), Port::new(7777)));
+    assert_eq!(launch_in("t", &[("UMIAK_TOKEN", ""), ("UMIAK_PORT", "")]).own, OwnFlags::default());
+    for (line, part) in [
+        ("--token= t", "`--token` is empty"),
+        ("--rdzv-port 0 t", "`--rdzv-port` takes a port from 1 to 65535, not `0`"),
+        ("--rdzv-port 70000 t", "not `70000`"),
+        ("--rdzv-timeout 0s t", "`--rdzv-timeout` takes a time longer than nothing"),
+        ("--node-timeout 0ms t", "`--node-timeout` takes a time longer than nothing"),
+        ("--node-timeout 30 t", "a time such as"),
+        ("--gather-logs --log-max-size 1M t", "error[L0002]: `--gather-logs` does not go with `--log-max-size`"),
+        ("--gather-logs --log-names local t", "error[L0002]: `--gather-logs` does not go with `--log-names local`"),
+    ] {
+        assert!(refused(line).contains(part), "{line}: {}", refused(line));
+    }
+    assert!(refused_in("t", &[("UMIAK_PORT", "x")]).starts_with("error[L0009]: `UMIAK_PORT` takes a port"));
+    assert_eq!(
+        plain(&launch("--uneven --token x t").notices),
+        "notice[L0023]: `--token` and `--uneven` have no effect\n  --token   there is one node\n  --uneven  there is one node\n"
+    );
+    assert_eq!(
+        plain(&launch("--master h:1 --nnodes 2 --rdzv-port 7 t").notices),
+        "notice[L0023]: `--rdzv-port` has no effect: the port is that of `--master`\n"
+    );
+}
+
+#[test]
+fn the_token_is_shown_nowhere() {
+    for line in ["--nnodes 2 --token s3same t", "--nnodes 2 --token=s3same t", "--token s3same --legacy true t"] {
+        let spec = launch(line);
+        assert_eq!(spec.own.token.as_ref().map(Token::expose), Some("s3same"));
+        assert!(!format!("{spec:?}").contains("s3same"), "{spec:?}");
+    }
+    assert_eq!(launch("--nnodes 2 --token s3same t").command_line, "--nnodes 2 --token \"$UMIAK_TOKEN\" t");
+    assert_eq!(launch("--token=s3same t --token x").command_line, "--token=\"$UMIAK_TOKEN\" t --token x");
+    for line in ["--token s3same", "--token s3same --nnodes", "--token s3same --rank x t", "--tokens=s3same t"] {
+        assert!(!refused(line).contains("s3same"), "{}", refused(line));
+    }
+    let odd = OsString::from_vec(b"s3same\xff".to_vec());
+    let errors = parse(Spelling::Launch, &["--token".into(), odd, "t".into()], &BTreeMap::new()).expect_err("text");
+    assert_eq!(plain(&errors), "error[L0001]: `--token` takes text in UTF-8\n");
+}
+
 #[test]
 fn defaults() {
     let spec = launch("train.py");
     assert_eq!(spec.job_id.as_str(), "default");
     assert_eq!((spec.log_dir.to_str(), spec.log_level.as_str(), spec.log_overwrite), (Some("log"), "INFO", false));
     assert_eq!((spec.nproc_per_node, spec.host, spec.ip, spec.node_rank), (None, None, None, None));
+    assert_eq!((spec.nodes, spec.sort_ip, spec.command_line.as_str()), (Nodes::One, false, "train.py"));
     assert_eq!((spec.backend, spec.ports, spec.max_restart), (Backend::Auto, PortRequest::Free, None));
     assert_eq!((spec.enable_gpu_log, spec.auto_cluster, spec.env_limit), (false, false, 48_000));
     assert_eq!(spec.own, OwnFlags::default());
@@ -273,7 +479,7 @@ fn our_own_flags() {
         numa: true,
         log_max_size: Some(1 << 20),
         log_keep: 3,
-        grace: std::time::Duration::from_millis(500),
+        grace: Duration::from_millis(500),
         ..OwnFlags::default()
     };
     assert_eq!(own, expected);
@@ -433,10 +639,18 @@ fn endpoints_of_the_platform_reset_the_flags() {
     let spec =
         launch_in("--master h:1 t", &[("DISTRIBUTED_TRAINER_ENDPOINTS", list), ("PADDLE_LAUNCH_WITH_ARGS", "1")]);
     assert_eq!(value(&spec, "master"), "None");
+    // Several hosts meet at the first endpoint.
+    let variable = "PADDLE_TRAINER_ENDPOINTS";
+    for (list, port) in [("10.0.0.1:6170,10.0.0.2:6170", 6170), ("10.0.0.1,10.0.0.2", 6768)] {
+        assert_eq!(launch_in("t", &[(variable, list)]).nodes, master("10.0.0.1", port, 2, variable));
+    }
+    let list = ("DISTRIBUTED_TRAINER_ENDPOINTS", "10.0.0.1,10.0.0.2");
     assert_eq!(
-        refused_in("t", &[("PADDLE_TRAINER_ENDPOINTS", "10.0.0.1:6170,10.0.0.2:6170")]),
-        "error[L0003]: jobs on several nodes are not in this version, and `PADDLE_TRAINER_ENDPOINTS` asks for 2\nhint: one node is what this version runs\n"
+        refused_in("t", &[list]),
+        "error[L0009]: `DISTRIBUTED_TRAINER_ENDPOINTS` lacks a port: `10.0.0.1`\nhint: `DISTRIBUTED_TRAINER_ENDPOINTS` stands for `--master`; correct it, or unset it\nhint: write `10.0.0.1:6768`, with a port that is free there\n"
     );
+    let with_args = [("PADDLE_LAUNCH_WITH_ARGS", "1"), list];
+    assert_eq!(launch_in("t", &with_args).nodes, auto(2, "DISTRIBUTED_TRAINER_ENDPOINTS"));
 }
 
 #[test]
@@ -469,8 +683,12 @@ fn paddlecloud_in_the_legacy_launcher() {
     env.push(("FLAGS_START_PORT", "9000"));
     assert_eq!(fleet("t", &env).ports, fixed(9000, "FLAGS_START_PORT"));
     env[0].1 = "10.0.0.1,10.0.0.2";
-    let spelling = Spelling::FleetModule { interpreter: interpreter() };
-    assert_eq!(run(spelling, "t", &env).expect_err("two nodes")[0].code, Code::L0003);
+    let spec = fleet("--ips 10.0.0.1,10.0.0.2 t", &env);
+    assert_eq!(spec.nodes, listed(&["10.0.0.1", "10.0.0.2"], "PADDLE_TRAINERS"));
+    assert_eq!((spec.host, spec.ip, spec.notices.len()), ("10.0.0.1".parse().ok(), None, 0));
+    assert_eq!(fleet("--ips 10.0.0.8,10.0.0.9 t", &env).notices[0].code, Code::L0024);
+    env[5] = ("DISTRIBUTED_TRAINER_ENDPOINTS", "10.0.0.1:7,10.0.0.1:8,10.0.0.2:9,10.0.0.2:10");
+    assert_eq!(fleet("t", &env).ports, fixed(7, "DISTRIBUTED_TRAINER_ENDPOINTS"));
 }
 
 #[test]
@@ -620,6 +838,8 @@ fn environment() -> impl Strategy<Value = BTreeMap<String, String>> {
             "PADDLE_TRAINER_ID",
             "TRAINER_PORTS_NUM",
             "PADDLE_TRAINERS_NUM",
+            "PADDLE_PORT",
+            "UMIAK_PORT",
             "PADDLE_TRAINER_ENDPOINTS",
             "DISTRIBUTED_TRAINER_ENDPOINTS",
             "PADDLE_DISTRI_BACKEND",

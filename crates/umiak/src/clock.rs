@@ -7,34 +7,34 @@ use umiak_sys::clock::{LocalTime, local_now};
 
 /// The wall clock at the start plus monotonic time since.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     start: Instant,
     wall: u64,
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
         Self { start: Instant::now(), wall }
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.wall + self.start.elapsed().as_micros() as u64)
     }
 
-    pub(super) fn started(&self) -> Instant {
+    pub(crate) fn started(&self) -> Instant {
         self.start
     }
 }
 
 /// `12:04:31`, for plain lines.
-pub(super) fn time_of_day() -> String {
+pub(crate) fn time_of_day() -> String {
     let now = local_now();
     format!("{:02}:{:02}:{:02}", now.hour, now.minute, now.second)
 }
 
 /// `2026-11-15 03:08:23,123`, as Paddle's lines have it.
-pub(super) fn paddle_stamp() -> String {
+pub(crate) fn paddle_stamp() -> String {
     let LocalTime { year, month, day, hour, minute, second, millisecond } = local_now();
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02},{millisecond:03}")
 }

@@ -1,0 +1,322 @@
+//! Which nodes take part, however that is said.
+//!
+//! | given | nodes |
+//! |---|---|
+//! | nothing, `--nnodes 1`, one address in `--ips` | this one |
+//! | `--ips a,b,…`, PaddleCloud's list | the list, in its order |
+//! | `--master` and `--nnodes N` | whoever joins there; `--ips` is passed over, as in Paddle |
+//! | `--nnodes N` alone | the same, with this node as the master |
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::checks::{Checks, parse_address};
+use super::{Generation, MAX_NODES, Nodes};
+use crate::diag::{Code, Diagnostic};
+use crate::formats::argparse;
+use crate::model::Port;
+
+/// What stands in examples where a port is missing: the one that Paddle adds itself where it adds one.
+const EXAMPLE_PORT: u16 = 6768;
+
+impl Checks<'_> {
+    /// The nodes, and with one node its address, where one was given. `platform` is PaddleCloud's list.
+    pub(super) fn nodes(&mut self, platform: &[IpAddr]) -> (Nodes, Option<IpAddr>) {
+        let count = self.count();
+        let listed = self.listed(platform);
+        let nodes = count.map_or(1, |(_, nodes)| nodes);
+        let one = match listed.as_slice() {
+            [address] => (Nodes::One, Some(*address)),
+            _ => (Nodes::One, None),
+        };
+        let master = self.arguments.text("master").filter(|_| self.generation == Generation::Current);
+        if let Some(master) = master.filter(|master| master.starts_with("etcd://")) {
+            let name = self.arguments.name("master");
+            let message = format!("etcd is not in this version, and `{name}` is `{master}`");
+            self.error(Diagnostic::error(Code::L0003, message));
+            return one;
+        }
+        if let Some(master) = master.filter(|_| nodes > 1) {
+            if !listed.is_empty() {
+                self.idle(self.arguments.name("ips"), "the nodes meet at `--master`");
+            }
+            let Some((host, port)) = self.report(self.master(master)) else { return one };
+            return (Nodes::Master { host, port, nodes, source: self.arguments.name("master").to_owned() }, None);
+        }
+        if let Some(error) = self.contradiction(count, &listed, master) {
+            self.error(error);
+            return one;
+        }
+        if listed.len() > 1 {
+            let source = if platform.is_empty() { self.arguments.name("ips") } else { "PADDLE_TRAINERS" };
+            return (Nodes::List { addresses: listed, source: source.to_owned() }, None);
+        }
+        match count {
+            Some((attribute, nodes @ 2..)) => {
+                (Nodes::Auto { nodes, source: self.arguments.name(attribute).to_owned() }, None)
+            }
+            _ => one,
+        }
+    }
+
+    /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and what it asks for, where it was given.
+    fn count(&mut self) -> Option<(&'static str, u32)> {
+        let mut found = None;
+        for attribute in ["nnodes", "np"] {
+            if attribute == "np" && self.generation == Generation::Current {
+                continue;
+            }
+            let name = self.arguments.name(attribute);
+            let text = match (self.arguments.int(attribute), self.arguments.text(attribute)) {
+                (Some(count), _) => count.to_string(),
+                (None, Some(text)) => text.to_owned(),
+                (None, None) => continue,
+            };
+            match count(&text) {
+                Some(Count::Fixed(nodes)) => match u32::try_from(nodes).ok().filter(|nodes| *nodes <= MAX_NODES) {
+                    Some(nodes) => found = found.or(Some((attribute, nodes))),
+                    None => self.error(self.wrong_value(attribute, too_many(name, "asks for", nodes))),
+                },
+                Some(Count::Range) => self.error(Diagnostic::error(
+                    Code::L0003,
+                    format!("elastic jobs are not in this version, and `{name}` is the range `{text}`"),
+                )),
+                None => self.error(self.wrong_value(
+                    attribute,
+                    format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`"),
+                )),
+            }
+        }
+        found
+    }
+
+    /// `--ips`, or the platform's list, whose word counts more. Nothing when it was not given, or is wrong.
+    fn listed(&mut self, platform: &[IpAddr]) -> Vec<IpAddr> {
+        let Some(text) = self.arguments.text("ips") else { return platform.to_vec() };
+        let name = self.arguments.name("ips");
+        let list: Vec<&str> = text.split(',').map(str::trim).collect();
+        if !platform.is_empty() {
+            let theirs = platform.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+            if list.join(",") != theirs {
+                let message = format!("PaddleCloud's `PADDLE_TRAINERS` overrides `{name}`");
+                let notice = Diagnostic::notice(Code::L0024, message);
+                self.issues.notices.push(notice.row(name, text).row("PADDLE_TRAINERS", theirs));
+            }
+            return platform.to_vec();
+        }
+        let addresses = self.addresses(name, &list);
+        self.report(addresses).unwrap_or_default()
+    }
+
+    fn addresses(&self, name: &str, list: &[&str]) -> Result<Vec<IpAddr>, Diagnostic> {
+        if let [one] = list {
+            let address = if *one == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { parse_address(one) };
+            return address.map(|address| vec![address]).ok_or_else(|| {
+                let message = format!("`{name}` takes IP addresses, not `{one}`");
+                self.wrong_value("ips", message).hint("leave it out to run on this node alone")
+            });
+        }
+        if list.len() > MAX_NODES as usize {
+            return Err(self.wrong_value("ips", too_many(name, "lists", list.len() as i64)));
+        }
+        if let Some(word) = list.iter().find(|word| ["127.0.0.1", "localhost", "::1", "[::1]"].contains(*word)) {
+            let message = format!("`{word}` cannot be one of several nodes in `{name}`");
+            return Err(Diagnostic::error(Code::L0002, message)
+                .row("nodes", list.join(", "))
+                .hint("every node must be able to reach the others at the addresses listed"));
+        }
+        let mut addresses = Vec::with_capacity(list.len());
+        let mut seen = BTreeSet::new();
+        for (index, word) in list.iter().enumerate() {
+            let place = index + 1;
+            let Some(address) = parse_address(word) else {
+                let is = if word.is_empty() { "empty".to_owned() } else { format!("`{word}`") };
+                let message = format!("`{name}` takes IP addresses, and entry {place} is {is}");
+                return Err(self
+                    .wrong_value("ips", message)
+                    .row("nodes", list.join(", "))
+                    .hint("separate the addresses by single commas; names of hosts do not count"));
+            };
+            if !seen.insert(address) {
+                return Err(self
+                    .wrong_value("ips", format!("`{name}` lists {address} twice, the second time as entry {place}"))
+                    .row("nodes", list.join(", "))
+                    .hint("name each node once; `--nproc_per_node` sets the number of processes on it"));
+            }
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
+    /// Where a number and a list, or a number alone, leave it open who takes part.
+    fn contradiction(
+        &self,
+        count: Option<(&'static str, u32)>,
+        listed: &[IpAddr],
+        master: Option<&str>,
+    ) -> Option<Diagnostic> {
+        let ips = self.arguments.name("ips");
+        let with_list = |message: String| {
+            let nodes = listed.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+            Diagnostic::error(Code::L0002, message).row("nodes", nodes)
+        };
+        match count {
+            Some((attribute, nodes)) if !listed.is_empty() && listed.len() != nodes as usize => {
+                let name = self.arguments.name(attribute);
+                let plural = if nodes == 1 { "" } else { "s" };
+                let message = format!("`{name}` asks for {nodes} node{plural}, and `{ips}` lists {}", listed.len());
+                Some(with_list(message).hint(format!("correct one of them; beside `{ips}` no number is needed")))
+            }
+            // Elastic jobs are refused as such.
+            Some((attribute, 2..))
+                if self.generation == Generation::Legacy
+                    && listed.is_empty()
+                    && self.arguments.text("ips").is_none()
+                    && !self.arguments.is_set("elastic_server") =>
+            {
+                let name = self.arguments.name(attribute);
+                let message = format!("`{name}` asks for several nodes, and nothing says which");
+                Some(
+                    Diagnostic::error(Code::L0002, message).hint(
+                        "list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`",
+                    ),
+                )
+            }
+            None if master.is_some() && listed.len() > 1 => {
+                let name = self.arguments.name("master");
+                let message =
+                    format!("with `{name}` the number of nodes is needed, and `{ips}` lists {}", listed.len());
+                let hint = format!("add `--nnodes {}`, or leave one of `{name}` and `{ips}` out", listed.len());
+                Some(with_list(message).hint(hint))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the nodes meet: `host:port`, with or without `http://`; IPv6 addresses in brackets.
+    fn master(&self, text: &str) -> Result<(String, Port), Diagnostic> {
+        let name = self.arguments.name("master");
+        let wrong = |message: String| self.wrong_value("master", message);
+        let malformed = || {
+            wrong(format!("`{name}` takes `host:port`, not `{text}`"))
+                .hint(format!("write the address of the first node and a port, as in `192.168.0.1:{EXAMPLE_PORT}`"))
+        };
+        let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '@' | '?' | '#');
+        if bare.contains(is_odd) {
+            return Err(malformed());
+        }
+        let (host, port) = if let Some(rest) = bare.strip_prefix('[') {
+            let (host, tail) = rest.split_once(']').ok_or_else(malformed)?;
+            let port = if tail.is_empty() { None } else { Some(tail.strip_prefix(':').ok_or_else(malformed)?) };
+            host.parse::<Ipv6Addr>().map_err(|_| malformed())?;
+            (host, port)
+        } else if bare.parse::<Ipv6Addr>().is_ok() {
+            let message = format!("`{name}` is an IPv6 address without a port: `{text}`");
+            return Err(wrong(message).hint(format!("write `[{bare}]:{EXAMPLE_PORT}`, with a port that is free there")));
+        } else {
+            bare.rsplit_once(':').map_or((bare, None), |(host, port)| (host, Some(port)))
+        };
+        if host.is_empty() || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
+            return Err(malformed());
+        }
+        let Some(port) = port else {
+            let example = if bare.starts_with('[') { bare } else { host };
+            return Err(wrong(format!("`{name}` lacks a port: `{text}`"))
+                .hint(format!("write `{example}:{EXAMPLE_PORT}`, with a port that is free there")));
+        };
+        let number = super::own::port(port)
+            .ok_or_else(|| wrong(format!("`{name}` has the port `{port}`, and ports go from 1 to 65535: `{text}`")))?;
+        Ok((host.to_owned(), number))
+    }
+
+    /// `--rank`: with `--ips` the list decides, and one node needs none.
+    pub(super) fn node_rank(&mut self, nodes: &Nodes) -> Option<u32> {
+        let rank = self.arguments.int("rank").and_then(|rank| u32::try_from(rank).ok())?;
+        if let Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } = nodes
+            && rank >= *nodes
+        {
+            let name = self.arguments.name("rank");
+            let message = format!("`{name}` is {rank}, and {nodes} nodes have ranks from 0 to {}", nodes - 1);
+            self.error(self.wrong_value("rank", message));
+        }
+        Some(rank)
+    }
+
+    /// This node's address. Paddle passes over a name without a dot; a job that then listens somewhere else is
+    /// harder to understand than an error. `platform` is PaddleCloud's word.
+    pub(super) fn host(&mut self, nodes: &Nodes, platform: Option<IpAddr>) -> Option<IpAddr> {
+        let several = !matches!(nodes, Nodes::One);
+        if platform.is_some() && several {
+            return platform;
+        }
+        let text = self.arguments.text("host").filter(|_| self.generation == Generation::Current || several)?;
+        let address = parse_address(text);
+        let name = self.arguments.name("host");
+        if address.is_some() {
+            return address;
+        }
+        if self.passes_over(text) {
+            self.idle(name, "it is no address, and passed over as Paddle does");
+        } else {
+            let message = format!("`{name}` takes the address of this node, not `{text}`");
+            self.error(
+                self.wrong_value("host", message).hint("give an IP address of this host, such as `hostname -i` prints"),
+            );
+        }
+        None
+    }
+
+    /// Flags about nodes that change nothing, by what the nodes are.
+    pub(super) fn idle_about_nodes(&mut self, nodes: &Nodes) {
+        let why = match nodes {
+            Nodes::One => "there is one node",
+            Nodes::List { .. } => "the order of the list counts",
+            Nodes::Master { .. } | Nodes::Auto { .. } => "",
+        };
+        if !why.is_empty() {
+            if self.is_from_flag("sort_ip") && self.arguments.is_switched_on("sort_ip") {
+                self.idle("--sort_ip", why);
+            }
+            let smallest = i64::from(*nodes == Nodes::One);
+            if self.is_from_flag("rank") && self.arguments.int("rank").is_some_and(|rank| rank >= smallest) {
+                self.idle("--rank", why);
+            }
+        }
+        if *nodes == Nodes::One {
+            for flag in SEVERAL_NODES {
+                if self.arguments.is_set(flag.trim_start_matches('-')) {
+                    self.idle(flag, why);
+                }
+            }
+            if self.generation == Generation::Legacy && self.arguments.text("host").is_some() {
+                self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
+            }
+        }
+        if matches!(nodes, Nodes::Master { .. }) && self.arguments.is_set("rdzv-port") {
+            self.idle("--rdzv-port", "the port is that of `--master`");
+        }
+    }
+}
+
+/// Flags of ours that mean something only where several nodes take part.
+const SEVERAL_NODES: [&str; 7] =
+    ["--token", "--rdzv-port", "--rdzv-timeout", "--node-timeout", "--reconnect-window", "--uneven", "--gather-logs"];
+
+fn too_many(name: &str, verb: &str, nodes: i64) -> String {
+    format!("`{name}` {verb} {nodes} nodes, and {MAX_NODES} is the most")
+}
+
+enum Count {
+    Fixed(i64),
+    Range,
+}
+
+/// `N`, or `MIN:MAX`; nobody has 0 nodes.
+fn count(text: &str) -> Option<Count> {
+    let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
+    match text.split_once(':') {
+        Some((low, high)) => (argparse::int(low)? <= positive(high)?).then_some(Count::Range),
+        None => positive(text).map(Count::Fixed),
+    }
+}

@@ -1,0 +1,730 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::agent::{self, Agent, News};
+use super::coordinator::{self, Coordinator, Effect, Event, Options};
+use super::limits::{ANSWER, GOODBYE, Limits, NEWS, REFUSED, TELL};
+use super::messages::{
+    Answer, Decision, Expects, FromAgent, Join, Loss, Offer, Process, RankPlace, Refusal, Restart, Stage, Standing,
+    Start, Stop, ToAgent, Told, Why,
+};
+use crate::diagnose;
+use crate::facts::{Evidence, Outcome, Subject};
+use crate::model::{self, Exit, Port, Rank, SpawnError, Timestamp};
+
+const SETTLE: Duration = Duration::from_millis(500);
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_micros(millis * 1000)
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+}
+
+fn list(lasts: &[u8]) -> Expects {
+    Expects::List(lasts.iter().map(|last| address(*last)).collect())
+}
+
+fn count(nodes: u32, sort_ip: bool) -> Expects {
+    Expects::Count { nodes, sort_ip }
+}
+
+fn ready(attempt: u32, processes: u16) -> Standing {
+    let port = |number| Port::new(number).unwrap();
+    let processes = (0..processes).map(|local| Process { port: port(6000 + local), devices: vec![] }).collect();
+    Standing { attempt, stage: Stage::Ready(Offer { processes, stores: [port(7000), port(7001)], device_kind: None }) }
+}
+
+fn join(last: u8, expects: &Expects) -> Join {
+    Join {
+        launch: u64::from(last),
+        command: 1,
+        address: address(last),
+        host: format!("host{last}"),
+        expects: expects.clone(),
+        rank: None,
+        uneven: false,
+        logs: false,
+        standing: ready(0, 2),
+    }
+}
+
+fn options(expects: &Expects, restarts: u32) -> Options {
+    Options {
+        expects: expects.clone(),
+        launch: 1,
+        uneven: false,
+        limits: Limits::default(),
+        settle: SETTLE,
+        restart: model::Restart { max: restarts, ..model::Restart::default() },
+        seed: 1,
+    }
+}
+
+/// A coordinator whose node `n` speaks on link `n`.
+struct Round {
+    coordinator: Coordinator,
+    now: Timestamp,
+}
+
+impl Round {
+    fn new(options: Options) -> Self {
+        Self { coordinator: Coordinator::new(options, at(0)), now: at(0) }
+    }
+
+    /// Three nodes of a list, which run.
+    fn running(restarts: u32) -> Self {
+        let expects = list(&[1, 2, 3]);
+        let mut round = Self::new(options(&expects, restarts));
+        let effects: Vec<Effect> = [1, 2, 3].into_iter().flat_map(|last| round.join(join(last, &expects))).collect();
+        assert_eq!(starts(&effects).len(), 1);
+        round
+    }
+
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        self.coordinator.step(event, self.now)
+    }
+
+    fn join(&mut self, join: Join) -> Vec<Effect> {
+        self.step(Event::Joined { link: join.launch, join: Box::new(join) })
+    }
+
+    fn stands(&mut self, link: u64, attempt: u32, stage: Stage) -> Vec<Effect> {
+        self.step(Event::Standing { link, standing: Standing { attempt, stage } })
+    }
+
+    /// Time passes, in which these are heard twice a second.
+    fn pass(&mut self, millis: u64, heard: &[u64]) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let end = self.now + Duration::from_millis(millis);
+        while self.now < end {
+            self.now = end.min(self.now + Duration::from_millis(500));
+            for link in heard {
+                effects.extend(self.step(Event::Beat { link: *link }));
+            }
+            effects.extend(self.step(Event::Tick));
+        }
+        effects
+    }
+}
+
+fn sent(effects: &[Effect]) -> Vec<(Vec<u64>, ToAgent)> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { links, message } if *message != ToAgent::Beat => Some((links.clone(), message.clone())),
+        _ => None,
+    });
+    sent.collect()
+}
+
+fn starts(effects: &[Effect]) -> Vec<Start> {
+    let starts = sent(effects).into_iter().filter_map(|(_, message)| match message {
+        ToAgent::Start(start) => Some(start),
+        _ => None,
+    });
+    starts.collect()
+}
+
+fn stops(effects: &[Effect]) -> Vec<Stop> {
+    let stops = sent(effects).into_iter().filter_map(|(_, message)| match message {
+        ToAgent::Stop(stop) => Some(stop),
+        _ => None,
+    });
+    stops.collect()
+}
+
+fn decision(effects: &[Effect]) -> Option<Decision> {
+    sent(effects).into_iter().find_map(|(_, message)| match message {
+        ToAgent::Decision(decision) => Some(*decision),
+        _ => None,
+    })
+}
+
+fn refusal(effects: &[Effect]) -> Option<Refusal> {
+    sent(effects).into_iter().find_map(|(_, message)| match message {
+        ToAgent::Refused(refusal) => Some(refusal),
+        _ => None,
+    })
+}
+
+/// The end of a rank: with an error of its own, having lost a peer, or without a word.
+fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
+    let signature = signature.and_then(diagnose::explain).map(diagnose::Signature::to_match);
+    let traceback = if traceback { vec!["Traceback (most recent call last):".to_owned()] } else { vec![] };
+    Told {
+        end: diagnose::End {
+            subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 0 },
+            exit: Exit::Code { code: 1 },
+            ran: Duration::from_secs(1),
+            order: 0,
+            by_us: false,
+            before_stop: true,
+            evidence: Some(Evidence { traceback, signature, ..Evidence::default() }),
+            usage: None,
+        },
+        place: RankPlace { rank, ..RankPlace::default() },
+    }
+}
+
+fn own(rank: u32) -> Stage {
+    Stage::Told(vec![told(rank, None, true)])
+}
+
+fn victim(rank: u32) -> Stage {
+    Stage::Told(vec![told(rank, Some("U9202"), false)])
+}
+
+fn causes(decision: &Decision) -> Vec<u32> {
+    let causes = decision.verdict.iter().flat_map(|verdict| &verdict.causes);
+    causes.filter_map(|cause| cause.subject.rank).map(|rank| rank.0).collect()
+}
+
+/// The last part of the address of the node that was lost.
+fn lost(decision: &Decision) -> Option<IpAddr> {
+    match &decision.why {
+        Some(Why::NodeLost { node, .. }) => Some(node.address),
+        _ => None,
+    }
+}
+
+#[test]
+fn who_is_refused() {
+    let three = list(&[1, 2, 3]);
+    let any = count(3, false);
+    let ranked = |last, rank| Join { rank: Some(rank), ..join(last, &any) };
+    let is = |expects: &Expects, here: Vec<Join>, comes: Join, wanted: fn(&Refusal) -> bool| {
+        let mut round = Round::new(options(expects, 0));
+        for join in here {
+            assert_eq!(refusal(&round.join(join)), None);
+        }
+        let effects = round.join(Join { launch: 99, ..comes });
+        let refused = refusal(&effects).expect("it does not belong here");
+        assert!(wanted(&refused), "{refused:?}");
+        assert!(effects.contains(&Effect::Close { link: 99 }));
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Refused { .. })), "shown here too");
+    };
+    is(&three, vec![join(1, &three)], join(2, &list(&[1, 3, 2])), |why| matches!(why, Refusal::OtherNodes { .. }));
+    is(&three, vec![join(1, &three)], join(2, &any), |why| matches!(why, Refusal::OtherNodes { .. }));
+    is(&three, vec![join(1, &three)], Join { address: address(9), ..join(2, &three) }, |why| {
+        matches!(why, Refusal::NotListed { .. })
+    });
+    is(&three, vec![join(1, &three), join(2, &three)], join(2, &three), |why| {
+        matches!(why, Refusal::Taken { same_command: true, .. })
+    });
+    is(&three, vec![join(1, &three), join(2, &three)], Join { command: 2, ..join(2, &three) }, |why| {
+        matches!(why, Refusal::Taken { same_command: false, .. })
+    });
+    is(&any, vec![ranked(1, 0)], ranked(2, 0), |why| matches!(why, Refusal::Rank { rank: 0, by: Some(_), .. }));
+    is(&any, vec![ranked(1, 0)], ranked(2, 3), |why| matches!(why, Refusal::Rank { rank: 3, by: None, .. }));
+    is(&any, vec![ranked(1, 0)], join(2, &any), |why| *why == Refusal::MixedRanks);
+    is(&three, vec![join(1, &three)], Join { standing: ready(0, 3), ..join(2, &three) }, |why| {
+        matches!(why, Refusal::Processes { ours: 2, theirs: 3, .. })
+    });
+    let full = Expects::Count { nodes: 1, sort_ip: false };
+    let mut round = Round::new(options(&full, 0));
+    round.join(Join { standing: Standing { attempt: 0, stage: Stage::Succeeded }, ..join(1, &full) });
+    assert_eq!(refusal(&round.join(join(2, &full))), Some(Refusal::Full { nodes: 1 }));
+    let mut round = Round::running(0);
+    assert_eq!(refusal(&round.join(join(4, &three))), Some(Refusal::TooLate));
+}
+
+#[test]
+fn the_node_beside_the_coordinator_has_its_place_first() {
+    let expects = count(2, false);
+    let ranked = |last| Join { rank: Some(0), ..join(last, &expects) };
+    let mut round = Round::new(options(&expects, 0));
+    assert_eq!(sent(&round.join(ranked(2))), [], "nobody is answered before");
+    assert_eq!(sent(&round.join(ranked(3))), []);
+    round.step(Event::Closed { link: 3 });
+    let effects = round.join(ranked(1));
+    assert!(matches!(refusal(&effects), Some(Refusal::Rank { rank: 0, by: Some(by), .. }) if by.host == "host1"));
+    assert!(effects.contains(&Effect::Close { link: 2 }) && !effects.contains(&Effect::Close { link: 3 }));
+}
+
+#[test]
+fn uneven_nodes_and_nodes_that_cannot_start() {
+    let expects = list(&[1, 2]);
+    let mut round = Round::new(Options { uneven: true, ..options(&expects, 0) });
+    round.join(join(1, &expects));
+    let effects = round.join(Join { standing: ready(0, 5), ..join(2, &expects) });
+    let sizes: Vec<usize> = starts(&effects)[0].nodes.iter().map(|node| node.processes.len()).collect();
+    assert_eq!(sizes, [2, 5]);
+    // Why it cannot start matters more than how many it would have been.
+    let mut round = Round::new(options(&expects, 0));
+    round.join(join(1, &expects));
+    let unable = Standing { attempt: 0, stage: Stage::Unable { why: "no GPU".into() } };
+    let effects = round.join(Join { standing: unable, ..join(2, &expects) });
+    assert!(matches!(decision(&effects).unwrap().why, Some(Why::Unable { why, .. }) if why == "no GPU"));
+}
+
+#[test]
+fn the_order_of_nodes() {
+    let ranks = [Some(2), Some(0), Some(1)];
+    for (expects, ranks, order) in [
+        (list(&[1, 3, 2]), [None; 3], [1, 3, 2]),
+        (count(3, false), ranks, [2, 1, 3]),
+        (count(3, true), ranks, [2, 1, 3]),
+        (count(3, true), [None; 3], [1, 2, 3]),
+        (count(3, false), [None; 3], [1, 3, 2]),
+    ] {
+        let mut round = Round::new(options(&expects, 0));
+        let mut effects = Vec::new();
+        // They come as 3, 2, 1; the coordinator's own is 1. Node 3 has the first of the ranks, and so on.
+        for (last, rank) in [3, 2, 1].into_iter().zip(ranks) {
+            effects.extend(round.join(Join { rank, ..join(last, &expects) }));
+        }
+        let starts = starts(&effects);
+        let got: Vec<u64> = starts[0].nodes.iter().map(|node| node.launch).collect();
+        assert_eq!(got, order, "{expects:?} {ranks:?}");
+        assert_eq!(starts[0].paddle_store.address, starts[0].nodes[0].address);
+    }
+}
+
+#[test]
+fn news_are_not_told_more_than_once_a_second() {
+    let expects = list(&(1..=100).collect::<Vec<u8>>());
+    let mut round = Round::new(options(&expects, 0));
+    let is_news = |(_, message): &(Vec<u64>, ToAgent)| matches!(message, ToAgent::Waiting(_));
+    let mut effects = Vec::new();
+    for last in 1..=50 {
+        effects.extend(round.join(join(last, &expects)));
+        round.now = round.now + Duration::from_millis(10);
+    }
+    assert_eq!(sent(&effects).into_iter().filter(is_news).count(), 1);
+    round.now = at(0) + NEWS;
+    let effects = round.step(Event::Tick);
+    let news = sent(&effects).into_iter().find(is_news).expect("a second has passed");
+    assert!(matches!(&news.1, ToAgent::Waiting(waiting) if waiting.joined == 50 && waiting.missing.len() == 50));
+    // How an address answers, and who was refused.
+    round.step(Event::Probed { address: address(60), answer: Answer::Refused });
+    round.step(Event::TurnedAway { address: address(60), answer: Answer::OtherToken });
+    round.step(Event::Probed { address: address(60), answer: Answer::Silent });
+    for junk in 0..5000 {
+        let address = IpAddr::V4(Ipv4Addr::from(junk));
+        round.step(Event::TurnedAway { address, answer: Answer::Silent });
+    }
+    let size = format!("{:?}", round.coordinator).len();
+    assert!(size < 400_000, "junk fills the memory: {size}");
+    round.now = round.now + NEWS;
+    let effects = round.step(Event::Tick);
+    let (_, news) = sent(&effects).into_iter().find(is_news).unwrap();
+    let ToAgent::Waiting(waiting) = news else { unreachable!() };
+    let sixty = waiting.missing.iter().find(|missing| missing.address == address(60)).unwrap();
+    assert_eq!(sixty.answer, Answer::OtherToken);
+}
+
+#[test]
+fn suspicion_and_loss() {
+    let mut round = Round::running(0);
+    let effects = round.pass(4500, &[1, 2]);
+    assert_eq!(sent(&effects), []);
+    let effects = round.pass(1000, &[1, 2]);
+    assert!(matches!(&sent(&effects)[..], [(_, ToAgent::Suspects { nodes })] if nodes[0].address == address(3)));
+    let effects = round.step(Event::Beat { link: 3 });
+    assert!(matches!(&sent(&effects)[..], [(_, ToAgent::Suspects { nodes })] if nodes.is_empty()));
+    let effects = round.pass(32_000, &[1, 2]);
+    let Why::NodeLost { node, how: Loss::Silent { .. } } = &stops(&effects)[0].why else { panic!("{effects:?}") };
+    assert_eq!((node.node, node.address), (2, address(3)));
+    let decision = decision(&effects).unwrap();
+    assert_eq!((lost(&decision), causes(&decision)), (Some(address(3)), vec![]));
+    // A closed connection has a window of its own; a killed front has none.
+    let mut round = Round::running(0);
+    round.step(Event::Closed { link: 2 });
+    assert!(stops(&round.pass(59_000, &[1, 3])).is_empty());
+    assert!(matches!(
+        &stops(&round.pass(2000, &[1, 3]))[0].why,
+        Why::NodeLost { how: Loss::Disconnected { .. }, node } if node.address == address(2)
+    ));
+    let mut round = Round::running(0);
+    let effects = round.step(Event::Gone { link: 2 });
+    assert!(matches!(&stops(&effects)[0].why, Why::NodeLost { how: Loss::Killed, .. }));
+}
+
+#[test]
+fn nobody_is_silent_while_the_coordinator_sleeps() {
+    let mut round = Round::running(0);
+    round.pass(3000, &[1, 2, 3]);
+    round.now = round.now + Duration::from_secs(45);
+    assert_eq!(sent(&round.step(Event::Tick)), []);
+    assert_eq!(sent(&round.pass(3000, &[1, 2, 3])), []);
+}
+
+#[test]
+fn before_the_start_a_node_comes_and_goes() {
+    let expects = list(&[1, 2]);
+    let mut round = Round::new(options(&expects, 0));
+    round.join(join(1, &expects));
+    round.join(Join { standing: Standing { attempt: 0, stage: Stage::Running }, ..join(2, &expects) });
+    round.step(Event::Closed { link: 2 });
+    let effects = round.join(Join { launch: 22, ..join(2, &expects) });
+    assert_eq!(starts(&effects)[0].nodes[1].launch, 22);
+    // What the old connection still says is nobody's.
+    assert_eq!(sent(&round.stands(2, 0, Stage::Failed)), []);
+}
+
+#[test]
+fn who_comes_back_hears_the_current_order() {
+    let expects = list(&[1, 2, 3]);
+    let back = |attempt, stage| Join { standing: Standing { attempt, stage }, ..join(2, &expects) };
+    let again = |round: &mut Round, join: Join| {
+        let effects = round.step(Event::Joined { link: 22, join: Box::new(join) });
+        sent(&effects).into_iter().filter(|(links, _)| *links == [22]).map(|(_, message)| message).collect::<Vec<_>>()
+    };
+    let mut round = Round::running(1);
+    assert!(matches!(&again(&mut round, join(2, &expects))[..], [ToAgent::Welcome, ToAgent::Start(_)]));
+    let mut round = Round::running(1);
+    round.stands(1, 0, Stage::Failed);
+    assert!(matches!(&again(&mut round, back(0, Stage::Running))[..], [ToAgent::Welcome, ToAgent::Stop(_)]));
+    // It missed how the last attempt ended.
+    let mut round = Round::running(1);
+    round.step(Event::Closed { link: 2 });
+    round.stands(1, 0, own(0));
+    let effects = round.pass(2000, &[1, 3]);
+    let decided = decision(&effects).unwrap();
+    assert!(decided.restart.is_some());
+    match &again(&mut round, back(0, Stage::Running))[..] {
+        [ToAgent::Welcome, ToAgent::Decision(last), ToAgent::Waiting(_)] => assert_eq!(**last, decided),
+        other => panic!("{other:?}"),
+    }
+    // And that there will be no other.
+    let mut round = Round::running(1);
+    round.step(Event::Closed { link: 2 });
+    round.stands(1, 0, own(0));
+    round.pass(2000, &[1, 3]);
+    round.stands(3, 1, Stage::Interrupted { signal: 2 });
+    match &again(&mut round, back(0, Stage::Running))[..] {
+        [ToAgent::Welcome, ToAgent::Decision(one), ToAgent::Decision(two)] => {
+            assert_eq!((one.attempt, two.attempt, two.outcome), (0, 1, Outcome::Interrupted));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn failures_stop_all_and_are_judged_together() {
+    let mut round = Round::running(0);
+    let effects = round.stands(2, 0, Stage::Failed);
+    assert!(matches!(&stops(&effects)[0].why, Why::RankFailed { node } if node.address == address(2)));
+    assert_eq!(sent(&round.stands(2, 0, victim(2))), []);
+    assert_eq!(sent(&round.stands(1, 0, Stage::Told(vec![]))), []);
+    let decided = decision(&round.stands(3, 0, own(4))).expect("all have told");
+    assert_eq!((causes(&decided), decided.restart), (vec![4], None));
+    assert_eq!(decided.places.iter().map(|place| place.rank).collect::<Vec<_>>(), [2, 4]);
+    assert_eq!(decided.decided().code, None);
+    // Who does not tell is not waited for.
+    let mut round = Round::running(0);
+    round.stands(2, 0, own(2));
+    round.now = round.now + SETTLE + TELL;
+    assert_eq!(causes(&decision(&round.step(Event::Tick)).unwrap()), [2]);
+    // What another attempt says has no effect.
+    let mut round = Round::running(0);
+    assert_eq!(sent(&round.stands(2, 1, Stage::Failed)), []);
+}
+
+#[test]
+fn a_lost_node_is_the_cause_when_only_victims_speak() {
+    for (stage, blamed) in [(victim(2), None), (own(2), Some(2))] {
+        let mut round = Round::running(3);
+        round.step(Event::Closed { link: 3 });
+        round.stands(2, 0, stage);
+        let decided = decision(&round.stands(1, 0, Stage::Told(vec![]))).unwrap();
+        assert_eq!(causes(&decided), Vec::from_iter(blamed));
+        assert_eq!(lost(&decided), blamed.is_none().then_some(address(3)));
+        assert_eq!(decided.decided().code, blamed.is_none().then_some(123));
+        assert_eq!(decided.restart.is_some(), blamed.is_some());
+    }
+    // The same when it just does not answer.
+    let mut round = Round::running(0);
+    round.stands(2, 0, victim(2));
+    round.stands(1, 0, victim(0));
+    let decided = decision(&round.pass(1500, &[1, 2])).unwrap();
+    assert_eq!((lost(&decided), causes(&decided)), (Some(address(3)), vec![]));
+}
+
+#[test]
+fn interrupted_unable_and_time_up() {
+    let mut round = Round::running(3);
+    let effects = round.stands(2, 0, Stage::Interrupted { signal: 15 });
+    let decided = decision(&effects).unwrap();
+    assert_eq!(stops(&effects).len(), 1);
+    assert_eq!((decided.outcome, decided.decided().signal), (Outcome::Interrupted, Some(15)));
+    let mut round = Round::running(3);
+    let decided = decision(&round.stands(2, 0, Stage::Unable { why: "disk".into() })).unwrap();
+    assert_eq!((decided.outcome, decided.decided().code), (Outcome::Failed, Some(123)));
+    let expects = list(&[1, 2]);
+    let mut round = Round::new(options(&expects, 3));
+    round.join(join(1, &expects));
+    let effects = round.pass(600_000, &[1]);
+    assert!(matches!(decision(&effects).unwrap().why, Some(Why::TimeUp { waiting }) if waiting.missing.len() == 1));
+    // A failure and a signal: the failure is told, and there is no other attempt.
+    let mut round = Round::running(3);
+    round.stands(2, 0, Stage::Failed);
+    round.stands(2, 0, Stage::Interrupted { signal: 2 });
+    round.stands(1, 0, Stage::Told(vec![]));
+    round.stands(3, 0, Stage::Told(vec![]));
+    let decided = decision(&round.stands(2, 0, own(2))).unwrap();
+    assert_eq!((causes(&decided), decided.restart), (vec![2], None));
+}
+
+#[test]
+fn restarts_are_counted_here() {
+    let mut round = Round::running(2);
+    for attempt in 0..3 {
+        let mut effects = Vec::new();
+        for (link, stage) in [(1, own(0)), (2, Stage::Told(vec![])), (3, Stage::Told(vec![]))] {
+            effects.extend(round.stands(link, attempt, stage));
+        }
+        let decided = decision(&effects).unwrap();
+        assert_eq!(decided.restart.map(|restart| restart.attempt), (attempt < 2).then_some(attempt + 1));
+        if attempt < 2 {
+            // Steps still come with every beat, and not more often.
+            assert!(round.coordinator.deadline().unwrap() > round.now);
+            round.pass(1000, &[1, 2, 3]);
+            let effects: Vec<Effect> = [1, 2, 3]
+                .into_iter()
+                .flat_map(|link| round.stands(link, attempt + 1, ready(attempt + 1, 2).stage))
+                .collect();
+            assert_eq!(starts(&effects)[0].attempt, attempt + 1);
+        }
+    }
+    // What cannot be started is not started again.
+    let mut round = Round::running(2);
+    let mut end = told(0, None, false);
+    end.end.exit = Exit::Spawn(SpawnError { doing: "execute".into(), errno: 2, reason: "not found".into() });
+    round.stands(1, 0, Stage::Told(vec![end]));
+    let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
+    assert_eq!(decided.restart, None);
+}
+
+#[test]
+fn goodbye() {
+    let succeed = |round: &mut Round| {
+        [1, 2, 3].into_iter().flat_map(|link| round.stands(link, 0, Stage::Succeeded)).collect::<Vec<_>>()
+    };
+    let mut round = Round::running(0);
+    assert_eq!(decision(&succeed(&mut round)).unwrap().outcome, Outcome::Succeeded);
+    for (link, over) in [(1, false), (2, false), (3, true)] {
+        let effects = round.step(Event::Bye { link });
+        assert_eq!((effects.contains(&Effect::Finish), round.coordinator.is_over()), (over, over));
+    }
+    assert_eq!(round.coordinator.deadline(), None);
+    // Who is away for a moment is to hear it too; who never comes is not waited for.
+    let mut round = Round::running(0);
+    succeed(&mut round);
+    round.step(Event::Closed { link: 3 });
+    round.step(Event::Bye { link: 1 });
+    round.step(Event::Bye { link: 2 });
+    assert!(!round.coordinator.is_over());
+    round.now = round.now + GOODBYE;
+    assert!(round.step(Event::Tick).contains(&Effect::Finish));
+}
+
+/// An agent that has been welcomed.
+fn welcomed() -> Agent {
+    let expects = list(&[1, 2]);
+    let mut agent = Agent::new(join(2, &expects), Limits::default(), at(0));
+    assert_eq!(agent.step(agent::Event::Tick, at(0)), [agent::Effect::Connect]);
+    let effects = agent.step(agent::Event::Connected, at(1));
+    assert!(matches!(&effects[..], [agent::Effect::Send(FromAgent::Join(_))]));
+    hear(&mut agent, ToAgent::Welcome, 2);
+    agent
+}
+
+fn hear(agent: &mut Agent, message: ToAgent, millis: u64) -> Vec<agent::Effect> {
+    agent.step(agent::Event::Heard(Box::new(message)), at(millis))
+}
+
+fn stand(agent: &mut Agent, attempt: u32, stage: Stage, millis: u64) -> Vec<agent::Effect> {
+    agent.step(agent::Event::Standing(Standing { attempt, stage }), at(millis))
+}
+
+fn news(effects: &[agent::Effect]) -> Vec<News> {
+    let news = effects.iter().filter_map(|effect| match effect {
+        agent::Effect::Tell(news) => Some(news.clone()),
+        _ => None,
+    });
+    news.collect()
+}
+
+fn said(effects: &[agent::Effect]) -> Vec<(u32, Stage)> {
+    let said = effects.iter().filter_map(|effect| match effect {
+        agent::Effect::Send(FromAgent::Standing(standing)) => Some((standing.attempt, standing.stage.clone())),
+        _ => None,
+    });
+    said.collect()
+}
+
+fn start(attempt: u32) -> ToAgent {
+    let expects = list(&[1, 2]);
+    let mut round = Round::new(options(&expects, 0));
+    round.join(join(1, &expects));
+    let effects = round.join(join(2, &expects));
+    ToAgent::Start(Start { attempt, ..starts(&effects)[0].clone() })
+}
+
+fn decided(attempt: u32, restart: bool) -> ToAgent {
+    ToAgent::Decision(Box::new(Decision {
+        attempt,
+        outcome: Outcome::Failed,
+        why: None,
+        verdict: None,
+        places: vec![],
+        restart: restart.then_some(Restart { attempt: attempt + 1, delay: Duration::ZERO }),
+    }))
+}
+
+#[test]
+fn an_agent_tries_until_its_time_is_up() {
+    let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
+    let mut tries = 0;
+    let mut told = Vec::new();
+    while let Some(deadline) = agent.deadline() {
+        let effects = agent.step(agent::Event::Tick, deadline);
+        told.extend(news(&effects));
+        if effects.contains(&agent::Effect::Connect) {
+            tries += 1;
+            told.extend(news(&agent.step(agent::Event::NotConnected(Answer::Refused), deadline)));
+        }
+    }
+    assert_eq!(told, [News::Unreached(Answer::Refused), News::TimeUp(Answer::Refused)]);
+    assert!((600..620).contains(&tries), "{tries} tries");
+    // A door that stays closed is not tried again.
+    let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
+    agent.step(agent::Event::Tick, at(0));
+    let effects = agent.step(agent::Event::NotConnected(Answer::OtherToken), at(1));
+    assert_eq!((news(&effects), agent.is_over()), (vec![News::TurnedAway(Answer::OtherToken)], true));
+}
+
+#[test]
+fn what_is_said_before_the_welcome_is_sent() {
+    let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
+    agent.step(agent::Event::Tick, at(0));
+    agent.step(agent::Event::Connected, at(1));
+    let effects = stand(&mut agent, 0, Stage::Interrupted { signal: 2 }, 2);
+    assert_eq!(said(&effects), [(0, Stage::Interrupted { signal: 2 })]);
+}
+
+#[test]
+fn an_agent_starts_stops_and_ends() {
+    let mut agent = welcomed();
+    assert_eq!(news(&hear(&mut agent, start(1), 3)), [], "another attempt");
+    assert!(matches!(&news(&hear(&mut agent, start(0), 3))[..], [News::Start(start)] if start.you == 1));
+    assert_eq!(news(&hear(&mut agent, start(0), 4)), [], "once is enough");
+    let stop = |attempt| ToAgent::Stop(Stop { attempt, why: Why::CoordinatorLost { how: Loss::Refused } });
+    assert_eq!(news(&hear(&mut agent, stop(1), 5)), []);
+    assert_eq!(news(&hear(&mut agent, stop(0), 5)).len(), 1);
+    assert_eq!(news(&hear(&mut agent, stop(0), 6)), []);
+    assert_eq!(news(&hear(&mut agent, decided(1, false), 7)), []);
+    assert_eq!(news(&hear(&mut agent, decided(0, true), 7)).len(), 1);
+    assert_eq!(said(&stand(&mut agent, 0, Stage::Told(vec![]), 8)), [], "nobody asks any more");
+    // The next attempt can be over before this one is.
+    let effects = hear(&mut agent, decided(1, false), 9);
+    assert!(effects.contains(&agent::Effect::Send(FromAgent::Bye)) && agent.is_over());
+}
+
+#[test]
+fn a_coordinator_that_is_gone() {
+    // Refused for two seconds.
+    let mut agent = welcomed();
+    assert_eq!(agent.step(agent::Event::Closed, at(10)), [agent::Effect::Connect], "at once");
+    let mut now = at(10);
+    let mut told = Vec::new();
+    while !agent.is_over() {
+        told.extend(news(&agent.step(agent::Event::NotConnected(Answer::Refused), now)));
+        now = agent.deadline().unwrap_or(now);
+        told.extend(news(&agent.step(agent::Event::Tick, now)));
+    }
+    assert_eq!(told.last(), Some(&News::Lost(Loss::Refused)));
+    assert_eq!(now, at(10) + REFUSED);
+    // Silent: shown, then a new connection, then the window.
+    let mut agent = welcomed();
+    let mut told = Vec::new();
+    let mut now = at(2);
+    while let Some(deadline) = agent.deadline() {
+        now = deadline.max(now);
+        let effects = agent.step(agent::Event::Tick, now);
+        told.extend(news(&effects));
+        if effects.contains(&agent::Effect::Connect) {
+            now = now + Duration::from_secs(5);
+            told.extend(news(&agent.step(agent::Event::NotConnected(Answer::Silent), now)));
+        }
+    }
+    let lost = News::Lost(Loss::Disconnected { after: Duration::from_secs(60) });
+    assert_eq!(told, [News::Quiet, News::Unreached(Answer::Silent), lost]);
+    assert!(now >= at(2 + 90_000) && now < at(2 + 97_000), "{now:?}");
+}
+
+#[test]
+fn a_failure_that_nobody_hears_of() {
+    let alone = [News::Alone { attempt: 0 }];
+    // The coordinator does not answer.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 10)), []);
+    let mut told = Vec::new();
+    for second in 1..=5 {
+        told.extend(news(&agent.step(agent::Event::Tick, at(10 + second * 1000))));
+    }
+    assert_eq!(told.last(), Some(&alone[0]));
+    assert_eq!(ANSWER, Duration::from_secs(5));
+    // Nobody listens there: at once.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    agent.step(agent::Event::Closed, at(4));
+    agent.step(agent::Event::NotConnected(Answer::Refused), at(5));
+    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 6)), alone);
+    // The connection broke, and comes back: it is said again.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    agent.step(agent::Event::Closed, at(4));
+    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 6)), []);
+    match &agent.step(agent::Event::Connected, at(7))[..] {
+        [agent::Effect::Send(FromAgent::Join(join))] => assert_eq!(join.standing.stage, Stage::Told(vec![])),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_leaves_says_so() {
+    // A signal that crossed a restart counts for the next attempt.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    let interrupted = Stage::Interrupted { signal: 2 };
+    assert_eq!(said(&stand(&mut agent, 0, interrupted.clone(), 4)), [(0, interrupted.clone())]);
+    assert_eq!(said(&hear(&mut agent, decided(0, true), 5)), [(1, interrupted.clone())]);
+    // One that comes after it, too.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    hear(&mut agent, decided(0, true), 4);
+    assert_eq!(said(&stand(&mut agent, 0, interrupted.clone(), 5)), [(1, interrupted)]);
+    // An end that nobody decided.
+    let mut agent = welcomed();
+    hear(&mut agent, start(0), 3);
+    hear(&mut agent, decided(0, true), 4);
+    let effects = agent.step(agent::Event::Ended, at(5));
+    assert!(matches!(&said(&effects)[..], [(1, Stage::Unable { .. })]));
+    hear(&mut agent, decided(1, false), 6);
+    assert!(agent.is_over());
+    // With nobody there it is not waited for.
+    let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
+    agent.step(agent::Event::Tick, at(0));
+    agent.step(agent::Event::NotConnected(Answer::Refused), at(1));
+    agent.step(agent::Event::Ended, at(2));
+    assert!(agent.is_over());
+}
+
+#[test]
+fn links_are_numbered_and_strangers_say_nothing() {
+    let mut round = Round::running(0);
+    let before = format!("{:?}", round.coordinator);
+    for event in [
+        Event::Standing { link: 9, standing: Standing { attempt: 0, stage: Stage::Failed } },
+        Event::Beat { link: 9 },
+        Event::Bye { link: 9 },
+        Event::Gone { link: 9 },
+        Event::Closed { link: 9 },
+    ] {
+        assert_eq!(round.step(event), vec![] as Vec<coordinator::Effect>);
+    }
+    assert_eq!(before, format!("{:?}", round.coordinator));
+}

@@ -1,0 +1,292 @@
+//! Several nodes: which of them this one is, where they meet, and by which interface ranks reach each other.
+
+use std::net::IpAddr;
+
+use crate::contract::Variable;
+use crate::diag::{Code, Diagnostic};
+use crate::formats::launch::{LaunchSpec, PortRequest, Spelling};
+use crate::model::{Endpoint, Port};
+
+use super::{Address, Inventory};
+
+/// Ports where the nodes of a list meet, unless one is given: from here, so many.
+const FIRST_PORT: u16 = 7168;
+const PORTS: u16 = 64;
+
+/// Which entry of `list` this node is: the address of one of our interfaces, or `host`, which is `--host` or `POD_IP`.
+/// Loopback addresses are every host's, and count only when they are said to be ours.
+pub fn own_index(list: &[IpAddr], own: &[Address], host: Option<IpAddr>) -> Result<usize, Diagnostic> {
+    if let Some(host) = host {
+        return list.iter().position(|listed| *listed == host).ok_or_else(|| {
+            let message = format!("this host is said to be {host}, which is not in `--ips`");
+            Diagnostic::error(Code::L0004, message)
+                .row("listed", lines(list))
+                .row("this host", addresses(own))
+                .hint("give one of the listed addresses as `--host` or `POD_IP`, or leave them out")
+        });
+    }
+    let ours: Vec<usize> = (0..list.len())
+        .filter(|index| !list[*index].is_loopback() && own.iter().any(|address| address.ip == list[*index]))
+        .collect();
+    match ours.as_slice() {
+        [index] => Ok(*index),
+        [] => Err(not_listed(list, own)),
+        [first, ..] => {
+            let ours: Vec<IpAddr> = ours.iter().map(|index| list[*index]).collect();
+            Err(Diagnostic::error(Code::L0018, "several addresses in `--ips` are this host's")
+                .row("this host", lines(&ours))
+                .hint(format!("say which of them this node is, as in `--host {}`", list[*first])))
+        }
+    }
+}
+
+/// None of our addresses is in the list.
+pub(super) fn not_listed(list: &[IpAddr], own: &[Address]) -> Diagnostic {
+    let error = Diagnostic::error(Code::L0004, "this host is not in `--ips`")
+        .row("listed", lines(list))
+        .row("this host", addresses(own));
+    match list.first() {
+        Some(first) => error.hint(format!("run on a listed node, or say which one this is with `--host {first}`")),
+        None => error,
+    }
+}
+
+/// One below the other; the middle of a long list is left out.
+fn lines(list: &[IpAddr]) -> String {
+    const SHOWN: usize = 16;
+    let mut lines: Vec<String> = list.iter().take(SHOWN).map(IpAddr::to_string).collect();
+    if list.len() > SHOWN {
+        lines.push(format!("and {} more", list.len() - SHOWN));
+    }
+    lines.join("\n")
+}
+
+fn addresses(own: &[Address]) -> String {
+    let own: Vec<String> = own
+        .iter()
+        .filter(|address| !address.ip.is_loopback())
+        .map(|address| format!("{} ({})", address.ip, address.interface))
+        .collect();
+    if own.is_empty() { "127.0.0.1 only".to_owned() } else { own.join("\n") }
+}
+
+/// Where the nodes of `list` meet: as was said, else by job and list, so that jobs side by side on the same hosts
+/// rarely ask for the same port. Every node comes to the same answer.
+pub fn port(spec: &LaunchSpec, list: &[IpAddr]) -> Port {
+    if let Some(port) = spec.own.rdzv_port {
+        return port;
+    }
+    let offset = (hash(spec.job_id.as_str(), list) % u64::from(PORTS)) as u16;
+    let named = named(spec, list.len());
+    let is_named = |port: &u16| named.is_some_and(|(low, high)| (low..high).contains(&u32::from(*port)));
+    let found = (0..PORTS).map(|step| FIRST_PORT + (offset + step) % PORTS).find(|port| !is_named(port));
+    // All of them are the ranks': the first ones behind those.
+    let beyond = || named.and_then(|(_, end)| u16::try_from(end + u32::from(offset)).ok());
+    found.or_else(beyond).and_then(Port::new).unwrap_or_else(|| Port::new(FIRST_PORT - 1).expect("not 0"))
+}
+
+/// The ranks' ports that the command line names, as every node knows them: from the first up to before the last. A
+/// platform that gives each node ports of its own names none that all know.
+fn named(spec: &LaunchSpec, nodes: usize) -> Option<(u32, u32)> {
+    let PortRequest::Fixed { start, source } = &spec.ports else { return None };
+    let listed = spec.devices.as_ref().map(|devices| devices.ids.len() as u32);
+    let processes = spec.nproc_per_node.or(listed).unwrap_or(u32::from(PORTS));
+    let start = u32::from(*start);
+    match source.as_str() {
+        "DISTRIBUTED_TRAINER_ENDPOINTS" => None,
+        // Each node's rank is added to it.
+        "FLAGS_FIXED_PORT" => {
+            let start = start.saturating_sub(spec.node_rank.unwrap_or(0));
+            Some((start, start + processes + nodes as u32))
+        }
+        _ => Some((start, start + processes)),
+    }
+}
+
+fn hash(job: &str, list: &[IpAddr]) -> u64 {
+    let list = list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    fnv(job.bytes().chain([0]).chain(list.bytes()))
+}
+
+/// What nodes of one job most likely have in common and nodes of two jobs do not: script and arguments.
+pub fn command_hash(spec: &LaunchSpec) -> u64 {
+    let words = std::iter::once(&spec.script).chain(&spec.script_args);
+    fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
+}
+
+/// FNV-1a, 64 bits: the same in every build and on every machine.
+fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The address by which others most likely reach this host: the first that is not its own alone.
+pub fn likely_address(own: &[Address]) -> IpAddr {
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let candidates = || own.iter().map(|address| address.ip).filter(|ip| !ip.is_loopback() && !is_link_local(ip));
+    let first = candidates().find(IpAddr::is_ipv4).or_else(|| candidates().next());
+    first.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
+}
+
+/// What tells the frameworks' libraries which interface to use.
+pub const INTERFACE_VARIABLES: [&str; 3] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"];
+
+/// The variables that name the interface with this node's `address`, those that the user has set left as they are.
+pub(super) fn interface(address: IpAddr, inventory: &Inventory) -> Result<Vec<Variable>, Diagnostic> {
+    let unset = || INTERFACE_VARIABLES.into_iter().filter(|name| !inventory.env.contains_key(*name));
+    // All of 127.0.0.0/8 is on the loopback interface, which tells one address of it.
+    let is_there =
+        |own: &&Address| own.ip == address || address.is_loopback() && own.ip.is_loopback() && address.is_ipv4();
+    let own = inventory.addresses.iter();
+    let found = own.clone().find(|own| own.ip == address).or_else(|| own.clone().find(is_there));
+    match found {
+        Some(own) => Ok(unset().map(|name| (name.to_owned(), own.interface.clone())).collect()),
+        None if unset().next().is_none() => Ok(Vec::new()),
+        None => Err(Diagnostic::notice(
+            Code::L0029,
+            format!("no interface of this host has {address}, its address as a node"),
+        )
+        .row("this host", addresses(&inventory.addresses))
+        .hint("gloo and NCCL choose an interface themselves; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` name one")),
+    }
+}
+
+/// What the other nodes are to run, where this one has become the master: our command line and where to meet, for a
+/// shell.
+pub fn command_for_others(spec: &LaunchSpec, master: Endpoint) -> String {
+    let program = match &spec.spelling {
+        Spelling::Launch => "umiak launch".to_owned(),
+        Spelling::Fleetrun => "umiak fleetrun".to_owned(),
+        Spelling::PaddleModule { interpreter } => {
+            format!("umiak {} -m paddle.distributed.launch", crate::formats::launch::shell::quoted(interpreter))
+        }
+        Spelling::FleetModule { interpreter } => {
+            format!("umiak {} -m paddle.distributed.fleet.launch", crate::formats::launch::shell::quoted(interpreter))
+        }
+    };
+    // A shell would look for files that an address in brackets matches.
+    let master = if master.address.is_ipv6() { format!("'{master}'") } else { master.to_string() };
+    format!("{program} --master {master} {}", spec.command_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::JobId;
+    use crate::plan::launch::tests::spec;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn list(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| ip(text)).collect()
+    }
+
+    fn own() -> Vec<Address> {
+        [("lo", "127.0.0.1"), ("eth0", "10.0.0.2"), ("eth0", "fe80::2"), ("ib0", "10.1.0.2")]
+            .map(|(interface, address)| Address { interface: interface.to_owned(), ip: ip(address) })
+            .to_vec()
+    }
+
+    #[test]
+    fn which_node_this_is() {
+        for (listed, host, expected) in [
+            (&["10.0.0.1", "10.0.0.2"][..], None, Ok(1)),
+            (&["10.0.0.2", "10.0.0.1"], None, Ok(0)),
+            (&["fe80::1", "fe80::2"], None, Ok(1)),
+            // Interfaces do not matter where the address was said.
+            (&["192.168.0.1", "192.168.0.2"], Some("192.168.0.1"), Ok(0)),
+            (&["10.0.0.1", "10.0.0.2"], Some("10.0.0.1"), Ok(0)),
+            (&["10.0.0.1", "10.0.0.2"], Some("10.0.0.9"), Err(Code::L0004)),
+            (&["192.168.0.1", "192.168.0.2"], None, Err(Code::L0004)),
+            // Two networks of one host.
+            (&["10.0.0.2", "10.1.0.2"], None, Err(Code::L0018)),
+            (&["10.0.0.2", "10.1.0.2"], Some("10.1.0.2"), Ok(1)),
+            (&["127.0.0.2", "127.0.0.3"], None, Err(Code::L0004)),
+            (&["127.0.0.2", "127.0.0.3"], Some("127.0.0.3"), Ok(1)),
+        ] {
+            let seen = own_index(&list(listed), &own(), host.map(ip)).map_err(|diagnostic| diagnostic.code);
+            assert_eq!(seen, expected, "{listed:?} {host:?}");
+        }
+        assert_eq!(
+            own_index(&list(&["10.0.0.1", "10.0.0.3"]), &own(), None).unwrap_err().to_plain(),
+            "error[L0004]: this host is not in `--ips`\n  listed     10.0.0.1\n             10.0.0.3\n  this host  10.0.0.2 (eth0)\n             fe80::2 (eth0)\n             10.1.0.2 (ib0)\nhint: run on a listed node, or say which one this is with `--host 10.0.0.1`\n"
+        );
+        assert_eq!(
+            own_index(&list(&["10.0.0.2", "10.1.0.2"]), &own(), None).unwrap_err().to_plain(),
+            "error[L0018]: several addresses in `--ips` are this host's\n  this host  10.0.0.2\n             10.1.0.2\nhint: say which of them this node is, as in `--host 10.0.0.2`\n"
+        );
+        let many: Vec<IpAddr> = (0..40).map(|last| ip(&format!("10.9.0.{last}"))).collect();
+        assert!(own_index(&many, &[], None).unwrap_err().to_plain().contains("and 24 more"));
+    }
+
+    #[test]
+    fn the_port_is_the_same_for_ever() {
+        let two = list(&["192.168.0.1", "192.168.0.2"]);
+        // These are part of the protocol: nodes with different builds must agree.
+        assert_eq!(hash("", &[]), 0xaf63_bd4c_8601_b7df);
+        let named = |job: &str| LaunchSpec { job_id: JobId::new(job).unwrap(), ..spec() };
+        let ports: Vec<u16> = ["default", "job1", "job2"].map(|job| port(&named(job), &two).get()).to_vec();
+        assert_eq!(ports, [7231, 7230, 7203]);
+        assert!(ports.iter().all(|port| (FIRST_PORT..FIRST_PORT + PORTS).contains(port)));
+        let mut given = spec();
+        given.own.rdzv_port = Port::new(9999);
+        assert_eq!(port(&given, &two).get(), 9999);
+    }
+
+    #[test]
+    fn the_port_is_none_that_ranks_were_given() {
+        let two = list(&["192.168.0.1", "192.168.0.2"]);
+        let free = port(&spec(), &two).get();
+        let fixed = |start: u16, source: &str, processes: Option<u32>| LaunchSpec {
+            ports: PortRequest::Fixed { start, source: source.to_owned() },
+            nproc_per_node: processes,
+            ..spec()
+        };
+        let next = |port: u16| FIRST_PORT + (port - FIRST_PORT + 1) % PORTS;
+        assert_eq!(port(&fixed(6070, "--start_port", None), &two).get(), free);
+        assert_eq!(port(&fixed(free, "--start_port", Some(1)), &two).get(), next(free));
+        assert_eq!(port(&fixed(FIRST_PORT, "--start_port", Some(64)), &two).get(), free + PORTS);
+        assert_eq!(port(&fixed(FIRST_PORT, "--start_port", None), &two).get(), free + PORTS);
+        // Both nodes know what each other's ports are.
+        let ranked = |rank: u32| LaunchSpec {
+            node_rank: Some(rank),
+            ..fixed(free - 1 + rank as u16, "FLAGS_FIXED_PORT", Some(1))
+        };
+        assert_eq!(port(&ranked(0), &two), port(&ranked(1), &two));
+        assert_ne!(port(&ranked(0), &two).get(), free);
+    }
+
+    #[test]
+    fn interfaces() {
+        let mut inventory = Inventory { addresses: own(), ..Inventory::default() };
+        let names = |interface: &str| INTERFACE_VARIABLES.map(|name| (name.to_owned(), interface.to_owned())).to_vec();
+        for (address, expected) in [("10.0.0.2", "eth0"), ("10.1.0.2", "ib0"), ("fe80::2", "eth0"), ("127.0.0.7", "lo")]
+        {
+            assert_eq!(interface(ip(address), &inventory), Ok(names(expected)), "{address}");
+        }
+        assert_eq!(interface(ip("172.16.0.1"), &inventory).unwrap_err().code, Code::L0029);
+        inventory.env.insert("NCCL_SOCKET_IFNAME".into(), "ib0".into());
+        let set: Vec<String> = interface(ip("10.0.0.2"), &inventory).unwrap().into_iter().map(|it| it.0).collect();
+        assert_eq!(set, ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"]);
+        for name in INTERFACE_VARIABLES {
+            inventory.env.insert(name.into(), "eth7".into());
+        }
+        assert_eq!(interface(ip("172.16.0.1"), &inventory), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_command_for_the_others() {
+        let master = |address: &str| Endpoint { address: ip(address), port: Port::new(4321).unwrap() };
+        let spec = LaunchSpec { command_line: "--nnodes 2 train.py 'a b'".to_owned(), ..spec() };
+        assert_eq!(
+            command_for_others(&spec, master("10.0.0.2")),
+            "umiak launch --master 10.0.0.2:4321 --nnodes 2 train.py 'a b'"
+        );
+        let spec = LaunchSpec { spelling: Spelling::PaddleModule { interpreter: "python3".into() }, ..spec };
+        assert_eq!(
+            command_for_others(&spec, master("fe80::2")),
+            "umiak python3 -m paddle.distributed.launch --master '[fe80::2]:4321' --nnodes 2 train.py 'a b'"
+        );
+    }
+}

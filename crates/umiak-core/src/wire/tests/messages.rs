@@ -1,0 +1,228 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::diagnose;
+use crate::facts::{Evidence, Line, Outcome, Subject, Usage, Verdict};
+use crate::machine::round::logs::Hello;
+use crate::machine::round::messages::*;
+use crate::model::{Device, DeviceKind, Endpoint, Exit, Port, Rank};
+use crate::wire::frame::read_message;
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+fn node() -> NodeName {
+    NodeName { node: 1, address: V4, host: "node1".to_owned() }
+}
+
+fn port(number: u16) -> Port {
+    Port::new(number).unwrap()
+}
+
+fn processes() -> Vec<Process> {
+    let device = Device { label: "MIG-7".to_owned(), position: 0 };
+    vec![Process { port: port(40_000), devices: vec![device] }, Process { port: port(40_001), devices: vec![] }]
+}
+
+fn list() -> Expects {
+    Expects::List(vec![V4, V6])
+}
+
+fn count() -> Expects {
+    Expects::Count { nodes: 2, sort_ip: true }
+}
+
+fn stages() -> Vec<Stage> {
+    let end = diagnose::End {
+        subject: Subject { replica: "trainer-3".to_owned(), rank: Some(Rank(3)), attempt: 1 },
+        exit: Exit::Signal { signal: 9, core_dumped: false },
+        ran: Duration::from_millis(1500),
+        order: 7,
+        by_us: false,
+        before_stop: true,
+        evidence: Some(Evidence {
+            headline: Some(Line { text: "\u{fffd}\"Error\"\n\0".to_owned(), number: Some(3) }),
+            ..Evidence::default()
+        }),
+        usage: Some(Usage { user_micros: u64::MAX, system_micros: 0, max_rss_kib: 1 }),
+    };
+    vec![
+        Stage::Ready(Offer { processes: processes(), stores: [port(1), port(2)], device_kind: Some(DeviceKind::Gpu) }),
+        Stage::Running,
+        Stage::Succeeded,
+        Stage::Failed,
+        Stage::Told(vec![Told { end, place: RankPlace { rank: 3, ..RankPlace::default() } }]),
+        Stage::Interrupted { signal: 2 },
+        Stage::Unable { why: "no ports".to_owned() },
+    ]
+}
+
+fn from_agent() -> Vec<FromAgent> {
+    let mut messages =
+        vec![FromAgent::Beat, FromAgent::Bye, FromAgent::Logs(Hello { launch: u64::MAX, ranks: vec![0, 7] })];
+    for stage in stages() {
+        let standing = Standing { attempt: 2, stage };
+        messages.push(FromAgent::Standing(standing.clone()));
+        for expects in [list(), count()] {
+            messages.push(FromAgent::Join(Box::new(Join {
+                launch: u64::MAX,
+                command: 1,
+                address: V6,
+                host: "node0".to_owned(),
+                expects,
+                rank: Some(0),
+                uneven: false,
+                logs: false,
+                standing: standing.clone(),
+            })));
+        }
+    }
+    messages
+}
+
+fn refusals() -> Vec<Refusal> {
+    vec![
+        Refusal::OtherNodes { ours: list(), theirs: count() },
+        Refusal::NotListed { address: V4, list: vec![V6] },
+        Refusal::Taken { by: node(), same_command: true },
+        Refusal::Rank { rank: 3, nodes: 2, by: Some(node()) },
+        Refusal::MixedRanks,
+        Refusal::Processes { ours: 8, theirs: 4, first: node() },
+        Refusal::Full { nodes: 2 },
+        Refusal::TooLate,
+    ]
+}
+
+fn waiting() -> Waiting {
+    let mut answers = vec![
+        Answer::Unknown,
+        Answer::Refused,
+        Answer::NoRoute,
+        Answer::Silent,
+        Answer::OtherVersion { version: 2 },
+        Answer::OtherToken,
+        Answer::OtherJob { text: "`ctr`".to_owned() },
+        Answer::Left,
+        Answer::Failed { why: "?".to_owned() },
+    ];
+    answers.extend(refusals().into_iter().map(|refusal| Answer::TurnedAway(Box::new(refusal))));
+    let missing = answers.into_iter().map(|answer| Missing { address: V4, answer }).collect();
+    Waiting { joined: 1, of: 20, missing }
+}
+
+fn to_agent() -> Vec<ToAgent> {
+    let losses = [
+        Loss::Killed,
+        Loss::Silent { after: Duration::from_secs(30) },
+        Loss::Disconnected { after: Duration::from_nanos(1) },
+        Loss::Refused,
+    ];
+    let mut whys = vec![
+        Why::RankFailed { node: node() },
+        Why::Interrupted { node: node(), signal: 15 },
+        Why::Unable { node: node(), why: "no ports".to_owned() },
+        Why::TimeUp { waiting: waiting() },
+    ];
+    whys.extend(losses.map(|how| Why::NodeLost { node: node(), how }));
+    whys.extend(losses.map(|how| Why::CoordinatorLost { how }));
+
+    let share = NodeShare {
+        launch: 7,
+        address: V4,
+        host: "node1".to_owned(),
+        processes: processes(),
+        device_kind: Some(DeviceKind::Npu),
+    };
+    let store = Endpoint { address: V6, port: Port::new(5).unwrap() };
+    let mut messages = vec![
+        ToAgent::Welcome,
+        ToAgent::Waiting(waiting()),
+        ToAgent::Start(Start { attempt: 0, nodes: vec![share], paddle_store: store, torch_store: store, you: 0 }),
+        ToAgent::Suspects { nodes: vec![node()] },
+        ToAgent::Beat,
+    ];
+    messages.extend(refusals().into_iter().map(ToAgent::Refused));
+    for why in whys {
+        messages.push(ToAgent::Stop(Stop { attempt: 1, why: why.clone() }));
+        for outcome in [Outcome::Succeeded, Outcome::Failed, Outcome::Interrupted] {
+            messages.push(ToAgent::Decision(Box::new(Decision {
+                attempt: 1,
+                outcome,
+                why: Some(why.clone()),
+                verdict: Some(Verdict { causes: vec![], victims: vec![] }),
+                places: vec![RankPlace { rank: 1, pid: Some(9), ..RankPlace::default() }],
+                restart: Some(Restart { attempt: 2, delay: Duration::from_secs(1) }),
+            })));
+        }
+    }
+    messages
+}
+
+fn goes_there_and_back<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &M) {
+    let json = serde_json::to_vec(message).unwrap();
+    assert_eq!(read_message::<M>(&json).unwrap(), *message, "{}", String::from_utf8_lossy(&json));
+    // Cut anywhere, it is nothing.
+    for end in 0..json.len() {
+        assert!(read_message::<M>(&json[..end]).is_err());
+    }
+}
+
+#[test]
+fn every_message_there_and_back() {
+    from_agent().iter().for_each(goes_there_and_back);
+    to_agent().iter().for_each(goes_there_and_back);
+}
+
+/// Puts a field that nobody knows into every object of ours that has fields; an enum's object has one, its variant.
+/// Durations are serde's own, and strict.
+fn add_unknown(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            fields.values_mut().for_each(add_unknown);
+            if fields.len() > 1 && !fields.contains_key("nanos") {
+                fields.insert("later".to_owned(), serde_json::json!({"a": [1, null]}));
+            }
+        }
+        serde_json::Value::Array(values) => values.iter_mut().for_each(add_unknown),
+        _ => {}
+    }
+}
+
+#[test]
+fn unknown_fields_are_left_alone() {
+    for message in from_agent() {
+        let mut value = serde_json::to_value(&message).unwrap();
+        add_unknown(&mut value);
+        assert_eq!(read_message::<FromAgent>(value.to_string().as_bytes()).unwrap(), message, "{value}");
+    }
+    for message in to_agent().into_iter().filter(|message| !matches!(message, ToAgent::Refused(_))) {
+        let mut value = serde_json::to_value(&message).unwrap();
+        add_unknown(&mut value);
+        assert_eq!(read_message::<ToAgent>(value.to_string().as_bytes()).unwrap(), message, "{value}");
+    }
+}
+
+#[test]
+fn what_is_deep_or_huge_is_refused() {
+    let deep = 1 << 20;
+    let nested = [
+        "[".repeat(deep),
+        "{\"a\":".repeat(deep),
+        format!("{{\"type\":\"standing\",\"x\":{}", "[".repeat(deep)),
+        format!("{{\"x\":{}1{},\"type\":\"beat\"}}", "[".repeat(deep), "]".repeat(deep)),
+        format!("{{\"type\":\"beat\",\"x\":{}1{}}}", "{\"a\":".repeat(1000), "}".repeat(1000)),
+        format!("{{\"type\":\"standing\",\"attempt\":{}}}", "9".repeat(1 << 20)),
+        "{\"type\":\"suspects\",\"nodes\":[1e999999999]}".to_owned(),
+        format!("\"{}", "\\u0000".repeat(100_000)),
+        String::new(),
+    ];
+    for text in nested {
+        assert!(read_message::<FromAgent>(text.as_bytes()).is_err(), "{text:.60}");
+        assert!(read_message::<ToAgent>(text.as_bytes()).is_err(), "{text:.60}");
+    }
+    assert!(read_message::<FromAgent>(b"{\"type\":\"bye\"} {}").is_err());
+    assert!(read_message::<FromAgent>(b"{\"type\":\"\xff\"}").is_err());
+}

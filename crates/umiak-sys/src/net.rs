@@ -1,0 +1,92 @@
+//! The coordinator's socket, and what a process with thousands of connections needs.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt};
+
+const BACKLOG: i32 = 4096;
+
+/// Listens on all addresses of both families, or of IPv4 where there is no other. Connections that are being
+/// forgotten by the kernel do not hinder; a listener that lives does. `send_buffer` is for the connections that come.
+pub fn listen(port: u16, send_buffer: usize) -> io::Result<TcpListener> {
+    match listen_on(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), send_buffer) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            listen_on(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), send_buffer)
+        }
+        other => other,
+    }
+}
+
+fn listen_on(address: SocketAddr, send_buffer: usize) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
+    if address.is_ipv6() {
+        setsockopt(&fd, sockopt::Ipv6V6Only, &false).map_err(io::Error::from)?;
+    }
+    setsockopt(&fd, sockopt::ReuseAddr, &true).map_err(io::Error::from)?;
+    setsockopt(&fd, sockopt::SndBuf, &send_buffer).map_err(io::Error::from)?;
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(io::Error::from)?;
+    // SAFETY: takes no pointers; the descriptor is ours.
+    if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(TcpListener::from(fd))
+}
+
+/// As many open files as we may have.
+pub fn raise_limits() {
+    crate::guardian::raise_limits();
+}
+
+/// Bytes that nobody can guess.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    const { assert!(N <= 256, "longer ones may come in pieces") };
+    let mut bytes = [0; N];
+    loop {
+        // SAFETY: writes at most `N` bytes into our own buffer.
+        let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+        if count == N as isize {
+            return Ok(bytes);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn both_families_reach_it_and_a_second_one_is_refused() {
+        let listener = listen(0, 1 << 16).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        if listener.local_addr().unwrap().is_ipv6() {
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
+        }
+        assert_eq!(listen(port, 1 << 16).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_port_can_be_had_again_at_once() {
+        let listener = listen(0, 1 << 16).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        // Who closes first is the one that the kernel remembers.
+        drop(listener.accept().unwrap());
+        drop((client, listener));
+        listen(port, 1 << 16).unwrap();
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(random::<16>().unwrap(), random::<16>().unwrap());
+    }
+}

@@ -1,0 +1,107 @@
+//! Many rounds at once, and what they have met: a campaign that meets nothing proves nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::thread;
+
+use umiak_core::facts::Outcome;
+use umiak_core::machine::round::messages::Why;
+
+use super::world::Run;
+
+/// What a campaign has seen.
+#[derive(Debug, Default)]
+pub struct Summary {
+    pub runs: u64,
+    pub steps: u64,
+    /// In how many rounds each kind of thing happened.
+    pub met: BTreeMap<String, u64>,
+    /// Seeds of the rounds in which something was wrong.
+    pub failing: Vec<u64>,
+}
+
+/// Runs all these seeds, on all processors.
+pub fn campaign(seeds: Range<u64>) -> Summary {
+    let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let part = |thread: u64| {
+        let mut summary = Summary::default();
+        seeds.clone().filter(|seed| seed % threads == thread).for_each(|seed| summary.add(&super::run(seed)));
+        summary
+    };
+    thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        let mut whole = Summary::default();
+        for part in parts {
+            whole.merge(part.join().expect("a simulated round does not panic"));
+        }
+        whole.failing.sort_unstable();
+        whole
+    })
+}
+
+impl Summary {
+    fn add(&mut self, run: &Run) {
+        self.runs += 1;
+        self.steps += run.steps;
+        for thing in things(run) {
+            *self.met.entry(thing).or_default() += 1;
+        }
+        if !run.violations().is_empty() {
+            self.failing.push(run.scenario.seed);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        for (thing, count) in other.met {
+            *self.met.entry(thing).or_default() += count;
+        }
+        self.failing.extend(other.failing);
+    }
+}
+
+/// What happened in a round, by name.
+fn things(run: &Run) -> BTreeSet<String> {
+    let mut things = BTreeSet::new();
+    let mut met = |name: &str| {
+        things.insert(name.to_owned());
+    };
+    met(&format!("{:?}", run.scenario.kind));
+    for node in &run.nodes {
+        if let Some((_, outcome, _)) = node.finished {
+            met(match outcome {
+                Outcome::Succeeded => "succeeded",
+                Outcome::Failed => "failed",
+                Outcome::Interrupted => "interrupted",
+            });
+        }
+        for (_, decision) in &node.decisions {
+            met(match &decision.why {
+                None => "decided: success",
+                Some(Why::RankFailed { .. }) if decision.restart.is_some() => "decided: restart",
+                Some(Why::RankFailed { .. }) => "decided: rank failed",
+                Some(Why::NodeLost { .. }) => "decided: node lost",
+                Some(Why::Interrupted { .. }) => "decided: interrupted",
+                Some(Why::Unable { .. }) => "decided: unable",
+                Some(Why::TimeUp { .. }) => "decided: time is up",
+                Some(Why::CoordinatorLost { .. }) => "decided: coordinator lost",
+            });
+        }
+        if let Some(end) = &node.other_end {
+            met(end.split(['(', ' ']).next().unwrap_or_default());
+        }
+        match node.starts.len() {
+            0 => {}
+            1 => met("started"),
+            _ => met("started again"),
+        }
+    }
+    if run.refusals > 0 {
+        met("turned away");
+    }
+    if run.nodes.len() > 60 {
+        met("64 nodes");
+    }
+    things
+}

@@ -1,0 +1,376 @@
+//! What must hold in every round, judged from what the nodes heard, how they ended, and the truth.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use umiak_core::facts::Outcome;
+use umiak_core::machine::job::NODE_LOST;
+use umiak_core::machine::round::limits::{ANSWER, GOODBYE, TELL};
+use umiak_core::machine::round::messages::{Decision, Expects, NodeShare, Start, Why as Reason};
+
+use super::node::REACTION;
+use super::scenario::{ABANDON, Fault, GRACE, Kind, LIFE, NOTICE, SETTLE};
+use super::world::{NodeRun, Run};
+use crate::simulate::{Death, Why};
+
+/// The rules, each with what it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// Every living node's round ends within the windows, and sooner where nothing was in its way; so does the
+    /// coordinator's.
+    Ends,
+    /// Nobody is woken again and again for nothing.
+    Wakes,
+    /// Whoever heard how an attempt ended heard the same.
+    SameDecision,
+    /// An attempt starts as the same on all nodes, in the right order, and when all were ready for it.
+    Start,
+    /// Attempts go forward by one, and not beyond the budget.
+    Attempts,
+    /// Success only when every rank of the last attempt ended well.
+    Success,
+    /// The code fits what was decided.
+    Code,
+    /// When a rank fails, all nodes hear of it at once.
+    Stop,
+    /// Who failed by itself is named, and its victims are not.
+    Cause,
+    /// A node that is gone is named when nobody else is to blame.
+    LostNode,
+    /// No rank lives on when its node is done.
+    NoRank,
+    /// What must make no difference makes none.
+    Gentle,
+}
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub rule: Rule,
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.rule, self.message)
+    }
+}
+
+/// Everything that is wrong with a round.
+pub(super) fn check(run: &Run) -> Vec<Violation> {
+    let mut judge = Judge { run, violations: Vec::new() };
+    judge.ends();
+    judge.starts();
+    judge.decisions();
+    judge.successes();
+    judge.codes();
+    judge.stops();
+    judge.causes();
+    judge.lost_node();
+    judge.gentle();
+    judge.violations
+}
+
+struct Judge<'a> {
+    run: &'a Run,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Judge<'a> {
+    fn check(&mut self, holds: bool, rule: Rule, message: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(Violation { rule, message: message() });
+        }
+    }
+
+    fn ends(&mut self) {
+        let run = self.run;
+        let scenario = &run.scenario;
+        self.check(!run.spun, Rule::Wakes, || format!("{} steps", run.steps));
+        let bound = scenario.bound();
+        for (index, (script, node)) in scenario.nodes.iter().zip(&run.nodes).enumerate() {
+            if script.comes.is_none() || node.died.is_some() {
+                continue;
+            }
+            let in_time = node.left.is_some_and(|left| left <= bound);
+            self.check(in_time, Rule::Ends, || format!("node {index} left at {:?}, bound {bound:?}", node.left));
+            let stuck = (0..)
+                .zip(&node.deaths)
+                .any(|(attempt, _)| script.script(attempt).iter().any(|rank| rank.on_kill.is_none()));
+            let none = node.survivors == 0 || stuck;
+            self.check(none, Rule::NoRank, || format!("{} ranks of node {index} live on", node.survivors));
+            self.ends_soon(index, node);
+        }
+        if run.nodes[0].died.is_none() && scenario.nodes[0].comes.is_some() {
+            let over = run.coordinator_over;
+            let in_time = over.is_some_and(|over| over <= bound);
+            self.check(in_time, Rule::Ends, || format!("the coordinator is over at {over:?}"));
+        }
+    }
+
+    /// A node that knows how it ends does not wait for anything else.
+    fn ends_soon(&mut self, index: usize, node: &NodeRun) {
+        let scenario = &self.run.scenario;
+        let paused = |fault: &Fault| matches!(fault, Fault::Pause { node, .. } if *node == index);
+        if scenario.faults.iter().any(|(_, fault)| paused(fault)) {
+            return;
+        }
+        let stop = SETTLE + GRACE + ABANDON + Duration::from_millis(400);
+        let last = node.decisions.iter().rev().find(|(_, decision)| decision.restart.is_none()).map(|(at, _)| *at);
+        if let (Some(at), Some((end, ..))) = (last, node.finished) {
+            self.check(end <= at + stop, Rule::Ends, || format!("node {index}: decided at {at:?}, over at {end:?}"));
+        }
+        if let (Some((end, ..)), Some(left), true) = (node.finished, node.left, index > 0) {
+            // A last word that crossed a restart, or that could not be sent, is said twice.
+            let soon = left <= end + ANSWER * 2;
+            self.check(soon, Rule::Ends, || format!("node {index}: over at {end:?}, left at {left:?}"));
+        }
+        // Where nothing is in the way, an attempt takes as long as its ranks do.
+        if scenario.kind == Kind::Calm {
+            let ways = Duration::from_millis(scenario.delay * 6);
+            let attempt = LIFE + stop + TELL + ways + scenario.restart.max_backoff + Duration::from_millis(300);
+            let bound = scenario.quiet_from() + attempt * node.starts.len() as u32 + ways + GOODBYE;
+            let late = node.left.is_none_or(|left| left > bound);
+            self.check(!late, Rule::Ends, || format!("node {index} took until {:?}, bound {bound:?}", node.left));
+        }
+    }
+
+    fn starts(&mut self) {
+        let run = self.run;
+        let mut firsts: BTreeMap<u32, Start> = BTreeMap::new();
+        for (index, (script, node)) in run.scenario.nodes.iter().zip(&run.nodes).enumerate() {
+            // Who was away can miss one.
+            let forward = node.starts.is_sorted_by(|(_, one), (_, next)| one.attempt < next.attempt);
+            self.check(forward, Rule::Attempts, || format!("node {index}: attempts do not go forward"));
+            for (at, start) in &node.starts {
+                let counted = start.attempt <= run.scenario.restart.max;
+                self.check(counted, Rule::Attempts, || format!("node {index} starts attempt {}", start.attempt));
+                let same = Start { you: 0, ..start.clone() };
+                let first = firsts.entry(start.attempt).or_insert_with(|| same.clone()).clone();
+                self.check(first == same, Rule::Start, || format!("node {index}: {same:?}\n  others: {first:?}"));
+                let you = start.nodes.get(start.you as usize).map(|share| share.launch);
+                self.check(you == Some(script.launch), Rule::Start, || format!("node {index} takes another's place"));
+                for share in &start.nodes {
+                    let ready =
+                        self.run.scenario.nodes.iter().position(|other| other.launch == share.launch).is_some_and(
+                            |other| {
+                                run.nodes[other]
+                                    .ready
+                                    .iter()
+                                    .any(|(attempt, since)| *attempt == start.attempt && since <= at)
+                            },
+                        );
+                    self.check(ready, Rule::Start, || format!("{} was not ready for {}", share.host, start.attempt));
+                }
+            }
+            for (attempt, at) in &node.spawned {
+                let told = node.starts.iter().any(|(since, start)| start.attempt == *attempt && since <= at);
+                self.check(told, Rule::Start, || format!("node {index} started attempt {attempt} by itself"));
+            }
+        }
+        for start in firsts.values() {
+            self.order(start);
+        }
+    }
+
+    fn order(&mut self, start: &Start) {
+        let expects = &self.run.scenario.expects;
+        let script = |share: &NodeShare| self.run.scenario.nodes.iter().find(|node| node.launch == share.launch);
+        let right = start.nodes.len() == expects.nodes()
+            && match expects {
+                Expects::List(list) => start.nodes.iter().zip(list).all(|(share, address)| share.address == *address),
+                Expects::Count { sort_ip, .. } => {
+                    let ranks: Vec<_> =
+                        start.nodes.iter().map(|share| script(share).and_then(|node| node.rank)).collect();
+                    if ranks.iter().all(Option::is_some) {
+                        ranks.iter().zip(0..).all(|(rank, place)| *rank == Some(place))
+                    } else if *sort_ip {
+                        start.nodes.is_sorted_by_key(|share| share.address)
+                    } else {
+                        start.nodes[0].launch == self.run.scenario.nodes[0].launch
+                    }
+                }
+            };
+        self.check(right, Rule::Start, || format!("out of order: {:?}", start.nodes));
+        let first = &start.nodes[0];
+        let stores = start.paddle_store.address == first.address && start.torch_store.address == first.address;
+        self.check(stores, Rule::Start, || "the stores are not the first node's".into());
+    }
+
+    fn decisions(&mut self) {
+        let mut firsts: BTreeMap<u32, &Decision> = BTreeMap::new();
+        for (index, node) in self.run.nodes.iter().enumerate() {
+            for (turn, (_, decision)) in node.decisions.iter().enumerate() {
+                let first = *firsts.entry(decision.attempt).or_insert(decision);
+                self.check(first == decision, Rule::SameDecision, || {
+                    format!("node {index}: {decision:?}\n  others: {first:?}")
+                });
+                let counted = decision.attempt as usize == turn;
+                self.check(counted, Rule::Attempts, || format!("node {index} heard of attempt {}", decision.attempt));
+            }
+            let restarts = node.decisions.iter().filter(|(_, decision)| decision.restart.is_some()).count();
+            let allowed = self.run.scenario.restart.max as usize;
+            self.check(restarts <= allowed, Rule::Attempts, || format!("{restarts} restarts of {allowed}"));
+        }
+    }
+
+    /// All ends of one attempt, by rank.
+    fn truth(&self, attempt: u32) -> BTreeMap<u32, Option<&'a Death>> {
+        let nodes = self.run.nodes.iter().filter_map(|node| {
+            let place = node.spawned.iter().position(|(spawned, _)| *spawned == attempt)?;
+            node.deaths.get(place)
+        });
+        nodes.flat_map(|(first, deaths)| (*first..).zip(deaths.iter().map(Option::as_ref))).collect()
+    }
+
+    fn successes(&mut self) {
+        for (index, node) in self.run.nodes.iter().enumerate() {
+            let Some((_, outcome, code)) = node.finished else { continue };
+            if outcome != Outcome::Succeeded && code != 0 {
+                continue;
+            }
+            let last = node.starts.last().map(|(_, start)| start);
+            let world = last.map_or(0, |start| start.nodes.iter().map(|share| share.processes.len()).sum());
+            let truth = self.truth(last.map_or(0, |start| start.attempt));
+            let well =
+                |death: Option<&Death>| death.is_some_and(|death| death.exit.is_success() && death.why == Why::Own);
+            let all = world > 0 && truth.len() == world && truth.values().copied().all(well);
+            self.check(all, Rule::Success, || format!("node {index} calls this success: {truth:?}"));
+        }
+    }
+
+    fn codes(&mut self) {
+        for (index, node) in self.run.nodes.iter().enumerate() {
+            let Some((_, outcome, code)) = node.finished else { continue };
+            let asked = self.run.scenario.faults.iter().any(|(_, fault)| match fault {
+                Fault::Signal { node, .. } | Fault::GuardianLost { node } => *node == index,
+                _ => false,
+            });
+            // Who had to end before it heard that has its own reason.
+            let known = node.decisions[..node.known].last();
+            let Some((_, decision)) = known.filter(|(_, last)| last.restart.is_none() && !asked) else { continue };
+            let expected = match (decision.outcome, &decision.why) {
+                (Outcome::Succeeded, _) => 0,
+                (Outcome::Interrupted, Some(Reason::Interrupted { signal, .. })) => 128 + *signal as u8,
+                _ => match decision.verdict.as_ref().and_then(|verdict| verdict.causes.first()) {
+                    Some(cause) if cause.stopped_while_ending => 1,
+                    Some(cause) => cause.exit.shell_code().max(1),
+                    None => NODE_LOST,
+                },
+            };
+            let fits = (outcome, code) == (decision.outcome, expected);
+            self.check(fits, Rule::Code, || format!("node {index}: {outcome:?}, {code} after {decision:?}"));
+        }
+    }
+
+    /// What was decided about each attempt, by whoever heard it.
+    fn decided(&self) -> BTreeMap<u32, &'a Decision> {
+        let decisions = self.run.nodes.iter().flat_map(|node| &node.decisions);
+        decisions.map(|(_, decision)| (decision.attempt, decision)).collect()
+    }
+
+    fn stops(&mut self) {
+        if self.run.scenario.kind != Kind::Calm {
+            return;
+        }
+        let way = Duration::from_millis(self.run.scenario.delay);
+        for (attempt, decision) in self.decided() {
+            let truth = self.truth(attempt);
+            let bad = truth.values().flatten().filter(|death| !death.exit.is_success());
+            let Some(first) = bad.map(|death| death.at).min().filter(|_| decision.outcome == Outcome::Failed) else {
+                continue;
+            };
+            for (index, node) in self.run.nodes.iter().enumerate() {
+                let heard = node.stops.iter().find(|(stopped, _)| *stopped == attempt).map(|(_, at)| *at);
+                let soon = heard.is_some_and(|heard| heard <= first + NOTICE + way + way);
+                self.check(soon, Rule::Stop, || format!("node {index}: failed at {first:?}, told to stop {heard:?}"));
+            }
+        }
+    }
+
+    fn causes(&mut self) {
+        for (attempt, decision) in self.decided() {
+            let truth = self.truth(attempt);
+            let Some(verdict) = &decision.verdict else { continue };
+            let ranks = |findings: &[umiak_core::facts::Finding]| -> Vec<u32> {
+                findings.iter().filter_map(|finding| finding.subject.rank).map(|rank| rank.0).collect()
+            };
+            let (causes, victims) = (ranks(&verdict.causes), ranks(&verdict.victims));
+            let death = |rank: &u32| truth.get(rank).copied().flatten();
+            let is_own = |rank: &u32| death(rank).is_some_and(|death| death.why == Why::Own && death.is_evident());
+            // Whoever told of an own error stands before those who lost a peer.
+            let told = causes.iter().chain(&victims).any(is_own);
+            let innocent = causes.iter().find(|rank| death(rank).is_some_and(|death| death.why == Why::Peer));
+            self.check(!(told && innocent.is_some()), Rule::Cause, || {
+                format!("rank {innocent:?} is blamed in attempt {attempt}: {causes:?}, victims {victims:?}")
+            });
+            let placed = causes.iter().all(|rank| decision.places.iter().any(|place| place.rank == *rank));
+            self.check(placed, Rule::Cause, || format!("nobody knows where {causes:?} was"));
+            if !matches!(self.run.scenario.kind, Kind::Calm) || decision.outcome != Outcome::Failed {
+                continue;
+            }
+            // Nothing was in the way of the first one's words.
+            let bad = truth.iter().filter_map(|(rank, death)| Some((rank, (*death)?)));
+            let first = bad.filter(|(_, death)| !death.exit.is_success()).min_by_key(|(_, death)| death.at);
+            if let Some((rank, _)) = first.filter(|(rank, _)| is_own(rank)) {
+                self.check(causes.contains(rank), Rule::Cause, || {
+                    format!("rank {rank} was first in attempt {attempt}, named {causes:?}, victims {victims:?}")
+                });
+            }
+        }
+    }
+
+    fn lost_node(&mut self) {
+        let scenario = &self.run.scenario;
+        let &[(at, Fault::KillFront { node } | Fault::KillBoth { node } | Fault::Vanish { node })] =
+            scenario.faults.as_slice()
+        else {
+            return;
+        };
+        // Where all ran when it died, and nobody was done.
+        let running = |run: &NodeRun| run.spawned.iter().any(|(attempt, since)| *attempt == 0 && *since <= at);
+        let ended = |death: Option<&Death>| death.is_some_and(|death| death.at + REACTION < at);
+        if scenario.kind != Kind::OneDies
+            || !self.run.nodes.iter().all(running)
+            || self.truth(0).values().copied().any(ended)
+        {
+            return;
+        }
+        let address = scenario.nodes[node].address;
+        for (index, other) in self.run.nodes.iter().enumerate().filter(|(index, _)| *index != node) {
+            let named = other.decisions.iter().any(
+                |(_, decision)| matches!(&decision.why, Some(Reason::NodeLost { node, .. }) if node.address == address),
+            );
+            let code = other.finished.map(|(_, _, code)| code);
+            self.check(named && code == Some(NODE_LOST), Rule::LostNode, || {
+                format!("node {index} ends with {code:?} and heard {:?}", other.decisions)
+            });
+        }
+    }
+
+    /// Everybody came, nothing lasted long: the ranks alone decide.
+    fn gentle(&mut self) {
+        let scenario = &self.run.scenario;
+        let stuck =
+            scenario.nodes.iter().flat_map(|node| node.ranks.iter().flatten()).any(|rank| rank.on_kill.is_none());
+        if !matches!(scenario.kind, Kind::Calm | Kind::Gentle) || stuck {
+            return;
+        }
+        for (index, node) in self.run.nodes.iter().enumerate() {
+            let alone = node.other_end.clone();
+            self.check(alone.is_none(), Rule::Gentle, || format!("node {index} was left alone: {alone:?}"));
+            let last = node.decisions.last().map(|(_, decision)| decision);
+            let truth = self.truth(last.map_or(0, |decision| decision.attempt));
+            let bad = truth
+                .values()
+                .any(|death| death.is_some_and(|death| death.why == Why::Own && !death.exit.is_success()));
+            let fits = match last.map(|decision| decision.outcome) {
+                Some(Outcome::Succeeded) => !bad,
+                Some(Outcome::Failed) => bad,
+                _ => false,
+            };
+            self.check(fits, Rule::Gentle, || format!("node {index} heard {last:?} of {truth:?}"));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Connections in virtual time.
+
+use std::time::Duration;
+
+use umiak_core::machine::round::messages::{Answer, FromAgent, ToAgent};
+use umiak_core::machine::round::{agent, coordinator};
+use umiak_core::model::Timestamp;
+
+use super::scenario::HANDSHAKE;
+use super::world::{Item, Sabotage, World};
+
+/// One TCP connection. The coordinator knows it by its index.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) node: usize,
+    /// It broke: nothing arrives any more.
+    cut: bool,
+    /// When the last packet arrives, by direction.
+    last: [Timestamp; 2],
+}
+
+/// What travels.
+#[derive(Debug, Clone)]
+pub(super) enum Packet {
+    FromAgent(FromAgent),
+    /// The guardian's.
+    Gone,
+    ToAgent(ToAgent),
+    /// The end of the stream.
+    Fin,
+}
+
+impl World {
+    fn delay(&mut self, node: usize) -> Duration {
+        let most = if node == 0 { 0 } else { self.scenario.delay * 1000 };
+        Duration::from_micros(self.rng.u64(..=most))
+    }
+
+    /// Puts a packet on its way, behind those before it.
+    pub(super) fn transmit(&mut self, conn: usize, up: bool, packet: Packet) {
+        let node = self.conns[conn].node;
+        let mut at = self.now + self.delay(node);
+        let healed = self.nodes[node].partition;
+        if self.now < healed {
+            at = at.max(healed + Duration::from_micros(1));
+        }
+        let last = &mut self.conns[conn].last[usize::from(up)];
+        at = at.max(*last);
+        *last = at;
+        if !self.conns[conn].cut {
+            self.plan(at, Item::Arrive { conn, up, packet });
+        }
+    }
+
+    pub(super) fn arrive(&mut self, conn: usize, up: bool, packet: Packet) {
+        let (node, cut) = (self.conns[conn].node, self.conns[conn].cut);
+        let healed = self.nodes[node].partition;
+        if cut {
+            return;
+        }
+        if self.now < healed {
+            return self.plan(healed, Item::Arrive { conn, up, packet });
+        }
+        if up {
+            self.deliver_up(conn, packet);
+        } else if self.nodes[node].conn == Some(conn) {
+            match packet {
+                Packet::ToAgent(message) => self.agent(node, agent::Event::Heard(Box::new(message))),
+                _ => self.closed_here(node, conn),
+            }
+        }
+    }
+
+    fn deliver_up(&mut self, conn: usize, packet: Packet) {
+        let link = conn as u64;
+        self.coordinator(match packet {
+            Packet::FromAgent(FromAgent::Join(join)) => coordinator::Event::Joined { link, join },
+            Packet::FromAgent(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
+            Packet::FromAgent(FromAgent::Beat) => coordinator::Event::Beat { link },
+            Packet::FromAgent(FromAgent::Bye) => coordinator::Event::Bye { link },
+            Packet::Gone => coordinator::Event::Gone { link },
+            // Logs have connections of their own.
+            Packet::Fin | Packet::ToAgent(_) | Packet::FromAgent(FromAgent::Logs(_)) => {
+                coordinator::Event::Closed { link }
+            }
+        });
+    }
+
+    /// The agent sees that its connection is gone.
+    pub(super) fn closed_here(&mut self, node: usize, conn: usize) {
+        if self.nodes[node].conn == Some(conn) {
+            self.nodes[node].conn = None;
+            self.agent(node, agent::Event::Closed);
+        }
+    }
+
+    /// What is in flight is gone, and both sides notice; the coordinator sometimes not.
+    pub(super) fn break_link(&mut self, node: usize) {
+        let Some(conn) = self.nodes[node].conn else { return };
+        self.conns[conn].cut = true;
+        let at = self.now + self.delay(node);
+        self.plan(at, Item::Notice { conn, up: false });
+        if self.rng.u32(..5) > 0 {
+            let at = (self.now + self.delay(node)).max(self.nodes[node].partition);
+            self.plan(at, Item::Notice { conn, up: true });
+        }
+    }
+
+    pub(super) fn connect(&mut self, node: usize) {
+        self.nodes[node].tries += 1;
+        let (tried, began) = (self.nodes[node].tries, self.now);
+        let at = self.now + self.delay(node);
+        self.plan(at, Item::Connect { node, tried, began });
+    }
+
+    /// The answer to a try is due.
+    pub(super) fn connected(&mut self, node: usize, tried: u64, began: Timestamp) {
+        if tried != self.nodes[node].tries || self.nodes[node].conn.is_some() {
+            return;
+        }
+        let given_up = began + HANDSHAKE;
+        let again = Item::Connect { node, tried, began };
+        let refuse = |answer| agent::Event::NotConnected(answer);
+        let deaf = self.nodes[node].partition.max(self.nodes[0].paused);
+        let silent = self.nodes[0].vanished && self.coordinator.is_none();
+        if self.now >= given_up && (silent || self.now < deaf) {
+            return self.agent(node, refuse(Answer::Silent));
+        }
+        if silent {
+            return self.plan(given_up, again);
+        }
+        if self.now < deaf {
+            return self.plan(given_up.min(deaf), again);
+        }
+        let spurious = self.rough() && node > 0 && self.rng.u32(..40) == 0;
+        if self.coordinator.is_none() || spurious {
+            return self.agent(node, refuse(Answer::Refused));
+        }
+        let conn = self.conns.len();
+        self.conns.push(Conn { node, cut: false, last: [self.now; 2] });
+        self.nodes[node].conn = Some(conn);
+        self.agent(node, agent::Event::Connected);
+    }
+
+    pub(super) fn perform_coordinator(&mut self, effect: coordinator::Effect) {
+        use coordinator::Effect;
+        match effect {
+            Effect::Send { links, message } => {
+                let dropped = match self.sabotage {
+                    Some(Sabotage::DropStops) => matches!(message, ToAgent::Stop(_)),
+                    Some(Sabotage::DropDecisions) => matches!(message, ToAgent::Decision(_)),
+                    _ => false,
+                };
+                for link in links.into_iter().filter(|_| !dropped) {
+                    let packet = match (&message, self.sabotage) {
+                        // Each node is told of itself first.
+                        (ToAgent::Start(start), Some(Sabotage::TurnStarts)) => {
+                            let mut start = start.clone();
+                            let turn = self.conns[link as usize].node % start.nodes.len();
+                            start.nodes.rotate_left(turn);
+                            ToAgent::Start(start)
+                        }
+                        _ => message.clone(),
+                    };
+                    self.transmit(link as usize, false, Packet::ToAgent(packet));
+                }
+            }
+            Effect::Close { link } => self.transmit(link as usize, false, Packet::Fin),
+            Effect::Probe { addresses } => {
+                for address in addresses {
+                    self.coordinator_later(coordinator::Event::Probed { address, answer: Answer::Refused });
+                }
+            }
+            Effect::Refused { .. } => self.refusals += 1,
+            Effect::Finish => {
+                self.end_coordinator();
+                self.leave_if_over(0);
+            }
+        }
+    }
+
+    /// Nobody listens any more, and all connections end.
+    pub(super) fn end_coordinator(&mut self) {
+        self.coordinator = None;
+        self.coordinator_over = Some(self.now);
+        for conn in 0..self.conns.len() {
+            self.transmit(conn, false, Packet::Fin);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One node: what its front performs for its agent and its job, and what its ranks do.
+
+use std::time::Duration;
+
+use umiak_core::diagnose;
+use umiak_core::facts::Evidence;
+use umiak_core::machine::job::{self, AttemptId, Event, Stand};
+use umiak_core::machine::round::agent::{self, News};
+use umiak_core::machine::round::messages::{FromAgent, Offer, Process, RankPlace, Stage, Standing, Start, Told};
+use umiak_core::model::{Exit, Port, Rank, Slot};
+
+use super::network::Packet;
+use super::scenario::{Scenario, code, killed_by};
+use super::world::{Item, Sabotage, State, World};
+use crate::simulate::{Death, Why, Words};
+
+/// How a rank is about to end.
+#[derive(Debug, Clone)]
+pub(super) struct Fate {
+    exit: Exit,
+    why: Why,
+    words: Words,
+}
+
+impl Scenario {
+    /// How a node stands before an attempt.
+    pub(super) fn standing(&self, node: usize, attempt: u32) -> Standing {
+        let script = &self.nodes[node];
+        let port = |number: usize| Port::new(6000 + attempt as u16 * 100 + number as u16).expect("not 0");
+        let stage = if script.unable.is_some_and(|unable| attempt >= unable) {
+            Stage::Unable { why: "no ports".to_owned() }
+        } else {
+            Stage::Ready(Offer {
+                processes: (0..script.ranks[0].len())
+                    .map(|rank| Process { port: port(rank), devices: vec![] })
+                    .collect(),
+                stores: [port(50), port(51)],
+                device_kind: None,
+            })
+        };
+        Standing { attempt, stage }
+    }
+}
+
+impl World {
+    pub(super) fn note_ready(&mut self, node: usize, standing: &Standing) {
+        if let Stage::Ready(_) = standing.stage {
+            self.nodes[node].run.ready.push((standing.attempt, self.now));
+        }
+    }
+
+    /// The front tells its agent how things stand.
+    pub(super) fn stand(&mut self, node: usize, standing: Standing) {
+        self.note_ready(node, &standing);
+        self.agent(node, agent::Event::Standing(standing));
+    }
+
+    pub(super) fn perform_agent(&mut self, node: usize, effect: agent::Effect) {
+        match effect {
+            agent::Effect::Connect => self.connect(node),
+            agent::Effect::Disconnect => {
+                if let Some(conn) = self.nodes[node].conn.take() {
+                    self.transmit(conn, true, Packet::Fin);
+                }
+            }
+            agent::Effect::Send(message) => {
+                let dropped = self.sabotage == Some(Sabotage::DropBeats) && message == FromAgent::Beat;
+                if let Some(conn) = self.nodes[node].conn.filter(|_| !dropped) {
+                    self.transmit(conn, true, Packet::FromAgent(message));
+                }
+            }
+            agent::Effect::Tell(news) => self.tell(node, news),
+        }
+    }
+
+    fn tell(&mut self, node: usize, news: News) {
+        if !matches!(news, News::Waiting(_) | News::Suspects(_)) {
+            self.note(|| format!("node {node} hears {news:?}"));
+        }
+        match news {
+            News::Start(start) => self.start(node, *start),
+            News::Stop(stop) => {
+                self.nodes[node].run.stops.push((stop.attempt, self.now));
+                self.job(node, Event::StoppedElsewhere(stop.reason()));
+            }
+            News::Decision(decision) => {
+                self.nodes[node].run.decisions.push((self.now, (*decision).clone()));
+                self.job(node, Event::Decided(Box::new(decision.decided())));
+            }
+            News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) | News::Alone { .. } | News::Lost(_) => {
+                self.nodes[node].run.other_end = Some(format!("{news:?}"));
+                if self.sabotage != Some(Sabotage::NeverAlone) {
+                    self.job(node, Event::Alone);
+                }
+            }
+            News::Unreached(_) | News::Waiting(_) | News::Suspects(_) | News::Quiet | News::Back => {}
+        }
+    }
+
+    fn start(&mut self, node: usize, start: Start) {
+        let lower = start.nodes.iter().take(start.you as usize);
+        self.nodes[node].first_rank = lower.map(|share| share.processes.len() as u32).sum();
+        let attempt = start.attempt;
+        self.nodes[node].run.starts.push((self.now, start));
+        let event = if attempt == 0 { Event::Start } else { Event::Prepared { attempt, ready: true } };
+        self.job(node, event);
+    }
+
+    pub(super) fn job(&mut self, node: usize, event: Event) {
+        if self.nodes[node].state != State::Here {
+            return;
+        }
+        self.note(|| format!("  job {node} ← {event:?}"));
+        let effects = self.nodes[node].machine.step(event, self.now);
+        for effect in effects {
+            self.perform_job(node, effect);
+        }
+        if self.nodes[node].machine.is_finished() && !self.nodes[node].agent.is_over() {
+            self.agent(node, agent::Event::Ended);
+        }
+        self.leave_if_over(node);
+    }
+
+    fn perform_job(&mut self, node: usize, effect: job::Effect) {
+        use job::Effect;
+        match effect {
+            Effect::Spawn(ids) => self.spawn(node, &ids),
+            Effect::Signal { signal, targets } => {
+                for id in targets.into_iter().filter(|_| self.sabotage != Some(Sabotage::NoSignals)).collect::<Vec<_>>()
+                {
+                    self.signal(node, signal, id.slot.index as usize);
+                }
+            }
+            Effect::ArmTimer { timer, attempt, at } => self.plan(at, Item::Job(node, Event::Timer(timer, attempt))),
+            Effect::Gather { ended, stopped } => {
+                let slots = ended.into_iter().chain(stopped);
+                let found = slots.filter_map(|slot| Some((slot, self.evidence(node, slot)?))).collect();
+                let at = self.now + self.scenario.nodes[node].gather;
+                self.plan(at, Item::Job(node, Event::Gathered(found)));
+            }
+            Effect::Prepare { attempt } => {
+                let at = self.now + self.scenario.nodes[node].prepare;
+                self.plan(at, Item::Stand(node, self.scenario.standing(node, attempt)));
+            }
+            Effect::Stand(stand) => {
+                let attempt = self.nodes[node].machine.attempt();
+                let stage = match stand {
+                    Stand::Succeeded => Stage::Succeeded,
+                    Stand::Failed => Stage::Failed,
+                    Stand::Told(ends) => Stage::Told(ends.into_iter().map(|end| self.told(node, end)).collect()),
+                    Stand::Interrupted { signal } => Stage::Interrupted { signal },
+                };
+                self.note(|| format!("  job {node} stands {stage:?}"));
+                self.stand(node, Standing { attempt, stage });
+            }
+            Effect::Finish { outcome, code } => {
+                self.note(|| format!("  job {node} ends: {outcome:?}, {code}"));
+                let survivors = self.nodes[node].alive.iter().filter(|alive| **alive).count();
+                let run = &mut self.nodes[node].run;
+                run.finished = Some((self.now, outcome, code));
+                run.known = run.decisions.len();
+                run.survivors = survivors;
+            }
+            Effect::Record(_) | Effect::Report(_) | Effect::ReturnTerminal => {}
+        }
+    }
+
+    /// Ranks are numbered over all nodes.
+    fn told(&self, node: usize, mut end: diagnose::End) -> Told {
+        let local = end.subject.rank.map_or(0, |rank| rank.0);
+        let rank = self.nodes[node].first_rank + local;
+        end.subject.rank = Some(Rank(rank));
+        end.subject.replica = format!("trainer-{rank}");
+        let host = self.scenario.nodes[node].host();
+        Told { end, place: RankPlace { rank, host, ..RankPlace::default() } }
+    }
+
+    fn spawn(&mut self, node: usize, ids: &[AttemptId]) {
+        let attempt = ids.first().map_or(0, |id| id.attempt);
+        let count = self.nodes[node].alive.len();
+        let front = &mut self.nodes[node];
+        front.attempt = attempt;
+        front.run.spawned.push((attempt, self.now));
+        front.run.deaths.push((front.first_rank, vec![None; count]));
+        for id in ids {
+            let rank = id.slot.index as usize;
+            let script = self.scenario.nodes[node].script(attempt)[rank].clone();
+            self.nodes[node].alive[rank] = true;
+            self.plan(self.now, Item::Job(node, Event::Spawned { id: *id, pid: 1000 + rank as u32 }));
+            let fate = Fate { exit: script.end, why: Why::Own, words: script.words };
+            self.plan(self.now + script.life, Item::Death { node, attempt, rank, fate });
+        }
+    }
+
+    fn signal(&mut self, node: usize, signal: i32, rank: usize) {
+        let attempt = self.nodes[node].attempt;
+        let script = &self.scenario.nodes[node].script(attempt)[rank];
+        let reaction = match signal {
+            15 => script.on_term.clone(),
+            _ => script.on_kill.map(|after| (after, killed_by(9))),
+        };
+        if let Some((after, exit)) = reaction {
+            let fate = Fate { exit, why: Why::Ours, words: Words::Silence };
+            self.plan(self.now + after, Item::Death { node, attempt, rank, fate });
+        }
+    }
+
+    /// A rank is gone; the news of it is on its way, and so are the peers' troubles.
+    pub(super) fn die(&mut self, node: usize, attempt: u32, rank: usize, fate: Fate) {
+        let front = &mut self.nodes[node];
+        if front.attempt != attempt || !std::mem::replace(&mut front.alive[rank], false) {
+            return;
+        }
+        let Fate { exit, why, words } = fate;
+        self.note(|| format!("    rank {rank} of node {node} dies: {exit:?}, {why:?}"));
+        let death = Death { at: self.now, exit: exit.clone(), why, words };
+        if let Some((_, deaths)) = self.nodes[node].run.deaths.last_mut() {
+            deaths[rank] = Some(death);
+        }
+        let reported = self.scenario.nodes[node].script(attempt)[rank].reported;
+        let id = AttemptId { slot: Slot { role: 0, index: rank as u32 }, attempt };
+        let bad = !exit.is_success();
+        if why != Why::Guardian {
+            self.plan(self.now + reported, Item::Job(node, Event::Exited { id, exit, usage: None }));
+        }
+        if bad && matches!(why, Why::Own | Why::Guardian) {
+            self.lose_peer(attempt);
+        }
+    }
+
+    /// Ranks that were connected to one that is gone.
+    fn lose_peer(&mut self, attempt: u32) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].attempt != attempt {
+                continue;
+            }
+            for rank in 0..self.nodes[node].alive.len() {
+                let script = &self.scenario.nodes[node].script(attempt)[rank];
+                if let Some(after) = script.on_lost_peer.filter(|_| self.nodes[node].alive[rank]) {
+                    let exit = if rank.is_multiple_of(2) { code(1) } else { killed_by(6) };
+                    let fate = Fate { exit, why: Why::Peer, words: Words::LostPeer };
+                    self.plan(self.now + after, Item::Death { node, attempt, rank, fate });
+                }
+            }
+        }
+    }
+
+    /// The node is gone, or its guardian, and all ranks with it.
+    pub(super) fn bury_all(&mut self, node: usize) {
+        let attempt = self.nodes[node].attempt;
+        for rank in 0..self.nodes[node].alive.len() {
+            let fate = Fate { exit: Exit::Lost, why: Why::Guardian, words: Words::Silence };
+            self.die(node, attempt, rank, fate);
+        }
+    }
+
+    pub(super) fn guardian_lost(&mut self, node: usize) {
+        self.bury_all(node);
+        self.job(node, Event::GuardianLost);
+    }
+
+    /// What the log of this rank says.
+    fn evidence(&self, node: usize, slot: Slot) -> Option<Evidence> {
+        let (_, deaths) = self.nodes[node].run.deaths.last()?;
+        let words = deaths[slot.index as usize].as_ref()?.words;
+        let words = match (self.sabotage, words) {
+            (Some(Sabotage::SwapEvidence), Words::OwnError) => Words::LostPeer,
+            (Some(Sabotage::SwapEvidence), Words::LostPeer) => Words::OwnError,
+            (_, words) => words,
+        };
+        let signature = |code| diagnose::explain(code).map(diagnose::Signature::to_match);
+        match words {
+            Words::OwnError => Some(Evidence {
+                traceback: vec!["Traceback (most recent call last):".into(), "OSError: [Errno 5]".into()],
+                ..Evidence::default()
+            }),
+            Words::LostPeer => Some(Evidence { signature: signature("U9202"), ..Evidence::default() }),
+            Words::Terminated | Words::Silence => None,
+        }
+    }
+}
+
+/// From a death to the next thing that may follow from it.
+pub(super) const REACTION: Duration = Duration::from_millis(150);

@@ -1,0 +1,505 @@
+//! The world around the machines: time, faults, and what is kept of a round.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::time::Duration;
+
+use fastrand::Rng;
+use umiak_core::facts::Outcome;
+use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::job::{Event, Machine};
+use umiak_core::machine::round::agent::{self, Agent};
+use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
+use umiak_core::machine::round::messages::{Decision, Join, Standing, Start};
+use umiak_core::model::{
+    Completion, ExitCodes, Generation, Job, JobId, MinSucceeded, Policy, Role, RoleName, StopPolicy, Timestamp,
+};
+
+use super::judge::{self, Violation};
+use super::network::{Conn, Packet};
+use super::node::Fate;
+use super::scenario::{ABANDON, Fault, GRACE, Kind, SETTLE, Scenario};
+use crate::simulate::Death;
+
+/// More steps than this mean that somebody is woken again and again.
+const STEPS: u64 = 400_000;
+
+/// A driver that is broken in one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Stops are not sent.
+    DropStops,
+    DropDecisions,
+    /// Agents do not beat.
+    DropBeats,
+    /// The coordinator's time never comes.
+    NoTicks,
+    /// Each node is told another order of nodes.
+    TurnStarts,
+    /// Ranks start before the coordinator says so.
+    Hasty,
+    /// Those who lost a peer are read as having failed, and those who failed as having lost a peer.
+    SwapEvidence,
+    /// SIGTERM and SIGKILL are not sent.
+    NoSignals,
+    /// The job is not told that nobody can be asked.
+    NeverAlone,
+}
+
+/// What will happen at some time.
+#[derive(Debug, Clone)]
+pub(super) enum Item {
+    Come(usize),
+    Fault(Fault),
+    CoordinatorTick(u64),
+    AgentTick(usize, u64),
+    Coordinator(coordinator::Event),
+    /// `up`: to the coordinator.
+    Arrive {
+        conn: usize,
+        up: bool,
+        packet: Packet,
+    },
+    /// A connection is seen to have broken.
+    Notice {
+        conn: usize,
+        up: bool,
+    },
+    Connect {
+        node: usize,
+        tried: u64,
+        began: Timestamp,
+    },
+    Job(usize, Event),
+    Stand(usize, Standing),
+    Death {
+        node: usize,
+        attempt: u32,
+        rank: usize,
+        fate: Fate,
+    },
+}
+
+/// One node, and what is kept of it.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) agent: Agent,
+    pub(super) machine: Machine,
+    pub(super) state: State,
+    pub(super) vanished: bool,
+    pub(super) paused: Timestamp,
+    held: Vec<Item>,
+    pub(super) partition: Timestamp,
+    pub(super) conn: Option<usize>,
+    pub(super) tries: u64,
+    tick: u64,
+    pub(super) alive: Vec<bool>,
+    pub(super) attempt: u32,
+    pub(super) first_rank: u32,
+    pub(super) run: NodeRun,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Absent,
+    Here,
+    Dead,
+    Left,
+}
+
+/// What one node has heard, and how it ended.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeRun {
+    pub starts: Vec<(Timestamp, Start)>,
+    pub stops: Vec<(u32, Timestamp)>,
+    pub decisions: Vec<(Timestamp, Decision)>,
+    /// The word that ended the round for it, where it was no decision.
+    pub other_end: Option<String>,
+    /// When it was ready, by attempt.
+    pub ready: Vec<(u32, Timestamp)>,
+    /// The first rank number and the ends of its ranks, by attempt.
+    pub deaths: Vec<(u32, Vec<Option<Death>>)>,
+    pub spawned: Vec<(u32, Timestamp)>,
+    pub finished: Option<(Timestamp, Outcome, u8)>,
+    /// How many decisions it had heard by then.
+    pub known: usize,
+    pub left: Option<Timestamp>,
+    pub died: Option<Timestamp>,
+    /// Ranks that live when it leaves, and were not given up.
+    pub survivors: usize,
+}
+
+/// A whole round.
+#[derive(Debug)]
+pub struct Run {
+    pub scenario: Scenario,
+    pub nodes: Vec<NodeRun>,
+    pub coordinator_over: Option<Timestamp>,
+    pub refusals: u64,
+    pub steps: u64,
+    /// Somebody was woken again and again.
+    pub spun: bool,
+    /// What happened, in words; only kept where it is shown.
+    pub log: Vec<String>,
+}
+
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) sabotage: Option<Sabotage>,
+    pub(super) rng: Rng,
+    pub(super) now: Timestamp,
+    queue: BinaryHeap<Reverse<(Timestamp, usize)>>,
+    items: Vec<Option<Item>>,
+    pub(super) coordinator: Option<Coordinator>,
+    coordinator_tick: u64,
+    pub(super) coordinator_over: Option<Timestamp>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) conns: Vec<Conn>,
+    pub(super) refusals: u64,
+    steps: u64,
+    loud: bool,
+    log: Vec<String>,
+}
+
+pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
+    play(scenario, sabotage, false)
+}
+
+fn play(scenario: Scenario, sabotage: Option<Sabotage>, loud: bool) -> Run {
+    let rng = Rng::with_seed(scenario.seed ^ 0x5eed);
+    let nodes = (0..scenario.nodes.len()).map(|node| new_node(&scenario, node)).collect();
+    let mut world = World {
+        scenario,
+        sabotage,
+        rng,
+        now: Timestamp::default(),
+        queue: BinaryHeap::new(),
+        items: Vec::new(),
+        coordinator: None,
+        coordinator_tick: 0,
+        coordinator_over: None,
+        nodes,
+        conns: Vec::new(),
+        refusals: 0,
+        steps: 0,
+        loud,
+        log: Vec::new(),
+    };
+    world.play();
+    Run {
+        spun: world.steps >= STEPS,
+        scenario: world.scenario,
+        nodes: world.nodes.into_iter().map(|node| node.run).collect(),
+        coordinator_over: world.coordinator_over,
+        refusals: world.refusals,
+        steps: world.steps,
+        log: world.log,
+    }
+}
+
+fn new_node(scenario: &Scenario, node: usize) -> Node {
+    let script = &scenario.nodes[node];
+    let processes = script.ranks[0].len();
+    let job = Job {
+        name: JobId::new("simulated").expect("a plain name"),
+        contracts: vec![],
+        roles: vec![Role {
+            name: RoleName::new("trainer").expect("a plain name"),
+            replicas: processes as u32,
+            completion: Completion { min_failed: 1, min_succeeded: MinSucceeded::All, decides: true },
+        }],
+        policy: Policy {
+            restart: scenario.restart,
+            stop: StopPolicy { grace: GRACE, abandon: ABANDON },
+            settle: SETTLE,
+        },
+    };
+    let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current };
+    let mut machine = Machine::new(job, style, scenario.seed);
+    machine.share();
+    let join = Join {
+        launch: script.launch,
+        command: 1,
+        address: script.address,
+        host: script.host(),
+        expects: script.expects.clone(),
+        rank: script.rank,
+        uneven: scenario.uneven,
+        logs: false,
+        standing: scenario.standing(node, 0),
+    };
+    Node {
+        agent: Agent::new(join, scenario.limits, script.comes.unwrap_or_default()),
+        machine,
+        state: State::Absent,
+        vanished: false,
+        paused: Timestamp::default(),
+        held: Vec::new(),
+        partition: Timestamp::default(),
+        conn: None,
+        tries: 0,
+        tick: 0,
+        alive: vec![false; processes],
+        attempt: 0,
+        first_rank: 0,
+        run: NodeRun::default(),
+    }
+}
+
+impl World {
+    fn play(&mut self) {
+        for node in 0..self.nodes.len() {
+            if let Some(comes) = self.scenario.nodes[node].comes {
+                self.plan(comes, Item::Come(node));
+            }
+        }
+        for (at, fault) in self.scenario.faults.clone() {
+            self.plan(at, Item::Fault(fault));
+        }
+        // A little longer than anything may take, so that the judge sees what is too late.
+        let end = self.scenario.bound() + Duration::from_secs(60);
+        while let Some(Reverse((at, index))) = self.queue.pop() {
+            if at > end || self.steps >= STEPS {
+                break;
+            }
+            self.now = self.now.max(at);
+            let item = self.items[index].take().expect("planned once");
+            self.happen(item);
+        }
+    }
+
+    pub(super) fn plan(&mut self, at: Timestamp, item: Item) {
+        self.queue.push(Reverse((at, self.items.len())));
+        self.items.push(Some(item));
+    }
+
+    pub(super) fn rough(&self) -> bool {
+        self.scenario.kind == Kind::Rough
+    }
+
+    pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.loud {
+            let micros = self.now.as_micros();
+            self.log.push(format!("{:>8}.{:03} {}", micros / 1000, micros % 1000, text()));
+        }
+    }
+
+    /// Which node's umiak this is for.
+    fn whose(&self, item: &Item) -> Option<usize> {
+        match item {
+            Item::CoordinatorTick(_) | Item::Coordinator(_) => Some(0),
+            Item::Arrive { conn, up, .. } | Item::Notice { conn, up } => {
+                Some(if *up { 0 } else { self.conns[*conn].node })
+            }
+            Item::AgentTick(node, _) | Item::Connect { node, .. } | Item::Job(node, _) | Item::Stand(node, _) => {
+                Some(*node)
+            }
+            Item::Fault(Fault::Signal { node, .. } | Fault::GuardianLost { node }) => Some(*node),
+            Item::Come(_) | Item::Death { .. } | Item::Fault(_) => None,
+        }
+    }
+
+    fn happen(&mut self, item: Item) {
+        self.steps += 1;
+        if let Some(node) = self.whose(&item) {
+            if self.now < self.nodes[node].paused {
+                return self.nodes[node].held.push(item);
+            }
+            if self.nodes[node].state != State::Here {
+                return;
+            }
+        }
+        match item {
+            Item::Come(node) => self.come(node),
+            Item::Fault(fault) => self.fault(fault),
+            Item::CoordinatorTick(tick) if tick == self.coordinator_tick => self.coordinator(coordinator::Event::Tick),
+            Item::AgentTick(node, tick) if tick == self.nodes[node].tick => self.agent(node, agent::Event::Tick),
+            Item::CoordinatorTick(_) | Item::AgentTick(..) => {}
+            Item::Coordinator(event) => self.coordinator(event),
+            Item::Arrive { conn, up, packet } => self.arrive(conn, up, packet),
+            Item::Notice { conn, up: true } => self.coordinator(coordinator::Event::Closed { link: conn as u64 }),
+            Item::Notice { conn, up: false } => self.closed_here(self.conns[conn].node, conn),
+            Item::Connect { node, tried, began } => self.connected(node, tried, began),
+            Item::Job(node, event) => self.job(node, event),
+            Item::Stand(node, standing) => self.stand(node, standing),
+            Item::Death { node, attempt, rank, fate } => self.die(node, attempt, rank, fate),
+        }
+    }
+
+    fn come(&mut self, node: usize) {
+        self.nodes[node].state = State::Here;
+        if node == 0 {
+            let scenario = &self.scenario;
+            let options = Options {
+                expects: scenario.expects.clone(),
+                launch: scenario.nodes[0].launch,
+                uneven: scenario.uneven,
+                limits: scenario.limits,
+                settle: SETTLE,
+                restart: scenario.restart,
+                seed: scenario.seed,
+            };
+            self.coordinator = Some(Coordinator::new(options, self.now));
+            self.coordinator(coordinator::Event::Tick);
+        }
+        if self.sabotage == Some(Sabotage::Hasty) && node % 3 == 1 {
+            self.job(node, Event::Start);
+        }
+        let standing = self.scenario.standing(node, 0);
+        self.note_ready(node, &standing);
+        self.agent(node, agent::Event::Tick);
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        self.note(|| format!("{fault:?}"));
+        match fault {
+            Fault::Break { node } => self.break_link(node),
+            Fault::Partition { node, lasts } => {
+                self.nodes[node].partition = self.nodes[node].partition.max(self.now + lasts);
+            }
+            Fault::Pause { node, lasts } => {
+                let until = self.now + lasts;
+                if until > self.nodes[node].paused && self.nodes[node].state == State::Here {
+                    self.nodes[node].paused = until;
+                    self.plan(until, Item::Fault(Fault::Pause { node, lasts: Duration::ZERO }));
+                } else if self.now >= self.nodes[node].paused {
+                    for item in std::mem::take(&mut self.nodes[node].held) {
+                        self.happen(item);
+                    }
+                }
+            }
+            Fault::KillFront { node } => self.kill(node, true, true),
+            Fault::KillBoth { node } => self.kill(node, false, true),
+            Fault::Vanish { node } => self.kill(node, false, false),
+            Fault::Signal { node, signal } => self.job(node, Event::Signalled { signal }),
+            Fault::GuardianLost { node } => self.guardian_lost(node),
+        }
+    }
+
+    /// A node dies, with a last word or without, and its connections are closed or not.
+    fn kill(&mut self, node: usize, gone: bool, closes: bool) {
+        if self.nodes[node].state != State::Here {
+            return;
+        }
+        if let Some(conn) = self.nodes[node].conn.filter(|_| closes) {
+            if gone {
+                self.transmit(conn, true, Packet::Gone);
+            }
+            self.transmit(conn, true, Packet::Fin);
+        }
+        let dead = &mut self.nodes[node];
+        (dead.state, dead.vanished) = (State::Dead, !closes);
+        dead.run.died = Some(self.now);
+        dead.conn = None;
+        self.bury_all(node);
+        if node == 0 && closes {
+            self.end_coordinator();
+        } else if node == 0 {
+            self.coordinator = None;
+        }
+    }
+
+    pub(super) fn coordinator_later(&mut self, event: coordinator::Event) {
+        let at = self.now + Duration::from_millis(self.rng.u64(..50));
+        self.plan(at, Item::Coordinator(event));
+    }
+
+    pub(super) fn coordinator(&mut self, event: coordinator::Event) {
+        let Some(coordinator) = &mut self.coordinator else { return };
+        let quiet = matches!(event, coordinator::Event::Tick | coordinator::Event::Beat { .. });
+        let text = (self.loud && !quiet).then(|| format!("coordinator ← {event:?}"));
+        let effects = coordinator.step(event, self.now);
+        if let Some(text) = text {
+            self.note(|| text);
+        }
+        for effect in effects {
+            self.perform_coordinator(effect);
+        }
+        let Some(coordinator) = &self.coordinator else { return };
+        if let Some(deadline) = coordinator.deadline().filter(|_| self.sabotage != Some(Sabotage::NoTicks)) {
+            self.coordinator_tick += 1;
+            self.plan(deadline.max(self.now), Item::CoordinatorTick(self.coordinator_tick));
+        }
+    }
+
+    pub(super) fn agent(&mut self, node: usize, event: agent::Event) {
+        let quiet = match &event {
+            agent::Event::Tick => true,
+            agent::Event::Heard(message) => **message == umiak_core::machine::round::messages::ToAgent::Beat,
+            _ => false,
+        };
+        if !quiet {
+            self.note(|| format!("agent {node} ← {event:?}"));
+        }
+        let effects = self.nodes[node].agent.step(event, self.now);
+        for effect in effects {
+            self.perform_agent(node, effect);
+        }
+        if self.nodes[node].state != State::Here {
+            return;
+        }
+        if let Some(deadline) = self.nodes[node].agent.deadline() {
+            self.nodes[node].tick += 1;
+            let tick = self.nodes[node].tick;
+            self.plan(deadline.max(self.now), Item::AgentTick(node, tick));
+        }
+        self.leave_if_over(node);
+    }
+
+    /// A front ends when its job and its part in the round are over, and the coordinator's when that is over too.
+    pub(super) fn leave_if_over(&mut self, node: usize) {
+        let front = &self.nodes[node];
+        let over = front.machine.is_finished() && front.agent.is_over() && (node > 0 || self.coordinator.is_none());
+        if !over || front.state != State::Here {
+            return;
+        }
+        self.note(|| format!("node {node} leaves"));
+        let front = &mut self.nodes[node];
+        front.state = State::Left;
+        front.run.left = Some(self.now);
+        if let Some(conn) = self.nodes[node].conn.take() {
+            self.transmit(conn, true, Packet::Fin);
+        }
+    }
+}
+
+impl Run {
+    /// Everything that is wrong with it.
+    pub fn violations(&self) -> Vec<Violation> {
+        judge::check(self)
+    }
+
+    /// Panics with the whole story if something is wrong with it.
+    pub fn assert_valid(&self) {
+        let violations = self.violations();
+        let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        let seed = self.scenario.seed;
+        assert!(violations.is_empty(), "{self}\n{}\nreplay with UMIAK_SEED={seed}", list.join("\n"));
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scenario { seed, kind, expects, limits, restart, faults, delay, .. } = &self.scenario;
+        writeln!(f, "seed {seed}: {kind:?}, {expects:?}, {limits:?}, {} restarts, up to {delay} ms", restart.max)?;
+        for (at, fault) in faults {
+            writeln!(f, "  {} ms {fault:?}", at.as_micros() / 1000)?;
+        }
+        let log = play(self.scenario.clone(), None, true).log;
+        log.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        for (index, (script, node)) in self.scenario.nodes.iter().zip(&self.nodes).enumerate() {
+            writeln!(
+                f,
+                "node {index} {} launch {} comes {:?}: finished {:?}, left {:?}, died {:?}, {:?}",
+                script.address, script.launch, script.comes, node.finished, node.left, node.died, node.other_end
+            )?;
+            for (first, deaths) in &node.deaths {
+                for (local, death) in deaths.iter().enumerate() {
+                    writeln!(f, "    rank {}: {death:?}", *first as usize + local)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! For `cargo xtask bench rendezvous`: a coordinator in a process of its own, and many agents on one thread of another.
+//! Both are what a launch runs; only the fronts are missing.
+
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::unbounded_channel;
+use umiak_core::machine::round::agent::News;
+use umiak_core::machine::round::coordinator;
+use umiak_core::machine::round::limits::Limits;
+use umiak_core::machine::round::messages::{Expects, Join, Offer, Process, Stage, Standing};
+use umiak_core::model::{Device, DeviceKind, JobId, Port};
+use umiak_core::wire::auth::Key;
+use umiak_sys::wait::{Waker, readable};
+
+use super::thread::member;
+use super::{Host, Net, Options, Report, Reporter, Target};
+use crate::clock::Clock;
+
+/// Of the node beside the coordinator; the others follow.
+const FIRST: u64 = 1;
+const JOB: &str = "bench";
+
+/// A job of nobody, on loopback.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    pub port: u16,
+    /// With the coordinator's own.
+    pub nodes: u32,
+    /// On each node.
+    pub ranks: u16,
+}
+
+/// The coordinator, and the agent beside it.
+#[derive(Debug)]
+pub struct Coordinator {
+    net: Net,
+}
+
+/// Listens as a coordinator does.
+pub fn bind(port: u16) -> io::Result<TcpListener> {
+    super::bind(port)
+}
+
+impl Coordinator {
+    pub fn start(job: Job, listener: TcpListener) -> io::Result<Self> {
+        let mut options = job.options(FIRST);
+        options.host = Some(Host {
+            listener,
+            gather: None,
+            options: coordinator::Options {
+                expects: options.join.expects.clone(),
+                launch: options.join.launch,
+                uneven: false,
+                limits: options.limits,
+                settle: Duration::from_millis(500),
+                restart: umiak_core::model::Restart::default(),
+                seed: 1,
+            },
+            describe: "a benchmark".to_owned(),
+        });
+        Ok(Self { net: Net::start(options)? })
+    }
+
+    /// Whether its own agent was told to start, within that time.
+    pub fn await_start(&mut self, patience: Duration) -> io::Result<bool> {
+        let until = Instant::now() + patience;
+        loop {
+            if self.net.reports().iter().any(is_start) {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            readable(&[self.net.as_fd()], Some(left))?;
+        }
+    }
+}
+
+/// Many agents.
+#[derive(Debug)]
+pub struct Agents {
+    reports: Receiver<Report>,
+    count: usize,
+}
+
+impl Agents {
+    /// All nodes of a job but the first. They live as long as the process does.
+    pub fn start(job: Job) -> io::Result<Self> {
+        umiak_sys::net::raise_limits();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (to_front, reports) = channel();
+        let waker = Arc::new(Waker::new()?);
+        let launches = FIRST + 1..=u64::from(job.nodes);
+        let count = launches.clone().count();
+        std::thread::Builder::new().name("agents".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                // Agents whose front is gone leave.
+                let mut fronts = Vec::new();
+                for launch in launches {
+                    let (orders, from_front) = unbounded_channel();
+                    let reporter = Reporter { reports: to_front.clone(), waker: Arc::clone(&waker) };
+                    // It makes no sockets yet, so it cannot fail.
+                    if let Ok(member) = member(job.options(launch), from_front, reporter) {
+                        tokio::spawn(member);
+                    }
+                    fronts.push(orders);
+                }
+                pending::<()>().await;
+                drop(fronts);
+            });
+        })?;
+        Ok(Self { reports, count })
+    }
+
+    /// How many of them were not told to start within that time.
+    pub fn await_start(&self, patience: Duration) -> usize {
+        let until = Instant::now() + patience;
+        let mut waiting = self.count;
+        while waiting > 0 {
+            match self.reports.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(report) => waiting -= usize::from(is_start(&report)),
+                Err(_) => break,
+            }
+        }
+        waiting
+    }
+}
+
+fn is_start(report: &Report) -> bool {
+    matches!(report, Report::News(News::Start(_)))
+}
+
+impl Job {
+    fn options(self, launch: u64) -> Options {
+        let port = |port| Port::new(port).expect("not 0");
+        let device = |number: u16| Device { label: number.to_string(), position: number.into() };
+        let processes = (0..self.ranks)
+            .map(|number| Process { port: port(6170 + number), devices: vec![device(number)] })
+            .collect();
+        let offer = Offer { processes, stores: [port(6168), port(6169)], device_kind: Some(DeviceKind::Gpu) };
+        let [.., high, low] = launch.to_be_bytes();
+        Options {
+            coordinator: Target::Address(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))),
+            host: None,
+            join: Join {
+                // As long as random ones.
+                launch: launch.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                command: 0x9e37_79b9_7f4a_7c15,
+                address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),
+                host: format!("node-{launch:05}.cluster"),
+                expects: Expects::Count { nodes: self.nodes, sort_ip: false },
+                rank: None,
+                uneven: false,
+                logs: false,
+                standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
+            },
+            limits: Limits::default(),
+            job_id: JobId::new(JOB).expect("a valid name"),
+            key: Key::from_token(JOB),
+            clock: Clock::start(),
+        }
+    }
+}

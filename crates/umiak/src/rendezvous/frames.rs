@@ -1,0 +1,88 @@
+//! Frames out of a socket, one after the other.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::timeout;
+use umiak_core::wire::frame::{Decoder, Frame, FrameError};
+
+/// Read at once.
+const CHUNK: usize = 16 << 10;
+
+#[derive(Debug)]
+pub(super) struct Frames {
+    half: OwnedReadHalf,
+    decoder: Decoder,
+    ready: VecDeque<Frame>,
+}
+
+impl Frames {
+    /// `rest` has come already.
+    pub(super) fn new(half: OwnedReadHalf, decoder: Decoder, rest: &[u8]) -> io::Result<Self> {
+        let mut frames = Self { half, decoder, ready: VecDeque::new() };
+        frames.understand(rest)?;
+        Ok(frames)
+    }
+
+    /// The next one; an error too when nothing at all comes for so long.
+    pub(super) async fn next(&mut self, within: Duration) -> io::Result<Frame> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Ok(frame);
+            }
+            timeout(within, self.half.readable()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            self.read()?;
+        }
+    }
+
+    /// What is there, once. The buffer lives here only, so that idle connections have none.
+    fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; CHUNK];
+        match self.half.try_read(&mut buffer) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.understand(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn understand(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while let Some(frame) = self.decoder.next(&mut bytes).map_err(broken)? {
+            self.ready.push_back(frame);
+        }
+        Ok(())
+    }
+}
+
+/// The very first frame, and what has come after it.
+pub(super) async fn first(
+    half: &mut OwnedReadHalf,
+    decoder: &mut Decoder,
+    rest: Vec<u8>,
+) -> io::Result<(Frame, Vec<u8>)> {
+    let mut bytes = rest;
+    loop {
+        let mut input = bytes.as_slice();
+        if let Some(frame) = decoder.next(&mut input).map_err(broken)? {
+            return Ok((frame, input.to_vec()));
+        }
+        half.readable().await?;
+        bytes = some(half)?;
+    }
+}
+
+fn some(half: &OwnedReadHalf) -> io::Result<Vec<u8>> {
+    let mut buffer = [0; 4 << 10];
+    match half.try_read(&mut buffer) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(buffer[..count].to_vec()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn broken(error: FrameError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

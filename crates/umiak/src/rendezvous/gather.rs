@@ -1,0 +1,452 @@
+//! The coordinator's side of `--gather-logs`: a thread that takes logs of other nodes and writes them to its own log
+//! directory. What waits for a slow disk waits here and in the connections, never in the network's loop.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{File, OpenOptions};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use umiak_core::machine::round::limits::Limits;
+use umiak_core::machine::round::logs::{CHUNK, FromSender, Have, Hello, Ledger, Member, ToSender, file_name, fresh};
+use umiak_core::model::Timestamp;
+use umiak_core::wire::Session;
+use umiak_core::wire::frame::{Frame, LogChunk, Payload, Sealer, read_message};
+
+use crate::clock::Clock;
+
+use super::frames::Frames;
+use super::link::{Parts, write_all};
+use super::thread;
+
+/// Chunks that wait for the disk; their connections wait too.
+const MAX_WAITING: usize = 16;
+/// What a frame is longer than its piece of a log, at most.
+const AROUND: usize = 256;
+/// How long a node that is complete may take to go.
+const LINGER: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Where logs are gathered.
+#[derive(Debug, Clone)]
+pub(crate) struct Gather {
+    pub(crate) log_dir: PathBuf,
+    /// `--log_overwrite`.
+    pub(crate) overwrite: bool,
+}
+
+/// To the front.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GatherNews {
+    /// Told of the first file only.
+    NotWritten { path: PathBuf, reason: String },
+    /// Nodes that are waited for at the end, and their ranks' logs are not here yet.
+    Waiting { nodes: usize },
+    /// At the end: what is here of these ranks is not all.
+    Incomplete { ranks: Vec<u32> },
+}
+
+/// From the network's loop.
+#[derive(Debug)]
+enum Command {
+    /// The name of a file in our log directory that nobody else has.
+    Mark(String),
+    Members(Vec<Member>),
+    Connection(Box<Arrival>),
+    /// The umiak of that node is dead.
+    Gone(u64),
+    /// The job is over.
+    Finish,
+}
+
+#[derive(Debug)]
+struct Arrival {
+    stream: TcpStream,
+    session: Session,
+    rest: Vec<u8>,
+    hello: Hello,
+}
+
+/// From connections.
+#[derive(Debug)]
+enum Event {
+    Chunk(u64, LogChunk),
+    Said(u64, FromSender),
+    Closed(u64),
+}
+
+enum Happening {
+    /// `None`: the loop of the network is gone.
+    Command(Option<Command>),
+    Event(Event),
+    Time,
+}
+
+/// The thread, as the network's loop sees it.
+#[derive(Debug)]
+pub(super) struct Gatherer(UnboundedSender<Command>);
+
+impl Gatherer {
+    pub(super) fn start(gather: Gather, limits: Limits, clock: Clock, net: Sender<thread::Event>) -> io::Result<Self> {
+        let (sender, commands) = unbounded_channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (events, from_links) = channel(MAX_WAITING);
+        let desk = Desk {
+            marker: None,
+            early: Vec::new(),
+            gather,
+            limits,
+            clock,
+            net,
+            events,
+            ledger: Ledger::new(limits),
+            links: HashMap::new(),
+            last_link: 0,
+            copies: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            told_waiting: false,
+            leaving: None,
+        };
+        std::thread::Builder::new()
+            .name("gather".to_owned())
+            .spawn(move || runtime.block_on(desk.run(commands, from_links)))?;
+        Ok(Self(sender))
+    }
+
+    fn send(&self, command: Command) {
+        // A thread that has ended has said so.
+        let _ = self.0.send(command);
+    }
+
+    pub(super) fn mark(&self, marker: String) {
+        self.send(Command::Mark(marker));
+    }
+
+    pub(super) fn members(&self, members: Vec<Member>) {
+        self.send(Command::Members(members));
+    }
+
+    /// A connection of a node that wants to send logs.
+    pub(super) fn take(&self, parts: Parts, hello: Hello) {
+        let Parts { halves: (reader, writer), session, rest } = parts;
+        let Ok(stream) = reader.reunite(writer) else { return };
+        if let Ok(stream) = stream.into_std() {
+            self.send(Command::Connection(Box::new(Arrival { stream, session, rest, hello })));
+        }
+    }
+
+    pub(super) fn gone(&self, launch: u64) {
+        self.send(Command::Gone(launch));
+    }
+
+    pub(super) fn finish(&self) {
+        self.send(Command::Finish);
+    }
+}
+
+/// Says no, and goes.
+pub(super) async fn decline(parts: Parts) {
+    let Parts { halves: (_reader, writer), mut session, .. } = parts;
+    if let Ok(payload) = Payload::message(&ToSender::NotWanted) {
+        let _ = timeout(LINGER, write_all(&writer, &session.sealer.seal(&payload))).await;
+    }
+}
+
+/// A connection. Dropping it ends it at once.
+#[derive(Debug)]
+struct Link {
+    /// `None` when nothing more is said.
+    queue: Option<UnboundedSender<ToSender>>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Link {
+    fn say(&self, message: ToSender) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.send(message);
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// The copy of a rank's log.
+#[derive(Debug)]
+struct Copy {
+    file: File,
+    /// What the file held before this run.
+    base: u64,
+    written: u64,
+}
+
+impl Copy {
+    fn open(path: &Path, overwrite: bool) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create(true).truncate(overwrite).open(path)?;
+        let base = file.metadata()?.len();
+        Ok(Self { file, base, written: 0 })
+    }
+
+    /// Takes what is new; false when something before it is missing.
+    fn take(&mut self, chunk: &LogChunk) -> io::Result<bool> {
+        let Some(from) = fresh(self.written, chunk.offset, chunk.bytes.len()) else { return Ok(false) };
+        let bytes = &chunk.bytes[from..];
+        self.file.write_all_at(bytes, self.base + self.written)?;
+        self.written += bytes.len() as u64;
+        Ok(true)
+    }
+}
+
+/// All state, in one place.
+#[derive(Debug)]
+struct Desk {
+    gather: Gather,
+    limits: Limits,
+    clock: Clock,
+    net: Sender<thread::Event>,
+    events: Sender<Event>,
+    ledger: Ledger,
+    links: HashMap<u64, Link>,
+    last_link: u64,
+    copies: BTreeMap<u32, Copy>,
+    /// Ranks whose files take no more.
+    broken: BTreeSet<u32>,
+    marker: Option<String>,
+    /// Connections that came before it.
+    early: Vec<Arrival>,
+    told_waiting: bool,
+    /// Until when those that are complete may still go.
+    leaving: Option<Timestamp>,
+}
+
+impl Desk {
+    async fn run(mut self, mut commands: UnboundedReceiver<Command>, mut events: Receiver<Event>) {
+        while !self.is_done() {
+            let wait = self.wait();
+            match next(&mut commands, &mut events, wait).await {
+                Happening::Command(Some(command)) => self.obey(command).await,
+                Happening::Command(None) => return,
+                Happening::Event(event) => self.hear(event).await,
+                Happening::Time => self.ledger.tick(self.clock.now()),
+            }
+        }
+        let mut ranks: BTreeSet<u32> = self.ledger.lost().into_iter().collect();
+        ranks.extend(&self.broken);
+        if !ranks.is_empty() {
+            self.tell(GatherNews::Incomplete { ranks: ranks.into_iter().collect() }).await;
+        }
+        let _ = self.net.send(thread::Event::Gathered).await;
+    }
+
+    fn is_done(&mut self) -> bool {
+        if !self.ledger.is_over() {
+            return false;
+        }
+        let now = self.clock.now();
+        self.links.is_empty() || *self.leaving.get_or_insert(now + LINGER) <= now
+    }
+
+    fn wait(&self) -> Duration {
+        let now = self.clock.now();
+        let times = [self.ledger.deadline(), self.leaving].into_iter().flatten().min();
+        times.map_or(LONG, |time| time.since(now).max(Duration::from_millis(1)))
+    }
+
+    async fn tell(&self, news: GatherNews) {
+        let _ = self.net.send(thread::Event::GatherNews(news)).await;
+    }
+
+    async fn obey(&mut self, command: Command) {
+        let now = self.clock.now();
+        match command {
+            Command::Mark(marker) => {
+                self.marker = Some(marker);
+                for arrival in std::mem::take(&mut self.early) {
+                    self.admit(arrival);
+                }
+            }
+            Command::Members(members) => self.ledger.members(members, now),
+            Command::Connection(arrival) => self.admit(*arrival),
+            Command::Gone(launch) => self.ledger.gone(launch),
+            Command::Finish => {
+                self.ledger.finish(now);
+                if self.ledger.open() > 0 && !std::mem::replace(&mut self.told_waiting, true) {
+                    self.tell(GatherNews::Waiting { nodes: self.ledger.open() }).await;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, arrival: Arrival) {
+        let Some(marker) = self.marker.clone() else { return self.early.push(arrival) };
+        let Arrival { stream, session, rest, hello } = arrival;
+        self.last_link += 1;
+        let id = self.last_link;
+        let answer = match self.ledger.hello(id, &hello, self.clock.now()) {
+            Ok(replaced) => {
+                replaced.and_then(|old| self.links.remove(&old));
+                ToSender::Have { marker, ranks: hello.ranks.iter().map(|rank| self.have(*rank)).collect() }
+            }
+            Err(why) => ToSender::Refused { why },
+        };
+        let is_refused = matches!(answer, ToSender::Refused { .. });
+        let Session { sealer, mut decoder } = session;
+        decoder.set_limit(CHUNK + AROUND);
+        let Ok((reader, writer)) = tokio::net::TcpStream::from_std(stream).map(tokio::net::TcpStream::into_split)
+        else {
+            return self.ledger.closed(id, self.clock.now());
+        };
+        let Ok(frames) = Frames::new(reader, decoder, &rest) else {
+            return self.ledger.closed(id, self.clock.now());
+        };
+        let (queue, messages) = unbounded_channel();
+        let reader = tokio::spawn(listen(id, frames, self.limits.silence, self.events.clone()));
+        let writer = tokio::spawn(speak(writer, sealer, messages, self.limits.beat()));
+        let mut link = Link { queue: Some(queue), tasks: [reader.abort_handle(), writer.abort_handle()] };
+        link.say(answer);
+        if is_refused {
+            link.queue = None;
+        }
+        self.links.insert(id, link);
+    }
+
+    fn have(&self, rank: u32) -> Have {
+        Have { rank, bytes: self.copies.get(&rank).map_or(0, |copy| copy.written) }
+    }
+
+    async fn hear(&mut self, event: Event) {
+        match event {
+            Event::Chunk(id, chunk) if self.links.contains_key(&id) => self.write(id, &chunk).await,
+            Event::Said(id, message) if self.links.contains_key(&id) => match message {
+                FromSender::Checked { shared } => self.ledger.checked(id, shared),
+                FromSender::Beat => {}
+                FromSender::End => self.complete(id).await,
+                FromSender::GiveUp => self.ledger.give_up(id),
+            },
+            Event::Chunk(..) | Event::Said(..) => {}
+            Event::Closed(id) => self.close(id),
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        self.links.remove(&id);
+        self.ledger.closed(id, self.clock.now());
+    }
+
+    async fn write(&mut self, id: u64, chunk: &LogChunk) {
+        if !self.ledger.may_send(id, chunk.rank) {
+            return self.close(id);
+        }
+        if self.broken.contains(&chunk.rank) {
+            return;
+        }
+        let result = match self.copy(chunk.rank) {
+            Ok(copy) => copy.take(chunk),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(true) => {}
+            Ok(false) => self.close(id),
+            Err(error) => self.give_up_file(id, chunk.rank, &error).await,
+        }
+    }
+
+    fn copy(&mut self, rank: u32) -> io::Result<&mut Copy> {
+        let Gather { log_dir, overwrite, .. } = &self.gather;
+        Ok(match self.copies.entry(rank) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Copy::open(&log_dir.join(file_name(rank)), *overwrite)?)
+            }
+        })
+    }
+
+    /// The job goes on; the rank's own node has its log.
+    async fn give_up_file(&mut self, id: u64, rank: u32, error: &io::Error) {
+        let is_first = self.broken.is_empty();
+        self.broken.insert(rank);
+        if let Some(link) = self.links.get(&id) {
+            link.say(ToSender::Enough { rank });
+        }
+        if is_first {
+            let path = self.gather.log_dir.join(file_name(rank));
+            self.tell(GatherNews::NotWritten { path, reason: error.to_string() }).await;
+        }
+    }
+
+    async fn complete(&mut self, id: u64) {
+        // Ranks that have written nothing have a log too.
+        for rank in self.ledger.ranks(id) {
+            if !self.broken.contains(&rank)
+                && let Err(error) = self.copy(rank).map(|_| ())
+            {
+                self.give_up_file(id, rank, &error).await;
+            }
+        }
+        if !self.ledger.complete(id) {
+            return self.close(id);
+        }
+        if let Some(link) = self.links.get_mut(&id) {
+            link.say(ToSender::Complete);
+            link.queue = None;
+        }
+    }
+}
+
+async fn next(commands: &mut UnboundedReceiver<Command>, events: &mut Receiver<Event>, wait: Duration) -> Happening {
+    let mut sleep = pin!(sleep(wait));
+    poll_fn(|cx| {
+        if let Poll::Ready(command) = commands.poll_recv(cx) {
+            return Poll::Ready(Happening::Command(command));
+        }
+        if let Poll::Ready(Some(event)) = events.poll_recv(cx) {
+            return Poll::Ready(Happening::Event(event));
+        }
+        sleep.as_mut().poll(cx).map(|()| Happening::Time)
+    })
+    .await
+}
+
+async fn listen(id: u64, mut frames: Frames, silence: Duration, events: Sender<Event>) {
+    loop {
+        let event = match frames.next(silence).await {
+            Ok(Frame::Log(chunk)) => Some(Event::Chunk(id, chunk)),
+            Ok(Frame::Message(payload)) => read_message(&payload).ok().map(|message| Event::Said(id, message)),
+            Ok(Frame::Gone) | Err(_) => None,
+        };
+        let Some(event) = event else {
+            let _ = events.send(Event::Closed(id)).await;
+            return;
+        };
+        let _ = events.send(event).await;
+    }
+}
+
+/// What is to be said, and a beat when that is nothing. At the end the peer sees that it is the end.
+async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: UnboundedReceiver<ToSender>, beat: Duration) {
+    loop {
+        let message = match timeout(beat, messages.recv()).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
+            Err(_) => ToSender::Beat,
+        };
+        let Ok(payload) = Payload::message(&message) else { return };
+        if write_all(&half, &sealer.seal(&payload)).await.is_err() {
+            return;
+        }
+    }
+}

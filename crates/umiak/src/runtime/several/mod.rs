@@ -1,0 +1,544 @@
+//! Several nodes: this one finds the others, offers its ports, waits until all are there, and hears of them from then
+//! on.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::machine::round::agent::News;
+use umiak_core::machine::round::coordinator;
+use umiak_core::machine::round::limits::Limits;
+use umiak_core::machine::round::messages::{
+    Decision, Expects, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
+};
+use umiak_core::model::{Endpoint, Port};
+use umiak_core::plan::paddle_lines::copy_to_others;
+use umiak_core::plan::{self, Inventory, Plan, Share, nodes};
+use umiak_core::wire::auth::Key;
+use umiak_sys::wait::readable;
+
+use crate::rendezvous::logs::{self, LogFile, Logs};
+use crate::rendezvous::{self, Gather, Holder, Host, Net, Order, Report, Target};
+use crate::screen::{Doing, Screen, Status};
+
+use super::console;
+use super::front::{SIGTSTP, short_signal};
+use super::launch::{Around, Ended, failed};
+use super::prepare::Outline;
+
+pub(super) mod words;
+
+/// A rendezvous that is over sooner is not worth a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two lines about who is missing, where there is no status line: at first, and after many of them.
+const LINES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How long the last words to other nodes may take.
+const GOODBYE: Duration = Duration::from_secs(6);
+
+/// The other nodes, as far as this one hears of them.
+pub(super) struct Peers {
+    net: Net,
+    /// The coordinator, as it is shown.
+    at: String,
+    /// Why this attempt was stopped for all, and where the ranks of its verdict were.
+    pub(super) why: Option<Why>,
+    pub(super) places: Vec<RankPlace>,
+    sender: Sender,
+    /// Logs of all nodes come here.
+    gathers: bool,
+}
+
+/// What this node needs in order to send its logs.
+struct Sender {
+    coordinator: Target,
+    key: Key,
+    limits: Limits,
+    launch: u64,
+    /// This node is the coordinator's, and has nothing to send.
+    is_host: bool,
+}
+
+/// Where we stand in the job before we have met anybody.
+struct Place {
+    target: Target,
+    host: Option<std::net::TcpListener>,
+    address: IpAddr,
+    expects: Expects,
+    at: String,
+}
+
+impl Place {
+    /// Nobody else can hear us.
+    fn is_loopback(&self) -> bool {
+        match &self.target {
+            _ if !self.address.is_unspecified() => self.address.is_loopback(),
+            Target::Address(address) => address.ip().is_loopback(),
+            Target::Name { host, .. } => host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost",
+        }
+    }
+}
+
+impl Peers {
+    /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
+    fn join(
+        around: &Around<'_>,
+        screen: &Screen,
+        inventory: &Inventory,
+        offer: Offer,
+        log_dir: &Path,
+    ) -> Result<Self, Ended> {
+        let spec = around.spec;
+        let key = key(spec);
+        let place = place(spec, inventory, &key)?;
+        if let (Nodes::Auto { .. }, Some(listener)) = (&spec.nodes, &place.host)
+            && let Some(port) = listener.local_addr().ok().and_then(|address| Port::new(address.port()))
+        {
+            screen.talk(format!("{}\n", copy_to_others(spec, Endpoint { address: place.address, port })));
+        }
+        if spec.own.token.is_none() && !place.is_loopback() {
+            let notice = Diagnostic::notice(Code::R0007, "nodes prove themselves by the job id only")
+                .hint("in a network that others use too, give every node the same `--token` or `UMIAK_TOKEN`");
+            talk(around, screen, &notice);
+        }
+        let limits = Limits {
+            rendezvous: spec.own.rdzv_timeout,
+            silence: spec.own.node_timeout,
+            reconnect: spec.own.reconnect_window,
+        };
+        let launch = fastrand::u64(..);
+        let gathers = place.host.is_some() && spec.own.gather_logs;
+        let gather = gathers.then(|| Gather { log_dir: log_dir.to_owned(), overwrite: spec.log_overwrite });
+        let sender = Sender {
+            coordinator: place.target.clone(),
+            key: key.clone(),
+            limits,
+            launch,
+            is_host: place.host.is_some(),
+        };
+        let job = umiak_core::plan::policy(spec);
+        let host = place.host.map(|listener| Host {
+            listener,
+            options: coordinator::Options {
+                expects: place.expects.clone(),
+                launch,
+                uneven: spec.own.uneven,
+                limits,
+                settle: job.settle,
+                restart: job.restart,
+                seed: fastrand::u64(..),
+            },
+            describe: format!(
+                "job `{}` since {}, pid {}",
+                spec.job_id,
+                crate::clock::time_of_day(),
+                std::process::id()
+            ),
+            gather,
+        });
+        let join = Join {
+            launch,
+            command: nodes::command_hash(spec),
+            address: place.address,
+            host: inventory.hostname.clone(),
+            expects: place.expects,
+            rank: spec.node_rank,
+            uneven: spec.own.uneven,
+            logs: spec.own.gather_logs,
+            standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
+        };
+        let options = rendezvous::Options {
+            coordinator: place.target,
+            host,
+            join,
+            limits,
+            job_id: spec.job_id.clone(),
+            key,
+            clock: around.clock,
+        };
+        let net = Net::start(options).map_err(|error| failed("start its network thread", &error))?;
+        Ok(Self { net, at: place.at, why: None, places: Vec::new(), sender, gathers })
+    }
+
+    /// Waits until all nodes are there. A signal ends the wait for everybody.
+    fn wait(mut self, around: &mut Around<'_>, screen: &Screen) -> Result<(Self, Box<Start>), Ended> {
+        let mut shown = Shown::new(around.clock.started());
+        let ended = loop {
+            shown.show(around, screen);
+            let fds = [self.net.as_fd(), around.signals.as_fd(), around.guardian.as_fd()];
+            let ready = match readable(&fds, shown.timeout()) {
+                Ok(ready) => ready,
+                Err(error) => break failed("wait for other nodes", &error).into(),
+            };
+            if ready[0] {
+                match self.hear(around, screen, &mut shown) {
+                    Some(Ok(start)) => {
+                        screen.status(None);
+                        return Ok((self, start));
+                    }
+                    Some(Err(ended)) => break ended,
+                    None => {}
+                }
+            }
+            let signal =
+                if ready[1] { around.signals.read().into_iter().find(|signal| *signal != SIGTSTP) } else { None };
+            if let Some(signal) = signal {
+                self.stand(0, Stage::Interrupted { signal });
+                say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
+                break Ended::Code(128u8.wrapping_add(signal as u8));
+            }
+            if ready[2] && !matches!(around.guardian.receive(), Ok(Some(_))) {
+                break Diagnostic::error(Code::L0017, "the process that was to hold the ranks was killed from outside")
+                    .into();
+            }
+        };
+        screen.status(None);
+        self.finish();
+        Err(ended)
+    }
+
+    /// What has come in while we wait.
+    fn hear(
+        &mut self,
+        around: &mut Around<'_>,
+        screen: &Screen,
+        shown: &mut Shown,
+    ) -> Option<Result<Box<Start>, Ended>> {
+        for report in self.net.reports() {
+            let news = match report {
+                Report::News(news) => news,
+                Report::Refused { address, host, refusal } => {
+                    talk(around, screen, &words::has_refused(address, &host, &refusal));
+                    continue;
+                }
+                Report::Lifeline { socket, frame } => {
+                    let _ = around.guardian.hold(socket.as_fd(), frame);
+                    continue;
+                }
+                Report::Gather(_) | Report::Ended => continue,
+                Report::Broken(why) => {
+                    let error = Diagnostic::error(Code::L0016, "the network thread failed").row("reason", why);
+                    return Some(Err(error.into()));
+                }
+            };
+            match news {
+                News::Unreached(answer) => {
+                    let answer = words::short(&answer);
+                    shown.text = if answer.is_empty() {
+                        format!("connecting to {}", self.at)
+                    } else {
+                        format!("connecting to {} ({answer})", self.at)
+                    };
+                }
+                News::Waiting(waiting) => shown.text = words::waiting(&waiting),
+                News::Start(start) => return Some(Ok(start)),
+                News::Refused(refusal) => return Some(Err(words::refused(&refusal).into())),
+                News::TurnedAway(answer) => return Some(Err(words::turned_away(&answer, &self.at).into())),
+                News::TimeUp(answer) => return Some(Err(words::not_reached(&answer, &self.at).into())),
+                News::Decision(decision) => {
+                    let ended = ended_before(around, screen, &decision);
+                    return Some(Err(ended.unwrap_or_else(|| words::refused(&Refusal::TooLate).into())));
+                }
+                News::Lost(how) => {
+                    let why = Why::CoordinatorLost { how };
+                    return words::why(&why).map(|diagnostic| Err(diagnostic.into()));
+                }
+                News::Stop(_) | News::Alone { .. } | News::Suspects(_) | News::Quiet | News::Back => {}
+            }
+        }
+        None
+    }
+
+    pub(super) fn stand(&self, attempt: u32, stage: Stage) {
+        self.net.order(Order::Standing(Standing { attempt, stage }));
+    }
+
+    pub(super) fn reports(&mut self) -> Vec<Report> {
+        self.net.reports()
+    }
+
+    /// Whether logs of all nodes come to this one.
+    pub(super) fn gathers(&self) -> bool {
+        self.gathers
+    }
+
+    /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send
+    /// logs.
+    pub(super) fn mark_log_dir(&self, name: String) {
+        self.net.order(Order::Mark(name));
+    }
+
+    /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
+    pub(super) fn send_logs(&self, spec: &LaunchSpec, plan: &Plan, starts: &[u64]) -> std::io::Result<Option<Logs>> {
+        let Sender { coordinator, key, limits, launch, is_host } = &self.sender;
+        if *is_host || !spec.own.gather_logs {
+            return Ok(None);
+        }
+        let files = plan.replicas.iter().zip(starts).map(|(replica, start)| LogFile {
+            rank: replica.rank.0,
+            path: replica.log.clone(),
+            start: *start,
+        });
+        let options = logs::Options {
+            coordinator: coordinator.clone(),
+            job_id: spec.job_id.clone(),
+            key: key.clone(),
+            limits: *limits,
+            launch: *launch,
+            log_dir: plan.log_dir.clone(),
+            files: files.collect(),
+        };
+        Logs::start(options).map(Some)
+    }
+
+    /// The job is over here; what comes from other nodes still comes.
+    pub(super) fn leave(&self) {
+        self.net.order(Order::Leave);
+    }
+
+    /// Says goodbye; the coordinator waits until all nodes know how it ended.
+    pub(super) fn finish(self) {
+        self.net.order(Order::Leave);
+        self.net.finish(GOODBYE);
+    }
+}
+
+impl AsFd for Peers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.net.as_fd()
+    }
+}
+
+fn talk(around: &Around<'_>, screen: &Screen, notice: &Diagnostic) {
+    if around.spec.own.output == OutputMode::Human {
+        screen.talk(console::diagnostic(around.style, notice));
+    }
+}
+
+fn say(around: &Around<'_>, screen: &Screen, text: &str) {
+    if around.spec.own.output == OutputMode::Human {
+        screen.talk(console::nodes(around.style, text));
+    }
+}
+
+/// The round ended before it began; nothing where others had begun without us.
+fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
+    match decision.why.as_ref()? {
+        Why::Interrupted { node, signal } => {
+            say(around, screen, &format!("stopped by {} on node {}", short_signal(*signal), words::node(node)));
+            Some(Ended::Code(128u8.wrapping_add(*signal as u8)))
+        }
+        why => words::why(why).map(Into::into),
+    }
+}
+
+fn key(spec: &LaunchSpec) -> Key {
+    match &spec.own.token {
+        Some(token) => Key::from_token(token.expose()),
+        None => Key::from_job_id(&spec.job_id),
+    }
+}
+
+/// Joins the other nodes, and comes back when all are there.
+pub(super) fn meet(
+    around: &mut Around<'_>,
+    screen: &Screen,
+    inventory: &Inventory,
+    outline: &Outline,
+) -> Result<(Share, Peers), Ended> {
+    let offer = plan::offer(&outline.layout, &outline.ports);
+    let peers = Peers::join(around, screen, inventory, offer, outline.log_dir())?;
+    let (peers, start) = peers.wait(around, screen)?;
+    let share = Share::of(around.spec, &outline.layout, &start)?;
+    Ok((share, peers))
+}
+
+/// For `--dry-run`: nobody is asked, and the other nodes are taken to be like this one.
+pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outline) -> Result<Share, Diagnostic> {
+    let own = nodes::likely_address(&inventory.addresses);
+    let (addresses, you) = match &spec.nodes {
+        Nodes::List { addresses, .. } => {
+            (addresses.clone(), nodes::own_index(addresses, &inventory.addresses, spec.host)?)
+        }
+        Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
+            (vec![spec.host.unwrap_or(own); *nodes as usize], spec.node_rank.unwrap_or(0) as usize)
+        }
+        Nodes::One => (vec![own], 0),
+    };
+    let offer = plan::offer(&outline.layout, &outline.ports);
+    let share = |address: &IpAddr| NodeShare {
+        launch: 0,
+        address: *address,
+        host: inventory.hostname.clone(),
+        processes: offer.processes.clone(),
+        device_kind: offer.device_kind,
+    };
+    let store = |port| Endpoint { address: addresses[0], port };
+    let start = Start {
+        attempt: 0,
+        nodes: addresses.iter().map(share).collect(),
+        paddle_store: store(offer.stores[0]),
+        torch_store: store(offer.stores[1]),
+        you: you as u32,
+    };
+    Share::of(spec, &outline.layout, &start)
+}
+
+/// Who is missing, as the console shows it.
+struct Shown {
+    text: String,
+    since: Instant,
+    /// The last line, where there is no status line, and when it was said.
+    said: Option<(String, Instant)>,
+    /// How long the next one has to wait.
+    interval: Duration,
+}
+
+impl Shown {
+    fn new(since: Instant) -> Self {
+        Self { text: "connecting".to_owned(), since, said: None, interval: LINES.0 }
+    }
+
+    fn show(&mut self, around: &Around<'_>, screen: &Screen) {
+        if around.spec.own.output != OutputMode::Human {
+            return;
+        }
+        if around.style.live {
+            let job = around.spec.job_id.to_string();
+            let doing = Doing::Waiting(self.text.clone());
+            return screen.status(Some(Status { job, since: self.since, doing }));
+        }
+        if self.due().is_some_and(|due| due.is_zero()) {
+            say(around, screen, &self.text);
+            if self.said.replace((self.text.clone(), Instant::now())).is_some() {
+                self.interval = (self.interval * 2).min(LINES.1);
+            }
+        }
+    }
+
+    /// How long until a line is to be said.
+    fn due(&self) -> Option<Duration> {
+        match &self.said {
+            None => Some(PATIENCE.saturating_sub(self.since.elapsed())),
+            Some((text, at)) if *text != self.text => Some(self.interval.saturating_sub(at.elapsed())),
+            Some(_) => None,
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.due()
+    }
+}
+
+fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, Diagnostic> {
+    match &spec.nodes {
+        Nodes::List { addresses, .. } => {
+            let own = nodes::own_index(addresses, &inventory.addresses, spec.host)?;
+            let port = nodes::port(spec, addresses).get();
+            let at = SocketAddr::new(addresses[0], port);
+            let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };
+            Ok(Place {
+                target: Target::Address(if host.is_some() { beside(port) } else { at }),
+                host,
+                address: addresses[own],
+                expects: Expects::List(addresses.clone()),
+                at: at.to_string(),
+            })
+        }
+        Nodes::Master { host, port, nodes, .. } => at_master(spec, inventory, key, (host, *port), *nodes),
+        Nodes::Auto { nodes, .. } => {
+            let listener = rendezvous::bind(0).map_err(|error| failed("listen for other nodes", &error))?;
+            let port = listener.local_addr().map_or(0, |address| address.port());
+            let address = spec.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
+            Ok(Place {
+                target: Target::Address(beside(port)),
+                host: Some(listener),
+                address,
+                expects: Expects::Count { nodes: *nodes, sort_ip: spec.sort_ip },
+                at: SocketAddr::new(address, port).to_string(),
+            })
+        }
+        Nodes::One => Err(Diagnostic::error(Code::L0016, "one node needs no other")),
+    }
+}
+
+/// The coordinator's own node reaches it whatever becomes of its network.
+fn beside(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// `--master`: whoever has that address, and comes first, is the coordinator.
+fn at_master(
+    spec: &LaunchSpec,
+    inventory: &Inventory,
+    key: &Key,
+    (host, port): (&str, Port),
+    count: u32,
+) -> Result<Place, Diagnostic> {
+    let port = port.get();
+    let expects = Expects::Count { nodes: count, sort_ip: spec.sort_ip };
+    let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    // A name that nobody knows yet may be known in a moment: the agent asks again.
+    let resolved: Vec<IpAddr> =
+        (host, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default();
+    let is_own = |ip: &IpAddr| ip.is_loopback() || inventory.addresses.iter().any(|own| own.ip == *ip);
+    if let Some(own) = resolved.iter().find(|ip| is_own(ip)) {
+        match rendezvous::bind(port) {
+            Ok(listener) => {
+                return Ok(Place {
+                    target: Target::Address(beside(port)),
+                    host: Some(listener),
+                    address: spec.host.unwrap_or(*own),
+                    expects,
+                    at,
+                });
+            }
+            // Another node of this job on this host was first.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                check_holder(port, spec, key, true)?;
+            }
+            Err(error) => return Err(cannot_listen(port, &error)),
+        }
+    }
+    Ok(Place {
+        target: Target::Name { host: host.to_owned(), port },
+        host: None,
+        address: spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        expects,
+        at,
+    })
+}
+
+fn listen(port: u16, spec: &LaunchSpec, key: &Key) -> Result<std::net::TcpListener, Diagnostic> {
+    rendezvous::bind(port).map_err(|error| {
+        if error.kind() != std::io::ErrorKind::AddrInUse {
+            return cannot_listen(port, &error);
+        }
+        check_holder(port, spec, key, false).err().unwrap_or_else(|| cannot_listen(port, &error))
+    })
+}
+
+fn cannot_listen(port: u16, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::R0003, format!("this node cannot listen on port {port} for the others"))
+        .row("reason", error.to_string())
+        .hint("choose another port with `--rdzv-port`, the same on every node")
+}
+
+/// Who has the port that we want. A coordinator of this very job is welcome where any node may be it.
+fn check_holder(port: u16, spec: &LaunchSpec, key: &Key, may_join: bool) -> Result<(), Diagnostic> {
+    let taken = |by: String| Diagnostic::error(Code::R0003, format!("port {port} is taken")).row("by", by);
+    match rendezvous::who_holds(beside(port), &spec.job_id, key) {
+        Holder::SameJob if may_join => Ok(()),
+        Holder::SameJob => Err(taken(format!("a job `{}` that runs on this node already", spec.job_id))
+            .hint("two jobs on the same nodes need a `--job_id` each")),
+        Holder::OtherJob(text) => {
+            Err(taken(text).hint("give this job another `--job_id`, or another port with `--rdzv-port`, on every node"))
+        }
+        Holder::OtherToken => Err(taken("a job of the same name with another token".to_owned())
+            .hint("give this job its own `--job_id`, on every node")),
+        Holder::SomebodyElse => Err(taken("another program".to_owned())
+            .hint("choose another port with `--rdzv-port` (or `--master`), the same on every node")),
+    }
+}

@@ -1,0 +1,204 @@
+//! What is said about nodes, for people.
+
+use std::net::IpAddr;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, Waiting, Why};
+
+use crate::screen::style::duration;
+
+/// How many missing nodes are named.
+const NAMED: usize = 4;
+
+/// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
+pub(in crate::runtime) fn waiting(waiting: &Waiting) -> String {
+    let mut text = format!("joined {}/{}", waiting.joined, waiting.of);
+    let named: Vec<String> = waiting
+        .missing
+        .iter()
+        .take(NAMED)
+        .map(|missing| match short(&missing.answer) {
+            "" => missing.address.to_string(),
+            answer => format!("{} ({answer})", missing.address),
+        })
+        .collect();
+    if !named.is_empty() {
+        text.push_str(", missing ");
+        text.push_str(&named.join(", "));
+    }
+    match waiting.missing.len() {
+        more if more > NAMED => format!("{text} and {} more", more - NAMED),
+        _ => text,
+    }
+}
+
+/// An answer in a few words.
+pub(in crate::runtime) fn short(answer: &Answer) -> &str {
+    match answer {
+        Answer::Unknown => "",
+        Answer::Refused => "not started there",
+        Answer::NoRoute => "no route",
+        Answer::Silent => "no answer",
+        Answer::OtherVersion { .. } => "another version",
+        Answer::OtherToken => "other token",
+        Answer::OtherJob { .. } => "another job",
+        Answer::TurnedAway(refusal) => match **refusal {
+            Refusal::OtherNodes { .. } | Refusal::NotListed { .. } => "other list of nodes",
+            Refusal::Taken { .. } => "already there",
+            Refusal::Rank { .. } | Refusal::MixedRanks => "`--rank` does not fit",
+            Refusal::Processes { .. } => "other number of processes",
+            Refusal::Full { .. } | Refusal::TooLate => "too late",
+        },
+        Answer::Left => "left",
+        Answer::Failed { why } => why,
+    }
+}
+
+/// An answer as a whole row.
+fn long(answer: &Answer) -> String {
+    match answer {
+        Answer::Unknown => "nobody was asked".to_owned(),
+        Answer::Refused => "refused: the host is there, and nobody listens on that port".to_owned(),
+        Answer::NoRoute => "no route to the host".to_owned(),
+        Answer::Silent => "no answer".to_owned(),
+        Answer::OtherVersion { version } => format!("another version of umiak, which speaks protocol {version}"),
+        Answer::OtherToken => "the token differs".to_owned(),
+        Answer::OtherJob { text } => format!("another job: {text}"),
+        Answer::TurnedAway(_) | Answer::Left | Answer::Failed { .. } => short(answer).to_owned(),
+    }
+}
+
+/// `192.168.0.2 (gpu-b)`.
+pub(in crate::runtime) fn node(node: &NodeName) -> String {
+    format!("{} ({})", node.address, node.host)
+}
+
+fn nodes(expects: &Expects) -> String {
+    match expects {
+        Expects::List(list) => list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(","),
+        Expects::Count { nodes, sort_ip: true } => format!("{nodes}, with `--sort_ip`"),
+        Expects::Count { nodes, sort_ip: false } => nodes.to_string(),
+    }
+}
+
+/// On the node that was refused.
+pub(in crate::runtime) fn refused(refusal: &Refusal) -> Diagnostic {
+    explain(Diagnostic::error, Code::R0002, refusal, ("this node", "the coordinator"))
+}
+
+/// On the coordinator's console.
+pub(in crate::runtime) fn has_refused(address: IpAddr, host: &str, refusal: &Refusal) -> Diagnostic {
+    let notice = explain(Diagnostic::notice, Code::R0008, refusal, ("that node", "this node"));
+    notice.row("node", format!("{address} ({host})"))
+}
+
+fn explain(
+    new: fn(Code, String) -> Diagnostic,
+    code: Code,
+    refusal: &Refusal,
+    (guest, host): (&str, &str),
+) -> Diagnostic {
+    match refusal {
+        Refusal::OtherNodes { ours, theirs } => {
+            let what = if matches!((ours, theirs), (Expects::List(_), Expects::List(_))) {
+                "the lists of nodes differ"
+            } else {
+                "the numbers of nodes differ"
+            };
+            new(code, what.to_owned())
+                .row(host, nodes(ours))
+                .row(guest, nodes(theirs))
+                .hint("every node takes the same list, in the same order")
+        }
+        Refusal::NotListed { address, list } => new(code, format!("`{address}` is not in the list of nodes"))
+            .row("nodes", nodes(&Expects::List(list.clone())))
+            .hint("say which of the listed nodes it is with `--host`"),
+        Refusal::Taken { by, same_command } => {
+            let hint = if *same_command {
+                "stop the umiak that runs there; for a second job give each its own `--job_id`"
+            } else {
+                "two jobs on the same nodes need a `--job_id` each"
+            };
+            new(code, format!("`{}` has joined this job already", by.address)).row("joined", node(by)).hint(hint)
+        }
+        Refusal::Rank { rank, nodes, by: Some(by) } => {
+            new(code, format!("`--rank {rank}` was given to two of {nodes} nodes")).row("the other", node(by))
+        }
+        Refusal::Rank { rank, nodes, by: None } => {
+            new(code, format!("`--rank {rank}` is none of {nodes} nodes, which count from 0"))
+        }
+        Refusal::MixedRanks => {
+            new(code, "some nodes have `--rank`, and some do not".to_owned()).hint("give it to all of them, or to none")
+        }
+        Refusal::Processes { ours, theirs, first } => {
+            new(code, format!("{guest} starts {theirs} processes, and {} starts {ours}", node(first)))
+                .hint("make the numbers equal, or allow it with `--uneven` on every node")
+        }
+        Refusal::Full { nodes } => new(code, format!("all {nodes} nodes are there already"))
+            .hint("for a second job choose another port in `--master`"),
+        Refusal::TooLate => new(code, "the job has started without this node, or is over".to_owned())
+            .hint("stop it on all nodes and start again; for a second job use another `--job_id`"),
+    }
+}
+
+/// The coordinator does not let us in.
+pub(in crate::runtime) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
+    let hint = match answer {
+        Answer::OtherToken => "give every node the same `--token` or `UMIAK_TOKEN`",
+        Answer::OtherVersion { .. } => "install the same umiak on every node",
+        _ => "give each job its own `--job_id`, or choose another port",
+    };
+    Diagnostic::error(Code::R0002, "the coordinator does not let this node in")
+        .row("coordinator", at)
+        .row("answer", long(answer))
+        .hint(hint)
+}
+
+/// The coordinator was never reached.
+pub(in crate::runtime) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
+    Diagnostic::error(Code::R0001, "the first node could not be reached in time")
+        .row("coordinator", at)
+        .row("answer", long(answer))
+        .hint("start the same command on every node, and let them reach that port")
+}
+
+/// Why all nodes stop, where no rank is named. Nothing where somebody asked for it.
+pub(in crate::runtime) fn why(why: &Why) -> Option<Diagnostic> {
+    Some(match why {
+        Why::Interrupted { .. } => return None,
+        Why::RankFailed { node: name } => {
+            Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which has not told how", node(name)))
+                .hint("its console and its logs tell more")
+        }
+        Why::NodeLost { node: name, how } => {
+            Diagnostic::error(Code::R0004, format!("node {} was lost: {}", node(name), loss(*how)))
+                .hint("its console, its kernel log and the network between the nodes tell more")
+        }
+        Why::Unable { node: name, why } => {
+            Diagnostic::error(Code::R0006, format!("node {} cannot go on: {why}", node(name)))
+        }
+        Why::TimeUp { waiting: missing } => {
+            let list = missing.missing.iter().map(|missing| format!("{}  {}", missing.address, long(&missing.answer)));
+            let list = list.collect::<Vec<_>>().join("\n");
+            let diagnostic =
+                Diagnostic::error(Code::R0001, format!("{} of {} nodes came in time", missing.joined, missing.of));
+            let diagnostic = if list.is_empty() { diagnostic } else { diagnostic.row("missing", list) };
+            diagnostic.hint("start the same command on every node; `--rdzv-timeout` waits longer")
+        }
+        Why::CoordinatorLost { how } => {
+            Diagnostic::error(Code::R0005, format!("the coordinator was lost: {}", loss(*how)))
+                .hint("its console, its kernel log and the network between the nodes tell more")
+        }
+    })
+}
+
+fn loss(how: Loss) -> String {
+    match how {
+        Loss::Killed => "its umiak was killed".to_owned(),
+        Loss::Silent { after } => format!("nothing was heard of it for {}", duration(after)),
+        Loss::Disconnected { after } => {
+            format!("its connection broke, and did not come back within {}", duration(after))
+        }
+        Loss::Refused => "nobody listens there any more".to_owned(),
+    }
+}

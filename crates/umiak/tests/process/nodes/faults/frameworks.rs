@@ -1,0 +1,72 @@
+//! Real training over two hosts: Paddle and PyTorch over gloo, two ranks on each.
+
+use umiak_testkit::components::Component::{Netns, Paddle, Torch};
+use umiak_testkit::sandbox::Outcome;
+use umiak_testkit::suite::Suite;
+
+use super::{Cluster, finish};
+use crate::frameworks::{example, has_learned, support, virtual_environment};
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("nodes::faults::paddle_trains_on_two_hosts", &[Netns, Paddle], || trains("paddle_train.py"))
+        .test("nodes::faults::torch_trains_on_two_hosts", &[Netns, Torch], || trains("torch_ddp.py"))
+        .test("nodes::faults::paddle_rank_of_the_second_host_is_the_cause", &[Netns, Paddle], || {
+            names_the_cause("paddle_fails.py", "3");
+        })
+        .test("nodes::faults::paddle_rank_of_the_first_host_is_the_cause", &[Netns, Paddle], || {
+            names_the_cause("paddle_fails.py", "0");
+        })
+        .test("nodes::faults::torch_rank_of_the_second_host_is_the_cause", &[Netns, Torch], || {
+            names_the_cause("torch_fails.py", "3");
+        });
+}
+
+/// SIGABRT.
+const ABORTED: i32 = 128 + 6;
+
+/// Frameworks keep caches at home and in the temporary directory; of these, only ours has to be gone.
+fn train(cluster: &Cluster, words: &[&str]) -> Vec<Outcome> {
+    let snapshot = cluster.snapshot();
+    let ips = cluster.network.ips();
+    let words = [&["launch", "--ips", &ips, "--nproc_per_node", "2", "--grace", "3s"], words].concat();
+    let mut runs = Vec::new();
+    for (sandbox, host) in cluster.sandboxes.iter().zip(cluster.network.hosts()) {
+        let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
+        std::fs::create_dir(&temporary).expect("the sandbox can be written");
+        let run = sandbox.umiak(&words).env("HOME", home).env("TMPDIR", temporary);
+        runs.push(run.env("VIRTUAL_ENV", virtual_environment()).on(host).start());
+    }
+    let outcomes = finish(runs);
+    for sandbox in &cluster.sandboxes {
+        let left: Vec<String> = sandbox.list("caches").into_iter().filter(|name| name.starts_with("umiak-")).collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+    snapshot.assert_as_before();
+    outcomes
+}
+
+fn trains(script: &str) {
+    let cluster = Cluster::new(2);
+    let outcomes = train(&cluster, &[&example(script), "--steps", "60"]);
+    has_learned(&outcomes[0], 4);
+    outcomes[1].expect_code(0);
+}
+
+fn names_the_cause(script: &str, failing: &str) {
+    let cluster = Cluster::new(2);
+    let outcomes = train(&cluster, &[&support(script), failing]);
+    // Seen once in some twenty runs, and not explained: a rank of PyTorch that had raised ended by SIGABRT. What is
+    // tested here is that all nodes say the same of it, and that it is how the rank ended.
+    let aborted = script.starts_with("torch") && outcomes[0].code() == ABORTED;
+    let (code, words) = if aborted { (ABORTED, "was killed by SIGABRT") } else { (1, " after ") };
+    for outcome in outcomes {
+        outcome
+            .expect_code(code)
+            .expect_err(words)
+            .expect_err(&format!("Out of all 4 trainers, the trainer process with rank=[{failing}] was aborted"))
+            .expect_err(&format!("✗ rank {failing} on "))
+            .expect_err("ValueError: label 17 is out of range");
+        assert_eq!(outcome.err().matches("✗ rank").count(), 1, "others were blamed:\n{}", outcome.err());
+    }
+}

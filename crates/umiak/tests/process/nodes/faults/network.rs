@@ -1,0 +1,208 @@
+//! The network between the hosts: links, partitions, delays, losses, strangers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use umiak_testkit::components::Component::Netns;
+use umiak_testkit::components::trials;
+use umiak_testkit::net::{Junk, Relay};
+use umiak_testkit::sandbox::Running;
+use umiak_testkit::suite::Suite;
+
+use super::{
+    Cluster, LONG, SHORT, UNTIL_LET, WAIT, await_words, console, expect_coordinator_lost, finish, launch_aloud,
+};
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("nodes::faults::link_of_a_node_goes_down", &[Netns], link_goes_down)
+        .test("nodes::faults::link_of_the_coordinator_goes_down", &[Netns], coordinators_link_goes_down)
+        .test("nodes::faults::short_partition_is_outlived", &[Netns], short_partition)
+        .test("nodes::faults::long_partition_ends_the_job", &[Netns], long_partition)
+        .test("nodes::faults::broken_connections_come_back", &[Netns], connections_come_back)
+        .test("nodes::faults::delayed_by_200_ms", &[Netns], delayed)
+        .test("nodes::faults::a_part_of_all_packets_is_lost", &[Netns], packets_are_lost)
+        .test("nodes::faults::junk_at_the_door", &[Netns], junk);
+}
+
+/// Where the coordinator listens, in tests that have to know.
+const PORT: u16 = 7300;
+
+fn link_goes_down() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
+    cluster.network.host(2).link_down();
+    let outcomes = finish(runs);
+    for outcome in &outcomes[..2] {
+        cluster.expect_lost(outcome, 2, "nothing was heard of it for 2.0 s");
+    }
+    expect_coordinator_lost(&outcomes[2], "its connection broke, and did not come back within 3.0 s");
+    snapshot.assert_as_before();
+}
+
+fn coordinators_link_goes_down() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
+    cluster.network.host(0).link_down();
+    let outcomes = finish(runs);
+    // It lost both; which one it names is chance.
+    outcomes[0].expect_code(123).expect_err("error[R0004]: node 192.168.0.").expect_err("was lost: nothing was heard");
+    for outcome in &outcomes[1..] {
+        expect_coordinator_lost(outcome, "its connection broke, and did not come back within 3.0 s");
+    }
+    snapshot.assert_as_before();
+}
+
+/// Longer than a node may be silent before it is suspect, and shorter than until it is lost.
+fn short_partition() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = "--ips $IPS --node-timeout 18s --reconnect-window 18s --rdzv-timeout 60s";
+    let runs: Vec<Running<'_>> = (0..3).map(|host| launch_aloud(&cluster, host, flags, &[UNTIL_LET])).collect();
+    for run in &runs {
+        run.wait_for_file("up");
+    }
+    let (first, second) = (cluster.network.host(0), cluster.network.host(1));
+    first.cut(second);
+    let suspect = format!("{} is not heard; ranks run on", cluster.name(1));
+    await_words(&cluster, 0, &suspect);
+    await_words(&cluster, 1, "the coordinator is not heard; ranks run on");
+    await_words(&cluster, 2, &suspect);
+    first.join(second);
+    await_words(&cluster, 0, "all nodes are heard");
+    await_words(&cluster, 1, "the coordinator is heard again");
+    await_words(&cluster, 2, "all nodes are heard");
+    cluster.go();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    snapshot.assert_as_before();
+}
+
+fn long_partition() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
+    let (first, second) = (cluster.network.host(0), cluster.network.host(1));
+    first.cut(second);
+    let outcomes = finish(runs);
+    for host in [0, 2] {
+        cluster.expect_lost(&outcomes[host], 1, "nothing was heard of it for 2.0 s");
+    }
+    expect_coordinator_lost(&outcomes[1], "its connection broke, and did not come back within 3.0 s");
+    first.join(second);
+    snapshot.assert_as_before();
+}
+
+/// Two nodes, and a third host in between that passes on what they say.
+struct Between {
+    cluster: Cluster,
+    relay: SocketAddr,
+}
+
+impl Between {
+    fn new() -> Self {
+        let cluster = Cluster::new(3);
+        let relay = cluster.network.host(2).at(PORT + 1);
+        Self { cluster, relay }
+    }
+
+    fn relay(&self, delay: Duration) -> Relay {
+        let network = &self.cluster.network;
+        Relay::start(network.host(2), self.relay, network.host(0).at(PORT), delay)
+    }
+
+    fn launch(&self, actions: &[&str]) -> Vec<Running<'_>> {
+        let masters = [self.cluster.network.host(0).at(PORT), self.relay];
+        let launch = |(host, master): (usize, &SocketAddr)| {
+            let flags = format!("--master {master} --nnodes 2 --rdzv-timeout 60s --grace 1s");
+            launch_aloud(&self.cluster, host, &flags, actions)
+        };
+        let runs: Vec<Running<'_>> = masters.iter().enumerate().map(launch).collect();
+        for run in &runs {
+            run.wait_for_file("up");
+        }
+        runs
+    }
+}
+
+fn connections_come_back() {
+    let between = Between::new();
+    let snapshot = between.cluster.snapshot();
+    let mut relay = between.relay(Duration::ZERO);
+    let runs = between.launch(&[UNTIL_LET]);
+    for _ in 0..3 {
+        drop(relay);
+        relay = between.relay(Duration::ZERO);
+    }
+    await_words(&between.cluster, 1, "the coordinator is heard again");
+    between.cluster.go();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    drop(relay);
+    snapshot.assert_as_before();
+}
+
+fn delayed() {
+    let between = Between::new();
+    let snapshot = between.cluster.snapshot();
+    let relay = between.relay(Duration::from_millis(200));
+    let actions = ["*:touch up", "1:await go;err ValueError: bad batch;exit 7", &format!("*:{WAIT}")];
+    let runs = between.launch(&actions);
+    between.cluster.go();
+    for (host, outcome) in finish(runs).iter().enumerate() {
+        outcome.expect_code(7);
+        let console = console(&between.cluster, host);
+        for words in ["rank=[1] was aborted", "exited with 7 after", "ValueError: bad batch"] {
+            assert!(console.contains(words), "{words:?} is not in:\n{console}");
+        }
+    }
+    drop(relay);
+    snapshot.assert_as_before();
+}
+
+fn packets_are_lost() {
+    let cluster = Cluster::new(3);
+    for host in cluster.network.hosts() {
+        host.lose(5);
+    }
+    for trial in 0..trials(10).min(100) {
+        for outcome in cluster.run(LONG, &["*:sleep 20"]) {
+            assert_eq!(outcome.code(), 0, "trial {trial}:\n{}", outcome.err());
+        }
+    }
+}
+
+/// Bytes of memory that a process has, or at most had: a row of `/proc/PID/status`.
+fn memory(pid: u32, row: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = status.lines().find_map(|line| line.strip_prefix(row)).and_then(|line| line.split_whitespace().next());
+    value.unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Ten thousand strangers while the last node is on its way.
+fn junk() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = format!("{LONG} --rdzv-port {PORT}");
+    let mut runs: Vec<Running<'_>> = (0..2).map(|host| launch_aloud(&cluster, host, &flags, &["*:exit 0"])).collect();
+    await_words(&cluster, 1, "joined 2/3, missing 192.168.0.3");
+    let front = runs[0].pid();
+    let before = memory(front, "VmRSS:");
+    let junk = Junk::start(cluster.network.host(2), cluster.network.host(0).at(PORT), 10_000, Duration::from_secs(1));
+    let report = junk.finish();
+    let peak = memory(front, "VmHWM:");
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(peak < before + (20 << 20), "{before} bytes before, {peak} at most");
+    // More of it while the last one joins.
+    let more = Junk::start(cluster.network.host(2), cluster.network.host(0).at(PORT), 1_000, Duration::from_secs(60));
+    runs.push(launch_aloud(&cluster, 2, &flags, &["*:exit 0"]));
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    drop(more);
+    snapshot.assert_as_before();
+}

@@ -1,0 +1,386 @@
+//! How nodes find each other, and whom they refuse.
+
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+
+use umiak_testkit::components::Component::{Netns, Python};
+use umiak_testkit::net::Echo;
+use umiak_testkit::suite::Suite;
+
+use super::{Cluster, WAIT, finish};
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("nodes::masters_in_every_spelling", &[Netns], masters)
+        .test("nodes::order_by_rank_by_address_by_arrival", &[Netns], order)
+        .test("nodes::alone_with_nnodes_it_prints_the_command_for_others", &[Netns], auto)
+        .test("nodes::five_nodes", &[Netns], five)
+        .test("nodes::a_node_with_several_addresses", &[Netns], several_addresses)
+        .test("nodes::a_node_address_that_is_on_no_interface", &[Netns], foreign_address)
+        .test("nodes::the_late_are_waited_for", &[Netns], late)
+        .test("nodes::time_is_up", &[Netns], time_up)
+        .test("nodes::another_order_of_ips", &[Netns], other_order)
+        .test("nodes::unequal_numbers_of_processes", &[Netns], unequal)
+        .test("nodes::the_same_address_twice", &[Netns], twice)
+        .test("nodes::another_token", &[Netns], other_token)
+        .test("nodes::another_version", &[Netns, Python], other_version)
+        .test("nodes::two_jobs_at_once", &[Netns], two_jobs)
+        .test("nodes::a_port_that_is_taken", &[Netns], taken_port)
+        .test("nodes::not_in_the_list", &[Netns], not_listed);
+}
+
+const HELLO: &[&str] = &["*:env PADDLE_TRAINER_ENDPOINTS;print hello"];
+
+#[track_caller]
+fn all_well(cluster: &Cluster, flags: &str) {
+    for outcome in cluster.run(flags, HELLO) {
+        outcome.expect_code(0);
+    }
+}
+
+fn masters() {
+    let cluster = Cluster::new(2);
+    for master in ["192.168.0.1:7000", "http://192.168.0.1:7000", "[fd00::1]:7000"] {
+        all_well(&cluster, &format!("--master {master} --nnodes 2 --nproc_per_node 2 --token s3cret"));
+    }
+    // As Paddle has it in the environment.
+    let snapshot = cluster.snapshot();
+    let runs: Vec<_> = (0..2)
+        .map(|host| {
+            let run = cluster.sandboxes[host].launch_toy("--nproc_per_node 2", HELLO);
+            let run = run.env("PADDLE_MASTER", "192.168.0.1:7001").env("PADDLE_NNODES", "2");
+            run.on(cluster.network.host(host)).start()
+        })
+        .collect();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    snapshot.assert_as_before();
+}
+
+/// Which rank the first rank of each host had, by the file that it leaves.
+fn first_ranks(cluster: &Cluster) -> Vec<u32> {
+    cluster
+        .sandboxes
+        .iter()
+        .map(|sandbox| {
+            let ranks = sandbox.list("log");
+            let ranks = ranks.iter().filter_map(|name| name.strip_prefix("workerlog.")?.parse().ok());
+            ranks.min().expect("a log")
+        })
+        .collect()
+}
+
+fn order() {
+    let master = "--master 192.168.0.2:7000 --nnodes 3 --nproc_per_node 1";
+    let cluster = Cluster::new(3);
+    let runs = (0..3).map(|host| cluster.launch(host, &format!("{master} --rank {}", 2 - host), HELLO)).collect();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    assert_eq!(first_ranks(&cluster), [2, 1, 0]);
+
+    let cluster = Cluster::new(3);
+    all_well(&cluster, &format!("{master} --sort_ip true"));
+    assert_eq!(first_ranks(&cluster), [0, 1, 2]);
+
+    let cluster = Cluster::new(3);
+    all_well(&cluster, master);
+    assert_eq!(first_ranks(&cluster)[1], 0, "the master's node is the first");
+
+    let cluster = Cluster::new(2);
+    let flags = "--master 192.168.0.1:7000 --nnodes 2 --nproc_per_node 1 --rdzv-timeout 20s";
+    let first = cluster.launch(0, &format!("{flags} --rank 0"), HELLO);
+    let second = cluster.launch(1, &format!("{flags} --rank 0"), HELLO).finish();
+    second.expect_code(123).expect_err("`--rank 0` was given to two of 2 nodes");
+    first.signal(2);
+    first.finish().expect_code(130).expect_err("`--rank 0` was given to two of 2 nodes");
+}
+
+/// The command that it prints is run on the other node, to the letter.
+fn auto() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let mut run = cluster.sandboxes[0].launch_toy("--nnodes 2 --nproc_per_node 1", HELLO).on(cluster.network.host(0));
+    run.command.stderr(Stdio::piped());
+    let mut first = run.command.spawn().expect("it starts");
+    let mut text = String::new();
+    let mut stderr = first.stderr.take().expect("a pipe");
+    let command = loop {
+        let mut byte = [0];
+        assert_eq!(stderr.read(&mut byte).expect("readable"), 1, "{text}");
+        text.push(byte[0] as char);
+        let command = text.lines().find(|line| line.starts_with("umiak launch --master")).map(str::to_owned);
+        if let (Some(command), true) = (command, text.ends_with('\n')) {
+            break command;
+        }
+    };
+    let umiak = umiak_testkit::sandbox::binary().display().to_string();
+    let line = command.replacen("umiak", &umiak, 1);
+    let second = cluster.sandboxes[1].program("/bin/sh".as_ref(), ["-c", &line]).on(cluster.network.host(1));
+    second.start().finish().expect_code(0);
+    std::io::copy(&mut stderr, &mut std::io::sink()).expect("readable");
+    assert!(first.wait().expect("it ends").success());
+    snapshot.assert_as_before();
+}
+
+fn five() {
+    let cluster = Cluster::new(5);
+    for outcome in cluster.run("--ips $IPS --nproc_per_node 2", HELLO) {
+        outcome.expect_code(0).expect_err("10 ranks on 5 nodes");
+    }
+    assert_eq!(first_ranks(&cluster), [0, 2, 4, 6, 8]);
+}
+
+fn several_addresses() {
+    let cluster = Cluster::new(2);
+    cluster.network.host(1).add_address("192.168.0.77".parse().unwrap());
+    all_well(&cluster, "--ips 192.168.0.1,192.168.0.77 --nproc_per_node 1");
+    assert!(cluster.sandboxes[0].read("log/endpoints.log").contains("192.168.0.77:"));
+    // Two of them in one list: which one is this?
+    let outcome = cluster.launch(1, "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1", HELLO).finish();
+    outcome.expect_code(2).expect_err("several addresses in `--ips` are this host's").expect_err("--host");
+    // Said, both nodes may be on one host.
+    let snapshot = cluster.snapshot();
+    let flags = "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1 --host";
+    let runs = vec![
+        cluster.launch(1, &format!("{flags} 192.168.0.2 --log_dir a"), HELLO),
+        cluster.launch(1, &format!("{flags} 192.168.0.77 --log_dir b"), HELLO),
+    ];
+    for run in runs {
+        run.finish_unchecked().expect_code(0);
+    }
+    snapshot.assert_as_before();
+}
+
+/// A container that is known by its host's address.
+fn foreign_address() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let flags = "--master 192.168.0.1:7000 --nnodes 2 --nproc_per_node 1";
+    let runs = vec![cluster.launch(0, flags, HELLO), cluster.launch(1, &format!("{flags} --host 10.9.9.9"), HELLO)];
+    let outcomes = finish(runs);
+    outcomes[0].expect_code(0);
+    outcomes[1].expect_code(0).expect_err("10.9.9.9");
+    assert!(cluster.sandboxes[0].read("log/endpoints.log").contains("10.9.9.9:"));
+    snapshot.assert_as_before();
+}
+
+fn late() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = "--ips $IPS --nproc_per_node 1";
+    let mut runs = vec![cluster.launch(2, flags, HELLO), cluster.launch(0, flags, HELLO)];
+    std::thread::sleep(std::time::Duration::from_millis(4500));
+    runs.push(cluster.launch(1, flags, HELLO));
+    let outcomes = finish(runs);
+    for outcome in &outcomes {
+        outcome.expect_code(0);
+    }
+    // In a pipe: a line when it takes longer than a moment.
+    outcomes[1].expect_err("joined 2/3, missing 192.168.0.2");
+    snapshot.assert_as_before();
+}
+
+fn time_up() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = "--ips $IPS --nproc_per_node 1 --rdzv-timeout 5s";
+    let outcomes = finish(vec![cluster.launch(0, flags, HELLO), cluster.launch(2, flags, HELLO)]);
+    for outcome in &outcomes {
+        outcome.expect_code(123).expect_err("2 of 3 nodes came in time").expect_err("192.168.0.2");
+        outcome.expect_err("nobody listens on that port");
+        assert!(outcome.out().is_empty(), "nothing was started");
+    }
+    // The coordinator never comes.
+    let outcome = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --rdzv-timeout 1s", HELLO).finish();
+    outcome.expect_code(123).expect_err("could not be reached in time").expect_err("192.168.0.1:");
+    snapshot.assert_as_before();
+}
+
+fn other_order() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    // The second and third have it the other way round; the coordinator is the same, and so must the port be.
+    let flags = "--nproc_per_node 1 --rdzv-port 7100 --ips";
+    let first = cluster.launch(0, &format!("{flags} 192.168.0.1,192.168.0.2,192.168.0.3"), HELLO);
+    let second = cluster.launch(1, &format!("{flags} 192.168.0.1,192.168.0.3,192.168.0.2"), HELLO).finish();
+    second.expect_code(123).expect_err("the lists of nodes differ");
+    second.expect_err("192.168.0.1,192.168.0.2,192.168.0.3").expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
+    first.signal(15);
+    let first = first.finish();
+    first.expect_code(143).expect_err("the lists of nodes differ");
+    first.expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
+    snapshot.assert_as_before();
+}
+
+fn unequal() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let first = cluster.launch(0, "--ips $IPS --nproc_per_node 2", HELLO);
+    let second = cluster.launch(1, "--ips $IPS --nproc_per_node 3", HELLO).finish();
+    second.expect_code(123).expect_err("this node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
+    first.signal(2);
+    first.finish().expect_code(130).expect_err("starts 3 processes");
+    let runs = vec![
+        cluster.launch(0, "--ips $IPS --nproc_per_node 1 --uneven", HELLO),
+        cluster.launch(1, "--ips $IPS --nproc_per_node 3 --uneven", HELLO),
+    ];
+    for outcome in finish(runs) {
+        outcome.expect_code(0).expect_err("4 ranks on 2 nodes");
+    }
+    snapshot.assert_as_before();
+}
+
+fn twice() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let wait: &[&str] = &["*:touch up", &format!("*:{WAIT}")];
+    let runs = cluster.launch_all("--ips $IPS --nproc_per_node 1", wait);
+    for run in &runs {
+        run.wait_for_file("up");
+    }
+    // A second start of the same on the second node: the job has begun. On the first: the port is taken.
+    let second = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
+    second.expect_code(123).expect_err("the job has started without this node").expect_err("--job_id");
+    let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
+    first.expect_code(125).expect_err("is taken").expect_err("a job `default` that runs on this node already");
+    runs[0].signal(2);
+    for outcome in finish(runs) {
+        outcome.expect_code(130);
+    }
+    // While nodes are still missing the place is taken.
+    let first = cluster.launch(0, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", HELLO);
+    let third = cluster.launch(1, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", HELLO);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let again = cluster.launch(1, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", &["*:exit 0"]);
+    again.finish_unchecked().expect_code(123).expect_err("has joined this job already").expect_err("--job_id");
+    third.signal(2);
+    for outcome in finish(vec![first, third]) {
+        outcome.expect_code(130);
+    }
+    snapshot.assert_as_before();
+}
+
+fn other_token() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let flags = "--ips $IPS --nproc_per_node 1 --rdzv-timeout 20s";
+    let first = cluster.launch(0, &format!("{flags} --token one"), HELLO);
+    let second = cluster.launch(1, &format!("{flags} --token two"), HELLO).finish();
+    second.expect_code(123).expect_err("does not let this node in").expect_err("the token differs");
+    std::thread::sleep(std::time::Duration::from_millis(3500));
+    first.signal(2);
+    let first = first.finish();
+    first.expect_code(130).expect_err("192.168.0.2 (other token)");
+    for outcome in [&first, &second] {
+        assert!(!outcome.err().contains("--token one") && !outcome.err().contains("two\n"), "secrets are not shown");
+    }
+    // The variable, and the right one.
+    let runs: Vec<_> = (0..2)
+        .map(|host| {
+            let run = cluster.sandboxes[host]
+                .launch_toy(&flags.replace("$IPS", &cluster.network.ips()), &["*:env UMIAK_TOKEN;print hello"]);
+            run.env("UMIAK_TOKEN", "s3cret").on(cluster.network.host(host)).start()
+        })
+        .collect();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+        assert!(!outcome.out().contains("s3cret"), "ranks have no business with it");
+    }
+    snapshot.assert_as_before();
+}
+
+/// A coordinator, and an agent, that speak another version of the protocol.
+fn other_version() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let sandbox = &cluster.sandboxes[0];
+    let coordinator = r#"
+import socket, struct
+server = socket.create_server(("", 7000))
+while True:
+    peer, _ = server.accept()
+    peer.recv(512)
+    text = b"2"
+    peer.sendall(b"UMIAK\0" + struct.pack("<HBH", 2, 1, len(text)) + text + bytes(16))
+    peer.close()
+"#;
+    let script = sandbox.write("coordinator.py", coordinator);
+    let mut server = cluster.network.host(0).command("python3").arg(script).spawn().expect("python runs");
+    let flags = "--master 192.168.0.1:7000 --nnodes 2 --nproc_per_node 1 --rdzv-timeout 20s";
+    let outcome = cluster.launch(1, flags, HELLO).finish();
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    outcome.expect_code(123).expect_err("another version of umiak, which speaks protocol 2");
+
+    let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --rdzv-port 7000", HELLO);
+    let agent = r#"
+import socket, struct, time
+for _ in range(100):
+    try:
+        peer = socket.create_connection(("192.168.0.1", 7000))
+        break
+    except OSError:
+        time.sleep(0.1)
+peer.sendall(b"UMIAK\0" + struct.pack("<HB", 9, 7) + b"default" + bytes(16))
+print(peer.recv(512)[:9].hex())
+"#;
+    let mut python = cluster.network.host(1).command("python3");
+    let mut python = python.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
+    python.stdin.take().expect("a pipe").write_all(agent.as_bytes()).expect("it reads");
+    let said = python.wait_with_output().expect("it ends").stdout;
+    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b0001000 1".replace(' ', ""), "version 1, status 1");
+    std::thread::sleep(std::time::Duration::from_millis(3500));
+    first.signal(2);
+    first.finish().expect_code(130).expect_err("192.168.0.2 (another version)");
+    snapshot.assert_as_before();
+}
+
+fn two_jobs() {
+    let cluster = Cluster::new(2);
+    let snapshot = cluster.snapshot();
+    let wait: &[&str] = &["*:await go"];
+    let flags = |job: &str| format!("--ips $IPS --nproc_per_node 2 --job_id {job} --log_dir {job}");
+    let mut runs = cluster.launch_all(&flags("one"), wait);
+    runs.extend(cluster.launch_all(&flags("two"), wait));
+    for job in ["one", "two"] {
+        for sandbox in &cluster.sandboxes {
+            runs[0].wait_until("all ranks", || sandbox.read_if_there(&format!("{job}/endpoints.log")).is_some());
+        }
+    }
+    cluster.go();
+    for run in runs {
+        run.finish_unchecked().expect_code(0);
+    }
+    let endpoints: Vec<String> =
+        ["one", "two"].map(|job| cluster.sandboxes[0].read(&format!("{job}/endpoints.log"))).to_vec();
+    assert!(endpoints[0].lines().skip(1).all(|endpoint| !endpoints[1].contains(endpoint)), "{endpoints:?}");
+    snapshot.assert_as_before();
+    // Another job holds the port that this one asks for.
+    let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id one --rdzv-port 7000", HELLO);
+    first.wait_until("the coordinator listens", || cluster.network.host(0).listening_ports().contains(&7000));
+    let second = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id two --rdzv-port 7000", HELLO);
+    second.finish_unchecked().expect_code(125).expect_err("port 7000 is taken").expect_err("job `one` since");
+    let agent = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --job_id two --rdzv-port 7000", HELLO).finish();
+    agent.expect_code(123).expect_err("job `one` since");
+    first.signal(2);
+    first.finish().expect_code(130);
+    snapshot.assert_as_before();
+}
+
+fn taken_port() {
+    let cluster = Cluster::new(2);
+    let stranger = Echo::start(cluster.network.host(0), cluster.network.host(0).at(7000));
+    let outcome = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --rdzv-port 7000", HELLO).finish();
+    outcome.expect_code(125).expect_err("7000").expect_err("--rdzv-port");
+    drop(stranger);
+}
+
+fn not_listed() {
+    let cluster = Cluster::new(1);
+    let outcome = cluster.launch(0, "--ips 192.168.0.7,192.168.0.8 --nproc_per_node 1", HELLO).finish();
+    outcome.expect_code(2).expect_err("this host is not in `--ips`").expect_err("192.168.0.1 (eth0)");
+    let outcome = cluster.launch(0, "--ips 127.0.0.1,192.168.0.8 --nproc_per_node 1", HELLO).finish();
+    outcome.expect_code(2).expect_err("`127.0.0.1` cannot be one of several nodes");
+}

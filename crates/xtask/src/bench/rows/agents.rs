@@ -1,0 +1,140 @@
+//! A thousand nodes come to one coordinator: from the first that knocks until the last is told to start.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context as _;
+use umiak_sys::floor::monotonic_nanos;
+
+use super::Setting;
+use crate::bench::crowd::LATE;
+use crate::bench::floor::WORD;
+use crate::bench::harness::millis;
+use crate::bench::model::{Metric, Sample};
+
+pub(crate) const METRICS: [Metric; 3] = [Metric::Agents, Metric::AgentsMemory, Metric::AgentsTime];
+
+/// Paddle's own server; what it costs is counted from when it listens.
+const KV_SERVER: &str = "
+import resource, sys
+from paddle.distributed.launch.utils.kv_server import KVServer
+def cpu():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return int((usage.ru_utime + usage.ru_stime) * 1e6)
+server = KVServer(0)
+server.start()
+before = cpu()
+print(server.server_address[1], flush=True)
+sys.stdin.read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, cpu() - before, flush=True)
+server.stop()
+";
+
+/// Who the nodes come to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom<'a> {
+    /// It listens when they come.
+    Umiak,
+    /// Its process and theirs are started at the same moment, and time runs from there.
+    UmiakAtOnce,
+    /// The HTTP master, in this Python.
+    Paddle(&'a Path),
+}
+
+pub(crate) fn measure(
+    setting: &Setting,
+    whom: &Whom<'_>,
+    nodes: u32,
+    ranks: u16,
+) -> anyhow::Result<Result<Sample, String>> {
+    let at_once = matches!(whom, Whom::UmiakAtOnce);
+    let port = if at_once { free_port()? } else { 0 };
+    let [nodes, ranks] = [nodes.to_string(), ranks.to_string()];
+    let (mut server, program) = match whom {
+        Whom::Umiak | Whom::UmiakAtOnce => {
+            let mut server = Command::new(&setting.floor);
+            server.args([WORD, "host", &port.to_string(), &nodes, &ranks]);
+            (server, "agents")
+        }
+        Whom::Paddle(python) => {
+            let mut server = Command::new(python);
+            server.args(["-c", KV_SERVER]).stderr(Stdio::null());
+            (server, "clients")
+        }
+    };
+    let started = monotonic_nanos();
+    let mut server = Server::start(&mut server)?;
+    let port = if at_once { port } else { server.line()?.parse().context("the server does not say where it is")? };
+    let limit = setting.limit.as_secs().to_string();
+    let crowd = Command::new(&setting.floor)
+        .args([WORD, program, &port.to_string(), &nodes, &ranks, &limit])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let said = String::from_utf8_lossy(&crowd.stdout).into_owned();
+    let [began, ended] = match numbers(&said) {
+        Some([began, ended]) => [if at_once { started } else { began }, ended],
+        None => return Ok(Err(trouble(&said, &limit))),
+    };
+    if at_once {
+        server.line()?;
+    }
+    let cost = server.end()?;
+    let [memory, time] = numbers(&cost).with_context(|| format!("the server has said `{cost}`"))?;
+    let values = [millis(began, ended), memory as f64 * 1024.0 / 1e6, time as f64 / 1e3];
+    Ok(Ok(Sample { values: METRICS.into_iter().zip(values).collect(), cpu_ms: None, remark: None }))
+}
+
+fn trouble(said: &str, limit: &str) -> String {
+    match said.trim().strip_prefix(LATE) {
+        Some(waiting) => format!("{} had not started after {limit} s", waiting.trim()),
+        None => "the nodes have failed".to_owned(),
+    }
+}
+
+fn numbers(line: &str) -> Option<[u64; 2]> {
+    let mut words = line.split_whitespace().map(|word| word.parse().ok());
+    Some([words.next()??, words.next()??])
+}
+
+/// Nobody has it now; most likely nobody will until we have.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
+}
+
+/// What the nodes come to; killed when dropped.
+struct Server {
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let stdout = BufReader::new(child.stdout.take().context("no pipe")?);
+        Ok(Self { child, stdout })
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// Its last words.
+    fn end(mut self) -> anyhow::Result<String> {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
