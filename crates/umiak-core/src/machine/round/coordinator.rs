@@ -6,19 +6,20 @@
 //!     └──────────── restart ◄───────────┘
 //! ```
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::limits::{GOODBYE, Limits, NEWS, PROBE, TELL, TELL_WHY};
+use super::limits::{GOODBYE, Limits, PROBE};
 use super::messages::{
-    Answer, Decision, Expects, Join, Loss, Missing, NodeName, NodeShare, Offer, RankPlace, Refusal, Restart, Stage,
-    Standing, Start, Stop, ToAgent, Told, Waiting, Why,
+    Answer, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Stage, Standing, Start, Stop, ToAgent,
+    Told, Why,
 };
-use crate::diagnose;
-use crate::facts::{Finding, Outcome, Verdict, Weight};
-use crate::machine::restart;
+use crate::facts::Outcome;
 use crate::model::{self, Endpoint, Exit, Timestamp};
+
+mod doors;
+mod time;
+mod verdict;
 
 /// A connection, as the runtime counts them; never used twice.
 pub type Link = u64;
@@ -207,50 +208,6 @@ impl Coordinator {
         effects
     }
 
-    /// Steps come at least with every beat. Where they did not, it was us who slept: nobody can be called silent for
-    /// that time.
-    fn wake(&mut self, now: Timestamp) {
-        let slept = now.since(self.stepped);
-        self.stepped = now;
-        if slept >= self.options.limits.suspect() {
-            for node in &mut self.nodes {
-                node.heard = (node.heard + slept).min(now);
-                node.down = node.down.map(|down| (down + slept).min(now));
-            }
-        }
-    }
-
-    /// When [`Event::Tick`] is due at the latest.
-    pub fn deadline(&self) -> Option<Timestamp> {
-        let limits = &self.options.limits;
-        // Once for each event: room for all of them at once.
-        let mut times = Vec::with_capacity(self.nodes.len() + 4);
-        times.push(self.next_beat);
-        match &self.phase {
-            Phase::Over => return None,
-            Phase::Gathering { since } => {
-                times.push(*since + limits.rendezvous);
-                if self.is_forming() {
-                    times.push(self.next_probe);
-                    if let (true, Some(last)) = (self.news.pending, self.news.last) {
-                        times.push(last + NEWS);
-                    }
-                }
-            }
-            Phase::Running { .. } => {}
-            Phase::Stopping { since, .. } => times.push(*since + self.options.settle + self.patience()),
-            // Who is lost by now no longer matters.
-            Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),
-        }
-        for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
-            match node.down {
-                Some(down) => times.push(down + limits.reconnect),
-                None => times.push(node.heard + limits.silence),
-            }
-        }
-        times.into_iter().min()
-    }
-
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
@@ -300,130 +257,6 @@ impl Coordinator {
         if !links.is_empty() {
             effects.push(Effect::Send { links, message });
         }
-    }
-
-    fn joined(&mut self, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
-        if let Some(node) = self.nodes.iter().position(|node| node.join.launch == join.launch) {
-            return self.rejoined(node, link, join, now, effects);
-        }
-        // The node beside us is the first to take its place, whoever is quicker.
-        let is_own = join.launch == self.options.launch;
-        if self.is_forming() && !is_own && self.nodes.is_empty() {
-            if self.early.len() < self.options.expects.nodes() {
-                self.early.push((link, join));
-            } else {
-                effects.push(Effect::Close { link });
-            }
-            return;
-        }
-        if let Err(refusal) = self.admit(&join) {
-            let answer = Answer::TurnedAway(Box::new(refusal.clone()));
-            self.answered(join.address, answer);
-            // On our own console first: the other may be gone as soon as it knows.
-            effects.push(Effect::Refused { address: join.address, host: join.host, refusal: refusal.clone() });
-            effects.push(Effect::Send { links: vec![link], message: ToAgent::Refused(refusal) });
-            effects.push(Effect::Close { link });
-            return;
-        }
-        self.answers.retain(|(address, _)| *address != join.address);
-        let standing = join.standing.clone();
-        self.nodes.push(Node {
-            join,
-            link: Some(link),
-            heard: now,
-            down: None,
-            stage: None,
-            offer: None,
-            ends: Vec::new(),
-            lost: None,
-            interrupted: false,
-            turn: None,
-            bye: false,
-        });
-        effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
-        self.news.pending = true;
-        self.standing(self.nodes.len() - 1, standing, now, effects);
-        for (link, join) in std::mem::take(&mut self.early) {
-            self.joined(link, join, now, effects);
-        }
-    }
-
-    /// A node that was here before has a new connection: it hears again what it may have missed.
-    fn rejoined(&mut self, node: usize, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
-        let place = &mut self.nodes[node];
-        if let Some(old) = place.link.replace(link).filter(|old| *old != link) {
-            effects.push(Effect::Close { link: old });
-        }
-        (place.heard, place.down) = (now, None);
-        effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
-        // It may have missed the end of the attempt before this one.
-        if let Some(last) = self.last.clone().filter(|last| last.attempt == join.standing.attempt) {
-            effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(last) });
-        }
-        let message = match &self.phase {
-            Phase::Gathering { .. } => Some(ToAgent::Waiting(self.waiting())),
-            Phase::Running { start } => Some(ToAgent::Start((**start).clone())),
-            Phase::Stopping { why, .. } => Some(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() })),
-            Phase::Ended { decision, .. } => Some(ToAgent::Decision(decision.clone())),
-            Phase::Over => None,
-        };
-        if let Some(message) = message {
-            effects.push(Effect::Send { links: vec![link], message });
-        }
-        // It has just been told to start.
-        let starts = matches!((&self.phase, &join.standing.stage), (Phase::Running { .. }, Stage::Ready(_)));
-        if !starts {
-            self.standing(node, join.standing, now, effects);
-        }
-    }
-
-    /// Whether a node that was not here before belongs here.
-    fn admit(&self, join: &Join) -> Result<(), Refusal> {
-        if !self.is_forming() {
-            return Err(Refusal::TooLate);
-        }
-        if join.expects != self.options.expects {
-            let (ours, theirs) = (self.options.expects.clone(), join.expects.clone());
-            return Err(Refusal::OtherNodes { ours, theirs });
-        }
-        let taken =
-            |by: usize| Refusal::Taken { by: self.name(by), same_command: self.nodes[by].join.command == join.command };
-        match &self.options.expects {
-            Expects::List(list) => {
-                if !list.contains(&join.address) {
-                    return Err(Refusal::NotListed { address: join.address, list: list.clone() });
-                }
-                if let Some(by) = self.nodes.iter().position(|node| node.join.address == join.address) {
-                    return Err(taken(by));
-                }
-            }
-            Expects::Count { nodes, .. } => {
-                if self.nodes.len() >= *nodes as usize {
-                    return Err(Refusal::Full { nodes: *nodes });
-                }
-                if self.nodes.iter().any(|node| node.join.rank.is_some() != join.rank.is_some()) {
-                    return Err(Refusal::MixedRanks);
-                }
-                if let Some(rank) = join.rank {
-                    let by = self.nodes.iter().position(|node| node.join.rank == Some(rank));
-                    if rank >= *nodes || by.is_some() {
-                        return Err(Refusal::Rank { rank, nodes: *nodes, by: by.map(|by| self.name(by)) });
-                    }
-                }
-            }
-        }
-        // Who cannot start says why, and that matters more than how many it would have been.
-        let processes = |join: &Join| match &join.standing.stage {
-            Stage::Ready(offer) => Some(offer.processes.len() as u32),
-            _ => None,
-        };
-        if let (false, Some(first)) = (self.options.uneven, self.nodes.first())
-            && let (Some(ours), Some(theirs)) = (processes(&first.join), processes(join))
-            && ours != theirs
-        {
-            return Err(Refusal::Processes { ours, theirs, first: self.name(0) });
-        }
-        Ok(())
     }
 
     fn standing(&mut self, node: usize, standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -514,118 +347,6 @@ impl Coordinator {
         self.stop(why, now, effects);
     }
 
-    fn answered(&mut self, address: IpAddr, answer: Answer) {
-        if !self.is_forming() {
-            return;
-        }
-        let Some(known) = self.answers.iter().position(|(other, _)| *other == address) else {
-            // Junk from anywhere must not fill the list.
-            if self.answers.len() < 1024 {
-                self.answers.push((address, answer));
-                self.news.pending = true;
-            }
-            return;
-        };
-        // Who was refused says more about it than who does not listen there.
-        let old = &self.answers[known].1;
-        let says_why = matches!(old, Answer::TurnedAway(_) | Answer::OtherToken | Answer::OtherVersion { .. });
-        let says_less = matches!(answer, Answer::Refused | Answer::Silent | Answer::NoRoute | Answer::Left);
-        if *old == answer || (says_why && says_less) {
-            return;
-        }
-        self.answers[known].1 = answer;
-        self.news.pending = true;
-    }
-
-    fn waiting(&self) -> Waiting {
-        let answer = |address: &IpAddr| {
-            let known = self.answers.iter().find(|(other, _)| other == address);
-            known.map_or(Answer::Unknown, |(_, answer)| answer.clone())
-        };
-        let missing = match &self.options.expects {
-            Expects::List(list) => {
-                self.absent(list).into_iter().map(|address| Missing { answer: answer(&address), address }).collect()
-            }
-            // Nobody knows where they are; who was turned away is worth telling.
-            Expects::Count { .. } => self
-                .answers
-                .iter()
-                .map(|(address, answer)| Missing { address: *address, answer: answer.clone() })
-                .collect(),
-        };
-        Waiting { joined: self.nodes.len() as u32, of: self.options.expects.nodes() as u32, missing }
-    }
-
-    fn absent(&self, list: &[IpAddr]) -> Vec<IpAddr> {
-        let here: HashSet<IpAddr> = self.nodes.iter().map(|node| node.join.address).collect();
-        list.iter().copied().filter(|address| !here.contains(address)).collect()
-    }
-
-    /// What time brings: beats, suspicion, loss, news.
-    fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if matches!(self.phase, Phase::Over) {
-            return;
-        }
-        if now >= self.next_beat {
-            self.next_beat = now + self.options.limits.beat();
-            self.send_all(ToAgent::Beat, effects);
-        }
-        self.lose(now, effects);
-        self.suspect(now, effects);
-        if !self.is_forming() {
-            return;
-        }
-        if self.news.pending && self.news.last.is_none_or(|last| now >= last + NEWS) {
-            self.news = News { pending: false, last: Some(now) };
-            self.send_all(ToAgent::Waiting(self.waiting()), effects);
-        }
-        if now >= self.next_probe {
-            self.next_probe = now + PROBE;
-            if let Expects::List(list) = &self.options.expects {
-                let addresses = self.absent(list);
-                if !addresses.is_empty() {
-                    effects.push(Effect::Probe { addresses });
-                }
-            }
-        }
-    }
-
-    fn lose(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if matches!(self.phase, Phase::Ended { .. }) {
-            return;
-        }
-        let limits = self.options.limits;
-        let gone = |node: &Node| {
-            if node.lost.is_some() {
-                return None;
-            }
-            match node.down {
-                Some(down) => {
-                    (now >= down + limits.reconnect).then_some(Loss::Disconnected { after: limits.reconnect })
-                }
-                None => (now >= node.heard + limits.silence).then_some(Loss::Silent { after: limits.silence }),
-            }
-        };
-        while let Some((node, how)) = self.nodes.iter().enumerate().find_map(|(n, node)| Some((n, gone(node)?))) {
-            self.leave(node, how, now, effects);
-        }
-    }
-
-    fn suspect(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let limit = self.options.limits.suspect();
-        let quiet = |node: &Node| node.lost.is_none() && (node.down.is_some() || now >= node.heard + limit);
-        if self.suspects.is_empty() && !self.nodes.iter().any(quiet) {
-            return;
-        }
-        let suspects: Vec<usize> = (0..self.nodes.len()).filter(|node| quiet(&self.nodes[*node])).collect();
-        let places: Vec<u32> = suspects.iter().map(|node| self.place(*node)).collect();
-        if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
-            self.suspects = places;
-            let nodes = suspects.into_iter().map(|node| self.name(node)).collect();
-            self.send_all(ToAgent::Suspects { nodes }, effects);
-        }
-    }
-
     /// What follows from where everybody stands, whatever the event was.
     fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         match &self.phase {
@@ -668,13 +389,6 @@ impl Coordinator {
             }
             Phase::Over => {}
         }
-    }
-
-    /// How long ends are waited for after the settle window. Whoever has said that a rank of its own failed knows why, and
-    /// a busy host may need a while to say so.
-    fn patience(&self) -> Duration {
-        let knows = |node: &Node| node.stage == Some(Stage::Failed) && node.has_more_to_tell();
-        if self.nodes.iter().any(knows) { TELL_WHY } else { TELL }
     }
 
     fn all_ready(&self) -> bool {
@@ -734,112 +448,6 @@ impl Coordinator {
         }
         order
     }
-
-    /// Everything that can be told has been: who was it?
-    fn judge(&mut self, why: Why, now: Timestamp, effects: &mut Vec<Effect>) {
-        let mut told: Vec<(u64, Told)> = Vec::new();
-        for node in &self.nodes {
-            if let Some(turn) = node.turn {
-                told.extend(node.ends.iter().map(|end| (turn, end.clone())));
-            }
-        }
-        // Within a node the kernel's order, between nodes that of their first word.
-        told.sort_by_key(|(turn, told)| (*turn, told.end.order));
-        let places: Vec<RankPlace> = told.iter().map(|(_, told)| told.place.clone()).collect();
-        let ends =
-            told.into_iter().enumerate().map(|(order, (_, told))| diagnose::End { order: order as u64, ..told.end });
-        let mut verdict = diagnose::rank(ends.collect());
-        let mut why = why;
-        if let Some(silent) = self.silent(now)
-            && verdict.causes.iter().all(points_elsewhere)
-        {
-            // Losing a connection is what follows when a node goes, and the node is what went.
-            if matches!(why, Why::RankFailed { .. }) {
-                let node = &self.nodes[silent];
-                let since = node.down.unwrap_or(node.heard);
-                let how = node.lost.unwrap_or(match node.down {
-                    Some(_) => Loss::Disconnected { after: now.since(since) },
-                    None => Loss::Silent { after: now.since(since) },
-                });
-                why = Why::NodeLost { node: self.name(silent), how };
-            }
-            verdict = Verdict { causes: Vec::new(), victims: [verdict.causes, verdict.victims].concat() };
-        }
-        let ranks = |verdict: &Verdict| {
-            let all = verdict.causes.iter().chain(&verdict.victims);
-            all.filter_map(|finding| finding.subject.rank).map(|rank| rank.0).collect::<Vec<u32>>()
-        };
-        let shown = ranks(&verdict);
-        let places = places.into_iter().filter(|place| shown.contains(&place.rank)).collect();
-        self.end(Outcome::Failed, Some(why), Some((verdict, places)), now, effects);
-    }
-
-    /// A node that is lost, or of which nothing has been heard for too long to be chance, or that did not tell when all
-    /// others did and does not beat either.
-    fn silent(&self, now: Timestamp) -> Option<usize> {
-        let (limit, beat) = (self.options.limits.suspect(), self.options.limits.beat());
-        // Of several the one that has been silent longest.
-        let find = |is: &dyn Fn(&Node) -> bool| {
-            let found = self.nodes.iter().enumerate().filter(|(_, node)| is(node));
-            found.min_by_key(|(_, node)| node.heard).map(|(index, _)| index)
-        };
-        find(&|node| node.lost.is_some())
-            .or_else(|| find(&|node| node.down.is_some()))
-            .or_else(|| find(&|node| now >= node.heard + limit))
-            .or_else(|| find(&|node| node.has_more_to_tell() && now >= node.heard + beat))
-    }
-
-    fn end(
-        &mut self,
-        outcome: Outcome,
-        why: Option<Why>,
-        verdict: Option<(Verdict, Vec<RankPlace>)>,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
-        let restart = self.restart(outcome, why.as_ref(), now);
-        let (verdict, places) = verdict.map_or((None, Vec::new()), |(verdict, places)| (Some(verdict), places));
-        let decision = Box::new(Decision { attempt: self.attempt, outcome, why, verdict, places, restart });
-        self.send_all(ToAgent::Decision(decision.clone()), effects);
-        match restart {
-            Some(next) => {
-                let policy = self.options.restart;
-                self.restarts.retain(|at| restart::counts(&policy, *at, now));
-                self.restarts.push(now);
-                self.last = Some(decision);
-                self.attempt = next.attempt;
-                self.turns = 0;
-                for node in &mut self.nodes {
-                    (node.stage, node.offer, node.turn) = (None, None, None);
-                    node.ends.clear();
-                }
-                self.phase = Phase::Gathering { since: now + next.delay };
-            }
-            None => self.phase = Phase::Ended { decision, since: now },
-        }
-    }
-
-    /// The same members start again, if they may and all are there.
-    fn restart(&self, outcome: Outcome, why: Option<&Why>, now: Timestamp) -> Option<Restart> {
-        let may = outcome == Outcome::Failed
-            && matches!(why, Some(Why::RankFailed { .. }))
-            && self.nodes.iter().all(|node| node.lost.is_none() && !node.interrupted && !node.could_not_start());
-        if !may {
-            return None;
-        }
-        let delay = restart::delay(
-            &self.options.restart,
-            &self.restarts,
-            now,
-            self.options.seed.wrapping_add(u64::from(self.attempt)),
-        )?;
-        Some(Restart { attempt: self.attempt + 1, delay })
-    }
-}
-
-/// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop.
-fn points_elsewhere(finding: &Finding) -> bool {
-    finding.weight >= Weight::Possible && finding.exit != Exit::Lost
 }
 
 impl Node {

@@ -1,0 +1,181 @@
+//! Who comes, who may stay, and who is missing.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use super::super::messages::{Answer, Expects, Join, Missing, Refusal, Stage, Stop, ToAgent, Waiting};
+use super::{Coordinator, Effect, Link, Node, Phase};
+use crate::model::Timestamp;
+
+impl Coordinator {
+    pub(super) fn joined(&mut self, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
+        if let Some(node) = self.nodes.iter().position(|node| node.join.launch == join.launch) {
+            return self.rejoined(node, link, join, now, effects);
+        }
+        // The node beside us is the first to take its place, whoever is quicker.
+        let is_own = join.launch == self.options.launch;
+        if self.is_forming() && !is_own && self.nodes.is_empty() {
+            if self.early.len() < self.options.expects.nodes() {
+                self.early.push((link, join));
+            } else {
+                effects.push(Effect::Close { link });
+            }
+            return;
+        }
+        if let Err(refusal) = self.admit(&join) {
+            let answer = Answer::TurnedAway(Box::new(refusal.clone()));
+            self.answered(join.address, answer);
+            // On our own console first: the other may be gone as soon as it knows.
+            effects.push(Effect::Refused { address: join.address, host: join.host, refusal: refusal.clone() });
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Refused(refusal) });
+            effects.push(Effect::Close { link });
+            return;
+        }
+        self.answers.retain(|(address, _)| *address != join.address);
+        let standing = join.standing.clone();
+        self.nodes.push(Node {
+            join,
+            link: Some(link),
+            heard: now,
+            down: None,
+            stage: None,
+            offer: None,
+            ends: Vec::new(),
+            lost: None,
+            interrupted: false,
+            turn: None,
+            bye: false,
+        });
+        effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
+        self.news.pending = true;
+        self.standing(self.nodes.len() - 1, standing, now, effects);
+        for (link, join) in std::mem::take(&mut self.early) {
+            self.joined(link, join, now, effects);
+        }
+    }
+
+    /// A node that was here before has a new connection: it hears again what it may have missed.
+    pub(super) fn rejoined(&mut self, node: usize, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
+        let place = &mut self.nodes[node];
+        if let Some(old) = place.link.replace(link).filter(|old| *old != link) {
+            effects.push(Effect::Close { link: old });
+        }
+        (place.heard, place.down) = (now, None);
+        effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
+        // It may have missed the end of the attempt before this one.
+        if let Some(last) = self.last.clone().filter(|last| last.attempt == join.standing.attempt) {
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(last) });
+        }
+        let message = match &self.phase {
+            Phase::Gathering { .. } => Some(ToAgent::Waiting(self.waiting())),
+            Phase::Running { start } => Some(ToAgent::Start((**start).clone())),
+            Phase::Stopping { why, .. } => Some(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() })),
+            Phase::Ended { decision, .. } => Some(ToAgent::Decision(decision.clone())),
+            Phase::Over => None,
+        };
+        if let Some(message) = message {
+            effects.push(Effect::Send { links: vec![link], message });
+        }
+        // It has just been told to start.
+        let starts = matches!((&self.phase, &join.standing.stage), (Phase::Running { .. }, Stage::Ready(_)));
+        if !starts {
+            self.standing(node, join.standing, now, effects);
+        }
+    }
+
+    /// Whether a node that was not here before belongs here.
+    pub(super) fn admit(&self, join: &Join) -> Result<(), Refusal> {
+        if !self.is_forming() {
+            return Err(Refusal::TooLate);
+        }
+        if join.expects != self.options.expects {
+            let (ours, theirs) = (self.options.expects.clone(), join.expects.clone());
+            return Err(Refusal::OtherNodes { ours, theirs });
+        }
+        let taken =
+            |by: usize| Refusal::Taken { by: self.name(by), same_command: self.nodes[by].join.command == join.command };
+        match &self.options.expects {
+            Expects::List(list) => {
+                if !list.contains(&join.address) {
+                    return Err(Refusal::NotListed { address: join.address, list: list.clone() });
+                }
+                if let Some(by) = self.nodes.iter().position(|node| node.join.address == join.address) {
+                    return Err(taken(by));
+                }
+            }
+            Expects::Count { nodes, .. } => {
+                if self.nodes.len() >= *nodes as usize {
+                    return Err(Refusal::Full { nodes: *nodes });
+                }
+                if self.nodes.iter().any(|node| node.join.rank.is_some() != join.rank.is_some()) {
+                    return Err(Refusal::MixedRanks);
+                }
+                if let Some(rank) = join.rank {
+                    let by = self.nodes.iter().position(|node| node.join.rank == Some(rank));
+                    if rank >= *nodes || by.is_some() {
+                        return Err(Refusal::Rank { rank, nodes: *nodes, by: by.map(|by| self.name(by)) });
+                    }
+                }
+            }
+        }
+        // Who cannot start says why, and that matters more than how many it would have been.
+        let processes = |join: &Join| match &join.standing.stage {
+            Stage::Ready(offer) => Some(offer.processes.len() as u32),
+            _ => None,
+        };
+        if let (false, Some(first)) = (self.options.uneven, self.nodes.first())
+            && let (Some(ours), Some(theirs)) = (processes(&first.join), processes(join))
+            && ours != theirs
+        {
+            return Err(Refusal::Processes { ours, theirs, first: self.name(0) });
+        }
+        Ok(())
+    }
+
+    pub(super) fn answered(&mut self, address: IpAddr, answer: Answer) {
+        if !self.is_forming() {
+            return;
+        }
+        let Some(known) = self.answers.iter().position(|(other, _)| *other == address) else {
+            // Junk from anywhere must not fill the list.
+            if self.answers.len() < 1024 {
+                self.answers.push((address, answer));
+                self.news.pending = true;
+            }
+            return;
+        };
+        // Who was refused says more about it than who does not listen there.
+        let old = &self.answers[known].1;
+        let says_why = matches!(old, Answer::TurnedAway(_) | Answer::OtherToken | Answer::OtherVersion { .. });
+        let says_less = matches!(answer, Answer::Refused | Answer::Silent | Answer::NoRoute | Answer::Left);
+        if *old == answer || (says_why && says_less) {
+            return;
+        }
+        self.answers[known].1 = answer;
+        self.news.pending = true;
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
+        let answer = |address: &IpAddr| {
+            let known = self.answers.iter().find(|(other, _)| other == address);
+            known.map_or(Answer::Unknown, |(_, answer)| answer.clone())
+        };
+        let missing = match &self.options.expects {
+            Expects::List(list) => {
+                self.absent(list).into_iter().map(|address| Missing { answer: answer(&address), address }).collect()
+            }
+            // Nobody knows where they are; who was turned away is worth telling.
+            Expects::Count { .. } => self
+                .answers
+                .iter()
+                .map(|(address, answer)| Missing { address: *address, answer: answer.clone() })
+                .collect(),
+        };
+        Waiting { joined: self.nodes.len() as u32, of: self.options.expects.nodes() as u32, missing }
+    }
+
+    pub(super) fn absent(&self, list: &[IpAddr]) -> Vec<IpAddr> {
+        let here: HashSet<IpAddr> = self.nodes.iter().map(|node| node.join.address).collect();
+        list.iter().copied().filter(|address| !here.contains(address)).collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! What time brings: beats, suspicion, loss, news.
+
+use std::time::Duration;
+
+use super::super::limits::{GOODBYE, NEWS, PROBE, TELL, TELL_WHY};
+use super::super::messages::{Expects, Loss, Stage, ToAgent};
+use super::{Coordinator, Effect, News, Node, Phase};
+use crate::model::Timestamp;
+
+impl Coordinator {
+    /// Steps come at least with every beat. Where they did not, it was us who slept: nobody can be called silent for
+    /// that time.
+    pub(super) fn wake(&mut self, now: Timestamp) {
+        let slept = now.since(self.stepped);
+        self.stepped = now;
+        if slept >= self.options.limits.suspect() {
+            for node in &mut self.nodes {
+                node.heard = (node.heard + slept).min(now);
+                node.down = node.down.map(|down| (down + slept).min(now));
+            }
+        }
+    }
+
+    /// When [`Event::Tick`] is due at the latest.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let limits = &self.options.limits;
+        // Once for each event: room for all of them at once.
+        let mut times = Vec::with_capacity(self.nodes.len() + 4);
+        times.push(self.next_beat);
+        match &self.phase {
+            Phase::Over => return None,
+            Phase::Gathering { since } => {
+                times.push(*since + limits.rendezvous);
+                if self.is_forming() {
+                    times.push(self.next_probe);
+                    if let (true, Some(last)) = (self.news.pending, self.news.last) {
+                        times.push(last + NEWS);
+                    }
+                }
+            }
+            Phase::Running { .. } => {}
+            Phase::Stopping { since, .. } => times.push(*since + self.options.settle + self.patience()),
+            // Who is lost by now no longer matters.
+            Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),
+        }
+        for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
+            match node.down {
+                Some(down) => times.push(down + limits.reconnect),
+                None => times.push(node.heard + limits.silence),
+            }
+        }
+        times.into_iter().min()
+    }
+
+    /// What time brings: beats, suspicion, loss, news.
+    pub(super) fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if matches!(self.phase, Phase::Over) {
+            return;
+        }
+        if now >= self.next_beat {
+            self.next_beat = now + self.options.limits.beat();
+            self.send_all(ToAgent::Beat, effects);
+        }
+        self.lose(now, effects);
+        self.suspect(now, effects);
+        if !self.is_forming() {
+            return;
+        }
+        if self.news.pending && self.news.last.is_none_or(|last| now >= last + NEWS) {
+            self.news = News { pending: false, last: Some(now) };
+            self.send_all(ToAgent::Waiting(self.waiting()), effects);
+        }
+        if now >= self.next_probe {
+            self.next_probe = now + PROBE;
+            if let Expects::List(list) = &self.options.expects {
+                let addresses = self.absent(list);
+                if !addresses.is_empty() {
+                    effects.push(Effect::Probe { addresses });
+                }
+            }
+        }
+    }
+
+    pub(super) fn lose(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if matches!(self.phase, Phase::Ended { .. }) {
+            return;
+        }
+        let limits = self.options.limits;
+        let gone = |node: &Node| {
+            if node.lost.is_some() {
+                return None;
+            }
+            match node.down {
+                Some(down) => {
+                    (now >= down + limits.reconnect).then_some(Loss::Disconnected { after: limits.reconnect })
+                }
+                None => (now >= node.heard + limits.silence).then_some(Loss::Silent { after: limits.silence }),
+            }
+        };
+        while let Some((node, how)) = self.nodes.iter().enumerate().find_map(|(n, node)| Some((n, gone(node)?))) {
+            self.leave(node, how, now, effects);
+        }
+    }
+
+    pub(super) fn suspect(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let limit = self.options.limits.suspect();
+        let quiet = |node: &Node| node.lost.is_none() && (node.down.is_some() || now >= node.heard + limit);
+        if self.suspects.is_empty() && !self.nodes.iter().any(quiet) {
+            return;
+        }
+        let suspects: Vec<usize> = (0..self.nodes.len()).filter(|node| quiet(&self.nodes[*node])).collect();
+        let places: Vec<u32> = suspects.iter().map(|node| self.place(*node)).collect();
+        if places != self.suspects && !self.is_forming() && !matches!(self.phase, Phase::Ended { .. }) {
+            self.suspects = places;
+            let nodes = suspects.into_iter().map(|node| self.name(node)).collect();
+            self.send_all(ToAgent::Suspects { nodes }, effects);
+        }
+    }
+
+    /// How long ends are waited for after the settle window. Whoever has said that a rank of its own failed knows why, and
+    /// a busy host may need a while to say so.
+    pub(super) fn patience(&self) -> Duration {
+        let knows = |node: &Node| node.stage == Some(Stage::Failed) && node.has_more_to_tell();
+        if self.nodes.iter().any(knows) { TELL_WHY } else { TELL }
+    }
+}

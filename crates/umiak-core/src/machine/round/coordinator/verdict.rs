@@ -1,0 +1,116 @@
+//! How an attempt ends, for all nodes alike.
+
+use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, Why};
+use super::{Coordinator, Effect, Node, Phase};
+use crate::diagnose;
+use crate::facts::{Finding, Outcome, Verdict, Weight};
+use crate::machine::restart;
+use crate::model::{Exit, Timestamp};
+
+impl Coordinator {
+    /// Everything that can be told has been: who was it?
+    pub(super) fn judge(&mut self, why: Why, now: Timestamp, effects: &mut Vec<Effect>) {
+        let mut told: Vec<(u64, Told)> = Vec::new();
+        for node in &self.nodes {
+            if let Some(turn) = node.turn {
+                told.extend(node.ends.iter().map(|end| (turn, end.clone())));
+            }
+        }
+        // Within a node the kernel's order, between nodes that of their first word.
+        told.sort_by_key(|(turn, told)| (*turn, told.end.order));
+        let places: Vec<RankPlace> = told.iter().map(|(_, told)| told.place.clone()).collect();
+        let ends =
+            told.into_iter().enumerate().map(|(order, (_, told))| diagnose::End { order: order as u64, ..told.end });
+        let mut verdict = diagnose::rank(ends.collect());
+        let mut why = why;
+        if let Some(silent) = self.silent(now)
+            && verdict.causes.iter().all(points_elsewhere)
+        {
+            // Losing a connection is what follows when a node goes, and the node is what went.
+            if matches!(why, Why::RankFailed { .. }) {
+                let node = &self.nodes[silent];
+                let since = node.down.unwrap_or(node.heard);
+                let how = node.lost.unwrap_or(match node.down {
+                    Some(_) => Loss::Disconnected { after: now.since(since) },
+                    None => Loss::Silent { after: now.since(since) },
+                });
+                why = Why::NodeLost { node: self.name(silent), how };
+            }
+            verdict = Verdict { causes: Vec::new(), victims: [verdict.causes, verdict.victims].concat() };
+        }
+        let ranks = |verdict: &Verdict| {
+            let all = verdict.causes.iter().chain(&verdict.victims);
+            all.filter_map(|finding| finding.subject.rank).map(|rank| rank.0).collect::<Vec<u32>>()
+        };
+        let shown = ranks(&verdict);
+        let places = places.into_iter().filter(|place| shown.contains(&place.rank)).collect();
+        self.end(Outcome::Failed, Some(why), Some((verdict, places)), now, effects);
+    }
+
+    /// A node that is lost, or of which nothing has been heard for too long to be chance, or that did not tell when all
+    /// others did and does not beat either.
+    pub(super) fn silent(&self, now: Timestamp) -> Option<usize> {
+        let (limit, beat) = (self.options.limits.suspect(), self.options.limits.beat());
+        // Of several the one that has been silent longest.
+        let find = |is: &dyn Fn(&Node) -> bool| {
+            let found = self.nodes.iter().enumerate().filter(|(_, node)| is(node));
+            found.min_by_key(|(_, node)| node.heard).map(|(index, _)| index)
+        };
+        find(&|node| node.lost.is_some())
+            .or_else(|| find(&|node| node.down.is_some()))
+            .or_else(|| find(&|node| now >= node.heard + limit))
+            .or_else(|| find(&|node| node.has_more_to_tell() && now >= node.heard + beat))
+    }
+
+    pub(super) fn end(
+        &mut self,
+        outcome: Outcome,
+        why: Option<Why>,
+        verdict: Option<(Verdict, Vec<RankPlace>)>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let restart = self.restart(outcome, why.as_ref(), now);
+        let (verdict, places) = verdict.map_or((None, Vec::new()), |(verdict, places)| (Some(verdict), places));
+        let decision = Box::new(Decision { attempt: self.attempt, outcome, why, verdict, places, restart });
+        self.send_all(ToAgent::Decision(decision.clone()), effects);
+        match restart {
+            Some(next) => {
+                let policy = self.options.restart;
+                self.restarts.retain(|at| restart::counts(&policy, *at, now));
+                self.restarts.push(now);
+                self.last = Some(decision);
+                self.attempt = next.attempt;
+                self.turns = 0;
+                for node in &mut self.nodes {
+                    (node.stage, node.offer, node.turn) = (None, None, None);
+                    node.ends.clear();
+                }
+                self.phase = Phase::Gathering { since: now + next.delay };
+            }
+            None => self.phase = Phase::Ended { decision, since: now },
+        }
+    }
+
+    /// The same members start again, if they may and all are there.
+    pub(super) fn restart(&self, outcome: Outcome, why: Option<&Why>, now: Timestamp) -> Option<Restart> {
+        let may = outcome == Outcome::Failed
+            && matches!(why, Some(Why::RankFailed { .. }))
+            && self.nodes.iter().all(|node| node.lost.is_none() && !node.interrupted && !node.could_not_start());
+        if !may {
+            return None;
+        }
+        let delay = restart::delay(
+            &self.options.restart,
+            &self.restarts,
+            now,
+            self.options.seed.wrapping_add(u64::from(self.attempt)),
+        )?;
+        Some(Restart { attempt: self.attempt + 1, delay })
+    }
+}
+
+/// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop.
+fn points_elsewhere(finding: &Finding) -> bool {
+    finding.weight >= Weight::Possible && finding.exit != Exit::Lost
+}
