@@ -56,6 +56,7 @@ pub fn messages() -> Vec<FromAgent> {
         expects: Expects::Count { nodes: 2, sort_ip: false },
         rank: None,
         uneven: false,
+        logs: false,
         standing: standing.clone(),
     };
     vec![FromAgent::Join(Box::new(join)), FromAgent::Beat, FromAgent::Standing(standing), FromAgent::Bye]
