@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use umiak_core::diagnose::kernel::{self, Account, Death, LogRecord};
 use umiak_core::facts::{Evidence, KernelFact};
@@ -38,7 +38,9 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn from_now() -> Self {
-        Self { log: Log::from_now(), memory_kills: oom_kills(), since: SystemTime::now() }
+        // The clock that files are stamped by lags behind ours by up to one tick.
+        let since = SystemTime::now() - Duration::from_millis(20);
+        Self { log: Log::from_now(), memory_kills: oom_kills(), since }
     }
 
     /// Adds what the kernel knows to the evidence of those it knows something about.
