@@ -4,13 +4,26 @@ The others ignore SIGTERM, so that they end by what really happens to them: a lo
 print then is what umiak must not take for a cause.
 """
 
+import os
 import signal
 import sys
 
 import torch
 import torch.distributed as dist
 
+
 dist.init_process_group("gloo")
+report = sys.excepthook
+
+
+def report_and_leave(*error):
+    """PyTorch's threads may abort a process that tears them down while peers go away: that is not the end to tell of."""
+    report(*error)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+sys.excepthook = report_and_leave
 failing = int(sys.argv[1])
 if dist.get_rank() != failing:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
