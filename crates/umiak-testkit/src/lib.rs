@@ -19,6 +19,7 @@ pub mod gpus;
 pub mod kill;
 pub mod net;
 pub mod sandbox;
+mod seeds;
 pub mod simulate;
 pub mod simulate_round;
 pub mod suite;

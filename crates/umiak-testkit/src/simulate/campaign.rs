@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::thread;
 
 use umiak_core::facts::{Fact, StopReason};
 use umiak_core::machine::job::{Effect, Event};
+
+use crate::seeds::spread;
 
 use super::coverage::Pair;
 use super::timeline::{Death, Run};
@@ -25,21 +26,9 @@ pub struct Summary {
 
 /// Runs all these seeds, on all processors.
 pub fn campaign(seeds: Range<u64>) -> Summary {
-    let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let part = |thread: u64| {
-        let mut summary = Summary::default();
-        seeds.clone().filter(|seed| seed % threads == thread).for_each(|seed| summary.add(&super::run(seed)));
-        summary
-    };
-    thread::scope(|scope| {
-        let parts: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
-        let mut whole = Summary::default();
-        for part in parts {
-            whole.merge(part.join().expect("a simulated run does not panic"));
-        }
-        whole.failing.sort_unstable();
-        whole
-    })
+    let mut whole = spread(seeds, |summary: &mut Summary, seed| summary.add(&super::run(seed)), Summary::merge);
+    whole.failing.sort_unstable();
+    whole
 }
 
 impl Summary {
