@@ -6,6 +6,7 @@
 //! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces, hosts |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
 //! | [`simulate`], [`simulate_round`] | seeded simulators of one node's job, and of whole rounds of several nodes |
+//! | [`seeds`] | many seeds of a simulator: how many, which one again, and what must be met |
 //! | [`toy`] | the toy trainer: the test binary itself, told what to do by its arguments |
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
 //! | [`net`] | several hosts on one machine, and what goes wrong between them |
@@ -19,7 +20,7 @@ pub mod gpus;
 pub mod kill;
 pub mod net;
 pub mod sandbox;
-mod seeds;
+pub mod seeds;
 pub mod simulate;
 pub mod simulate_round;
 pub mod suite;

@@ -2,11 +2,16 @@
 //!
 //! `UMIAK_ROUNDS` says how many (20000), `UMIAK_SEED` replays one and prints its story.
 
-use std::io::Write as _;
+use umiak_testkit::seeds::Campaign;
+use umiak_testkit::simulate_round::{self as simulate, Rule, Run, Sabotage};
 
-use umiak_testkit::simulate_round::{self as simulate, Rule, Sabotage};
-
-const ROUNDS: u64 = 20_000;
+const CAMPAIGN: Campaign<Run> = Campaign {
+    variable: "UMIAK_ROUNDS",
+    usual: 20_000,
+    noun: "rounds",
+    run: simulate::run,
+    assert_valid: Run::assert_valid,
+};
 
 /// What a campaign of the usual size must have met, and in how many rounds at least.
 const MET: &[(&str, u64)] = &[
@@ -29,36 +34,13 @@ const MET: &[(&str, u64)] = &[
     ("turned away", 500),
 ];
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not `{text}`")))
-}
-
-fn say(text: &str) {
-    // Past the harness, which hides what a passing test prints.
-    let _ = std::io::stderr().write_all(text.as_bytes());
-}
-
 #[test]
 fn every_round_keeps_the_rules() {
-    if let Some(seed) = number("UMIAK_SEED") {
-        let run = simulate::run(seed);
-        say(&run.to_string());
-        return run.assert_valid();
-    }
-    let rounds = number("UMIAK_ROUNDS").unwrap_or(ROUNDS);
-    let summary = simulate::campaign(0..rounds);
-    if let Some(seed) = summary.failing.first() {
-        say(&format!("{} of {rounds} rounds break a rule: {:?}\n", summary.failing.len(), {
-            summary.failing.iter().take(20).collect::<Vec<_>>()
-        }));
-        simulate::run(*seed).assert_valid();
-    }
-    if rounds >= ROUNDS {
-        for (thing, least) in MET {
-            let count = summary.met.get(*thing).copied().unwrap_or_default();
-            assert!(count >= *least, "only {count} of {rounds} rounds have met: {thing}\n{:?}", summary.met);
-        }
+    let Some(seeds) = CAMPAIGN.seeds() else { return };
+    let summary = simulate::campaign(seeds.clone());
+    CAMPAIGN.assert_none_fails(&seeds, &summary.failing);
+    if CAMPAIGN.is_whole(&seeds) {
+        CAMPAIGN.assert_met(&summary.met, MET);
     }
 }
 

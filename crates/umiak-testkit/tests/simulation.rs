@@ -2,15 +2,21 @@
 //!
 //! `UMIAK_SCHEDULES` says how many (5000), `UMIAK_SEED` replays one and prints its timeline.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::job::{Effect, Event, Timer};
 use umiak_core::model::Timestamp;
+use umiak_testkit::seeds::Campaign;
 use umiak_testkit::simulate::{self, Pair, Rule, Run, Sabotage};
 
-const SCHEDULES: u64 = 5000;
+const CAMPAIGN: Campaign<Run> = Campaign {
+    variable: "UMIAK_SCHEDULES",
+    usual: 5000,
+    noun: "schedules",
+    run: simulate::run,
+    assert_valid: Run::assert_valid,
+};
 
 /// Transitions that the job's machine never asks of an attempt. An attempt of a job starts once and all together; what
 /// is killed was asked to end before, and only once; what is given up was killed before, and only once.
@@ -57,36 +63,15 @@ const MET: &[(&str, u64)] = &[
     ("victims", 200),
 ];
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not `{text}`")))
-}
-
-fn say(text: &str) {
-    // Past the harness, which hides what a passing test prints.
-    let _ = std::io::stderr().write_all(text.as_bytes());
-}
-
 #[test]
 fn every_schedule_keeps_the_rules() {
-    if let Some(seed) = number("UMIAK_SEED") {
-        let run = simulate::run(seed);
-        say(&run.to_string());
-        return run.assert_valid();
-    }
-    let schedules = number("UMIAK_SCHEDULES").unwrap_or(SCHEDULES);
-    let summary = simulate::campaign(0..schedules);
-    if let Some(seed) = summary.failing.first() {
-        say(&format!("{} of {schedules} schedules break a rule; the first is seed {seed}\n", summary.failing.len()));
-        simulate::run(*seed).assert_valid();
-    }
-    if schedules >= SCHEDULES {
+    let Some(seeds) = CAMPAIGN.seeds() else { return };
+    let summary = simulate::campaign(seeds.clone());
+    CAMPAIGN.assert_none_fails(&seeds, &summary.failing);
+    if CAMPAIGN.is_whole(&seeds) {
         let missing: Vec<Pair> = simulate::pairs().difference(&summary.taken).copied().collect();
         assert_eq!(missing, UNREACHABLE, "transitions that no schedule has taken");
-        for (thing, least) in MET {
-            let count = summary.met.get(thing).copied().unwrap_or_default();
-            assert!(count >= *least, "only {count} of {schedules} runs have met: {thing}");
-        }
+        CAMPAIGN.assert_met(&summary.met, MET);
     }
 }
 
