@@ -8,6 +8,7 @@
 //! | `verdict` | umiak's numbers against what is required and what we go for |
 //! | `report` | Markdown, JSON and the page |
 //! | `machine` | where it was measured |
+//! | `options` | what every benchmark can be asked for |
 //! | `peers` | who is measured |
 //! | `floor` | the small programs that are started: floors and ranks |
 //! | `crowd` | two more of them: a coordinator, and a thousand nodes |
@@ -21,6 +22,7 @@ pub(crate) mod floor;
 mod harness;
 mod machine;
 mod model;
+mod options;
 mod peers;
 pub(crate) mod rendezvous;
 mod report;
@@ -39,6 +41,7 @@ use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
 
 use model::{Metric, Series};
+use options::{Field, Shared};
 use peers::{Kind, Peer};
 use rounds::{Contestant, Rounds, say};
 use rows::log::Route;
@@ -58,48 +61,19 @@ enum Row {
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Rows to measure; all when omitted
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<Row>,
+    #[command(flatten)]
+    shared: Shared<Row>,
     /// Numbers of ranks for `start` and `crash`
     #[arg(long, value_delimiter = ',')]
     n: Vec<u32>,
-    /// Rounds
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Rounds for peers that need more than two seconds
-    #[arg(long)]
-    slow_rounds: Option<usize>,
-    /// A smoke run: few rounds, 1 and 64 ranks, a short log
-    #[arg(long)]
-    quick: bool,
     /// Bytes of the log
     #[arg(long)]
     bytes: Option<u64>,
-    /// Seconds before a launcher that does not end is killed and reported
-    #[arg(long, default_value_t = 60)]
-    limit: u64,
-    /// Leave out these peers, by the beginning of their names
-    #[arg(long, value_delimiter = ',')]
-    without: Vec<String>,
-    /// Measure this binary instead of building one
-    #[arg(long)]
-    umiak: Option<PathBuf>,
-    /// Write everything that was measured to this file
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Put the tables into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
 }
 
 impl Options {
-    fn wants(&self, row: Row) -> bool {
-        self.only.is_empty() || self.only.contains(&row)
-    }
-
     fn ranks(&self) -> Vec<u32> {
-        match (self.n.as_slice(), self.quick) {
+        match (self.n.as_slice(), self.shared.quick) {
             ([], true) => vec![1, 64],
             ([], false) => vec![1, 4, 16, 64, 256],
             (some, _) => some.to_vec(),
@@ -109,25 +83,15 @@ impl Options {
 
 /// Measures and reports. It fails when a launcher could not be measured at all, not when one is slow.
 pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
-    let binaries = build(root)?;
-    let umiak = options.umiak.as_ref().map_or_else(|| Ok(binaries.join("umiak")), std::path::absolute)?;
-    let floor = binaries.join("xtask");
-    let (mut peers, absent) = peers::find(&umiak, &floor, env!("CARGO_PKG_VERSION"));
-    peers.retain(|peer| !options.without.iter().any(|name| peer.kind.name().starts_with(name.as_str())));
-    for name in &absent {
-        say(&format!("{name} is not here, and is left out"))?;
-    }
-    umiak_sys::descend::become_subreaper()?;
+    let shared = &options.shared;
+    let Field { floor, peers, absent } = shared.field(root, |_| true)?;
     let setting = Setting {
         floor,
-        limit: Duration::from_secs(options.limit),
-        watch: Duration::from_secs(if options.quick { 3 } else { 10 }),
-        bytes: options.bytes.unwrap_or(if options.quick { 65_000_000 } else { 1_000_000_000 }),
+        limit: Duration::from_secs(shared.limit),
+        watch: Duration::from_secs(if shared.quick { 3 } else { 10 }),
+        bytes: options.bytes.unwrap_or(if shared.quick { 65_000_000 } else { 1_000_000_000 }),
     };
-    let rounds = Rounds {
-        fast: options.rounds.unwrap_or(if options.quick { 3 } else { 15 }),
-        slow: options.slow_rounds.unwrap_or(if options.quick { 1 } else { 3 }),
-    };
+    let rounds = shared.rounds();
     let series = measure(options, &setting, &peers, rounds)?;
     let settings = format!(
         "{} rounds, {} for peers that need more than two seconds; a log of {} MB; idle for {} s; a limit of {} s",
@@ -137,10 +101,9 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
         setting.watch.as_secs(),
         setting.limit.as_secs()
     );
-    let absent = absent.iter().map(|&name| name.to_owned()).collect();
     let verdicts = verdict::verdicts(&series);
     let report = report(&peers, absent, settings, series, verdicts);
-    publish(root, "launch", &report, options.json.as_deref(), options.write)?;
+    publish(root, "launch", &report, shared.json.as_deref(), shared.write)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -200,7 +163,7 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
     let mut series = Vec::new();
     let everybody: Vec<Contestant<'_, Peer>> = peers.iter().map(contestant).collect();
     let few = Rounds { fast: rounds.fast.min(5), slow: rounds.slow };
-    if options.wants(Row::Start) {
+    if options.shared.wants(&Row::Start) {
         for ranks in options.ranks() {
             say(&format!("start, {ranks} ranks"))?;
             series.extend(
@@ -208,7 +171,7 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
             );
         }
     }
-    if options.wants(Row::Crash) {
+    if options.shared.wants(&Row::Crash) {
         for ranks in options.ranks() {
             say(&format!("crash, {ranks} ranks"))?;
             series.extend(
@@ -219,7 +182,7 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
         }
     }
     let launchers: Vec<&Peer> = peers.iter().filter(|peer| !peer.kind.is_floor()).collect();
-    if options.wants(Row::Idle) {
+    if options.shared.wants(&Row::Idle) {
         say("idle")?;
         let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
         let once = Rounds { fast: rounds.slow, slow: rounds.slow };
@@ -227,10 +190,10 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
             idle::measure(setting, peer, IDLE_RANKS)
         })?);
     }
-    if options.wants(Row::Log) {
+    if options.shared.wants(&Row::Log) {
         series.extend(measure_logs(setting, &launchers, few)?);
     }
-    if options.wants(Row::FirstLine) {
+    if options.shared.wants(&Row::FirstLine) {
         say("first line")?;
         let bare = None;
         let peers: Vec<Option<&Peer>> = launchers.iter().copied().map(Some).collect();

@@ -64,7 +64,7 @@ pub(crate) struct Peer {
 }
 
 /// Who is here, and who is not.
-pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec<&'static str>) {
+pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec<Kind>) {
     let environment = environment();
     let python = environment.as_ref().map(|directory| directory.join("bin/python"));
     let package = |name: &str| environment.as_deref().and_then(|directory| distribution(directory, name));
@@ -80,7 +80,7 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
                 Kind::Paddle | Kind::Fleet => python.clone().zip(package("paddlepaddle")),
             };
             if found.is_none() {
-                absent.push(kind.name());
+                absent.push(kind);
             }
             found.map(|(program, version)| Peer { kind, program, version })
         })

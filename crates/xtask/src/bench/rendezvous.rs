@@ -1,18 +1,19 @@
 //! `cargo xtask bench rendezvous`: several nodes, beside those who launch on several nodes too.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use super::model::{Metric, Series};
-use super::peers::{self, Kind, Peer};
+use super::options::{Field, Shared};
+use super::peers::{Kind, Peer};
 use super::rounds::{Contestant, Rounds, say};
 use super::rows::Setting;
 use super::rows::agents::{self, Whom};
 use super::rows::nodes::{Hosts, Team, Way};
-use super::{build, publish, verdict};
+use super::{publish, verdict};
 
 const NAME: &str = "rendezvous";
 /// Of both nodes together.
@@ -30,71 +31,26 @@ enum Row {
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Rows to measure; all when omitted
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<Row>,
+    #[command(flatten)]
+    shared: Shared<Row>,
     /// Numbers of nodes for `agents`
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 4096])]
     n: Vec<u32>,
     /// Ranks of each of these
     #[arg(long, default_value_t = 1)]
     ranks: u16,
-    /// Rounds
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Rounds for peers that need more than two seconds
-    #[arg(long)]
-    slow_rounds: Option<usize>,
-    /// A smoke run: few rounds
-    #[arg(long)]
-    quick: bool,
-    /// Seconds before something that does not end is killed and reported
-    #[arg(long, default_value_t = 60)]
-    limit: u64,
-    /// Leave out these peers, by the beginning of their names
-    #[arg(long, value_delimiter = ',')]
-    without: Vec<String>,
-    /// Measure this binary instead of building one
-    #[arg(long)]
-    umiak: Option<PathBuf>,
-    /// Write everything that was measured to this file
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Put the tables into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
-}
-
-impl Options {
-    fn wants(&self, row: Row) -> bool {
-        self.only.is_empty() || self.only.contains(&row)
-    }
 }
 
 /// Measures and reports. It fails when something could not be measured at all, not when it is slow.
 pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
-    let binaries = build(root)?;
-    let umiak = options.umiak.as_ref().map_or_else(|| Ok(binaries.join("umiak")), std::path::absolute)?;
-    let floor = binaries.join("xtask");
+    let shared = &options.shared;
     let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet);
-    let (mut peers, mut absent) = peers::find(&umiak, &floor, env!("CARGO_PKG_VERSION"));
-    peers.retain(|peer| {
-        takes_part(peer.kind) && !options.without.iter().any(|name| peer.kind.name().starts_with(name.as_str()))
-    });
-    absent.retain(|name| Kind::ALL.into_iter().any(|kind| takes_part(kind) && kind.name() == *name));
-    for name in &absent {
-        say(&format!("{name} is not here, and is left out"))?;
-    }
-    umiak_sys::descend::become_subreaper()?;
-    let limit = Duration::from_secs(options.limit);
+    let Field { floor, peers, mut absent } = shared.field(root, takes_part)?;
+    let limit = Duration::from_secs(shared.limit);
     let setting = Setting { floor, limit, watch: Duration::ZERO, bytes: 0 };
-    let rounds = Rounds {
-        fast: options.rounds.unwrap_or(if options.quick { 3 } else { 15 }),
-        slow: options.slow_rounds.unwrap_or(if options.quick { 1 } else { 3 }),
-    };
-    let mut absent: Vec<String> = absent.iter().map(|&name| name.to_owned()).collect();
+    let rounds = shared.rounds();
     let mut series = Vec::new();
-    if options.wants(Row::Start) || options.wants(Row::Crash) {
+    if options.shared.wants(&Row::Start) || options.shared.wants(&Row::Crash) {
         if umiak_testkit::net::version().is_some() {
             series.extend(measure_hosts(options, &setting, &peers, rounds)?);
         } else {
@@ -102,16 +58,16 @@ pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitC
             absent.push("two hosts (network namespaces)".to_owned());
         }
     }
-    if options.wants(Row::Agents) {
+    if options.shared.wants(&Row::Agents) {
         series.extend(measure_agents(options, &setting, &peers, rounds)?);
     }
     let settings = format!(
         "{} rounds, {} for peers that need more than two seconds; {} ranks on each of many nodes; a limit of {} s",
-        rounds.fast, rounds.slow, options.ranks, options.limit
+        rounds.fast, rounds.slow, options.ranks, shared.limit
     );
     let verdicts = verdict::of_nodes(&series);
     let report = super::report(&peers, absent, settings, series, verdicts);
-    publish(root, NAME, &report, options.json.as_deref(), options.write)?;
+    publish(root, NAME, &report, shared.json.as_deref(), shared.write)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,7 +81,7 @@ fn measure_hosts(options: &Options, setting: &Setting, peers: &[Peer], rounds: R
     let master = || team(Kind::Umiak, Way::Master, verdict::UMIAK_MASTER);
     let torchrun = || team(Kind::Torchrun, Way::Master, "torchrun, c10d");
     let paddle = || team(Kind::Paddle, Way::Master, "paddle.distributed.launch, HTTP");
-    if options.wants(Row::Start) {
+    if options.shared.wants(&Row::Start) {
         say("start of two nodes")?;
         let one = team(Kind::Umiak, Way::OneNode, "umiak, one node");
         let teams: Vec<Team<'_>> = [one, ips(), master(), torchrun(), paddle()].into_iter().flatten().collect();
@@ -133,7 +89,7 @@ fn measure_hosts(options: &Options, setting: &Setting, peers: &[Peer], rounds: R
             hosts.start(setting, team, START_RANKS)
         })?);
     }
-    if options.wants(Row::Crash) {
+    if options.shared.wants(&Row::Crash) {
         say("crash on one of two nodes")?;
         let floors = [Kind::Fork, Kind::Spawn].map(|kind| team(kind, Way::Floor, kind.name()));
         let teams = [ips(), master(), torchrun(), paddle()];

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 
+use anyhow::Context as _;
 use umiak_sys::floor::monotonic_nanos;
 
 use super::{Setting, directory};
@@ -16,18 +17,37 @@ const LINE: &str = "the first line";
 /// Without a peer the command itself.
 pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
     let directory = directory()?;
-    let mut command = if let Some(peer) = peer {
+    let command = if let Some(peer) = peer {
         peer.command(1, directory.path(), Output::Usual, &[PROGRAM.into(), LINE.into()])
     } else {
         let mut bare = Command::new(PROGRAM);
         bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());
         bare
     };
+    let line = until_line(setting, vec![command], LINE)?;
+    Ok(line.map(|line| Sample { cpu_ms: None, ..Sample::new(Metric::FirstLine, line.millis, 0.0) }))
+}
+
+/// A line that came, of commands that ended well.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// From the start until it was read.
+    pub(crate) millis: f64,
+    /// User and system time of everything until its end.
+    pub(crate) cpu_ms: f64,
+}
+
+/// Starts all of these and reads the stdout of the first to its end; `Err` inside says why `line` does not count.
+pub(crate) fn until_line(
+    setting: &Setting,
+    mut commands: Vec<Command>,
+    line: &str,
+) -> anyhow::Result<Result<Line, String>> {
     let (mut reader, writer) = std::io::pipe()?;
-    command.stdout(writer);
-    let running = Running::start(&mut command, setting.limit)?;
-    // Our end of the pipe for writing goes with it; else there would be no end to read.
-    drop(command);
+    commands.first_mut().context("nothing to start")?.stdout(writer);
+    let running = Running::start_all(&mut commands, setting.limit)?;
+    // Our end of the pipe for writing goes with them; else there would be no end to read.
+    drop(commands);
     let mut said = Vec::new();
     let mut buffer = [0; 4096];
     let mut came = None;
@@ -37,7 +57,7 @@ pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<
             break;
         }
         said.extend_from_slice(&buffer[..count]);
-        if came.is_none() && contains(&said, LINE.as_bytes()) {
+        if came.is_none() && contains(&said, line.as_bytes()) {
             came = Some(monotonic_nanos());
         }
     }
@@ -46,7 +66,7 @@ pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<
     Ok(match (ended.trouble(setting.limit, |code| code == 0), came) {
         (Some(trouble), _) => Err(trouble),
         (None, None) => Err("the line did not come".to_owned()),
-        (None, Some(came)) => Ok(Sample { cpu_ms: None, ..Sample::new(Metric::FirstLine, millis(began, came), 0.0) }),
+        (None, Some(came)) => Ok(Line { millis: millis(began, came), cpu_ms: ended.cpu_ms }),
     })
 }
 

@@ -3,15 +3,14 @@
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use umiak_sys::floor::monotonic_nanos;
 use umiak_testkit::net::{Host, Network};
 
 use super::crash::settle;
+use super::first_line::until_line;
 use super::{Setting, await_sleepers, crash, directory, rank_command};
 use crate::bench::floor;
 use crate::bench::harness::{Running, millis};
@@ -95,32 +94,9 @@ impl Hosts {
         ranks: u32,
     ) -> anyhow::Result<Result<Sample, String>> {
         let directory = directory()?;
-        let mut commands = self.commands(team, ranks, directory.path(), &WORDS.map(OsString::from));
-        let (mut reader, writer) = std::io::pipe()?;
-        commands[0].stdout(writer);
-        let running = Running::start_all(&mut commands, setting.limit)?;
-        // Our end of the pipe for writing goes with it; else there would be no end to read.
-        drop(commands);
-        let mut said = Vec::new();
-        let mut buffer = [0; 4096];
-        let mut came = None;
-        loop {
-            let count = reader.read(&mut buffer)?;
-            if count == 0 {
-                break;
-            }
-            said.extend_from_slice(&buffer[..count]);
-            if came.is_none() && String::from_utf8_lossy(&said).contains(LINE) {
-                came = Some(monotonic_nanos());
-            }
-        }
-        let began = running.began;
-        let ended = running.end()?;
-        Ok(match (ended.trouble(setting.limit, |code| code == 0), came) {
-            (Some(trouble), _) => Err(trouble),
-            (None, None) => Err("the line did not come".to_owned()),
-            (None, Some(came)) => Ok(Sample::new(Metric::NodesStart, millis(began, came), ended.cpu_ms)),
-        })
+        let commands = self.commands(team, ranks, directory.path(), &WORDS.map(OsString::from));
+        let line = until_line(setting, commands, LINE)?;
+        Ok(line.map(|line| Sample::new(Metric::NodesStart, line.millis, line.cpu_ms)))
     }
 
     /// A rank of the second host exits with 7.
