@@ -167,7 +167,7 @@ fn names(directory: &str) -> Vec<String> {
 /// A program about to be run.
 #[derive(Debug)]
 pub struct Run<'a> {
-    sandbox: &'a Sandbox,
+    pub(crate) sandbox: &'a Sandbox,
     pub command: Command,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use umiak_sys::terminal::open_pty;
 
-use crate::sandbox::{Sandbox, binary};
+use crate::sandbox::{Run, Sandbox};
 
 /// A program whose streams are one terminal.
 #[derive(Debug)]
@@ -23,15 +23,21 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Starts `umiak` on a terminal of this size (columns, rows) that is its controlling terminal.
     pub fn start(sandbox: &'a Sandbox, size: (u16, u16), arguments: &[String]) -> Self {
+        Self::of(sandbox.umiak(arguments), size)
+    }
+
+    /// Any other program, in the same way.
+    pub fn of(run: Run<'a>, size: (u16, u16)) -> Self {
+        let Run { sandbox, command } = run;
         let (master, slave) = open_pty(size.0, size.1).expect("a pseudo-terminal");
         let stream = |slave: &File| Stdio::from(slave.try_clone().expect("a descriptor"));
         let child = Command::new("setsid")
             .args(["--ctty", "--wait"])
-            .arg(binary())
-            .args(arguments)
-            .current_dir(sandbox.path())
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(command.get_current_dir().unwrap_or(sandbox.path()))
             .env_clear()
-            .envs(sandbox.environment())
+            .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))))
             .env("TERM", "xterm-256color")
             .stdin(stream(&slave))
             .stdout(stream(&slave))
@@ -59,6 +65,11 @@ impl<'a> Session<'a> {
     /// The screen as a person sees it now: lines without trailing spaces.
     pub fn screen(&self) -> Vec<String> {
         render(&self.received(), self.size)
+    }
+
+    /// The lines on the screen up to the last one, each in one piece where it is wider than the screen.
+    pub fn lines(&self) -> Vec<String> {
+        draw(&self.received(), self.size).screen().contents().lines().map(|line| line.trim_end().to_owned()).collect()
     }
 
     pub fn type_keys(&mut self, keys: &[u8]) {
@@ -98,9 +109,13 @@ impl<'a> Session<'a> {
 }
 
 /// Draws bytes on a screen of this size.
-pub fn render(bytes: &[u8], (columns, rows): (u16, u16)) -> Vec<String> {
+pub fn render(bytes: &[u8], size: (u16, u16)) -> Vec<String> {
+    draw(bytes, size).screen().rows(0, size.0).map(|row| row.trim_end().to_owned()).collect()
+}
+
+fn draw(bytes: &[u8], (columns, rows): (u16, u16)) -> vt100::Parser {
     let cells = |count: u16| std::num::NonZeroU16::new(count).expect("a screen has cells");
     let mut parser = vt100::Parser::new(cells(rows), cells(columns), 0);
     parser.process(bytes);
-    parser.screen().rows(0, columns).map(|row| row.trim_end().to_owned()).collect()
+    parser
 }

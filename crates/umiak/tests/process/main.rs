@@ -5,6 +5,7 @@
 mod conformance;
 mod failure;
 mod frameworks;
+mod guide;
 mod idle;
 mod input;
 mod kernel;
@@ -34,6 +35,7 @@ fn main() -> std::process::ExitCode {
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);
+    guide::register(&mut suite);
     input::register(&mut suite);
     surroundings::register(&mut suite);
     kernel::register(&mut suite);

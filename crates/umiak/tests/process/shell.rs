@@ -56,8 +56,17 @@ impl Shell {
 
     /// The line, read by `sh`. It begins with assignments where variables are to be set.
     pub(crate) fn line(&self, line: &str) -> Run<'_> {
+        self.sh(&["-c", line])
+    }
+
+    /// A shell that waits for lines, for a [`Session`](umiak_testkit::terminal::Session). It says `$` when it does.
+    pub(crate) fn interactive(&self) -> Run<'_> {
+        self.sh(&["-i"]).env("PS1", "$ ")
+    }
+
+    fn sh(&self, arguments: &[&str]) -> Run<'_> {
         let path = format!("{}:{}", self.bin().display(), std::env::var("PATH").unwrap_or_default());
-        let run = self.sandbox.program(Path::new("/bin/sh"), ["-c", line]).env("PATH", path);
+        let run = self.sandbox.program(Path::new("/bin/sh"), arguments).env("PATH", path);
         match &self.driver {
             Some(driver) => run.env("UMIAK_NVIDIA_PROC", driver),
             None => run,

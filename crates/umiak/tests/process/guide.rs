@@ -1,0 +1,320 @@
+//! The guide to `umiak launch`: its examples are typed into a shell on a terminal, and the screen must show what the
+//! guide shows.
+//!
+//! What differs from run to run (times, ports, process numbers, hosts) counts for nothing, and neither does where a
+//! rank's line stands between umiak's. A `…` of the guide is anything: the rest of a line, or lines where it stands
+//! alone. Every block must be known here, with what it needs.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use regex::{Captures, Regex};
+use umiak_testkit::components::Component::Python;
+use umiak_testkit::suite::Suite;
+use umiak_testkit::terminal::Session;
+
+use crate::shell::Shell;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite.test("guide::the_examples_of_launch_are_true", &[Python], examples);
+}
+
+/// What an example needs besides the scripts of the guide and the directory `examples`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Plain,
+    /// A driver that shows so many GPUs.
+    Gpus(u32),
+    /// Its fixed ports are moved to free ones, of which the last is taken.
+    TakenPort,
+    /// The ports are moved, and free.
+    FixedPorts,
+    /// Ctrl-C, once the line before umiak's answer to it is there.
+    Interrupt,
+}
+
+/// The examples by their first line.
+const SETTINGS: &[(&str, Setting)] = &[
+    ("umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::Plain),
+    ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh 2>&1 | cat", Setting::FixedPorts),
+    ("PADDLE_NPROC_PER_NODE=3 umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::Plain),
+    ("umiak launch --log_dri x examples/ring_allreduce.py", Setting::Plain),
+    ("umiak launch --gpus 0,5 ./evaluate.sh", Setting::Gpus(2)),
+    ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::TakenPort),
+    ("umiak launch --nproc_per_node 2 train.py", Setting::Plain),
+    ("umiak launch --nproc_per_node 2 --max_restart 2 ./train.sh", Setting::Plain),
+    ("umiak launch --nproc_per_node 4 examples/ring_allreduce.py --steps 5000", Setting::Interrupt),
+    ("umiak launch --dry-run --nproc_per_node 2 examples/ring_allreduce.py", Setting::Plain),
+    ("umiak launch --nproc_per_node 2 --output json ./train.sh 2>/dev/null", Setting::Plain),
+];
+
+/// Where the guide's user works, and with which Python.
+const DIRECTORY: &str = "/home/li/umiak";
+const INTERPRETER: &str = "/usr/bin/python3";
+/// The fixed ports of the guide.
+const PORTS: [u16; 2] = [21_000, 21_001];
+
+/// Wide enough for every line that is typed, and so high that nothing leaves it.
+const SIZE: (u16, u16) = (250, 100);
+
+const ANYTHING: char = '…';
+
+fn examples() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = std::fs::read_to_string(root.join("docs/guide/launch.md")).expect("the guide is there");
+    let blocks = blocks(&guide);
+    let scripts: Vec<(&str, &str)> = blocks.iter().filter_map(Block::script).collect();
+    let examples: Vec<Example<'_>> = blocks.iter().filter_map(Block::example).collect();
+    let mut wrong = Vec::new();
+    for block in &blocks {
+        if block.script().is_none() && block.example().is_none() {
+            wrong.push(format!("neither an example nor a script:\n{}", block.text));
+        }
+    }
+    for (name, _) in &scripts {
+        if !examples.iter().any(|example| example.commands().any(|command| command.contains(name))) {
+            wrong.push(format!("no example runs `{name}`"));
+        }
+    }
+    for (first, _) in SETTINGS {
+        if !examples.iter().any(|example| example.first() == *first) {
+            wrong.push(format!("the guide has no example that begins with `{first}`"));
+        }
+    }
+    for example in &examples {
+        let checked = match SETTINGS.iter().find(|(first, _)| example.first() == *first) {
+            Some((_, setting)) => example.check(*setting, &scripts, &root.join("examples")),
+            None => Err("nobody has said what it needs".to_owned()),
+        };
+        if let Err(trouble) = checked {
+            wrong.push(format!("`{}`: {trouble}", example.first()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// What stands between fences.
+#[derive(Debug)]
+struct Block<'a> {
+    kind: &'a str,
+    text: &'a str,
+    /// What stands before it.
+    before: &'a str,
+}
+
+fn blocks(guide: &str) -> Vec<Block<'_>> {
+    let parts: Vec<&str> = guide.split("```").collect();
+    assert!(parts.len() % 2 == 1, "a fence of the guide is open");
+    let fenced = parts.chunks_exact(2).map(|pair| (pair[0], pair[1].split_once('\n').expect("a fence has lines")));
+    fenced.map(|(before, (kind, text))| Block { kind, text, before }).collect()
+}
+
+impl<'a> Block<'a> {
+    /// Name and text of a file that the guide introduces.
+    fn script(&self) -> Option<(&'a str, &'a str)> {
+        let introduction = self.before.trim_end().strip_suffix("` is this script:")?;
+        let (_, name) = introduction.rsplit_once('`')?;
+        matches!(self.kind, "sh" | "python").then_some((name, self.text))
+    }
+
+    fn example(&self) -> Option<Example<'a>> {
+        let is_example = self.kind == "console" && self.text.starts_with(PROMPT);
+        is_example.then(|| Example { lines: self.text.lines().collect() })
+    }
+}
+
+const PROMPT: &str = "$ ";
+
+/// Commands behind prompts, each with what it says.
+#[derive(Debug)]
+struct Example<'a> {
+    lines: Vec<&'a str>,
+}
+
+impl Example<'_> {
+    fn commands(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().filter_map(|line| line.strip_prefix(PROMPT))
+    }
+
+    fn first(&self) -> &str {
+        self.commands().next().expect("an example begins with a prompt")
+    }
+
+    /// Types it and compares.
+    fn check(&self, setting: Setting, scripts: &[(&str, &str)], examples: &Path) -> Result<(), String> {
+        let shell = Shell::with_python();
+        let shell = if let Setting::Gpus(count) = setting { shell.with_gpus(count) } else { shell };
+        furnish(&shell, scripts, examples);
+        let ports = matches!(setting, Setting::TakenPort | Setting::FixedPorts).then(Moved::new);
+        let taken = ports.as_ref().filter(|_| setting == Setting::TakenPort);
+        let _taken = taken.map(|ports| listen(ports.0[1]).expect("it was free a moment ago"));
+        let lines = self.type_into(&shell, setting, ports.as_ref());
+        let log = shell.sandbox.read_if_there("log/workerlog.0").unwrap_or_default();
+        let log = String::from_utf8_lossy(&log).into_owned();
+        let neutral = |text: &str| {
+            let text = text.replace(INTERPRETER, "PYTHON").replace(DIRECTORY, "DIR");
+            let text = shell.neutral(&text).replace("DIR/bin/python3", "PYTHON");
+            let text = ports.as_ref().map_or_else(|| without_ports(&text), |ports| ports.back(&text));
+            // Where the terminal puts this depends on whether a status line is there at that moment.
+            without_figures(&text.replace("^C", ""))
+        };
+        let ranks: BTreeSet<String> = log.lines().map(neutral).collect();
+        let shown: Vec<String> = self.lines.iter().map(|line| neutral(line)).collect();
+        let mut seen: Vec<String> = lines.iter().map(|line| neutral(line)).collect();
+        if setting == Setting::Interrupt {
+            // Ranks go on until the signal is there.
+            let awaited = neutral(self.before_the_answer());
+            let last = seen.iter().position(|line| *line == awaited).expect("it was waited for");
+            let later = seen.split_off(last + 1);
+            seen.extend(later.into_iter().filter(|line| !ranks.contains(line)));
+        }
+        for is_rank in [false, true] {
+            let of = |lines: &[String]| -> Vec<String> {
+                let is_wanted = |line: &&String| is_anything(line) || ranks.contains(*line) == is_rank;
+                lines.iter().filter(is_wanted).cloned().collect()
+            };
+            let (shown, seen) = (of(&shown), of(&seen));
+            let text: String = seen.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+            if !pattern(&shown).is_match(&text) {
+                let whose = if is_rank { "rank 0's" } else { "umiak's" };
+                return Err(format!("{whose} lines in the guide:\n{}\non the screen:\n{text}", shown.join("\n")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The line after which Ctrl-C is typed.
+    fn before_the_answer(&self) -> &str {
+        let answer = self.lines.iter().position(|line| line.contains("Stopping SIGINT"));
+        answer.and_then(|answer| self.lines.get(answer - 1)).expect("the example shows what Ctrl-C does")
+    }
+
+    /// What the screen shows in the end, up to the last prompt.
+    fn type_into(&self, shell: &Shell, setting: Setting, ports: Option<&Moved>) -> Vec<String> {
+        let mut session = Session::of(shell.interactive(), SIZE);
+        let wait = |session: &Session<'_>, typed: usize| {
+            session.wait_for("the prompt", |screen| {
+                let last = screen.iter().rfind(|line| !line.is_empty());
+                let is_waiting = last.is_some_and(|line| line == PROMPT.trim_end());
+                is_waiting && screen.iter().filter(|line| line.starts_with(PROMPT)).count() == typed
+            });
+        };
+        for (typed, command) in self.commands().enumerate() {
+            wait(&session, typed);
+            let command = ports.map_or_else(|| command.to_owned(), |ports| ports.there(command));
+            session.type_keys(format!("{command}\n").as_bytes());
+            if setting == Setting::Interrupt && typed == 0 {
+                let awaited = self.before_the_answer();
+                session.wait_for(awaited, |screen| screen.iter().any(|line| line == awaited));
+                session.type_keys(b"\x03");
+            }
+        }
+        wait(&session, self.commands().count());
+        let mut lines = session.lines();
+        lines.pop();
+        session.type_keys(b"exit\n");
+        session.finish();
+        lines
+    }
+}
+
+/// What the guide's user has in the directory.
+fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
+    for (name, text) in scripts {
+        let path = shell.sandbox.write(name, text);
+        if text.starts_with("#!") {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+    }
+    let directory = |name: &str| -> PathBuf {
+        let path = shell.sandbox.path().join(name);
+        std::fs::create_dir_all(&path).expect("the sandbox can be written");
+        path
+    };
+    // `train.py` finds no directory of rank 1.
+    directory("data/0");
+    let copies = directory("examples");
+    for entry in std::fs::read_dir(examples).expect("the examples are there").flatten() {
+        std::fs::copy(entry.path(), copies.join(entry.file_name())).expect("the sandbox can be written");
+    }
+}
+
+/// Free ports in place of the guide's, which another run may hold.
+#[derive(Debug)]
+struct Moved([u16; 2]);
+
+impl Moved {
+    fn new() -> Self {
+        // Below the ephemeral ones, and seldom where another run of this test looks.
+        let first = 22_000 + (std::process::id() % 4000) as u16 * 2;
+        let pairs = (first..first + 2000).step_by(2).map(|port| [port, port + 1]);
+        let is_free = |pair: &[u16; 2]| pair.iter().all(|port| listen(*port).is_ok());
+        Self(pairs.into_iter().find(is_free).expect("two free ports"))
+    }
+
+    fn there(&self, text: &str) -> String {
+        replaced(text, PORTS, self.0)
+    }
+
+    fn back(&self, text: &str) -> String {
+        replaced(text, self.0, PORTS)
+    }
+}
+
+fn replaced(text: &str, from: [u16; 2], to: [u16; 2]) -> String {
+    from.iter().zip(to).fold(text.to_owned(), |text, (from, to)| text.replace(&from.to_string(), &to.to_string()))
+}
+
+fn listen(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+}
+
+/// Ports that umiak chose. How many there are is no matter of chance.
+fn without_ports(text: &str) -> String {
+    let number = |text: &str| text.parse::<u16>().expect("a port");
+    let neutral = |found: &Captures<'_>| match found.get(3) {
+        Some(last) => format!("{}PORT to {} more", &found[1], number(last.as_str()) - number(&found[2])),
+        None => format!("{}PORT", &found[1]),
+    };
+    regex(r"(127\.0\.0\.1:|\bport )(\d+)(?:-(\d+))?").replace_all(text, neutral).into_owned()
+}
+
+/// Times, sizes, processes and what this machine is.
+fn without_figures(text: &str) -> String {
+    [
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "DATE"),
+        (r"^\d\d:\d\d:\d\d ", "TIME "),
+        (r"\b\d+(\.\d+)? (ms|s)\b", "DURATION"),
+        (r"\b\d+ MiB peak", "SIZE peak"),
+        (r"\bon \S+ \(pid \d+\)", "on HOST (pid PID)"),
+        (r#""pid":\d+"#, r#""pid":PID"#),
+        (r#""at":\d+"#, r#""at":MICROS"#),
+        (r#""umiak":"[^"]+""#, r#""umiak":"VERSION""#),
+        ("OMP_NUM_THREADS=[0-9]+", "OMP_NUM_THREADS=COUNT"),
+    ]
+    .into_iter()
+    .fold(text.to_owned(), |text, (what, neutral)| regex(what).replace_all(&text, neutral).into_owned())
+}
+
+fn is_anything(line: &str) -> bool {
+    line.chars().eq([ANYTHING])
+}
+
+/// Lines as the guide shows them.
+fn pattern(lines: &[String]) -> Regex {
+    let line = |line: &String| {
+        if is_anything(line) {
+            return r"(?:.*\n)*".to_owned();
+        }
+        let known: Vec<String> = line.split(ANYTHING).map(|part| regex::escape(part.trim_end())).collect();
+        known.join(".*") + r"\n"
+    };
+    let lines: String = lines.iter().map(line).collect();
+    regex(&format!(r"\A{lines}\z"))
+}
+
+fn regex(text: &str) -> Regex {
+    Regex::new(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
