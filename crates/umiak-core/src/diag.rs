@@ -1,15 +1,19 @@
 //! Diagnostics: what is wrong, where, what we saw, and what to do.
 //!
-//! A diagnostic has a code from one register ([`codes`]), one sentence, rows of facts and a hint.
+//! A diagnostic has a code from one register ([`codes`]), one sentence, labelled places in documents, rows of facts
+//! and a hint.
 //! Rendering is here; choosing a stream and colours is the caller's business.
 
 pub mod codes;
+mod snippet;
+mod source;
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 pub use codes::Code;
+pub use source::{Label, Position, Source, Span};
 
 /// How bad it is: an error stops the command before anything starts, a notice is said once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -26,6 +30,9 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// One sentence, names in backticks, no full stop.
     pub message: String,
+    /// Places in documents; the first is where it is wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<Label>,
     /// `name  value` rows below the sentence: what was seen, what was expected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<(String, String)>,
@@ -36,11 +43,24 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     pub fn error(code: Code, message: impl Into<String>) -> Self {
-        Self { code, severity: Severity::Error, message: message.into(), rows: Vec::new(), hints: Vec::new() }
+        Self {
+            code,
+            severity: Severity::Error,
+            message: message.into(),
+            labels: Vec::new(),
+            rows: Vec::new(),
+            hints: Vec::new(),
+        }
     }
 
     pub fn notice(code: Code, message: impl Into<String>) -> Self {
         Self { severity: Severity::Notice, ..Self::error(code, message) }
+    }
+
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.labels.push(label);
+        self
     }
 
     #[must_use]
@@ -67,6 +87,7 @@ impl Diagnostic {
             Severity::Notice => "notice",
         };
         let mut text = format!("{}: {}\n", paint(self.severity, &format!("{word}[{}]", self.code)), self.message);
+        text += &snippet::render(&self.labels);
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &self.rows {
             let mut lines = value.lines();
@@ -88,7 +109,11 @@ impl Diagnostic {
 
 /// The name in `candidates` nearest to `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(1);
+    let length = word.chars().count();
+    if length > 100 {
+        return None;
+    }
+    let limit = (length / 3).max(1);
     candidates
         .into_iter()
         .map(|candidate| (distance(word, candidate), candidate))
@@ -97,20 +122,24 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance by characters.
+/// Edits by characters: one changed, left out, added, or two neighbours swapped.
 fn distance(left: &str, right: &str) -> usize {
+    let left: Vec<char> = left.chars().collect();
     let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+    let mut earlier: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.iter().enumerate() {
+        let mut row = vec![i + 1];
         for (j, b) in right.iter().enumerate() {
-            let substitute = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+            let mut cost = (last[j] + usize::from(a != b)).min(last[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == right[j - 1] && left[i - 1] == *b {
+                cost = cost.min(earlier[j - 1] + 1);
+            }
+            row.push(cost);
         }
+        earlier = std::mem::replace(&mut last, row);
     }
-    row[right.len()]
+    last[right.len()]
 }
 
 #[cfg(test)]
@@ -134,6 +163,7 @@ mod tests {
     fn nearest_name() {
         assert_eq!(nearest("--log_dirs", ["--log_dir", "--log_level"]), Some("--log_dir"));
         assert_eq!(nearest("--gpu", ["--gpus", "--xpus"]), Some("--gpus"));
+        assert_eq!(nearest("nmae", ["name", "roles"]), Some("name"));
         assert_eq!(nearest("--frobnicate", ["--gpus", "--xpus"]), None);
     }
 }

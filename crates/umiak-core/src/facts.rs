@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Exit, Rank};
+use crate::model::{Blame, Exit, Rank, Scope};
 
 /// The version written by this build.
 pub const VERSION: u32 = 1;
@@ -21,8 +21,21 @@ pub struct Record {
     pub seq: u64,
     /// Microseconds since the Unix epoch.
     pub at: u64,
+    /// Which supervisor wrote it, from 0. What an old one still writes after a new one has begun does not count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub epoch: u32,
     #[serde(flatten)]
     pub fact: Fact,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(epoch: &u32) -> bool {
+    *epoch == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_user(blame: &Blame) -> bool {
+    *blame == Blame::User
 }
 
 /// A replica and which start of it is meant. Old attempts' events are fenced by it.
@@ -39,22 +52,31 @@ pub struct Subject {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Fact {
+    /// A supervisor begins. The first record of each epoch.
+    Supervised(Supervised),
     /// The job as it will be run; once for each attempt, whose endpoints and offsets are its own.
     Planned(Planned),
     /// An attempt is about to be started; written before it is.
     Starting { subject: Subject },
     /// The process exists.
     Started { subject: Subject, pid: u32 },
+    /// All its ports answer.
+    Ready { subject: Subject },
+    /// It took longer than it may: it will be stopped, and has failed.
+    TimedOut { subject: Subject, what: Limit, limit_micros: u64 },
     /// The attempt is over.
     Ended {
         subject: Subject,
         exit: Exit,
-        /// Whether our own signal ended it: then it is a victim, never a cause.
+        /// Whether our own signal ended it: then it is a victim, never a cause, unless it had timed out.
         by_us: bool,
         /// Position in the kernel's order of exits.
         order: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
+        /// How long its log was then, where it shares one with other attempts and other runs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        log_end: Option<u64>,
     },
     /// We decided to stop what is still running.
     Stopping { reason: StopReason },
@@ -74,6 +96,20 @@ pub enum Fact {
     Abandoned { replicas: Vec<String> },
     /// Processes that a rank left behind and that were stopped at the end.
     Swept { pids: Vec<u32> },
+    /// Why an attempt failed that will be made good by another.
+    AttemptFailed(Box<Finding>),
+    /// These will be started again while the others go on.
+    Retrying {
+        scope: Scope,
+        /// As they will be: with the number of the next attempt.
+        subjects: Vec<Subject>,
+        /// Whether the failure was the program's, and spends its budget.
+        blame: Blame,
+        /// How many restarts that budget has.
+        max: u32,
+        /// How long it is waited before.
+        delay_micros: u64,
+    },
     /// The attempt has failed and is over; all replicas will be started again.
     Restarting {
         /// The attempt that will be started, numbered from 0 as in every subject.
@@ -83,9 +119,45 @@ pub enum Fact {
         of: Option<u32>,
         /// How long it is waited before.
         delay_micros: u64,
+        /// Whose failure it was, and whose budget it spends.
+        #[serde(default, skip_serializing_if = "is_user")]
+        blame: Blame,
     },
     /// The run is over.
     Finished { outcome: Outcome, exit_code: u8 },
+}
+
+/// Who supervises a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Supervised {
+    pub why: Began,
+    pub host: String,
+    pub pid: u32,
+    pub umiak: String,
+}
+
+/// Why a supervisor began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Began {
+    /// The run is new.
+    Submitted,
+    /// The last supervisor was lost.
+    Resumed,
+    /// The run had ended, and what has not succeeded is tried again.
+    Retried,
+    /// The run had ended, and all of it is run again.
+    RetriedAll,
+}
+
+/// What took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Its ports did not answer.
+    Start,
+    /// The attempt itself.
+    Run,
 }
 
 /// The plan in the form that readers of the journal need.
@@ -98,7 +170,17 @@ pub struct Planned {
     pub umiak: String,
     pub world_size: u32,
     pub log_dir: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<PlannedRole>,
     pub replicas: Vec<PlannedReplica>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedRole {
+    pub role: String,
+    pub replicas: u32,
+    /// Whether its end decides the job's.
+    pub decides: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -132,6 +214,10 @@ pub enum StopReason {
     PeerFailed,
     /// A node of the job is gone, or could not start.
     NodeLost,
+    /// The run took longer than it may.
+    Timeout,
+    /// `umiak stop`.
+    User,
     /// Another node's umiak received this signal.
     SignalElsewhere { signal: i32 },
     /// We received this signal.
@@ -146,7 +232,10 @@ pub enum StopReason {
 pub enum Outcome {
     Succeeded,
     Failed,
+    /// umiak received a signal.
     Interrupted,
+    /// By `umiak stop`.
+    Stopped,
 }
 
 /// The ranking of everything that ended badly.
@@ -166,6 +255,9 @@ pub struct Finding {
     /// How long it ran.
     pub ran_micros: u64,
     pub weight: Weight,
+    /// It took longer than it may, and our signal ended it for that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub timed_out: Option<Limit>,
     /// It had failed by its own account, and our signal ended it before it was done ending.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stopped_while_ending: bool,
@@ -300,4 +392,99 @@ pub struct SignatureMatch {
     pub victim: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SpawnError;
+
+    /// One of each, those without a test of their own included.
+    fn samples() -> Vec<Fact> {
+        let subject = Subject { replica: "trainer-3".into(), rank: Some(Rank(3)), attempt: 2 };
+        let finding = Finding {
+            subject: subject.clone(),
+            exit: Exit::Lost,
+            ran_micros: 5,
+            weight: Weight::Certain,
+            timed_out: Some(Limit::Start),
+            stopped_while_ending: true,
+            evidence: Some(Evidence::default()),
+            usage: None,
+        };
+        let verdict = Verdict { causes: vec![finding.clone()], victims: vec![] };
+        let place = PlannedReplica {
+            replica: "trainer-3".into(),
+            rank: Rank(3),
+            node: "here".into(),
+            endpoint: "127.0.0.1:1".into(),
+            devices: vec!["0".into()],
+            log: "log".into(),
+            log_start: 7,
+        };
+        let planned = Planned {
+            job: "job".into(),
+            attempt: 1,
+            umiak: "0".into(),
+            world_size: 1,
+            log_dir: "log".into(),
+            roles: vec![PlannedRole { role: "trainer".into(), replicas: 1, decides: true }],
+            replicas: vec![place],
+        };
+        let refused = Exit::Spawn(SpawnError { doing: "fork".into(), errno: 11, reason: "no room".into() });
+        let began = [Began::Submitted, Began::Resumed, Began::Retried, Began::RetriedAll];
+        let supervised = |why| Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
+        let restarting = |blame| Fact::Restarting { attempt: 1, of: Some(3), delay_micros: 9, blame };
+        let mut samples: Vec<Fact> = began.into_iter().map(supervised).collect();
+        samples.extend([Blame::User, Blame::Platform].map(restarting));
+        samples.extend([
+            Fact::Planned(planned),
+            Fact::Starting { subject: subject.clone() },
+            Fact::Started { subject: subject.clone(), pid: 4 },
+            Fact::Ready { subject: subject.clone() },
+            Fact::TimedOut { subject: subject.clone(), what: Limit::Run, limit_micros: 5 },
+            Fact::Ended {
+                subject: subject.clone(),
+                exit: refused,
+                by_us: false,
+                order: 1,
+                usage: None,
+                log_end: Some(70),
+            },
+            Fact::Stopping { reason: StopReason::Timeout },
+            Fact::Stopping { reason: StopReason::Signal { signal: 2 } },
+            Fact::Signalled { signal: 15, replicas: vec!["trainer-3".into()] },
+            Fact::Paused,
+            Fact::Continued,
+            Fact::Diagnosed(verdict),
+            Fact::Noticed { code: "U1".into(), message: "words".into() },
+            Fact::Ignored { event: "Start".into(), state: "attempt 0".into() },
+            Fact::Abandoned { replicas: vec![] },
+            Fact::Swept { pids: vec![1] },
+            Fact::AttemptFailed(Box::new(finding)),
+            Fact::Retrying {
+                scope: Scope::Role,
+                subjects: vec![subject],
+                blame: Blame::Platform,
+                max: 10,
+                delay_micros: 9,
+            },
+            Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 },
+        ]);
+        samples
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (seq, fact) in (0..).zip(samples()) {
+            for epoch in [0, 4] {
+                let record = Record { v: VERSION, seq, at: 1, epoch, fact: fact.clone() };
+                let text = serde_json::to_string(&record).expect("plain data");
+                assert_eq!(serde_json::from_str::<Record>(&text).ok(), Some(record), "{text}");
+            }
+        }
+        let old = r#"{"v":1,"seq":0,"at":1,"type":"restarting","attempt":1,"delay_micros":9}"#;
+        let old: Record = serde_json::from_str(old).expect("written before there was blame, or an epoch");
+        assert_eq!(old.fact, Fact::Restarting { attempt: 1, of: None, delay_micros: 9, blame: Blame::User });
+    }
 }

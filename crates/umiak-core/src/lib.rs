@@ -8,7 +8,9 @@
 //! |---|---|
 //! | [`model`] | jobs, roles, replicas, policies, exits: the types every other module speaks |
 //! | [`facts`] | what is recorded about a run: one versioned format for the journal and for `--output json` |
+//! | [`status`] | where a run stands: what its facts add up to |
 //! | [`diag`] | diagnostics, hints, and the register of error codes |
+//! | [`mask`] | secrets in anything we write |
 //! | [`formats`] | front doors: text in, model and diagnostics out |
 //! | [`contract`] | environment dialects: (topology, replica) to variables |
 //! | [`plan`] | job plus inventory to ranks, devices, endpoints, commands and files |
@@ -22,6 +24,8 @@ pub mod diagnose;
 pub mod facts;
 pub mod formats;
 pub mod machine;
+pub mod mask;
 pub mod model;
 pub mod plan;
+pub mod status;
 pub mod wire;

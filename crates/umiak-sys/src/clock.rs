@@ -18,7 +18,12 @@ pub struct LocalTime {
 /// Now.
 pub fn local_now() -> LocalTime {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = now.as_secs() as libc::time_t;
+    LocalTime { millisecond: now.subsec_millis(), ..local(now.as_secs()) }
+}
+
+/// This second since the Unix epoch.
+pub fn local(seconds: u64) -> LocalTime {
+    let seconds = seconds as libc::time_t;
     // SAFETY: tm is plain data that the call fills; both pointers are ours and valid.
     let broken_down = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
@@ -32,6 +37,38 @@ pub fn local_now() -> LocalTime {
         hour: broken_down.tm_hour,
         minute: broken_down.tm_min,
         second: broken_down.tm_sec,
-        millisecond: now.subsec_millis(),
+        millisecond: 0,
+    }
+}
+
+/// The second since the Unix epoch that people here write so; `None` where there is no such moment.
+pub fn from_local(time: LocalTime) -> Option<u64> {
+    // SAFETY: tm is plain data; every field that the call reads is set, and the pointer is ours.
+    let seconds = unsafe {
+        let mut broken_down: libc::tm = std::mem::zeroed();
+        broken_down.tm_year = time.year - 1900;
+        broken_down.tm_mon = time.month - 1;
+        broken_down.tm_mday = time.day;
+        broken_down.tm_hour = time.hour;
+        broken_down.tm_min = time.minute;
+        broken_down.tm_sec = time.second;
+        broken_down.tm_isdst = -1;
+        libc::mktime(&raw mut broken_down)
+    };
+    let found = u64::try_from(seconds).ok()?;
+    let back = local(found);
+    // The C library takes the 31st of February for a day in March.
+    ((back.year, back.month, back.day) == (time.year, time.month, time.day)).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        let time = LocalTime { year: 2026, month: 11, day: 15, hour: 3, minute: 8, second: 23, millisecond: 0 };
+        assert_eq!(local(from_local(time).unwrap()), time);
+        assert_eq!(from_local(LocalTime { month: 2, day: 31, ..time }), None);
     }
 }

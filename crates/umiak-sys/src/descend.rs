@@ -53,6 +53,12 @@ pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
     })
 }
 
+/// The session of a process: the pid of whoever began it.
+pub(crate) fn session(pid: u32) -> Option<u32> {
+    let stat = crate::wait::read_small(format!("/proc/{pid}/stat"))?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(3)?.parse().ok()
+}
+
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects; a process that is gone is fine.
     unsafe {
@@ -113,13 +119,18 @@ pub struct Sweep {
 ///
 /// `spare` are children that end by themselves once the others are gone: they are waited for, not signalled.
 pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
+    sweep_until(grace, patience, spare, || false)
+}
+
+/// The same; once `hurry` says so, nobody is given any more time.
+pub(crate) fn sweep_until(grace: Duration, patience: Duration, spare: &[u32], hurry: impl Fn() -> bool) -> Sweep {
     let mut sweep = Sweep::default();
     if !has_children() {
         return sweep;
     }
     let others = |me| descendants(me).into_iter().filter(|pid| !spare.contains(pid)).collect::<Vec<u32>>();
     // What our signals to the groups have reached is on its way out, and no news.
-    if is_gone_within(QUIET) {
+    if is_gone_within(QUIET, &hurry) {
         return sweep;
     }
     let me = std::process::id();
@@ -130,7 +141,7 @@ pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
         // A stopped process handles SIGTERM only once it runs again.
         signal(pid, libc::SIGCONT);
     }
-    if is_gone_within(grace.saturating_sub(asked.elapsed())) {
+    if is_gone_within(grace.saturating_sub(asked.elapsed()), &hurry) {
         return sweep;
     }
     let killed = Instant::now();
@@ -154,14 +165,14 @@ pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
 }
 
 /// Reaps for so long, or until nothing is left.
-fn is_gone_within(patience: Duration) -> bool {
+fn is_gone_within(patience: Duration, hurry: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_micros(200);
     loop {
         if !has_children() {
             return true;
         }
-        if start.elapsed() >= patience {
+        if start.elapsed() >= patience || hurry() {
             return false;
         }
         thread::sleep(pause);

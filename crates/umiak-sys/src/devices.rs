@@ -1,7 +1,11 @@
 //! Accelerators, from the driver's files: no library is loaded, nothing can hang.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
 
 /// One GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +15,8 @@ pub struct Gpu {
     pub pci: String,
     pub name: String,
     pub uuid: String,
+    /// The number of its device node, `/dev/nvidia3`.
+    pub minor: u32,
 }
 
 /// Where the NVIDIA driver tells about its devices.
@@ -37,8 +43,43 @@ pub fn nvidia(root: &Path) -> Vec<Gpu> {
             pci,
             name: field(&information, "Model").unwrap_or_default().to_owned(),
             uuid: field(&information, "GPU UUID").unwrap_or_default().to_owned(),
+            minor: field(&information, "Device Minor").and_then(|text| text.parse().ok()).unwrap_or(index as u32),
         })
         .collect()
+}
+
+/// One GPU that is ours until this is dropped: a lock on its device node, which is common to all containers that see it.
+/// Where there is no node, a name as for ports.
+#[derive(Debug)]
+pub struct GpuLease {
+    minor: u32,
+    _hold: Hold,
+}
+
+#[derive(Debug)]
+enum Hold {
+    Node(#[expect(dead_code, reason = "held, not used")] Flock<File>),
+    Name(#[expect(dead_code, reason = "held, not used")] UnixDatagram),
+}
+
+impl GpuLease {
+    pub fn minor(&self) -> u32 {
+        self.minor
+    }
+}
+
+/// The first of these that nobody else holds, at most so many.
+pub fn lease(candidates: &[u32], count: u32) -> Vec<GpuLease> {
+    let holds = candidates.iter().filter_map(|minor| hold(*minor).map(|hold| GpuLease { minor: *minor, _hold: hold }));
+    holds.take(count as usize).collect()
+}
+
+fn hold(minor: u32) -> Option<Hold> {
+    if let Ok(node) = File::open(format!("/dev/nvidia{minor}")) {
+        return Flock::lock(node, FlockArg::LockExclusiveNonblock).ok().map(Hold::Node);
+    }
+    let name = SocketAddr::from_abstract_name(format!("umiak-gpu-{minor}")).ok()?;
+    UnixDatagram::bind_addr(&name).ok().map(Hold::Name)
 }
 
 fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {

@@ -22,18 +22,22 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::SigSet;
 use nix::sys::socket::MsgFlags;
 
+use crate::addresses;
 use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
+use crate::devices;
 use crate::fork::{Namespaces, fork_into};
 use crate::logger;
 use crate::ports::{self, Lease};
 use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
 use crate::spawn::{Base, FailureSlots, Prepared};
-use crate::wait::Signals;
+use crate::wait::{self, Signals};
 
 const FRONT: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 
+/// How long a place is cleared for whoever starts there.
+const CLEARING: Duration = Duration::from_millis(500);
 /// How long a process may take to go after SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -179,6 +183,8 @@ struct Rank {
     pidfd: Option<OwnedFd>,
     batch: usize,
     slot: usize,
+    /// Variables that everything below it has too, unless it takes care not to.
+    marks: Vec<Vec<u8>>,
 }
 
 impl Rank {
@@ -199,6 +205,8 @@ struct Run {
     by_pid: HashMap<u32, usize>,
     batches: Vec<FailureSlots>,
     leases: Vec<Lease>,
+    blocks: Vec<addresses::Block>,
+    gpus: Vec<devices::GpuLease>,
     /// They end by themselves when nobody writes to them any more; signals are not for them.
     loggers: Vec<u32>,
     remove_at_end: Vec<PathBuf>,
@@ -237,6 +245,8 @@ impl Run {
             by_pid: HashMap::new(),
             batches: Vec::new(),
             leases: Vec::new(),
+            blocks: Vec::new(),
+            gpus: Vec::new(),
             loggers: Vec::new(),
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
@@ -355,6 +365,17 @@ impl Run {
                 });
                 self.tell(&Notice::Leased(leased));
             }
+            Command::LeaseAddresses { count, seed } => {
+                let (addresses, blocks) = addresses::lease(count, seed);
+                self.blocks.extend(blocks);
+                self.tell(&Notice::Addresses(addresses));
+            }
+            Command::LeaseGpus { candidates, count } => {
+                let gpus = devices::lease(&candidates, count);
+                let minors = gpus.iter().map(devices::GpuLease::minor).collect();
+                self.gpus.extend(gpus);
+                self.tell(&Notice::Gpus(minors));
+            }
             Command::RemoveAtEnd(paths) => {
                 self.remove_at_end.extend(paths.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
             }
@@ -364,8 +385,16 @@ impl Run {
             Command::Hold { last_words } => {
                 self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
             }
+            Command::Forsake(keys) => {
+                for pid in self.left_by(&keys) {
+                    descend::signal(pid, libc::SIGTERM);
+                    descend::signal(pid, libc::SIGCONT);
+                }
+            }
             Command::Clear { keep_ports } => {
-                let sweep = descend::sweep(self.grace, PATIENCE, &self.loggers);
+                // Whoever says more, or goes, does not want to wait.
+                let hurry = || wait::readable(&[self.front.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0]);
+                let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
                 // The loggers of this attempt have ended with its ranks.
                 self.loggers.clear();
                 if !keep_ports {
@@ -391,6 +420,7 @@ impl Run {
     }
 
     fn spawn(&mut self, batch: &Batch) -> io::Result<()> {
+        self.clear_places(batch);
         let base = Base::new(&batch.unset, &batch.set)?;
         // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
         let prepared: Vec<_> = batch.processes.iter().map(|process| Prepared::new(process, &base)).collect();
@@ -411,7 +441,15 @@ impl Run {
                         .add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))
                         .map_err(io::Error::from)?;
                     self.by_pid.insert(pid, index);
-                    self.ranks.push(Rank { key: process.key, pid, pidfd: Some(pidfd), batch: batch_index, slot });
+                    let marks = marks(&process.env);
+                    self.ranks.push(Rank {
+                        key: process.key,
+                        pid,
+                        pidfd: Some(pidfd),
+                        batch: batch_index,
+                        slot,
+                        marks,
+                    });
                     notices.push(Notice::Spawned { key: process.key, pid });
                 }
                 Err(error) => notices.push(Notice::SpawnFailed {
@@ -462,11 +500,55 @@ impl Run {
         for rank in self.ranks.iter().filter(|rank| rank.is_alive() && keys.contains(&rank.key)) {
             signal_group(rank.pid, signal);
         }
-        // What dead ranks left behind has come home to us: our children that are no ranks.
-        for pid in descend::children(self.me as u32) {
-            if !self.by_pid.contains_key(&pid) && !self.loggers.contains(&pid) {
-                descend::signal(pid, signal);
+        // What dead ranks left behind has come home to us: our children that are no ranks. While others go on, only
+        // what belongs to these.
+        let everybody = self.ranks.iter().filter(|rank| rank.is_alive()).all(|rank| keys.contains(&rank.key));
+        let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
+        for pid in orphans {
+            descend::signal(pid, signal);
+        }
+    }
+
+    /// Our children that are no ranks.
+    fn orphans(&self) -> Vec<u32> {
+        let mut children = descend::children(self.me as u32);
+        children.retain(|pid| !self.by_pid.contains_key(pid) && !self.loggers.contains(pid));
+        children
+    }
+
+    /// What earlier ranks of these places left behind: by their session, or by what stands in their environment.
+    fn left_by(&self, keys: &[Key]) -> Vec<u32> {
+        let orphans = self.orphans();
+        if orphans.is_empty() {
+            return orphans;
+        }
+        let is_place = |key: Key| keys.iter().any(|other| (other.role, other.index) == (key.role, key.index));
+        let ranks: Vec<&Rank> = self.ranks.iter().filter(|rank| is_place(rank.key)).collect();
+        let mut found = orphans.clone();
+        found.extend(orphans.into_iter().flat_map(descend::descendants));
+        found.retain(|pid| {
+            let session = descend::session(*pid);
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let has = |mark: &Vec<u8>| environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_slice());
+            ranks.iter().any(|rank| session == Some(rank.pid) || (!rank.marks.is_empty() && rank.marks.iter().all(has)))
+        });
+        found
+    }
+
+    /// Whoever takes a place finds it empty: what was asked to go and did not is killed.
+    fn clear_places(&self, batch: &Batch) {
+        let keys: Vec<Key> = batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
+        let deadline = Instant::now() + CLEARING;
+        while !keys.is_empty() {
+            let left = self.left_by(&keys);
+            if left.is_empty() || Instant::now() > deadline {
+                return;
             }
+            for pid in left {
+                descend::signal(pid, libc::SIGKILL);
+                descend::reap_one(pid);
+            }
+            std::thread::sleep(Duration::from_micros(500));
         }
     }
 
@@ -505,11 +587,19 @@ impl Run {
             let _ = std::fs::remove_dir_all(path);
         }
         self.leases.clear();
+        self.blocks.clear();
+        self.gpus.clear();
         // What is not a descendant of ours can only be here if it was put here on purpose; it goes too.
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill_all_but(self.me as u32);
         }
     }
+}
+
+/// The variables of a document's replica that nobody else has.
+fn marks(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
+    let own = environment.iter().filter(|(name, _)| name == b"UMIAK_ROLE" || name == b"UMIAK_INDEX");
+    own.map(|(name, value)| [name.as_slice(), b"=", value.as_slice()].concat()).collect()
 }
 
 /// To the whole group. Between fork and `setsid` the group does not exist yet: then to the process, which

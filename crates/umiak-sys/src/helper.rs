@@ -1,7 +1,7 @@
 //! Short programs that we run for their output: they end when we do, and take no longer than they are given.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,6 +34,27 @@ pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io
     match status {
         Some(status) if !status.success() && answer.is_empty() => Err(io::Error::other(status.to_string())),
         _ => Ok(answer),
+    }
+}
+
+/// Makes a command start in a session of its own, which no terminal's end reaches.
+pub fn in_own_session(command: &mut Command) -> &mut Command {
+    // SAFETY: one system call between fork and exec, without memory of ours.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        })
+    }
+}
+
+/// Whoever reads our stdout sees its end; what is written from now on goes nowhere.
+pub fn silence_stdout() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        // SAFETY: replaces one descriptor of this process.
+        unsafe {
+            libc::dup2(null.as_raw_fd(), 1);
+        }
     }
 }
 

@@ -32,6 +32,17 @@ pub fn name() -> String {
     read_small("/proc/sys/kernel/hostname").map_or_else(|| "localhost".to_owned(), |name| name.trim().to_owned())
 }
 
+/// The name of the user we are, from the system's list of users.
+pub fn user() -> Option<String> {
+    let own = std::fs::metadata("/proc/self").ok().map(|own| std::os::unix::fs::MetadataExt::uid(&own))?;
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(own)).then(|| name.to_owned())
+    })
+}
+
 /// The CPUs of each NUMA node that we may run on, in order of the nodes.
 pub fn numa_nodes() -> Vec<(u32, Vec<u32>)> {
     let mut nodes: Vec<(u32, Vec<u32>)> = std::fs::read_dir("/sys/devices/system/node")

@@ -9,14 +9,17 @@
 //! | [`descend`] | finding and stopping everything that descends from us |
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
+//! | [`hold`] | locks on files, and telling one boot or process from another |
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`logger`] | logs that are cut by size |
 //! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
 //! | [`wait`] | signals, timers and files as things to wait for |
+//! | [`watch`] | changes of many files |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
+pub mod addresses;
 pub mod cgroup;
 pub mod clock;
 pub mod descend;
@@ -26,6 +29,7 @@ pub mod floor;
 mod fork;
 pub mod guardian;
 pub mod helper;
+pub mod hold;
 pub mod host;
 pub mod kernel;
 pub mod logger;
@@ -37,3 +41,4 @@ pub mod terminal;
 #[doc(hidden)]
 pub mod toy;
 pub mod wait;
+pub mod watch;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -33,6 +34,10 @@ pub struct Key {
 pub enum Command {
     /// Choose and hold ports; answered by [`Notice::Leased`].
     Lease(LeaseRequest),
+    /// Choose and hold loopback addresses; answered by [`Notice::Addresses`].
+    LeaseAddresses { count: u32, seed: u64 },
+    /// Hold these of the GPUs, by their minor number, as far as nobody else does; answered by [`Notice::Gpus`].
+    LeaseGpus { candidates: Vec<u32>, count: u32 },
     /// Directories to remove at the very end, whoever is left to do it.
     RemoveAtEnd(Vec<Vec<u8>>),
     /// Start these, in order.
@@ -43,6 +48,9 @@ pub enum Command {
     Grace { millis: u64 },
     /// What to say on the socket that comes with this command when the front is gone. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
+    /// These ranks are over, and others will take their places: ask what they left behind to end. What does not is killed when
+    /// those others start.
+    Forsake(Vec<Key>),
     /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
@@ -57,6 +65,10 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     Leased(Result<Leased, LeaseError>),
+    /// Fewer than asked for when there are no more.
+    Addresses(Vec<Ipv4Addr>),
+    /// Those that are now ours, fewer than asked for when others hold them.
+    Gpus(Vec<u32>),
     Spawned {
         key: Key,
         pid: u32,
@@ -143,6 +155,8 @@ pub struct Process {
     pub program: Vec<u8>,
     pub argv: Vec<Vec<u8>>,
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where it starts; empty for where the guardian is.
+    pub dir: Vec<u8>,
     /// Where stdout and stderr go.
     pub log: Vec<u8>,
     /// Where it may run; empty for anywhere.

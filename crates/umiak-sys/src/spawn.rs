@@ -100,6 +100,7 @@ pub(crate) struct Prepared<'a> {
     /// What the pointers point to, beside `base`.
     _own: Vec<CString>,
     base: PhantomData<&'a Base>,
+    dir: Option<CString>,
     log: CString,
     inherit_stdin: bool,
     cpus: Option<libc::cpu_set_t>,
@@ -130,6 +131,7 @@ impl<'a> Prepared<'a> {
             envp: environment.into_values().chain([ptr::null()]).collect(),
             _own: own,
             base: PhantomData,
+            dir: (!process.dir.is_empty()).then(|| CString::new(process.dir.as_slice())).transpose()?,
             log: CString::new(process.log.as_slice())?,
             inherit_stdin: process.inherit_stdin,
             cpus: (!process.cpus.is_empty()).then(|| cpu_set(&process.cpus)),
@@ -214,6 +216,11 @@ impl<'a> Prepared<'a> {
             if output.is_some() {
                 // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
                 libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
+            }
+            if let Some(dir) = &self.dir
+                && libc::chdir(dir.as_ptr()) != 0
+            {
+                fail(Doing::ChangeDirectory);
             }
             // Rust ignores SIGPIPE from the start; programs expect the default. Handlers are reset by exec.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);

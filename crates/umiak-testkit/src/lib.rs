@@ -5,7 +5,7 @@
 //! | [`suite`] | tests that can say *skipped* at run time, required components, the closing table |
 //! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces, hosts |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
-//! | [`simulate`], [`simulate_round`] | seeded simulators of one node's job, and of whole rounds of several nodes |
+//! | [`simulate`], [`simulate_roles`], [`simulate_round`] | seeded simulators: one launched group, jobs with roles whose supervisors are lost, rounds of several nodes |
 //! | [`seeds`] | many seeds of a simulator: how many, which one again, and what must be met |
 //! | [`toy`] | the toy trainer: the test binary itself, told what to do by its arguments |
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
@@ -22,6 +22,7 @@ pub mod net;
 pub mod sandbox;
 pub mod seeds;
 pub mod simulate;
+pub mod simulate_roles;
 pub mod simulate_round;
 pub mod suite;
 pub mod terminal;

@@ -4,6 +4,7 @@
 //! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; `RANKS@N` means these ranks
 //! in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
 
+pub mod actor;
 pub mod family;
 mod ring;
 
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Runs as the toy if this process was started as one; the exit code then.
 pub fn run_if_asked() -> Option<u8> {
+    if let Some(code) = actor::run_if_asked() {
+        return Some(code);
+    }
     let arguments: Vec<String> = std::env::args().collect();
     (arguments.get(1).map(String::as_str) == Some("toy")).then(|| run(&arguments[2..]))
 }

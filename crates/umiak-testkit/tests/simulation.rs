@@ -19,13 +19,12 @@ const CAMPAIGN: Campaign<Run> = Campaign {
 };
 
 /// Transitions that the job's machine never asks of an attempt. An attempt of a job starts once and all together; what
-/// is killed was asked to end before, and only once; what is given up was killed before, and only once.
+/// is killed was asked to end before; what is given up was killed before, and only once.
 const UNREACHABLE: &[Pair] = &[
     ("Abandoned", "GiveUp"),
     ("Abandoned", "Kill"),
     ("Abandoned", "Start"),
     ("Ended", "Start"),
-    ("Killing", "Kill"),
     ("Killing", "Start"),
     ("Running", "GiveUp"),
     ("Running", "Kill"),

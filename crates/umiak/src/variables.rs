@@ -22,6 +22,10 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "UMIAK_PORT", text: "Where the nodes of `--ips` meet, unless `--rdzv-port` says so." },
     Variable {
+        name: "UMIAK_HOME",
+        text: "Where runs are kept. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",
+    },
+    Variable {
         name: "TMPDIR",
         text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`.",
     },

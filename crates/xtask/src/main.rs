@@ -46,6 +46,8 @@ enum Bench {
     Launch(bench::Options),
     /// Several nodes: start, crash, a thousand agents
     Rendezvous(bench::rendezvous::Options),
+    /// Documents and recorded runs: replicas, first line, `ls`, `logs`
+    Run(bench::run::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -57,6 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Task::Generate { check } => generate(root, check),
         Task::Bench { what: Bench::Launch(options) } => bench::launch(root, &options),
         Task::Bench { what: Bench::Rendezvous(options) } => bench::rendezvous::rendezvous(root, &options),
+        Task::Bench { what: Bench::Run(options) } => bench::run::run(root, &options),
     }
 }
 

@@ -11,11 +11,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("diag", &[]),
     ("facts", &["model"]),
     ("diagnose", &["facts", "model"]),
-    ("formats", &["diag", "model"]),
+    ("status", &["facts", "model"]),
+    ("mask", &[]),
+    ("formats", &["diag", "mask", "model"]),
     ("contract", &["model"]),
     // What a node brings to a round, and what it is told, are messages of that machine.
-    ("plan", &["contract", "diag", "facts", "formats", "machine", "model"]),
-    ("machine", &["diagnose", "facts", "model"]),
+    ("plan", &["contract", "diag", "facts", "formats", "machine", "mask", "model"]),
+    ("machine", &["diagnose", "facts", "model", "status"]),
     ("wire", &["diagnose", "facts", "machine", "model"]),
 ];
 

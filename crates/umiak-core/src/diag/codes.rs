@@ -95,6 +95,52 @@ register! {
         "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
     L0029, 0, "no interface has this node's address",
         "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
+    F0001, 2, "the document cannot be read",
+        "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
+    F0002, 2, "not YAML",
+        "The text breaks a rule of YAML, so nothing after that place could be read. Common reasons: a tab in the indentation, a bracket or a quote that is not closed, a template such as `{{ name }}` without quotes.";
+    F0003, 2, "the format is not recognised",
+        "A native document starts with `umiak: v1`. `umiak schema job` prints its schema.";
+    F0004, 2, "a document that asks for what is not in this version",
+        "The document is understood, but a format, a contract or a value that it uses is not built yet. The changelog says what each version holds.";
+    F0005, 2, "the document is too large",
+        "Documents have at most 4 MiB, 48 levels and 200000 values, counted after aliases are resolved.";
+    F0006, 2, "a key is there twice",
+        "A mapping has the same key twice, and YAML does not say which one holds. Both places are shown.";
+    F0010, 2, "an unknown key",
+        "The key means nothing in this place, and an ignored key would be a surprise later. The message names the nearest one, or those that are known. `docs/reference/job.md` lists them all.";
+    F0011, 2, "a value of the wrong type",
+        "The message says what is expected and what was found.";
+    F0012, 2, "something is missing",
+        "A key without which the document says too little. The message names it.";
+    F0013, 2, "a value that cannot be meant",
+        "A number, a duration, a size or a word that is outside what the key takes. The message says what it takes.";
+    F0014, 2, "a bad name",
+        "Names become directories, variables or both. The message says which characters are allowed.";
+    F0015, 2, "two names become one",
+        "Names of roles and ports become parts of variables: upper case, with `-` and `.` as `_`. Two names that differ only in that would share a variable. Rename one.";
+    F0016, 2, "a start order that cannot be kept",
+        "`start_after` names a role that is not there, the role itself, or a role without ports that could not be seen to be ready, or roles wait for each other in a circle.";
+    F0017, 2, "an unknown name",
+        "The document names a contract, a flavour or a file system that nobody defined. Flavours stand in `umiak.toml` as `[flavour.NAME]`.";
+    F0018, 2, "numbers that do not fit together",
+        "Two values of the document contradict each other, such as more replicas that must succeed than there are.";
+    F0030, 2, "a template names an unknown parameter",
+        "`{{ name }}` is replaced by the parameter of that name. Parameters stand under `params`, with their defaults.";
+    F0031, 2, "a template without quotes",
+        "Without quotes `{{name}}` is a YAML mapping in a mapping. Write \"{{ name }}\".";
+    F0032, 2, "a template that cannot be read",
+        "Between `{{` and `}}` stands the name of one parameter, nothing else. For braces that are meant literally write `{{ '{{' }}`.";
+    F0033, 2, "a parameter that the document does not have",
+        "`-p NAME=VALUE` replaces the value of a parameter under `params`; it cannot add one, because nothing would use it.";
+    F0034, 2, "a parameter without a value",
+        "A parameter whose default is empty must be given: `-p NAME=VALUE`.";
+    F0040, 2, "umiak.toml is not TOML",
+        "The text breaks a rule of TOML. The place is shown.";
+    F0050, 0, "a queue that umiak.toml does not have",
+        "The queue is passed on to engines that have queues. If it is misspelt, they will say so later than this notice does.";
+    F0051, 0, "a setting without effect",
+        "The document says something that changes nothing here, because of something else it says.";
     R0001, 123, "not all nodes came",
         "Every node runs the same command, and the job starts when all of them are there. Some were not within `--rdzv-timeout`. The message says which, and how their addresses answer.";
     R0002, 123, "the coordinator refused this node",
@@ -115,6 +161,48 @@ register! {
         "Nothing was heard of a node, or of the coordinator, for a while. Ranks run on; if it does not come back within the time-outs, the job ends.";
     R0010, 0, "logs are not gathered",
         "With `--gather-logs`: the coordinator's directory does not get all logs, because it takes no more, because nodes were lost, because somebody did not want to wait, or because it was not asked to. Or all nodes write to one shared directory, and nothing has to be gathered. Each node has the logs of its own ranks.";
+    J0001, 125, "runs cannot be recorded",
+        "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be made, read or written. Free the path, or name another one with `UMIAK_HOME`.";
+    J0002, 2, "no such run",
+        "RUN is an id (`run-000032`), its number or the end of it if only one run has that (`32`), or a job's name, which means its newest run. `umiak ls` lists them.";
+    J0003, 125, "facts could not be written",
+        "What happened could not be written to the run's journal until the end, usually because the disk is full. The replicas ran on; what is missing is named. The run cannot be resumed beyond what is in the journal.";
+    J0004, 125, "a journal cannot be read",
+        "A line of `journal.jsonl` is not what umiak writes, and it is not the last one, which a killed supervisor may have left incomplete. Somebody changed the file, or the disk did. `umiak events` shows what stands before that line.";
+    J0005, 125, "a run of a newer umiak",
+        "The journal was written by a newer version of umiak. It is shown as far as this version understands it, but not written to. Use the newer version.";
+    J0006, 2, "the run is live",
+        "A supervisor holds this run, and there can be only one. Stop it first with `umiak stop`, or wait for its end with `umiak wait`.";
+    J0007, 125, "the supervisor was lost",
+        "The run has not ended, and nobody supervises it: its supervisor was killed, or the machine was. Local replicas ended with it. `umiak resume` goes on with what is not done.";
+    J0008, 125, "a run of another host",
+        "The run directory is on a file system that several hosts share, and the run belongs to another one. Type the command there.";
+    J0009, 125, "a log cannot be shown",
+        "The run knows where the output of this replica should be, but the file is not there or cannot be read: it was removed, it is on another host, or the attempt never began.";
+    J0010, 0, "part of a log is gone",
+        "The file was cut by size, or made shorter, since this attempt wrote to it. What is left is shown.";
+    J0011, 0, "facts that this version does not know",
+        "The journal holds facts of a newer umiak. What is shown leaves them out.";
+    J0020, 125, "too little room on this host",
+        "The job needs more ports, loopback addresses or GPUs than are free. The message says how many of which. A job is a gang unless `policy: {gang: false}` says otherwise: nobody starts unless there is room for everybody.";
+    J0021, 127, "a command was not found",
+        "The first word of a role's `command` is neither a file nor on the `PATH`. Relative paths start at the role's `dir`, else where the run was submitted.";
+    J0022, 126, "a command cannot be executed",
+        "The first word of a role's `command` is a file that may not be executed. `chmod +x` makes it one, or name the interpreter in front of it.";
+    J0023, 0, "a resource that is not enforced",
+        "The document asks for CPUs or memory, and this host cannot hold replicas to it: CPUs are advice unless `--strict-resources` binds them, and memory needs a cgroup with a memory controller that we may use. Images are not used on `local`.";
+    J0024, 0, "logging out ends this run",
+        "The system ends a user's processes at log-out (`KillUserProcesses=yes`) and lingering is off. `loginctl enable-linger` lets the run go on.";
+    J0025, 2, "nothing to do for this run",
+        "`resume` goes on with a run whose supervisor was lost, `retry` with one that has ended and not succeeded, `stop` ends one that is live. The message says what the run is.";
+    J0026, 125, "the supervisor does not answer",
+        "The run is live, but its control socket took no order. It may be stopped (Ctrl-Z) or very busy. Signals reach it all the same: the message has its pid.";
+    J0027, 2, "a document cannot be read",
+        "The file is not there, is a directory, is no text, or may not be read.";
+    J0028, 2, "a run that was not recorded as a document",
+        "A run of `umiak launch` has no document to go on with: start it again with the same command.";
+    J0029, 125, "a file of the run cannot be written",
+        "Something of the run's directory (a plan, a task's directory) could not be made. The message names it and the reason.";
 }
 
 impl Code {

@@ -1,7 +1,7 @@
 //! The parts of a log that are errors: tracebacks, aborts, panics, and lines that only a dying
 //! program prints. Finding them is here, choosing among them is in [`super::chain`].
 
-use super::python;
+use super::{python, text};
 
 /// Lines after the error that still belong to it.
 const DETAILS: usize = 15;
@@ -136,8 +136,8 @@ fn read(lines: &[&str], at: usize, opener: Opener) -> Option<Block> {
 
 /// Whether and how this line starts a block.
 pub(super) fn opener(line: &str) -> Option<Opener> {
-    let text = line.trim_start();
-    let starts = |words: &[&str]| words.iter().any(|words| text.starts_with(words));
+    let said = line.trim_start();
+    let starts = |words: &[&str]| words.iter().any(|words| said.starts_with(words));
     let contains = |words: &[&str]| words.iter().any(|words| line.contains(words));
     if python::header(line).is_some() {
         Some(Opener::Traceback)
@@ -147,7 +147,7 @@ pub(super) fn opener(line: &str) -> Option<Opener> {
         Some(Opener::FatalPython)
     } else if starts(&["C++ Traceback (most recent call last):", "C++ Call Stacks"]) {
         Some(Opener::PaddleStack)
-    } else if text == "Error Message Summary:" {
+    } else if said == "Error Message Summary:" {
         Some(Opener::PaddleSummary)
     } else if line.contains("*** SIG") && line.contains(" received by PID ") {
         Some(Opener::Signal)
@@ -160,12 +160,12 @@ pub(super) fn opener(line: &str) -> Option<Opener> {
             || starts(&["corrupted size", "corrupted double-linked"])
             || contains(&["==ERROR: AddressSanitizer", ": error: "])
             || contains(&["error while loading shared libraries: "])
-            || text.ends_with(": command not found")
-            || (contains(&["sh: "]) && text.ends_with(": not found"))
+            || said.ends_with(": command not found")
+            || (contains(&["sh: "]) && said.ends_with(": not found"))
             // Kernels print these for each thread; the exception that follows is the error.
-            || (line.contains(": Assertion ") && text.ends_with("failed.") && !line.contains("block: ["))
-            || is_interpreters(text)
-            || is_glog_fatal(text);
+            || (line.contains(": Assertion ") && said.ends_with("failed.") && !line.contains("block: ["))
+            || is_interpreters(said)
+            || text::level(said) == Some('F');
         plain.then_some(Opener::Plain)
     }
 }
@@ -177,14 +177,6 @@ fn is_interpreters(text: &str) -> bool {
         let is_interpreter = name.starts_with("python") && !path.contains(' ');
         is_interpreter && ["can't open file ", "No module named "].iter().any(|words| said.starts_with(words))
     })
-}
-
-/// `F0103 05:08:55.123456 1164 tensor.cc:12] Check failed: …`, with a year in newer versions.
-fn is_glog_fatal(text: &str) -> bool {
-    let Some((date, rest)) = text.strip_prefix('F').and_then(|rest| rest.split_once(' ')) else { return false };
-    matches!(date.len(), 4 | 8)
-        && date.bytes().all(|byte| byte.is_ascii_digit())
-        && rest.split_once(':').is_some_and(|(hour, _)| hour.len() == 2)
 }
 
 /// The error line; when it has a type and no text, with the next line that has some.
@@ -204,7 +196,7 @@ pub(super) fn details(lines: &[&str], head: usize) -> usize {
 }
 
 fn is_rule(line: &str) -> bool {
-    line.starts_with("---") && line.bytes().all(|byte| byte == b'-')
+    ["---", "==="].iter().any(|rule| line.starts_with(rule)) && line.bytes().all(|byte| byte == line.as_bytes()[0])
 }
 
 /// Paddle's summary, when a native stack or the summary itself begins at `at` or after rules and

@@ -29,7 +29,9 @@ pub(super) struct Choice {
 impl Choice {
     fn of(lines: &[&str], block: &Block) -> Self {
         let details = block.head + 1..block.end.min(lines.len()).max(block.head + 1);
-        let message = std::iter::once(block.headline.as_str()).chain(lines[details].iter().map(|line| line.trim()));
+        // What a library's logger wrote in between is somebody else's message.
+        let details = lines[details].iter().map(|line| line.trim()).filter(|line| text::level(line).is_none());
+        let message = std::iter::once(block.headline.as_str()).chain(details);
         let signature = signatures::of_message(message);
         Self { lines: (block.start, block.end), block: block.clone(), signature }
     }
@@ -37,6 +39,10 @@ impl Choice {
     /// Whether the words are about somebody else, or about an earlier error.
     fn is_foreign(&self) -> bool {
         self.signature.is_some_and(|signature| signature.kind != Kind::Cause)
+    }
+
+    pub(super) fn is_echo(&self) -> bool {
+        self.signature.is_some_and(|signature| signature.kind == Kind::Consequence)
     }
 
     fn is_grave(&self) -> bool {
@@ -62,8 +68,9 @@ impl Choice {
     fn gives_way_to(&self, next: &Self) -> bool {
         match next.block.link {
             Link::None | Link::Nested => true,
-            // The author said which one is the cause.
-            Link::Cause => false,
+            // The author said which one is the cause; but a program that was called, and failed, says less than what
+            // it was called for.
+            Link::Cause => self.is_echo() && next.signature.is_some_and(|signature| signature.kind == Kind::Cause),
             // What was being handled may be harmless (a missing cache file) or the reason (a wrapper
             // around "connection reset"). The newer one wins unless it is a stranger's words after an
             // own error, or says nothing known after an error that does.
@@ -118,7 +125,8 @@ pub(super) fn choose(lines: &[&str], choices: &[Choice]) -> Option<Choice> {
 }
 
 /// The error that `echo` is the consequence of: the nearest line before it with words of a known
-/// cause, else the nearest error of another thread, before or after (threads print as they get to it).
+/// cause, else the nearest error of another thread, before or after (threads print as they get to it), else the
+/// nearest word before it of somebody who went away.
 pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Option<Choice> {
     let own = |choice: &&Choice| !choice.block.aside && !choice.is_foreign() && choice.block.shape != Shape::Notice;
     let (before, after): (Vec<_>, Vec<_>) = choices
@@ -137,5 +145,10 @@ pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Optio
             }),
         }
     });
-    line.or_else(|| before.into_iter().rev().find(own).or_else(|| after.into_iter().find(own)).cloned())
+    // A launcher inside the rank whose processes all lost somebody has lost somebody.
+    let lost = |choice: &&Choice| {
+        choice.signature.is_some_and(|signature| signature.kind == Kind::Victim) && choice.lines.1 >= first
+    };
+    let own = before.iter().rev().copied().find(own).or_else(|| after.into_iter().find(own));
+    line.or_else(|| own.or_else(|| before.iter().rev().copied().find(lost)).cloned())
 }

@@ -85,7 +85,7 @@ fn printed(lines: &[&str]) -> Vec<String> {
 fn from_log(rows: &[Row], lines: &[&str]) -> Option<Report> {
     let choices = chain::resolve(lines, &blocks::find(lines));
     let mut choice = chain::choose(lines, &choices)?;
-    if choice.signature.is_some_and(|signature| signature.kind == Kind::Consequence) {
+    if choice.is_echo() {
         choice = chain::origin(lines, &choices, &choice).unwrap_or(choice);
     }
     Some(Report::new(rows, lines, choice))
@@ -130,7 +130,8 @@ fn from_error_file(log: &[Row], traceback: &str, message: &str) -> Report {
 }
 
 /// The most telling of the last lines, for programs that print an error and leave: the last one with
-/// a known signature, else the last one that calls itself an error.
+/// a known signature, where a lost peer counts only if there is nothing else, or else the last one that
+/// calls itself an error.
 fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
     // Errors that were found and not chosen did not end the program, nor do their lines say why.
     let passed = blocks::find(lines);
@@ -143,11 +144,13 @@ fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
         traceback: Vec::new(),
         signature,
     };
-    let known = near().filter(|&at| text::is_serious(lines[at])).find_map(|at| {
-        let signature = signatures::of_line(lines[at].trim())?;
-        Some(report(at, Some(signature)))
-    });
-    known.or_else(|| near().find(|&at| calls_itself_error(lines[at])).map(|at| report(at, None)))
+    let serious = near().filter(|&at| text::is_serious(lines[at]));
+    let known: Vec<_> =
+        serious.filter_map(|at| signatures::of_line(lines[at].trim()).map(|signature| (at, signature))).collect();
+    let of = |kinds: &[Kind]| known.iter().find(|(_, signature)| kinds.contains(&signature.kind));
+    let best = of(&[Kind::Cause]).or_else(|| of(&[Kind::Consequence, Kind::Waiting])).or_else(|| known.first());
+    best.map(|&(at, signature)| report(at, Some(signature)))
+        .or_else(|| near().find(|&at| calls_itself_error(lines[at])).map(|at| report(at, None)))
 }
 
 fn calls_itself_error(line: &str) -> bool {

@@ -56,7 +56,8 @@ pub fn add(evidence: &mut Evidence, fact: KernelFact) {
         KernelFact::DiskFull { .. } => Some("U1203"),
         KernelFact::MemoryKills { .. } | KernelFact::Fault { .. } | KernelFact::CoreDumped { .. } => None,
     };
-    if evidence.signature.is_none() {
+    // A bus error is how a full device shows itself; the fact is the better word for it.
+    if evidence.signature.as_ref().is_none_or(|known| code.is_some() && known.code == signatures::BUS_ERROR) {
         evidence.signature = code.and_then(signatures::explain).map(Signature::to_match);
     }
     evidence.kernel.push(fact);

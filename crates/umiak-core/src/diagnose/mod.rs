@@ -15,4 +15,4 @@ mod text;
 
 pub use evidence::extract;
 pub use rank::{End, rank};
-pub use signatures::{Kind, SIGNATURES, Signature, explain};
+pub use signatures::{Kind, SIGNATURES, Scope, Signature, explain};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::signatures::{self, Kind};
-use crate::facts::{Evidence, Finding, KernelFact, Subject, Usage, Verdict, Weight};
+use crate::facts::{Evidence, Finding, KernelFact, Limit, Subject, Usage, Verdict, Weight};
 use crate::model::Exit;
 
 const SIGINT: i32 = 2;
@@ -31,6 +31,9 @@ pub struct End {
     pub by_us: bool,
     /// It ended before our first signal.
     pub before_stop: bool,
+    /// It took longer than it may, and we stopped it for that.
+    #[serde(default)]
+    pub timed_out: Option<Limit>,
     pub evidence: Option<Evidence>,
     pub usage: Option<Usage>,
 }
@@ -41,10 +44,10 @@ pub struct End {
 /// before we did anything and were slow to end. All others are in the verdict: the causes are those of the best
 /// weight, in the kernel's order.
 pub fn rank(ends: Vec<End>) -> Verdict {
-    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(|end| end.by_us && !end.was_oom_killed());
+    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(End::is_stopped);
     let mut ends: Vec<(Weight, End)> = ended
         .into_iter()
-        .filter(|end| !end.exit.is_success() && !end.is_our_doing())
+        .filter(|end| end.timed_out.is_some() || (!end.exit.is_success() && !end.is_our_doing()))
         .map(|end| (end.weight(), end))
         .collect();
     // A rank can take so long to end after an error of its own that its peers, having lost it, end first and our
@@ -69,6 +72,11 @@ pub fn rank(ends: Vec<End>) -> Verdict {
 }
 
 impl End {
+    /// Our signal ended it, for the sake of others.
+    fn is_stopped(&self) -> bool {
+        self.by_us && self.timed_out.is_none() && !self.was_oom_killed()
+    }
+
     /// Ended by our signal, or in answer to it: shells and frameworks catch SIGTERM and exit with a
     /// code of their own.
     fn is_our_doing(&self) -> bool {
@@ -102,7 +110,7 @@ impl End {
             None if self.has_own_error() => Weight::Certain,
             None => silent,
         };
-        if self.was_oom_killed() {
+        if self.was_oom_killed() || self.timed_out.is_some() {
             return Weight::Certain;
         }
         match (&self.exit, self.signal()) {
@@ -150,10 +158,10 @@ impl End {
     }
 
     fn into_finding(self, weight: Weight) -> Finding {
-        let stopped_while_ending = self.by_us && !self.was_oom_killed();
-        let Self { subject, exit, ran, evidence, usage, .. } = self;
+        let stopped_while_ending = self.is_stopped();
+        let Self { subject, exit, ran, timed_out, evidence, usage, .. } = self;
         let ran_micros = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
-        Finding { subject, exit, ran_micros, weight, stopped_while_ending, evidence, usage }
+        Finding { subject, exit, ran_micros, weight, timed_out, stopped_while_ending, evidence, usage }
     }
 }
 

@@ -4,16 +4,15 @@
 //! environment, `U2` the program, `U3` memory and devices, `U4` communication, `U9` ranks that
 //! ended because of something outside them. A code is never given to another case.
 
+mod patterns;
 mod table;
-
-use std::sync::LazyLock;
-
-use regex::RegexSet;
 
 use crate::facts::SignatureMatch;
 
 pub use table::SIGNATURES;
 
+/// A fault in mapped memory, which the kernel may know the reason of.
+pub(super) const BUS_ERROR: &str = "U2304";
 /// The rank was asked to end.
 pub(super) const TERMINATED: &str = "U9101";
 /// How the codes of ranks that something outside stopped begin.
@@ -32,6 +31,16 @@ pub enum Kind {
     Victim,
 }
 
+/// How much the words say, beside others in the same line or message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// One case within what another signature's words stand for (a refused certificate among failed downloads).
+    Exact,
+    Usual,
+    /// Words of a whole family: any other signature in the same message says more.
+    General,
+}
+
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Signature {
@@ -45,8 +54,7 @@ pub struct Signature {
     pub hint: &'static str,
     /// What it means and how to go on, as `umiak explain` prints it.
     pub text: &'static str,
-    /// Words of a whole family: any other signature in the same message says more.
-    pub general: bool,
+    pub scope: Scope,
     /// Programs do not catch this to go on. When another error came up while this one was being
     /// handled, this one is still the reason; a caught `FileNotFoundError` is usually none.
     pub grave: bool,
@@ -62,11 +70,16 @@ impl Signature {
         hint: &'static str,
         text: &'static str,
     ) -> Self {
-        Self { code, kind, title, pattern, hint, text, general: false, grave: false }
+        Self { code, kind, title, pattern, hint, text, scope: Scope::Usual, grave: false }
     }
 
     const fn general(mut self) -> Self {
-        self.general = true;
+        self.scope = Scope::General;
+        self
+    }
+
+    const fn exact(mut self) -> Self {
+        self.scope = Scope::Exact;
         self
     }
 
@@ -91,29 +104,17 @@ pub fn explain(code: &str) -> Option<&'static Signature> {
     SIGNATURES.iter().find(|signature| signature.code.eq_ignore_ascii_case(code))
 }
 
-/// All patterns at once; compiled at the first failure, not at the start of a healthy run.
-static PATTERNS: LazyLock<RegexSet> = LazyLock::new(|| {
-    RegexSet::new(SIGNATURES.iter().map(|signature| signature.pattern)).expect("a test compiles every pattern")
-});
-
-/// The signature of one line: the first specific one of the table, else the first general one.
+/// The signature of one line: the most specific, and among those the first of the table, where victims come last.
 pub(super) fn of_line(line: &str) -> Option<&'static Signature> {
-    let hits = PATTERNS.matches(line);
-    let all = || hits.iter().map(|index| &SIGNATURES[index]);
-    all().find(|signature| !signature.general).or_else(|| all().next())
+    patterns::matches(line).map(|index| &SIGNATURES[index]).min_by_key(|signature| signature.scope)
 }
 
 /// The signature of an error whose first line is the error itself and whose other lines are details.
 ///
-/// A specific match on the first line wins, because details quote other things (the last warning of
-/// a library, advice about related errors); then a specific one in the details; then a general one.
-pub(super) fn of_message<'a>(mut lines: impl Iterator<Item = &'a str>) -> Option<&'static Signature> {
-    let first = lines.next().and_then(of_line);
-    if first.is_some_and(|signature| !signature.general) {
-        return first;
-    }
-    let details: Vec<_> = lines.filter_map(of_line).collect();
-    details.iter().find(|signature| !signature.general).copied().or(first).or_else(|| details.first().copied())
+/// Among equals the first line wins, because details quote other things (the last warning of a
+/// library, advice about related errors), and then the details from the top.
+pub(super) fn of_message<'a>(lines: impl Iterator<Item = &'a str>) -> Option<&'static Signature> {
+    lines.filter_map(of_line).min_by_key(|signature| signature.scope)
 }
 
 #[cfg(test)]

@@ -100,7 +100,20 @@ fn without_rank(line: &str) -> &str {
 /// Not marked by its writer as harmless.
 pub(super) fn is_serious(line: &str) -> bool {
     let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
-    !harmless.iter().any(|word| line.contains(word))
+    !harmless.iter().any(|word| line.contains(word)) && !matches!(level(line), Some('I' | 'W'))
+}
+
+/// The level of a line that glog or torch's logger wrote: `W1103 05:08:55.1 7 x.cc:1] …` (with a year in newer
+/// versions), `[W1103 05:08:55.1 x.cpp:1] …`, `[W x.cpp:1] …`.
+pub(super) fn level(line: &str) -> Option<char> {
+    let line = line.trim_start();
+    let text = line.strip_prefix('[').unwrap_or(line);
+    let level = text.chars().next().filter(|level| matches!(level, 'I' | 'W' | 'E' | 'F'))?;
+    let (date, rest) = text[1..].split_once(' ')?;
+    let is_date = matches!(date.len(), 4 | 8) && date.bytes().all(|byte| byte.is_ascii_digit());
+    let is_dated = is_date && rest.split_once(':').is_some_and(|(hour, _)| hour.len() == 2);
+    let names_file = || rest.split_once(']').is_some_and(|(place, _)| place.contains(".cpp:"));
+    (is_dated || (date.is_empty() && text.len() < line.len() && names_file())).then_some(level)
 }
 
 /// The text in at most `width` characters, the last one `…` when something is missing.
@@ -147,6 +160,25 @@ mod tests {
             assert_eq!(texts(raw), [expected], "{raw:?}");
         }
         assert_eq!(texts(b"[E1103 05:08:55.1 a.cpp:1] x"), ["[E1103 05:08:55.1 a.cpp:1] x"]);
+    }
+
+    #[test]
+    fn levels() {
+        let cases = [
+            ("F0103 05:08:55.123456  1164 tensor.cc:12] Check failed: a == b", Some('F')),
+            ("I20261103 05:08:55.123456  1164 tcp_utils.cc:132] connected", Some('I')),
+            ("[W1103 05:08:55.091231 socket.cpp:752] refused", Some('W')),
+            ("[E ProcessGroupGloo.cpp:138] Gloo connectFullMesh failed", Some('E')),
+            ("[W] look", None),
+            ("W socket.cpp:3] look", None),
+            ("Error: 3", None),
+            ("I am here: now", None),
+            ("W", None),
+            ("", None),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(level(line), expected, "{line}");
+        }
     }
 
     #[test]

@@ -2,4 +2,7 @@
 
 pub mod argparse;
 pub mod launch;
+pub mod native;
 pub mod prefix;
+pub mod settings;
+pub mod yaml;

@@ -1,6 +1,6 @@
 //! One attempt of one replica, from "asked to start" to "we know how it ended".
 
-use crate::facts::Usage;
+use crate::facts::{Limit, Usage};
 use crate::model::{Exit, Timestamp};
 
 const SIGTERM: i32 = 15;
@@ -31,10 +31,23 @@ pub struct End {
     pub by_us: bool,
     /// Ended before we sent anything.
     pub before_stop: bool,
+    /// It took too long, and that is why we sent something. The job knows; this machine does not.
+    pub timed_out: Option<Limit>,
     pub order: u64,
     pub usage: Option<Usage>,
     pub started: Timestamp,
     pub ended: Timestamp,
+}
+
+impl End {
+    pub fn is_success(&self) -> bool {
+        self.exit.is_success() && self.timed_out.is_none()
+    }
+
+    /// Badly, and not because we stopped it for others.
+    pub fn is_failure(&self) -> bool {
+        self.timed_out.is_some() || (!self.exit.is_success() && !self.by_us)
+    }
 }
 
 /// What can happen to an attempt.
@@ -93,6 +106,7 @@ impl Attempt {
             exit: Exit::Code { code: 0 },
             by_us: false,
             before_stop: true,
+            timed_out: None,
             order: 0,
             usage: None,
             started: since,
@@ -152,7 +166,8 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
         }
 
         (S::Starting { since } | S::Running { since, .. }, Event::Exited { exit, order, usage }) => {
-            ended(End { exit, by_us: false, before_stop: true, order, usage, started: since, ended: now })
+            let (by_us, before_stop) = (false, true);
+            ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
         (S::Stopping { since, killed, .. }, Event::Exited { exit, order, usage }) => {
             let by_us = match exit {
@@ -160,7 +175,8 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
                 Exit::Signal { signal: SIGKILL, .. } => killed,
                 _ => false,
             };
-            ended(End { exit, by_us, before_stop: false, order, usage, started: since, ended: now })
+            let before_stop = false;
+            ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
 
         (S::Starting { since }, Event::Terminate) => {
@@ -175,11 +191,11 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
         (S::Running { since, pid }, Event::Kill) => {
             (S::Stopping { since, pid: Some(pid), killed: true }, vec![Effect::Signal(SIGKILL)])
         }
-        (S::Stopping { since, pid, .. }, Event::Kill) => {
+        (S::Stopping { since, pid, killed: false }, Event::Kill) => {
             (S::Stopping { since, pid, killed: true }, vec![Effect::Signal(SIGKILL)])
         }
-        // One SIGTERM is enough, and what is over cannot be signalled.
-        (state @ S::Stopping { .. }, Event::Terminate)
+        // One of each is enough, and what is over cannot be signalled.
+        (state @ S::Stopping { .. }, Event::Terminate | Event::Kill)
         | (state @ (S::Ended(_) | S::Abandoned), Event::Terminate | Event::Kill | Event::GiveUp) => (state, vec![]),
 
         (S::Stopping { killed: true, .. }, Event::GiveUp) => (S::Abandoned, vec![Effect::NoteAbandoned]),

@@ -3,20 +3,32 @@
 use crate::facts::{Outcome, Verdict};
 use crate::model::{Exit, ExitCodes, Generation};
 
+/// The run, or the replica that is to blame, took longer than it may: what `timeout` of the shell says.
+pub const TIMED_OUT: u8 = 124;
+
+/// `umiak stop` was asked for.
+const STOPPED: u8 = 3;
+
 /// Whose numbers to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub codes: ExitCodes,
     pub generation: Generation,
+    /// Where there are several roles no replica's code speaks for all of them: the run of a document fails with 1.
+    pub document: bool,
 }
 
 /// `ends` are all exits in rank order; `signal` is the one that stopped us.
 pub fn of(style: Style, outcome: Outcome, signal: Option<i32>, verdict: Option<&Verdict>, ends: &[Exit]) -> u8 {
     match (style.codes, outcome) {
         (_, Outcome::Succeeded) => 0,
+        (ExitCodes::Umiak | ExitCodes::Paddle, Outcome::Stopped) => STOPPED,
         (ExitCodes::Umiak, Outcome::Interrupted) => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
         (ExitCodes::Umiak, Outcome::Failed) => {
             let cause = verdict.and_then(|verdict| verdict.causes.first());
+            if cause.is_some_and(|cause| cause.timed_out.is_some()) {
+                return TIMED_OUT;
+            }
             // Our own signal's number is not the cause's code.
             let code = cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| cause.exit.shell_code());
             // A cause that exits 0 (stopped at our request, too few successes) must not read as success.
@@ -54,6 +66,7 @@ mod tests {
                 exit: cause.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,
+                timed_out: None,
                 stopped_while_ending: false,
                 evidence: None,
                 usage: None,
@@ -67,7 +80,7 @@ mod tests {
             (ExitCodes::Paddle, Generation::Legacy, 1, 130),
             (ExitCodes::Torch, Generation::Current, 1, 1),
         ] {
-            let style = Style { codes, generation };
+            let style = Style { codes, generation, document: false };
             assert_eq!(of(style, Outcome::Succeeded, None, None, &[]), 0);
             assert_eq!(of(style, Outcome::Failed, None, Some(&verdict), &ends), failed, "{style:?}");
             assert_eq!(of(style, Outcome::Interrupted, Some(2), None, &ends), interrupted, "{style:?}");

@@ -1,7 +1,7 @@
 //! The job: gang start, the first failure, stopping, the settle window, the verdict, the end.
 //!
 //! ```text
-//! Start ─► every attempt starts ─► … ─► all deciding roles succeeded ─► stop the others ─► Finish
+//! Start ─► who need not wait starts ─► … ─► all deciding roles succeeded ─► stop the others ─► Finish
 //!                                   └► a role failed ─► SIGTERM to all at once ─► grace ─► SIGKILL
 //!                                        │               (exits keep coming)
 //!                                        └► settle window, closed early when everybody is over
@@ -10,19 +10,28 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::diagnose;
-use crate::facts::{Evidence, Fact, Outcome, StopReason, Subject, Usage, Verdict};
+use crate::facts::{Evidence, Fact, Limit, Outcome, StopReason, Subject, Usage, Verdict};
 use crate::machine::attempt::{self, Attempt, End};
 use crate::machine::exit_code::{self, Style};
+use crate::machine::restart::Past;
 use crate::machine::role::{self, Counts};
 use crate::model::{Exit, Job, Rank, Slot, Timestamp};
 
+mod limits;
 mod messages;
+mod order;
+mod places;
+mod recover;
 mod restart;
+mod retry;
 mod several;
 
-pub use messages::{AttemptId, Decided, Effect, Event, Stand, Timer};
+pub use messages::{AttemptId, Decided, Effect, Event, Of, Stand, Timer};
+use places::{Group, Place};
+pub use recover::Again;
 pub use several::NODE_LOST;
 
 /// The state of a job.
@@ -35,12 +44,22 @@ pub struct Machine {
     /// Ranks of lower nodes come first.
     first_rank: Rank,
     roles: Vec<Vec<Attempt>>,
-    /// The one that runs, or in a pause the one that failed.
+    /// What is known of each replica beside its attempt.
+    places: Vec<Vec<Place>>,
+    /// What is known of each role as a whole.
+    groups: Vec<Group>,
+    /// Of the whole job: the one that runs, or in a pause the one that failed.
     attempt: u32,
     started: bool,
     order: u64,
-    /// When the group was started again.
-    restarts: Vec<Timestamp>,
+    /// When the whole job was started again.
+    restarts: Past,
+    /// Somebody waits to be started.
+    look_for_starts: bool,
+    /// Everything that decides has ended well, and nobody has to be stopped.
+    completed: bool,
+    /// How long earlier supervisors were there.
+    supervised: Duration,
     pause: Option<restart::Pause>,
     stop: Option<Stop>,
     /// The first failure's time: the settle window counts from here.
@@ -49,6 +68,8 @@ pub struct Machine {
     /// Timers that were asked for and have not fired.
     armed: BTreeSet<Timer>,
     signals: u32,
+    /// How often `umiak stop` was asked for.
+    stops: u32,
     killed: bool,
     guardian_lost: bool,
     /// Where other nodes take part: what we told them, and what we were told.
@@ -63,6 +84,7 @@ pub type Observer = fn(&Attempt, &attempt::Event);
 #[derive(Debug, Clone, Copy)]
 struct Stop {
     reason: StopReason,
+    first: StopReason,
     /// What the run's end will be called: the first reason decides, later ones only hurry.
     outcome: Outcome,
     signal: Option<i32>,
@@ -82,22 +104,30 @@ impl Machine {
     /// The seed decides the jitter of back-offs, and nothing else.
     pub fn new(job: Job, style: Style, seed: u64) -> Self {
         let roles = job.roles.iter().map(|role| vec![Attempt::Waiting; role.replicas as usize]).collect();
+        let places = job.roles.iter().map(|role| vec![Place::default(); role.replicas as usize]).collect();
+        let groups = vec![Group::default(); job.roles.len()];
         Self {
             job,
             style,
             seed,
             first_rank: Rank(0),
             roles,
+            places,
+            groups,
             attempt: 0,
             started: false,
             order: 0,
-            restarts: Vec::new(),
+            restarts: Past::default(),
+            look_for_starts: false,
+            completed: false,
+            supervised: Duration::ZERO,
             pause: None,
             stop: None,
             failed: None,
             diagnosis: Diagnosis::None,
             armed: BTreeSet::new(),
             signals: 0,
+            stops: 0,
             killed: false,
             guardian_lost: false,
             several: None,
@@ -127,13 +157,16 @@ impl Machine {
         }
         match event {
             Event::Start if !self.started => self.start(now, &mut effects),
-            Event::Spawned { id, pid } if self.is_current(id) => {
-                self.step_attempt(id.slot, attempt::Event::Spawned { pid }, now, &mut effects);
-            }
+            Event::Spawned { id, pid } if self.is_current(id) => self.spawned(id.slot, pid, now, &mut effects),
+            Event::Ready { id } if self.is_current(id) => self.ready(id, &mut effects),
+            Event::Inspected { id, evidence } => self.inspected(id, evidence, &mut effects),
             Event::Exited { id, exit, usage } if self.is_current(id) => {
                 self.exited(id.slot, exit, usage, now, &mut effects);
             }
-            Event::Start | Event::Spawned { .. } | Event::Exited { .. } => self.ignore(&event, &mut effects),
+            Event::Start | Event::Spawned { .. } | Event::Ready { .. } | Event::Exited { .. } => {
+                self.ignore(&event, &mut effects);
+            }
+            Event::StopAsked { kill } => self.stop_asked(kill, now, &mut effects),
             Event::Signalled { signal } => self.signalled(signal, now, &mut effects),
             Event::Timer(timer, attempt) => self.timer(timer, attempt, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
@@ -177,7 +210,7 @@ impl Machine {
     }
 
     pub fn subject(&self, slot: Slot) -> Subject {
-        Subject { replica: self.replica_name(slot), rank: Some(self.rank(slot)), attempt: self.attempt }
+        Subject { replica: self.replica_name(slot), rank: Some(self.rank(slot)), attempt: self.place(slot).number }
     }
 
     /// Ranks count through the roles in their order.
@@ -197,30 +230,37 @@ impl Machine {
     }
 
     fn is_current(&self, id: AttemptId) -> bool {
-        id.attempt == self.attempt && self.attempt_of(id.slot).is_some()
+        self.attempt_of(id.slot).is_some() && id.attempt == self.place(id.slot).number
     }
 
     fn start(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.started = true;
+        self.close_lost(now, effects);
         // A signal that came first is obeyed first: nothing is started only to be stopped.
         if self.stop.is_some() {
             return;
         }
-        self.for_all(&attempt::Event::Start, now, effects);
+        self.arm_deadline(now, effects);
+        self.look_for_starts = true;
         if self.guardian_lost {
             // Nobody is left who could start them or tell how they ended.
+            self.start_due(now, effects);
             effects.retain(|effect| !matches!(effect, Effect::Spawn(_)));
             self.lose_live(now, effects);
         }
     }
 
-    /// Sends one event to every attempt; what comes out is recorded and performed for all of them at once.
     fn for_all(&mut self, event: &attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.for_these(&self.slots(), event, now, effects);
+    }
+
+    /// Sends one event to these attempts; what comes out is recorded and performed for all of them at once.
+    fn for_these(&mut self, slots: &[Slot], event: &attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
         let mut spawn = Vec::new();
         let mut signals: Vec<(i32, Vec<AttemptId>)> = Vec::new();
         let mut abandoned = Vec::new();
-        for slot in self.slots() {
-            let id = AttemptId { slot, attempt: self.attempt };
+        for slot in slots.iter().copied() {
+            let id = self.id(slot);
             for effect in self.apply(slot, event.clone(), now) {
                 match effect {
                     attempt::Effect::Spawn => spawn.push(id),
@@ -261,18 +301,23 @@ impl Machine {
     fn step_attempt(&mut self, slot: Slot, event: attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
         let name = event.name();
         let state = self.attempt_of(slot).map_or("", Attempt::name);
+        let timed_out = self.place(slot).timed_out;
         for effect in self.apply(slot, event, now) {
             match effect {
                 attempt::Effect::NoteStarted { pid } => {
                     effects.push(Effect::Record(Fact::Started { subject: self.subject(slot), pid }));
                 }
                 attempt::Effect::NoteEnded(end) => {
+                    if let Attempt::Ended(end) = &mut self.roles[slot.role as usize][slot.index as usize] {
+                        end.timed_out = timed_out;
+                    }
                     effects.push(Effect::Record(Fact::Ended {
                         subject: self.subject(slot),
                         exit: end.exit,
                         by_us: end.by_us,
                         order: end.order,
                         usage: end.usage,
+                        log_end: None,
                     }));
                 }
                 attempt::Effect::Ignore => effects.push(Effect::Record(Fact::Ignored {
@@ -284,13 +329,24 @@ impl Machine {
         }
     }
 
+    fn spawned(&mut self, slot: Slot, pid: u32, now: Timestamp, effects: &mut Vec<Effect>) {
+        // A notice that comes twice gives nobody more time.
+        let first = matches!(self.attempt_of(slot), Some(Attempt::Starting { .. }));
+        self.step_attempt(slot, attempt::Event::Spawned { pid }, now, effects);
+        if first {
+            self.limit(slot, now, effects);
+        }
+    }
+
     fn exited(&mut self, slot: Slot, exit: Exit, usage: Option<Usage>, now: Timestamp, effects: &mut Vec<Effect>) {
         let order = self.order;
         // A notice that comes twice takes no place in the order.
-        if self.attempt_of(slot).is_some_and(Attempt::is_live) {
-            self.order += 1;
-        }
+        let live = self.attempt_of(slot).is_some_and(Attempt::is_live);
+        self.order += u64::from(live);
         self.step_attempt(slot, attempt::Event::Exited { exit, order, usage }, now, effects);
+        if live {
+            self.after_end(slot, now, effects);
+        }
     }
 
     fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -300,7 +356,7 @@ impl Machine {
             1 => self.stop(StopReason::Signal { signal }, Outcome::Interrupted, Some(signal), now, effects),
             2 => {
                 self.stop(StopReason::SecondSignal { signal }, Outcome::Interrupted, Some(signal), now, effects);
-                self.kill(now, effects);
+                self.kill_all(now, effects);
             }
             _ => effects.push(Effect::ReturnTerminal),
         }
@@ -318,43 +374,84 @@ impl Machine {
         match &mut self.stop {
             Some(stop) if stop.reason >= reason => return,
             Some(stop) => stop.reason = reason,
-            None => self.stop = Some(Stop { reason, outcome, signal }),
+            None => self.stop = Some(Stop { reason, first: reason, outcome, signal }),
         }
         effects.push(Effect::Record(Fact::Stopping { reason }));
+        self.give_up_restarts(effects);
         let before = effects.len();
         self.for_all(&attempt::Event::Terminate, now, effects);
         if effects.len() > before {
             self.arm(Timer::Grace, now + self.job.policy.stop.grace, effects);
+            self.arm_own_graces(now, effects);
         }
     }
 
-    fn kill(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// SIGTERM was not enough, or is not waited for.
+    fn kill_all(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.killed {
             return;
         }
         let before = effects.len();
-        self.for_all(&attempt::Event::Kill, now, effects);
-        if effects.len() > before {
-            self.killed = true;
-            self.arm(Timer::Abandon, now + self.job.policy.stop.abandon, effects);
+        // How long each is waited for counts from its own SIGKILL.
+        self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects);
+        for role in self.with_own_grace() {
+            self.kill_these(&self.slots_of(Of::Role(role)), Timer::AbandonOf(Of::Role(role)), now, effects);
+        }
+        self.killed = effects.len() > before;
+    }
+
+    fn stop_asked(&mut self, kill: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.stops += 1;
+        self.stop(StopReason::User, Outcome::Stopped, None, now, effects);
+        if kill || self.stops > 1 {
+            self.kill_all(now, effects);
         }
     }
 
     fn arm(&mut self, timer: Timer, at: Timestamp, effects: &mut Vec<Effect>) {
         self.armed.insert(timer);
-        effects.push(Effect::ArmTimer { timer, attempt: self.attempt, at });
+        effects.push(Effect::ArmTimer { timer, attempt: self.fence(timer), at });
+    }
+
+    fn disarm(&mut self, timer: Timer, effects: &mut Vec<Effect>) {
+        if self.armed.remove(&timer) {
+            effects.push(Effect::DisarmTimer(timer));
+        }
+    }
+
+    /// The attempt that a timer belongs to.
+    fn fence(&self, timer: Timer) -> u32 {
+        match timer {
+            Timer::GraceOf(Of::Replica(slot))
+            | Timer::AbandonOf(Of::Replica(slot))
+            | Timer::BackoffOf(Of::Replica(slot))
+            | Timer::StartUp(slot)
+            | Timer::Run(slot) => self.place(slot).number,
+            Timer::Deadline => 0,
+            // A role can be stopped and started again often while the job is at one attempt.
+            Timer::GraceOf(Of::Role(role)) | Timer::AbandonOf(Of::Role(role)) | Timer::BackoffOf(Of::Role(role)) => {
+                self.groups[role as usize].cycle
+            }
+            Timer::Settle | Timer::Grace | Timer::Abandon | Timer::Backoff => self.attempt,
+        }
     }
 
     fn timer(&mut self, timer: Timer, attempt: u32, now: Timestamp, effects: &mut Vec<Effect>) {
         // A timer that nobody waits for must not kill ranks that nobody asked to end.
-        if attempt != self.attempt || !self.armed.remove(&timer) {
+        if !self.armed.contains(&timer) || attempt != self.fence(timer) || !self.armed.remove(&timer) {
             return self.ignore(&Event::Timer(timer, attempt), effects);
         }
         match timer {
             Timer::Settle => self.diagnose(effects),
-            Timer::Grace => self.kill(now, effects),
-            Timer::Abandon => self.for_all(&attempt::Event::GiveUp, now, effects),
+            Timer::Grace => self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects),
+            Timer::Abandon => self.for_these(&self.without_own_grace(), &attempt::Event::GiveUp, now, effects),
             Timer::Backoff => self.waited(),
+            Timer::Deadline => self.stop(StopReason::Timeout, Outcome::Failed, None, now, effects),
+            Timer::GraceOf(of) => self.kill_these(&self.slots_of(of), Timer::AbandonOf(of), now, effects),
+            Timer::AbandonOf(of) => self.gave_up(of, now, effects),
+            Timer::BackoffOf(of) => self.backed_off(of),
+            Timer::StartUp(slot) => self.time_out(slot, Limit::Start, now, effects),
+            Timer::Run(slot) => self.time_out(slot, Limit::Run, now, effects),
         }
     }
 
@@ -363,6 +460,7 @@ impl Machine {
             return self.ignore(&Event::GuardianLost, effects);
         }
         self.guardian_lost = true;
+        self.give_up_restarts(effects);
         self.lose_live(now, effects);
     }
 
@@ -385,11 +483,19 @@ impl Machine {
         if let Some(pause) = self.pause {
             return self.leave_pause(pause, now, effects);
         }
-        if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
-            self.decide(now, effects);
+        loop {
+            if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
+                self.decide(now, effects);
+            }
+            let nobody_starts = self.stop.is_some() || self.completed || self.guardian_lost;
+            // Who is refused has failed, and that may decide.
+            if nobody_starts || !self.look_for_starts || !self.start_due(now, effects) {
+                break;
+            }
         }
-        let over = self.roles.iter().flatten().all(|attempt| attempt.is_over() || *attempt == Attempt::Waiting);
-        if !over {
+        let nobody_starts = self.stop.is_some() || self.completed;
+        let is_over = |attempt: &Attempt| attempt.is_over() || (nobody_starts && *attempt == Attempt::Waiting);
+        if !self.roles.iter().flatten().all(is_over) {
             return;
         }
         if self.failed.is_none() && !self.may_end(effects) {
@@ -415,25 +521,32 @@ impl Machine {
         let mut deciding_succeeded = true;
         // What a policy allows its replicas is no excuse for us: losing the guardian is our failure.
         let mut failed = !blameless && self.guardian_lost && self.has_lost();
-        for (role, attempts) in self.job.roles.iter().zip(&self.roles) {
+        for ((role, attempts), group) in self.job.roles.iter().zip(&self.roles).zip(&self.groups) {
+            if group.recycling.is_some() {
+                deciding_succeeded &= !role.completion.decides && !nobody_decides;
+                continue;
+            }
             match role::outcome(&role.completion, &Counts::of(attempts)) {
                 role::Outcome::Failed if !blameless => failed = true,
                 role::Outcome::Running if role.completion.decides || nobody_decides => deciding_succeeded = false,
                 _ => {}
             }
         }
+        // Who waits will never start: there is nobody left to start them.
+        let somebody_lives = self.roles.iter().flatten().any(Attempt::is_live);
+        failed |= !blameless && self.guardian_lost && !deciding_succeeded && !somebody_lives;
         if failed {
             self.failed = Some(now);
             self.stand(Stand::Failed, effects);
             self.stop(StopReason::PeerFailed, Outcome::Failed, None, now, effects);
-            let everybody_over = self.roles.iter().flatten().all(Attempt::is_over);
-            if !everybody_over {
+            if somebody_lives {
                 self.arm(Timer::Settle, now + self.job.policy.settle, effects);
             }
         } else if deciding_succeeded && self.stop.is_none() {
-            let somebody_lives = self.roles.iter().flatten().any(Attempt::is_live);
             if somebody_lives {
                 self.stop(StopReason::Completed, Outcome::Succeeded, None, now, effects);
+            } else {
+                self.completed = true;
             }
         }
     }
@@ -457,7 +570,8 @@ impl Machine {
         self.slots()
             .into_iter()
             .filter_map(|slot| match self.attempt_of(slot) {
-                Some(Attempt::Ended(end)) if !end.exit.is_success() && end.by_us == by_us => Some((slot, end)),
+                Some(Attempt::Ended(end)) if end.is_failure() && !by_us => Some((slot, end)),
+                Some(Attempt::Ended(end)) if !end.is_failure() && !end.exit.is_success() && by_us => Some((slot, end)),
                 _ => None,
             })
             .collect()
@@ -480,6 +594,7 @@ impl Machine {
                 order: end.order,
                 by_us: end.by_us,
                 before_stop: end.before_stop,
+                timed_out: end.timed_out,
                 evidence: evidence.remove(&slot),
                 usage: end.usage,
             })
@@ -518,7 +633,18 @@ impl Machine {
             })
             .collect();
         let (outcome, signal) = self.outcome_of_all(outcome, signal);
-        let code = self.code_of_all().unwrap_or_else(|| exit_code::of(self.style, outcome, signal, verdict, &ends));
+        let timed_out = self.stop.is_some_and(|stop| stop.first == StopReason::Timeout);
+        let several_roles = self.style.document && self.job.roles.len() > 1;
+        let code = match self.code_of_all() {
+            Some(code) => code,
+            None if timed_out => exit_code::TIMED_OUT,
+            None if several_roles && outcome == Outcome::Failed => 1,
+            // Nobody ended badly: they could not be started again.
+            None if self.guardian_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
+                Exit::Lost.shell_code()
+            }
+            None => exit_code::of(self.style, outcome, signal, verdict, &ends),
+        };
         effects.push(Effect::Record(Fact::Finished { outcome, exit_code: code }));
         effects.push(Effect::Finish { outcome, code });
     }

@@ -2,7 +2,58 @@
 
 use std::time::Duration;
 
-use crate::model::{Restart, Timestamp};
+use crate::model::{Blame, Exit, Restart, Timestamp};
+
+/// When restarts were, by whose failure they were for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Past {
+    pub user: Vec<Timestamp>,
+    pub platform: Vec<Timestamp>,
+}
+
+impl Past {
+    fn of(&mut self, blame: Blame) -> &mut Vec<Timestamp> {
+        match blame {
+            Blame::User => &mut self.user,
+            Blame::Platform => &mut self.platform,
+        }
+    }
+
+    /// The back-off before one more restart; nothing when the budget is spent.
+    pub fn delay(&self, rule: &Restart, blame: Blame, now: Timestamp, seed: u64) -> Option<Duration> {
+        let past = match blame {
+            Blame::User => &self.user,
+            Blame::Platform => &self.platform,
+        };
+        delay(&Restart { max: rule.budget(blame), ..*rule }, past, now, seed)
+    }
+
+    /// One more restart: at the time that the journal has for it.
+    pub fn spend(&mut self, rule: &Restart, blame: Blame, now: Timestamp) {
+        let past = self.of(blame);
+        past.retain(|at| counts(rule, *at, now));
+        past.push(now);
+    }
+}
+
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+/// Whose failure a bad end is.
+pub fn blame(exit: &Exit) -> Blame {
+    match exit {
+        Exit::Lost => Blame::Platform,
+        Exit::Spawn(error) if [EAGAIN, ENOMEM, ENFILE, EMFILE].contains(&error.errno) => Blame::Platform,
+        Exit::Spawn(_) | Exit::Code { .. } | Exit::Signal { .. } => Blame::User,
+    }
+}
+
+/// What cannot be started will not start the next time either.
+pub fn is_hopeless(exit: &Exit) -> bool {
+    matches!(exit, Exit::Spawn(_)) && blame(exit) == Blame::User
+}
 
 /// The back-off before the next start, or nothing when the budget is spent. `past` are the times of the restarts so
 /// far. The seed is the caller's: nothing is random here.

@@ -8,7 +8,7 @@ use crate::model::{Completion, MinSucceeded};
 pub struct Counts {
     pub replicas: u32,
     pub succeeded: u32,
-    /// Ended badly, and not by our signal.
+    /// Ended badly, and not by our signal for the sake of others.
     pub failed: u32,
     /// Over in any way, by our signal too.
     pub over: u32,
@@ -21,13 +21,17 @@ impl Counts {
             match attempt {
                 Attempt::Ended(end) => {
                     counts.over += 1;
-                    if end.exit.is_success() {
+                    if end.is_success() {
                         counts.succeeded += 1;
-                    } else if !end.by_us {
+                    } else if end.is_failure() {
                         counts.failed += 1;
                     }
                 }
-                Attempt::Abandoned => counts.over += 1,
+                // It took too long, or was in the way of a restart, and could not even be stopped.
+                Attempt::Abandoned => {
+                    counts.over += 1;
+                    counts.failed += 1;
+                }
                 Attempt::Waiting | Attempt::Starting { .. } | Attempt::Running { .. } | Attempt::Stopping { .. } => {}
             }
         }

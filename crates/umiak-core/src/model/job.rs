@@ -1,26 +1,168 @@
 //! Jobs, roles and their policies: data only. What a policy decides is in [`crate::machine`].
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{JobId, RoleName};
+use super::{JobId, RoleName, seconds};
 
 /// A job: roles that start together, and the policies that say when it has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub name: JobId,
+    /// For people and filters; they change nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     pub contracts: Vec<Contract>,
     pub roles: Vec<Role>,
     pub policy: Policy,
 }
 
 /// Replicas with one command and one purpose.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Role {
     pub name: RoleName,
     pub replicas: u32,
+    pub work: Work,
     pub completion: Completion,
+    pub restart: RoleRestart,
+    /// All of these come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_after: Vec<StartAfter>,
+    pub timeouts: Timeouts,
+    /// From SIGTERM to SIGKILL, where it differs from the job's.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    pub grace: Option<Duration>,
+}
+
+impl Role {
+    /// With every policy at its default, and nothing to run yet.
+    pub fn new(name: RoleName, replicas: u32) -> Self {
+        Self {
+            name,
+            replicas,
+            work: Work::default(),
+            completion: Completion::default(),
+            restart: RoleRestart::default(),
+            start_after: Vec::new(),
+            timeouts: Timeouts::default(),
+            grace: None,
+        }
+    }
+}
+
+/// What each replica of a role runs, and what it needs for that.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Work {
+    /// Program and arguments; a line for the shell is `["/bin/sh", "-c", line]`.
+    pub command: Vec<String>,
+    /// In the order of the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    /// Where it starts; relative to where the job was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    pub resources: Resources,
+    /// Ports that each replica is given, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortNeed>,
+    /// For engines that have images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// For engines that have queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<String>,
+    /// Instead of the job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contracts: Option<Vec<Contract>>,
+}
+
+/// What one replica needs of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Resources {
+    /// Thousandths of a CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    #[serde(default)]
+    pub gpus: u32,
+}
+
+/// Ports of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortNeed {
+    /// Lower case letters, digits and `_`: it becomes part of variables.
+    pub name: String,
+    pub count: u16,
+    /// This very one, on the replica's own address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<u16>,
+}
+
+/// A role that comes before another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartAfter {
+    /// Its position among the roles.
+    pub role: u16,
+    pub when: When,
+}
+
+/// What is waited for before a role starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// All its processes exist.
+    Started,
+    /// All its ports answer.
+    Ready,
+    /// It has ended well.
+    Succeeded,
+}
+
+/// How long things may take; nothing means for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Timeouts {
+    /// From the start of a replica until its ports answer, where somebody waits for that.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    pub start: Option<Duration>,
+    /// One attempt of a replica. It has then failed.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    pub run: Option<Duration>,
+}
+
+/// Restarts inside a role while the job goes on. When they are spent, the completion policies decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct RoleRestart {
+    pub scope: Scope,
+    pub rule: Restart,
+}
+
+/// Who is started again after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The one that failed.
+    #[default]
+    Replica,
+    /// All of its role: the others are stopped first.
+    Role,
+}
+
+/// Whose failure it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// The user's program.
+    #[default]
+    User,
+    /// The host, the cluster, or umiak itself.
+    Platform,
 }
 
 /// When a role has ended, and whether its end decides the job's.
@@ -48,34 +190,60 @@ pub enum MinSucceeded {
 }
 
 /// Policies of the whole job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
+    /// Of all roles together, after the job has failed.
     pub restart: Restart,
     pub stop: StopPolicy,
     /// After the first failure, how long later exits may still turn out to be the cause. Delays the
     /// report, never the stopping.
+    #[serde(with = "seconds")]
     pub settle: Duration,
+    /// The whole run, restarts and all, as long as somebody supervises it.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// Nobody starts unless there is room for everybody.
+    pub gang: bool,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { restart: Restart::default(), stop: StopPolicy::default(), settle: Duration::from_millis(500) }
+        Self {
+            restart: Restart::default(),
+            stop: StopPolicy::default(),
+            settle: Duration::from_millis(500),
+            timeout: None,
+            gang: true,
+        }
     }
 }
 
-/// How often the whole group may be started again after a failure.
+/// How often something may be started again after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// This many restarts, beside the first start.
     pub max: u32,
+    /// Failures that are not the program's (no memory to fork, a lost host) have a budget of their own.
+    pub max_platform: u32,
     /// Before the first restart; doubled for each one that counts.
+    #[serde(with = "seconds")]
     pub backoff: Duration,
+    #[serde(with = "seconds")]
     pub max_backoff: Duration,
     /// Only restarts of this last stretch of time count; without it, all of the run.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
 }
 
 impl Restart {
+    /// How many restarts there are for failures of this kind.
+    pub fn budget(&self, blame: Blame) -> u32 {
+        match blame {
+            Blame::User => self.max,
+            Blame::Platform => self.max_platform,
+        }
+    }
+
     /// How many starts there can be at most, where that is known: with a window there is no end to them.
     pub fn attempts(&self) -> Option<u32> {
         (self.max == 0 || self.window.is_none()).then(|| self.max.saturating_add(1))
@@ -84,16 +252,24 @@ impl Restart {
 
 impl Default for Restart {
     fn default() -> Self {
-        Self { max: 0, backoff: Duration::from_secs(1), max_backoff: Duration::from_secs(30), window: None }
+        Self {
+            max: 0,
+            max_platform: 0,
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
+            window: None,
+        }
     }
 }
 
 /// How ranks are stopped: SIGTERM, then SIGKILL, then given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPolicy {
     /// From SIGTERM to SIGKILL.
+    #[serde(with = "seconds")]
     pub grace: Duration,
     /// From SIGKILL until a process that does not go (uninterruptible sleep) is reported and left.
+    #[serde(with = "seconds")]
     pub abandon: Duration,
 }
 

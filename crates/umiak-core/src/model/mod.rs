@@ -6,12 +6,14 @@ mod dialect;
 mod exit;
 mod ids;
 mod job;
+mod seconds;
 mod time;
 
 pub use dialect::{ExitCodes, Generation};
 pub use exit::{Exit, SpawnError, signal_name};
 pub use ids::{Endpoint, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, WorldSize, global_rank};
 pub use job::{
-    Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, Restart, Role, StopPolicy,
+    Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
+    Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,
 };
 pub use time::Timestamp;

@@ -240,7 +240,13 @@ mod tests {
     fn inventory(gpus: u32, env: &[(&str, &str)]) -> Inventory {
         Inventory {
             gpus: (0..gpus)
-                .map(|index| Gpu { index, name: "NVIDIA H200".into(), uuid: format!("GPU-{index}"), numa_node: None })
+                .map(|index| Gpu {
+                    index,
+                    name: "NVIDIA H200".into(),
+                    uuid: format!("GPU-{index}"),
+                    numa_node: None,
+                    minor: index,
+                })
                 .collect(),
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             ..Inventory::default()

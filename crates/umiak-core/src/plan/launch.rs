@@ -1,5 +1,6 @@
 //! A launch command line plus this host's inventory, to the plan of one node.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -8,8 +9,7 @@ use crate::contract::{Member, Topology, Variable, paddle, torch};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::launch::{Backend, Compat, LaunchSpec, LogNames, Nodes, PortRequest, Spelling};
 use crate::model::{
-    Completion, Contract, Device, DeviceKind, Endpoint, Job, Policy, Port, Rank, Restart, Role, RoleName, Slot,
-    StopPolicy,
+    Contract, Device, DeviceKind, Endpoint, Job, Policy, Port, Rank, Restart, Role, RoleName, Slot, StopPolicy,
 };
 
 use super::command::Resolved;
@@ -215,12 +215,9 @@ fn log_number(spec: &LaunchSpec, member: &Member) -> u32 {
 fn job(spec: &LaunchSpec, replicas: u32) -> Job {
     Job {
         name: spec.job_id.clone(),
+        labels: BTreeMap::new(),
         contracts: vec![Contract::Paddle, Contract::Torch],
-        roles: vec![Role {
-            name: RoleName::new("trainer").expect("a constant name is valid"),
-            replicas,
-            completion: Completion::default(),
-        }],
+        roles: vec![Role::new(RoleName::new("trainer").expect("a constant name is valid"), replicas)],
         policy: policy(spec),
     }
 }
@@ -242,6 +239,7 @@ fn restart(spec: &LaunchSpec) -> Restart {
         // Who asks for a longer first wait than the limit gets it.
         max_backoff: default.max_backoff.max(spec.own.restart_backoff),
         window: spec.own.restart_window,
+        ..default
     }
 }
 
@@ -509,7 +507,13 @@ pub(super) mod tests {
             ..spec()
         };
         let gpus = (0..8)
-            .map(|index| crate::plan::Gpu { index, name: String::new(), uuid: String::new(), numa_node: None })
+            .map(|index| crate::plan::Gpu {
+                index,
+                name: String::new(),
+                uuid: String::new(),
+                numa_node: None,
+                minor: index,
+            })
             .collect();
         let plan = plan(&spec, &Inventory { gpus, cpus: 8, ..Inventory::default() });
         assert_eq!(get(&plan.common, "CUDA_VISIBLE_DEVICES"), Some("2,3"));

@@ -6,9 +6,9 @@
 
 pub mod command;
 pub mod devices;
+pub mod document;
 pub mod files;
 mod launch;
-pub mod mask;
 pub mod nodes;
 mod numa;
 pub mod paddle_lines;
@@ -16,6 +16,8 @@ mod share;
 
 pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};
 pub use share::{Share, offer};
+
+pub use crate::mask;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,6 +42,8 @@ pub struct Gpu {
     pub index: u32,
     pub name: String,
     pub uuid: String,
+    /// The number of its device node.
+    pub minor: u32,
     /// The NUMA node it hangs on, where known.
     pub numa_node: Option<u32>,
 }

@@ -39,6 +39,7 @@ mod tests {
             gpus: (0..2)
                 .map(|index| Gpu {
                     index,
+                    minor: index,
                     name: String::new(),
                     uuid: format!("GPU-{index}"),
                     numa_node: Some(1 - index),

@@ -294,6 +294,6 @@ pub fn at_end(
         (Generation::Legacy, Outcome::Succeeded) => {
             vec![legacy("INFO", "launch.py", "Local processes completed.")]
         }
-        (Generation::Legacy, Outcome::Failed | Outcome::Interrupted) => Vec::new(),
+        (Generation::Legacy, Outcome::Failed | Outcome::Interrupted | Outcome::Stopped) => Vec::new(),
     }
 }

@@ -64,6 +64,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
             umiak_core::facts::Outcome::Succeeded => "succeeded",
             umiak_core::facts::Outcome::Failed => "failed",
             umiak_core::facts::Outcome::Interrupted => "interrupted",
+            umiak_core::facts::Outcome::Stopped => "stopped",
         }),
         Effect::Signal { signal: 9, .. } => Some("killed"),
         Effect::ReturnTerminal => Some("terminal returned"),

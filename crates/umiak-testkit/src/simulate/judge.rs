@@ -151,8 +151,13 @@ impl<'a> Judge<'a> {
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
                 Event::GuardianLost => self.guardian_lost,
-                // There are no other nodes.
-                Event::StoppedElsewhere(_) | Event::Decided(_) | Event::Alone => true,
+                // There are no other nodes, and no roles that start one after the other or by themselves.
+                Event::StoppedElsewhere(_)
+                | Event::Decided(_)
+                | Event::Alone
+                | Event::Ready { .. }
+                | Event::Inspected { .. }
+                | Event::StopAsked { .. } => true,
             }
     }
 
@@ -178,6 +183,9 @@ impl<'a> Judge<'a> {
             }
             Event::GuardianLost => self.guardian_lost = true,
             Event::Spawned { .. }
+            | Event::Ready { .. }
+            | Event::Inspected { .. }
+            | Event::StopAsked { .. }
             | Event::Exited { .. }
             | Event::StoppedElsewhere(_)
             | Event::Decided(_)
@@ -223,6 +231,9 @@ impl<'a> Judge<'a> {
         };
         self.check(follows, Rule::FactFirst, || format!("{effect:?} after {announced:?}"));
         match effect {
+            Effect::DisarmTimer(_) | Effect::Await(_) | Effect::Inspect(_) | Effect::TellFailed(_) => {
+                self.check(false, Rule::Decision, || format!("{effect:?} in a group that is one thing"));
+            }
             Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} is told to nobody")),
             Effect::Record(fact) => self.see_fact(step, fact),
             Effect::Spawn(ids) => self.see_spawn(ids),
@@ -283,10 +294,15 @@ impl<'a> Judge<'a> {
             Fact::Finished { outcome, exit_code } => {
                 self.announced = Some(Announced::Finish(format!("{outcome:?} {exit_code}")));
             }
-            Fact::Restarting { attempt, of, delay_micros } => {
+            Fact::Restarting { attempt, of, delay_micros, .. } => {
                 self.see_restarting(step, *attempt, *of, Duration::from_micros(*delay_micros));
             }
             Fact::Ignored { .. }
+            | Fact::Supervised(_)
+            | Fact::Ready { .. }
+            | Fact::TimedOut { .. }
+            | Fact::AttemptFailed(_)
+            | Fact::Retrying { .. }
             | Fact::Planned(_)
             | Fact::Noticed { .. }
             | Fact::Swept { .. }
@@ -338,7 +354,7 @@ impl<'a> Judge<'a> {
         let justified = match reason {
             StopReason::Completed => self.stop.is_none() && !self.has_failed() && self.has_succeeded(),
             StopReason::PeerFailed => self.stop.is_none() && self.has_failed(),
-            StopReason::NodeLost | StopReason::SignalElsewhere { .. } => false,
+            StopReason::NodeLost | StopReason::Timeout | StopReason::User | StopReason::SignalElsewhere { .. } => false,
             StopReason::Signal { signal } => self.signals == 1 && step.event == Event::Signalled { signal },
             StopReason::SecondSignal { signal } => self.signals == 2 && step.event == Event::Signalled { signal },
         };
@@ -389,6 +405,12 @@ impl<'a> Judge<'a> {
             Timer::Grace => policy.stop.grace,
             Timer::Abandon => policy.stop.abandon,
             Timer::Backoff => self.pause.map_or(Duration::ZERO, |pause| pause.delay),
+            Timer::Deadline
+            | Timer::GraceOf(_)
+            | Timer::AbandonOf(_)
+            | Timer::BackoffOf(_)
+            | Timer::StartUp(_)
+            | Timer::Run(_) => return self.check(false, Rule::Timers, || format!("{timer:?} was armed")),
         };
         let first = self.timers.insert(timer, false).is_none();
         self.check(first && attempt == self.attempt && at == step.at + after, Rule::Timers, || {

@@ -1,5 +1,6 @@
 //! What a seed stands for: a job, and what each of its processes will do.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -108,6 +109,7 @@ impl Scenario {
                 &[ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Paddle, ExitCodes::Torch],
             ),
             generation: pick(rng, &[Generation::Current, Generation::Legacy]),
+            document: false,
         };
         let gather = if rng.f64() < 0.6 { Duration::ZERO } else { millis(rng, 1..400) };
         let late = if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) };
@@ -167,10 +169,12 @@ fn job(rng: &mut Rng) -> Job {
             },
             decides: rng.f64() < 0.75,
         };
-        Role { name: RoleName::new(format!("role{index}")).expect("a plain name"), replicas, completion }
+        let name = RoleName::new(format!("role{index}")).expect("a plain name");
+        Role { completion, ..Role::new(name, replicas) }
     });
     Job {
         name: JobId::new("simulated").expect("a plain name"),
+        labels: BTreeMap::new(),
         contracts: vec![],
         roles: roles.collect(),
         policy: Policy {
@@ -180,6 +184,7 @@ fn job(rng: &mut Rng) -> Job {
                 abandon: Duration::from_millis(pick(rng, &[100, 2000, 10_000])),
             },
             settle: Duration::from_millis(pick(rng, &[0, 100, 500, 500, 500, 1000])),
+            ..Policy::default()
         },
     }
 }
@@ -191,6 +196,7 @@ fn restart(rng: &mut Rng) -> Restart {
         backoff: Duration::from_millis(backoff),
         max_backoff: Duration::from_millis(pick(rng, &[backoff, 1500, 30_000])),
         window: pick(rng, &[None, None, Some(Duration::from_millis(1)), Some(Duration::from_secs(5))]),
+        ..Restart::default()
     }
 }
 

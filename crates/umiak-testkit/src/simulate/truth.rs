@@ -77,7 +77,8 @@ impl Judge<'_> {
         let expected = match self.stop.map(|(_, reason)| reason) {
             None if self.pause.is_some() => Outcome::Failed,
             None | Some(StopReason::Completed) => Outcome::Succeeded,
-            Some(StopReason::PeerFailed | StopReason::NodeLost) => Outcome::Failed,
+            Some(StopReason::PeerFailed | StopReason::NodeLost | StopReason::Timeout) => Outcome::Failed,
+            Some(StopReason::User) => Outcome::Stopped,
             Some(StopReason::SignalElsewhere { .. } | StopReason::Signal { .. } | StopReason::SecondSignal { .. }) => {
                 Outcome::Interrupted
             }
@@ -88,6 +89,7 @@ impl Judge<'_> {
         let bad = || self.shadows.iter().filter_map(|shadow| shadow.end.as_ref()).find(|end| !end.exit.is_success());
         let expected = match (expected, style.codes, style.generation) {
             (Outcome::Succeeded, ..) => 0,
+            (Outcome::Stopped, ..) => 3,
             (_, ExitCodes::Torch, _) | (Outcome::Failed, ExitCodes::Paddle, Generation::Legacy) => 1,
             (Outcome::Interrupted, ExitCodes::Paddle, Generation::Current) => signal,
             (Outcome::Interrupted, ..) => 128 + signal,

@@ -195,6 +195,10 @@ impl World {
             | Effect::Report(_)
             | Effect::Stand(_)
             | Effect::ReturnTerminal
+            | Effect::DisarmTimer(_)
+            | Effect::Await(_)
+            | Effect::Inspect(_)
+            | Effect::TellFailed(_)
             | Effect::Finish { .. } => {}
         }
     }

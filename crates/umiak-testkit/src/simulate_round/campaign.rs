@@ -63,6 +63,7 @@ fn things(run: &Run) -> BTreeSet<String> {
                 Outcome::Succeeded => "succeeded",
                 Outcome::Failed => "failed",
                 Outcome::Interrupted => "interrupted",
+                Outcome::Stopped => "stopped",
             });
         }
         for (_, decision) in &node.decisions {

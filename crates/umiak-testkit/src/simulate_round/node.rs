@@ -161,7 +161,13 @@ impl World {
                 run.known = run.decisions.len();
                 run.survivors = survivors;
             }
-            Effect::Record(_) | Effect::Report(_) | Effect::ReturnTerminal => {}
+            Effect::Record(_)
+            | Effect::Report(_)
+            | Effect::ReturnTerminal
+            | Effect::DisarmTimer(_)
+            | Effect::Await(_)
+            | Effect::Inspect(_)
+            | Effect::TellFailed(_) => {}
         }
     }
 

@@ -194,7 +194,7 @@ impl Scenario {
                 max: rng.u32(..=3),
                 backoff: Duration::from_millis(rng.u64(..400)),
                 max_backoff: Duration::from_millis(800),
-                window: None,
+                ..Restart::default()
             },
             nodes,
             faults: Vec::new(),

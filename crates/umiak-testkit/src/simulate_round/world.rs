@@ -12,9 +12,7 @@ use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
 use umiak_core::machine::round::messages::{Decision, Join, Standing, Start};
-use umiak_core::model::{
-    Completion, ExitCodes, Generation, Job, JobId, MinSucceeded, Policy, Role, RoleName, StopPolicy, Timestamp,
-};
+use umiak_core::model::{ExitCodes, Generation, Job, JobId, Policy, Role, RoleName, StopPolicy, Timestamp};
 
 use super::judge::{self, Violation};
 use super::network::{Conn, Packet};
@@ -203,19 +201,17 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
     let processes = script.ranks[0].len();
     let job = Job {
         name: JobId::new("simulated").expect("a plain name"),
+        labels: std::collections::BTreeMap::new(),
         contracts: vec![],
-        roles: vec![Role {
-            name: RoleName::new("trainer").expect("a plain name"),
-            replicas: processes as u32,
-            completion: Completion { min_failed: 1, min_succeeded: MinSucceeded::All, decides: true },
-        }],
+        roles: vec![Role::new(RoleName::new("trainer").expect("a plain name"), processes as u32)],
         policy: Policy {
             restart: scenario.restart,
             stop: StopPolicy { grace: GRACE, abandon: ABANDON },
             settle: SETTLE,
+            ..Policy::default()
         },
     };
-    let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current };
+    let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
     let mut machine = Machine::new(job, style, scenario.seed);
     machine.share();
     let join = Join {

@@ -1,4 +1,4 @@
-//! Our own commands: `explain`, `schema`, `completions`, `man`. The launcher's flags are shown by clap's
+//! Our own commands: those about runs, each in its module, `lint`, and `schema`, `completions`, `man`. The launcher's flags are shown by clap's
 //! generators from the same table that parses them.
 
 use std::ffi::OsString;
@@ -7,38 +7,15 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use umiak_core::diag::{Code, Diagnostic, nearest};
-use umiak_core::diagnose;
 use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
 
-use super::{fail, print};
+use super::{events, explain, fail, gc, lint, logs, ls, plan, print, rm, run as runner, runs, show, wait};
 
 /// Commands of the design that are not built yet: they answer so, and do not look like typing errors.
-const LATER: &[&str] = &[
-    "run",
-    "submit",
-    "plan",
-    "lint",
-    "ls",
-    "show",
-    "logs",
-    "events",
-    "wait",
-    "stop",
-    "resume",
-    "retry",
-    "rm",
-    "gc",
-    "store",
-    "doctor",
-    "top",
-    "serve",
-    "report",
-    "rerun",
-    "bugreport",
-];
+const LATER: &[&str] = &["submit", "store", "doctor", "top", "serve", "report", "rerun", "bugreport"];
 
 /// The whole command line for clap: parsing of our own commands, and help, man pages and completions of all.
 pub fn command() -> Command {
@@ -52,14 +29,30 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .bin_name("umiak")
         .subcommand(launch())
+        .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a document"))
+        .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print what a document would run"))
+        .subcommand(lint::command())
+        .subcommand(runner::Stop::augment_args(Command::new("stop")).about("Stop runs"))
+        .subcommand(runner::Resume::augment_args(Command::new("resume")).about("Go on with a run whose supervisor was lost"))
+        .subcommand(runner::Retry::augment_args(Command::new("retry")).about("Try again what has not succeeded of a run"))
+        .subcommand(runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true))
+        .subcommand(ls::Arguments::augment_args(Command::new("ls")).about("List runs, past and present"))
+        .subcommand(show::Arguments::augment_args(Command::new("show")).about("Show how a run stands, or how it went"))
+        .subcommand(logs::Arguments::augment_args(Command::new("logs")).about("Show what replicas have written"))
+        .subcommand(events::Arguments::augment_args(Command::new("events")).about("Show the facts of a run"))
         .subcommand(
-            Command::new("explain")
-                .about("Explain an error code: `umiak explain L0004`")
-                .arg(Arg::new("code").required(true).value_name("CODE")),
+            wait::Arguments::augment_args(Command::new("wait"))
+                .about("Wait until runs have ended; the exit code is theirs, of several the worst"),
+        )
+        .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that nobody supervises"))
+        .subcommand(gc::Arguments::augment_args(Command::new("gc")).about("Remove old runs"))
+        .subcommand(
+            explain::Arguments::augment_args(Command::new("explain"))
+                .about("Explain an error code, or why a run ended as it did"),
         )
         .subcommand(
             Command::new("schema").about("Print the JSON schema of a format").arg(
-                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts"])),
+                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "show"])),
             ),
         )
         .subcommand(
@@ -119,8 +112,27 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Err(error) => return refuse(argv, &error),
     };
     match matches.subcommand() {
-        Some(("explain", matches)) => explain(matches.get_one::<String>("code").map_or("", String::as_str)),
-        Some(("schema", _)) => print(&facts_schema()),
+        Some(("run", matches)) => runner::run(&arguments(matches)),
+        Some(("plan", matches)) => plan::run(&arguments(matches)),
+        Some(("stop", matches)) => finish(runner::stop(&arguments(matches))),
+        Some(("resume", matches)) => runner::resume(&arguments(matches)),
+        Some(("retry", matches)) => runner::retry(&arguments(matches)),
+        Some(("supervise", matches)) => runner::supervise(&arguments(matches)),
+        Some(("ls", matches)) => finish(ls::run(&arguments(matches))),
+        Some(("show", matches)) => finish(show::run(&arguments(matches))),
+        Some(("logs", matches)) => finish(logs::run(&arguments(matches))),
+        Some(("events", matches)) => finish(events::run(&arguments(matches))),
+        Some(("wait", matches)) => finish(wait::run(&arguments(matches))),
+        Some(("rm", matches)) => finish(rm::run(&arguments(matches))),
+        Some(("gc", matches)) => finish(gc::run(&arguments(matches))),
+        Some(("explain", matches)) => finish(explain::run(&arguments(matches))),
+        Some(("schema", matches)) => print(&match matches.get_one::<String>("format").map(String::as_str) {
+            Some("job") => job_schema(),
+            Some("ls") => ls::schema(),
+            Some("show") => show::schema(),
+            _ => facts_schema(),
+        }),
+        Some(("lint", matches)) => lint::run(matches),
         Some(("completions", matches)) => completions(*matches.get_one("shell").expect("the argument is required")),
         Some(("man", matches)) => man(matches.get_one::<String>("command").map(String::as_str)),
         _ => ExitCode::from(2),
@@ -159,22 +171,24 @@ fn no_command(word: &str) -> Diagnostic {
     }
 }
 
-fn explain(code: &str) -> ExitCode {
-    if let Some(code) = Code::parse(code) {
-        let entry = code.entry();
-        let exit = if entry.exit == 0 { "none: a notice".to_owned() } else { entry.exit.to_string() };
-        return print(&format!("{code}: {}\nexit code {exit}\n\n{}\n", entry.title, entry.text));
-    }
-    if let Some(signature) = diagnose::explain(code) {
-        return print(&format!("{}: {}\n\n{}\n", signature.code, signature.title, signature.text));
-    }
-    fail(&[Diagnostic::error(Code::L0001, format!("there is no error code `{code}`"))
-        .hint("codes stand in brackets in messages, as in `error[L0004]`")])
+/// The arguments of a command, as it wants them.
+fn arguments<T: FromArgMatches>(matches: &ArgMatches) -> T {
+    T::from_arg_matches(matches).expect("clap has checked them by the same definition")
+}
+
+fn finish(done: runs::Done) -> ExitCode {
+    done.unwrap_or_else(|diagnostic| fail(&[diagnostic]))
 }
 
 /// The schema of one line of `--output json`, which is one line of the journal.
 pub fn facts_schema() -> String {
     let schema = schemars::schema_for!(Record);
+    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
+}
+
+/// The schema of a native document.
+pub fn job_schema() -> String {
+    let schema = umiak_core::formats::native::schema::schema();
     format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
 }
 

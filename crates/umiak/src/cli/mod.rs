@@ -1,6 +1,19 @@
 //! The command line: which front door, which command, which exit code.
 
 mod commands;
+mod document;
+mod events;
+mod explain;
+mod gc;
+mod lint;
+mod logs;
+mod ls;
+mod plan;
+mod rm;
+mod run;
+mod runs;
+mod show;
+mod wait;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -13,7 +26,9 @@ use umiak_core::formats::prefix::{Front, recognise};
 use crate::runtime;
 use crate::screen::Style;
 
-pub use commands::{command, facts_schema, man_page};
+pub use commands::{command, facts_schema, job_schema, man_page};
+pub use ls::schema as ls_schema;
+pub use show::schema as show_schema;
 
 /// Everything `main` does.
 pub fn main() -> ExitCode {
@@ -43,10 +58,18 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn fail(diagnostics: &[Diagnostic]) -> ExitCode {
-    let style = Style::detect(false, false);
-    let mut stderr = std::io::stderr().lock();
-    for diagnostic in diagnostics {
-        let _ = stderr.write_all(runtime::render(&style, diagnostic).as_bytes());
-    }
+    tell(diagnostics);
     ExitCode::from(diagnostics.iter().map(Diagnostic::exit_code).max().unwrap_or(2))
+}
+
+/// Diagnostics on stderr.
+fn tell(diagnostics: &[Diagnostic]) {
+    let style = Style::detect(false, false);
+    for diagnostic in diagnostics {
+        say(&runtime::render(&style, diagnostic));
+    }
+}
+
+fn say(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

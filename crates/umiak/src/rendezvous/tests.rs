@@ -215,6 +215,7 @@ fn told(rank: u32) -> Stage {
         order: 0,
         by_us: false,
         before_stop: true,
+        timed_out: None,
         evidence: None,
         usage: None,
     };

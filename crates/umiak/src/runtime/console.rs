@@ -12,9 +12,9 @@ use crate::screen::style::{Mark, duration, ranges};
 use super::launch::failed;
 use crate::clock::time_of_day;
 
-pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
+pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str, run: Option<String>) -> String {
     if plan.topology.nodes.len() > 1 {
-        return planned_among(style, plan, log_dir);
+        return planned_among(style, plan, log_dir, run);
     }
     let nodes = plan.topology.nodes.len();
     let ranks = plan.topology.members.len();
@@ -26,11 +26,12 @@ pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str) -> String {
     if let Some(kind) = plan.topology.device_kind {
         parts.insert(1, format!("{} {}", kind.word(), devices(plan)));
     }
+    parts.extend(run);
     style.progress("Planned", &parts, &time_of_day())
 }
 
 /// One of several nodes.
-fn planned_among(style: &Style, plan: &Plan, log_dir: &str) -> String {
+fn planned_among(style: &Style, plan: &Plan, log_dir: &str, run: Option<String>) -> String {
     let ranks: Vec<u32> = plan.replicas.iter().map(|replica| replica.rank.0).collect();
     let mut parts = vec![
         format!("{} ranks on {} nodes", plan.topology.world_size().get(), plan.topology.nodes.len()),
@@ -41,6 +42,7 @@ fn planned_among(style: &Style, plan: &Plan, log_dir: &str) -> String {
     if let Some(kind) = plan.topology.device_kind {
         parts.insert(2, format!("{} {}", kind.word(), devices(plan)));
     }
+    parts.extend(run);
     style.progress("Planned", &parts, &time_of_day())
 }
 
@@ -68,7 +70,7 @@ pub(super) fn finished(style: &Style, ranks: usize, took: Duration, attempt: Opt
     style.progress("Finished", &parts.into_iter().flatten().collect::<Vec<_>>(), &time_of_day())
 }
 
-pub(super) fn restarting(style: &Style, attempt: &str, delay: Duration) -> String {
+pub(crate) fn restarting(style: &Style, attempt: &str, delay: Duration) -> String {
     let delay = duration(delay);
     if style.plain {
         style.progress("Restarting", &[format!("in {delay}"), format!("{attempt} failed")], &time_of_day())

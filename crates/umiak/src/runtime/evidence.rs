@@ -17,7 +17,7 @@ const COUNTABLE: u64 = 32 << 20;
 const ERROR_FILE: u64 = 1 << 20;
 
 /// `end` cuts the log where somebody else's doing begins.
-pub(super) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) -> Evidence {
+pub(crate) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) -> Evidence {
     let (tail, first_line) = tail(log, start, end, TAIL).unwrap_or_default();
     let error = std::fs::metadata(error_file)
         .ok()
@@ -27,7 +27,7 @@ pub(super) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) 
 }
 
 /// Whether the last words before `end` look like an error: a glance, before reading in earnest.
-pub(super) fn has_error(log: &Path, start: u64, end: u64) -> bool {
+pub(crate) fn has_error(log: &Path, start: u64, end: u64) -> bool {
     let Ok(file) = File::open(log) else { return false };
     let from = start.max(end.saturating_sub(GLANCE));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];

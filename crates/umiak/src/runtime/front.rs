@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Evidence, Fact, Outcome, Record, StopReason, Usage, VERSION, Verdict};
+use umiak_core::facts::{Evidence, Fact, Outcome, StopReason, Usage, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
@@ -27,12 +27,14 @@ use crate::screen::{Screen, Style};
 use super::kernel::{Ended, Kernel};
 use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
+use super::record::Recorder;
 use super::several::Peers;
 use super::{console, evidence, prepare};
 use crate::clock::Clock;
 
 mod logs;
 mod peers;
+mod recording;
 mod restart;
 mod tell;
 
@@ -63,6 +65,10 @@ pub(super) struct Front<'a> {
     /// With the attempt they belong to.
     timers: BTreeMap<Timer, (u32, Timestamp)>,
     late_files: Option<JoinHandle<()>>,
+    /// Where this node records the run.
+    recorder: Option<Recorder>,
+    /// Facts that the next thing to be done waits for.
+    facts: Vec<Fact>,
     /// Where there are several nodes: the others, and our part of the attempt for which they are waited.
     peers: Option<Peers>,
     /// With `--gather-logs`, on nodes that send theirs.
@@ -98,7 +104,7 @@ impl<'a> Front<'a> {
         guardian: Guardian,
         prepared: Prepared,
     ) -> Self {
-        let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation };
+        let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation, document: false };
         let Prepared { screen, peers, inventory, run, plan, log_starts, pod_log } = prepared;
         let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..)).ranks_from(plan.first_rank());
         let is_shared = peers.is_some();
@@ -122,6 +128,8 @@ impl<'a> Front<'a> {
             screen,
             timers: BTreeMap::new(),
             late_files: None,
+            recorder: None,
+            facts: Vec::new(),
             peers,
             logs: None,
             next: None,
@@ -145,6 +153,7 @@ impl<'a> Front<'a> {
 
     /// The whole run; returns the exit code.
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
+        self.begin_recording();
         self.announce();
         self.start_logs();
         self.dispatch(Event::Start);
@@ -154,7 +163,9 @@ impl<'a> Front<'a> {
         }
         if self.return_terminal {
             // Dropping our end of the socket tells the guardian to finish alone.
-            return Ok(128u8.wrapping_add(self.last_signal as u8));
+            let code = 128u8.wrapping_add(self.last_signal as u8);
+            self.leave_recording(code);
+            return Ok(code);
         }
         self.sweep();
         self.tell_why_not_restarted();
@@ -163,6 +174,7 @@ impl<'a> Front<'a> {
         self.finish_peers();
         self.join_late_files();
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
+        self.finish_recording();
         match self.close(elsewhere) {
             Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
                 .row("reason", error.to_string())
@@ -299,7 +311,7 @@ impl<'a> Front<'a> {
                 Some(Event::Exited { id: attempt(key), exit: Exit::Spawn(error), usage: None })
             }
             Notice::Cleared { ref stopped, ref remaining } => self.prepare_next(stopped, remaining),
-            Notice::Leased(_) | Notice::Swept { .. } => None,
+            Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) | Notice::Swept { .. } => None,
         }
     }
 
@@ -308,13 +320,23 @@ impl<'a> Front<'a> {
         let mut queue = VecDeque::from([event]);
         while let Some(event) = queue.pop_front() {
             for effect in self.machine.step(event, self.clock.now()) {
+                if let Effect::Record(fact) = effect {
+                    self.note(fact);
+                    continue;
+                }
+                // A fact is in the journal before what it announces is done.
+                self.flush();
                 match effect {
-                    Effect::Record(fact) => self.record(&fact),
                     Effect::Spawn(attempts) => self.spawn(&attempts),
                     Effect::Signal { signal, targets } => self.signal(signal, &targets),
                     Effect::ArmTimer { timer, attempt, at } => {
                         self.timers.insert(timer, (attempt, at));
                     }
+                    Effect::DisarmTimer(timer) => {
+                        self.timers.remove(&timer);
+                    }
+                    // A launched group is one thing: no role of it waits for another, or starts again by itself.
+                    Effect::Record(_) | Effect::Await(_) | Effect::Inspect(_) | Effect::TellFailed(_) => {}
                     Effect::Prepare { .. } => self.clear(),
                     Effect::Gather { ended, stopped } => {
                         queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
@@ -326,10 +348,23 @@ impl<'a> Front<'a> {
                 }
             }
         }
+        self.flush();
     }
 
+    /// A fact of our own.
     fn record(&mut self, fact: &Fact) {
-        match fact {
+        self.note(fact.clone());
+        self.flush();
+    }
+
+    /// What a fact means for us; it is written before anything else is done.
+    fn note(&mut self, mut fact: Fact) {
+        if let Fact::Ended { subject, log_end, .. } = &mut fact
+            && let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank))
+        {
+            *log_end = std::fs::metadata(&replica.log).ok().map(|metadata| metadata.len());
+        }
+        match &fact {
             Fact::Ended { subject, exit, by_us, .. } => {
                 let slot = subject.rank.and_then(|rank| self.plan.replica(rank));
                 // The one on the console.
@@ -349,12 +384,9 @@ impl<'a> Front<'a> {
                         self.pod_log.line(&line);
                     }
                     let ranks = self.live_ranks();
-                    if ranks.is_empty() {
-                        // Between two attempts: nobody has to be asked.
-                        return self.write_fact(fact);
-                    }
+                    // Between two attempts nobody has to be asked.
                     let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
-                    if self.spec.own.output == OutputMode::Human {
+                    if self.spec.own.output == OutputMode::Human && !ranks.is_empty() {
                         self.screen.alert(text);
                     }
                 }
@@ -366,17 +398,7 @@ impl<'a> Front<'a> {
             }
             _ => {}
         }
-        self.write_fact(fact);
-    }
-
-    fn write_fact(&mut self, fact: &Fact) {
-        if self.spec.own.output == OutputMode::Json {
-            let record = Record { v: VERSION, seq: self.seq, at: self.clock.now().as_micros(), fact: fact.clone() };
-            if let Ok(line) = serde_json::to_string(&record) {
-                self.screen.data(format!("{line}\n"));
-            }
-        }
-        self.seq += 1;
+        self.facts.push(fact);
     }
 
     fn spawn(&mut self, attempts: &[AttemptId]) {
@@ -393,6 +415,7 @@ impl<'a> Front<'a> {
                 program: replica.program.as_os_str().as_bytes().to_vec(),
                 argv: replica.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
                 env: variables(&replica.env),
+                dir: Vec::new(),
                 log: replica.log.as_os_str().as_bytes().to_vec(),
                 cpus: replica.cpus.clone(),
                 inherit_stdin: replica.inherit_stdin,

@@ -21,7 +21,7 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-pub(super) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventory {
+pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventory {
     let root = env.get(variables::NVIDIA_PROC).map_or(umiak_sys::devices::NVIDIA_PROC, String::as_str);
     let gpus = umiak_sys::devices::nvidia(Path::new(root));
     Inventory {
@@ -32,6 +32,7 @@ pub(super) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventor
                 numa_node: if with_numa { umiak_sys::host::numa_node_of(&gpu.pci) } else { None },
                 name: gpu.name,
                 uuid: gpu.uuid,
+                minor: gpu.minor,
             })
             .collect(),
         cpus: umiak_sys::host::cpus(),
@@ -119,7 +120,7 @@ fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
     on_path(&OsString::from(name), path)
 }
 
-fn on_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
+pub(crate) fn on_path(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(|program| is_executable(program))
 }
 

@@ -20,31 +20,31 @@ const LOST_CHILD: [&str; 2] = ["U2402", "U3103"];
 
 /// A rank that ended badly.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) slot: Slot,
-    pub(super) pid: u32,
-    pub(super) exit: Exit,
+pub(crate) struct Ended {
+    pub(crate) slot: Slot,
+    pub(crate) pid: u32,
+    pub(crate) exit: Exit,
     /// It had been sent a signal of ours.
-    pub(super) stopped: bool,
+    pub(crate) stopped: bool,
 }
 
 /// Where log and counter stood when the run began: what was before is not about this run.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     log: Option<Log>,
     memory_kills: Option<u64>,
     since: SystemTime,
 }
 
 impl Kernel {
-    pub(super) fn from_now() -> Self {
+    pub(crate) fn from_now() -> Self {
         // The clock that files are stamped by lags behind ours by up to one tick.
         let since = SystemTime::now() - Duration::from_millis(20);
         Self { log: Log::from_now(), memory_kills: oom_kills(), since }
     }
 
     /// Adds what the kernel knows to the evidence of those it knows something about.
-    pub(super) fn explain(&mut self, ended: &[Ended], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
+    pub(crate) fn explain(&mut self, ended: &[Ended], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
         // The kernel has nothing to add about a request to end.
         let is_odd = |end: &&Ended| end.exit.signal().is_some_and(|signal| signal != SIGTERM);
         let signalled: Vec<&Ended> = ended.iter().filter(is_odd).collect();

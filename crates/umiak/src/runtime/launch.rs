@@ -222,6 +222,6 @@ fn pod_log_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another directory with `--log_dir`")
 }
 
-pub(super) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
+pub(crate) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(Code::L0016, format!("umiak could not {doing}")).row("reason", error.to_string())
 }

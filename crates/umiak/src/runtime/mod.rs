@@ -4,16 +4,17 @@
 //! launcher waits for a handful of descriptors, must not wake up while nothing happens, and must be small
 //! when it forks (`docs/design/0001-launch-on-one-node.md`).
 
-mod console;
+pub(crate) mod console;
 mod dry_run;
-mod evidence;
+pub(crate) mod evidence;
 mod front;
 mod gpu_log;
-mod inventory;
-mod kernel;
+pub(crate) mod inventory;
+pub(crate) mod kernel;
 pub mod launch;
 mod pod_log;
-mod prepare;
+pub(crate) mod prepare;
+mod record;
 mod several;
 
 pub(crate) use console::{diagnostic as render, write_data};

@@ -166,7 +166,7 @@ const SCRATCH: &str = "umiak-run-";
 
 /// Removes temporary directories whose fronts were killed together with their guardians. One that is younger than
 /// a minute may still have a guardian that finishes alone.
-pub(super) fn clean_scratch() {
+pub(crate) fn clean_scratch() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(owner) = name.to_str().and_then(|name| name.strip_prefix(SCRATCH)) else { continue };

@@ -207,6 +207,7 @@ impl Painter {
                     Message::Status(status) => self.status = status,
                     Message::Follow { path, offset } => {
                         if self.mirror_to != MirrorTo::Nowhere {
+                            self.pump_to_end();
                             self.mirror = Mirror::open(&path, offset).ok();
                         }
                     }

@@ -23,6 +23,12 @@ pub enum Doing {
         /// They have been asked to end.
         stopping: bool,
     },
+    /// Replicas of several roles.
+    Roles {
+        /// Name, how many live, how many there are.
+        roles: Vec<(String, usize, usize)>,
+        stopping: bool,
+    },
 }
 
 impl Status {
@@ -33,10 +39,12 @@ impl Status {
             Doing::Waiting(what) => (Mark::Waiting, what.clone(), ""),
             Doing::Ranks { live, total, stopping } => {
                 let ranks = format!("{live}/{total} {}", style.mark(Mark::Running));
-                match stopping {
-                    true => (Mark::Stopped, ranks, "  stopping, Ctrl-C again to kill"),
-                    false => (Mark::Running, ranks, "  ‹Ctrl-C stop›"),
-                }
+                with_hint(ranks, *stopping)
+            }
+            Doing::Roles { roles, stopping } => {
+                let running = style.mark(Mark::Running);
+                let words = roles.iter().map(|(name, live, total)| format!("{name} {live}/{total} {running}"));
+                with_hint(words.collect::<Vec<_>>().join("  "), *stopping)
             }
         };
         let mark = style.mark(mark);
@@ -52,6 +60,14 @@ impl Status {
     /// When the shown time changes next.
     pub(super) fn until_next_second(&self) -> Duration {
         Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(self.since.elapsed().subsec_nanos())))
+    }
+}
+
+fn with_hint(who: String, stopping: bool) -> (Mark, String, &'static str) {
+    if stopping {
+        (Mark::Stopped, who, "  stopping, Ctrl-C again to kill")
+    } else {
+        (Mark::Running, who, "  ‹Ctrl-C stop›")
     }
 }
 

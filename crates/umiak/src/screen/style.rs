@@ -26,9 +26,11 @@ pub struct Style {
 pub enum Mark {
     Waiting,
     Running,
+    Done,
     Failed,
     Stopped,
     Restarted,
+    Lost,
 }
 
 impl Style {
@@ -61,9 +63,11 @@ impl Style {
         let (fancy, ascii) = match mark {
             Mark::Waiting => ("·", "."),
             Mark::Running => ("▸", ">"),
+            Mark::Done => ("✓", "+"),
             Mark::Failed => ("✗", "x"),
             Mark::Stopped => ("⊘", "-"),
             Mark::Restarted => ("↻", "r"),
+            Mark::Lost => ("?", "?"),
         };
         if self.ascii { ascii } else { fancy }
     }

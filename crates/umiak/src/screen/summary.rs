@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use umiak_core::diagnose::kernel::size;
-use umiak_core::facts::{Finding, Verdict};
+use umiak_core::facts::{Finding, Limit, Verdict};
 use umiak_core::model::Exit;
 
 use super::style::{Mark, Style, duration, ranges};
@@ -23,6 +23,10 @@ pub struct Place {
     pub devices: String,
     /// As the user would type it.
     pub log: String,
+    /// Where replicas of several roles run, a rank's number says little: then it is called so.
+    pub name: Option<String>,
+    /// Where the run is recorded.
+    pub run: Option<String>,
 }
 
 /// The ranks that we stopped.
@@ -31,15 +35,50 @@ pub enum Others {
     Nobody,
     /// All gone: which, by what, how soon.
     Gone {
-        ranks: Vec<u32>,
+        who: Crowd,
         by: &'static str,
         after: Duration,
     },
     /// Asked to go, not all gone yet.
     Going {
-        ranks: Vec<u32>,
+        who: Crowd,
         grace: Duration,
     },
+}
+
+/// Some of the ranks, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crowd {
+    pub count: usize,
+    /// `ranks 0-3`, `trainer-0-3, pserver-1`.
+    pub names: String,
+}
+
+impl Crowd {
+    pub fn ranks(ranks: &[u32]) -> Self {
+        Self { count: ranks.len(), names: format!("{} {}", noun(ranks.len()), ranges(ranks)) }
+    }
+
+    /// By role and index, in the order of the roles.
+    pub fn replicas<'a>(replicas: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
+        let mut roles: Vec<(&str, Vec<u32>)> = Vec::new();
+        for (role, index) in replicas {
+            match roles.iter_mut().find(|(other, _)| *other == role) {
+                Some((_, indices)) => indices.push(index),
+                None => roles.push((role, vec![index])),
+            }
+        }
+        let count = roles.iter().map(|(_, indices)| indices.len()).sum();
+        let names: Vec<String> = roles
+            .iter_mut()
+            .map(|(role, indices)| {
+                indices.sort_unstable();
+                let list = ranges(indices);
+                if list.contains(',') { format!("{role}-{{{list}}}") } else { format!("{role}-{list}") }
+            })
+            .collect();
+        Self { count, names: names.join(", ") }
+    }
 }
 
 /// The guide's line. `ranks` are the causes.
@@ -58,34 +97,21 @@ pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn
         tell(&mut text, style, finding, &place(finding), first);
     }
     if verdict.causes.len() > IN_FULL {
-        let rest: Vec<u32> = verdict.causes[IN_FULL..].iter().map(rank).collect();
-        let _ = writeln!(text, "  and ranks {} likewise", ranges(&rest));
+        let _ = writeln!(text, "  and {} likewise", crowd(verdict.causes[IN_FULL..].iter(), &place).names);
     }
-    if let Some(victims) = victims(&verdict.victims) {
+    if let Some(victims) = victims(&verdict.victims, &place) {
         let _ = writeln!(text, "  {}  {victims}", style.dim("followed     "));
     }
     match others {
         Others::Nobody => {}
-        Others::Gone { ranks, by, after } => {
-            let all = if ranks.len() == 1 { "gone" } else { "all gone" };
-            let _ = writeln!(
-                text,
-                "  {}  {} {} ({by}, {all} within {})",
-                style.dim("stopped by us"),
-                noun(ranks.len()),
-                ranges(ranks),
-                duration(*after)
-            );
+        Others::Gone { who, by, after } => {
+            let all = if who.count == 1 { "gone" } else { "all gone" };
+            let (head, after) = (style.dim("stopped by us"), duration(*after));
+            let _ = writeln!(text, "  {head}  {} ({by}, {all} within {after})", who.names);
         }
-        Others::Going { ranks, grace } => {
-            let _ = writeln!(
-                text,
-                "  {}  {} {} (SIGTERM, then SIGKILL after {})",
-                style.dim("stopping     "),
-                noun(ranks.len()),
-                ranges(ranks),
-                duration(*grace)
-            );
+        Others::Going { who, grace } => {
+            let (head, grace) = (style.dim("stopping     "), duration(*grace));
+            let _ = writeln!(text, "  {head}  {} (SIGTERM, then SIGKILL after {grace})", who.names);
         }
     }
     text
@@ -112,9 +138,19 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
     let how = match &finding.exit {
         _ if finding.stopped_while_ending => format!("failed after {ran}"),
         exit @ Exit::Spawn(_) => exit.describe(),
+        _ if finding.timed_out == Some(Limit::Run) => {
+            format!("was stopped: it ran longer than its `timeout`, for {ran}")
+        }
+        _ if finding.timed_out == Some(Limit::Start) => {
+            format!("was stopped: its ports did not answer within its `start_timeout`, after {ran}")
+        }
         exit => format!("{} after {ran}", exit.describe()),
     };
-    let head = format!("{} rank {} on {}{details} {how}", style.mark(Mark::Failed), rank(finding), place.host);
+    let who = match &place.name {
+        Some(name) => name.clone(),
+        None => format!("rank {} on {}", rank(finding), place.host),
+    };
+    let head = format!("{} {who}{details} {how}", style.mark(Mark::Failed));
     let first = if first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
@@ -149,7 +185,8 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
         let cpu = duration(Duration::from_micros(usage.user_micros + usage.system_micros));
         let _ = writeln!(text, "  used {cpu} CPU, {} peak", size(usage.max_rss_kib));
     }
-    let _ = writeln!(text, "  log {}{}", place.log, number.unwrap_or_default());
+    let more = place.run.as_ref().map(|run| format!("{}umiak explain {run}", style.separator()));
+    let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
 }
 
 /// What to do about a start that the kernel refused.
@@ -171,8 +208,8 @@ fn spawn_hint(exit: &Exit) -> Option<&'static str> {
 }
 
 /// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by what happened.
-fn victims(victims: &[Finding]) -> Option<String> {
-    let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> Place) -> Option<String> {
+    let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
         let why = finding.evidence.as_ref().and_then(|evidence| evidence.signature.as_ref());
         let what = match why {
@@ -180,16 +217,38 @@ fn victims(victims: &[Finding]) -> Option<String> {
             None => finding.exit.describe(),
         };
         match groups.iter_mut().find(|(other, _)| *other == what) {
-            Some((_, ranks)) => ranks.push(rank(finding)),
-            None => groups.push((what, vec![rank(finding)])),
+            Some((_, findings)) => findings.push(finding),
+            None => groups.push((what, vec![finding])),
         }
     }
-    let told = groups.into_iter().map(|(what, mut ranks)| {
-        ranks.sort_unstable();
-        format!("{} {} {what}", noun(ranks.len()), ranges(&ranks))
-    });
+    let told = groups.into_iter().map(|(what, findings)| format!("{} {what}", crowd(findings, place).names));
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// By name where they have names, else by rank.
+fn crowd<'a>(findings: impl IntoIterator<Item = &'a Finding>, place: &impl Fn(&Finding) -> Place) -> Crowd {
+    let findings: Vec<&Finding> = findings.into_iter().collect();
+    if findings.first().is_some_and(|finding| place(finding).name.is_some()) {
+        let parts = findings.iter().map(|finding| replica_parts(&finding.subject.replica));
+        return Crowd::replicas(parts);
+    }
+    let mut ranks: Vec<u32> = findings.into_iter().map(rank).collect();
+    ranks.sort_unstable();
+    Crowd::ranks(&ranks)
+}
+
+/// `("trainer", 3)` of `trainer-3`.
+pub fn replica_parts(replica: &str) -> (&str, u32) {
+    let (role, index) = replica.rsplit_once('-').unwrap_or((replica, ""));
+    (role, index.parse().unwrap_or(0))
+}
+
+/// Why an attempt failed that another one makes good: a few lines, because the run goes on.
+pub fn attempt_failed(style: &Style, finding: &Finding, place: &Place) -> String {
+    let mut text = String::new();
+    tell(&mut text, style, finding, place, false);
+    text
 }
 
 #[cfg(test)]
@@ -204,6 +263,7 @@ mod tests {
             exit,
             ran_micros: 192_000_000,
             weight: Weight::Certain,
+            timed_out: None,
             stopped_while_ending: false,
             evidence: Some(evidence),
             usage: None,
@@ -278,12 +338,13 @@ mod tests {
             finding(rank, Exit::Code { code: 1 }, Evidence { signature: Some(signature), ..Evidence::default() })
         };
         let verdict = Verdict { causes: vec![cause], victims: vec![victim(1), victim(0)] };
-        let others = Others::Gone { ranks: vec![3], by: "SIGTERM", after: Duration::from_millis(4) };
+        let others = Others::Gone { who: Crowd::ranks(&[3]), by: "SIGTERM", after: Duration::from_millis(4) };
         let text = failure(&Style::default(), &verdict, &others, |_| Place {
             host: "node-a".into(),
             pid: Some(4121),
             devices: "gpu 2".into(),
             log: "./log/workerlog.2".into(),
+            ..Place::default()
         });
         insta::assert_snapshot!(text, @r"
         ✗ rank 2 on node-a (gpu 2, pid 4121) exited with 1 after 3m12s · the first cause

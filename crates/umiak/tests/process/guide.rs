@@ -1,5 +1,5 @@
-//! The guide to `umiak launch`: its examples are typed into a shell on a terminal, and the screen must show what the
-//! guide shows.
+//! The guides to one machine: their examples are typed into a shell on a terminal, and the screen must show what the
+//! guide shows. Documents in them are looked at by `umiak lint`.
 //!
 //! What differs from run to run (times, ports, process numbers, hosts) counts for nothing, and neither does where a
 //! rank's line stands between umiak's. A `…` of the guide is anything: the rest of a line, or lines where it stands
@@ -18,8 +18,43 @@ use umiak_testkit::terminal::Session;
 use crate::shell::Shell;
 
 pub(crate) fn register(suite: &mut Suite) {
-    suite.test("guide::the_examples_of_launch_are_true", &[Python], examples);
+    suite.test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH)).test(
+        "guide::the_examples_of_jobs_are_true",
+        &[Python],
+        || examples(&JOBS),
+    );
 }
+
+/// One of the guides.
+#[derive(Debug)]
+struct Guide {
+    file: &'static str,
+    /// Its examples by their first line.
+    settings: &'static [(&'static str, Setting)],
+    /// Documents that are shown for what is wrong with them.
+    mistakes: &'static [&'static str],
+    /// All examples are typed in one directory, so that runs are counted through. Else each has its own.
+    goes_on: bool,
+}
+
+const LAUNCH: Guide = Guide { file: "docs/guide/launch.md", settings: SETTINGS, mistakes: &[], goes_on: false };
+
+const JOBS: Guide = Guide {
+    file: "docs/guide/jobs.md",
+    settings: &[
+        ("umiak run hello.yaml", Setting::Plain),
+        ("umiak lint typo.yaml", Setting::Plain),
+        ("umiak plan hello.yaml", Setting::Plain),
+        ("umiak run ctr.yaml", Setting::Plain),
+        ("umiak run flaky.yaml", Setting::Plain),
+        ("umiak run -d long.yaml", Setting::Plain),
+        ("umiak run -d half.yaml", Setting::Plain),
+        ("umiak run stage.yaml; echo $?", Setting::Plain),
+        ("umiak rm hello", Setting::Plain),
+    ],
+    mistakes: &["typo.yaml"],
+    goes_on: true,
+};
 
 /// What an example needs besides the scripts of the guide and the directory `examples`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +70,7 @@ enum Setting {
     Interrupt,
 }
 
-/// The examples by their first line.
+/// The examples of `launch`.
 const SETTINGS: &[(&str, Setting)] = &[
     ("umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::Plain),
     ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh 2>&1 | cat", Setting::FixedPorts),
@@ -52,6 +87,7 @@ const SETTINGS: &[(&str, Setting)] = &[
 
 /// Where the guide's user works, and with which Python.
 const DIRECTORY: &str = "/home/li/umiak";
+const STATE: &str = "/home/li/.local/state/umiak";
 const INTERPRETER: &str = "/usr/bin/python3";
 /// The fixed ports of the guide.
 const PORTS: [u16; 2] = [21_000, 21_001];
@@ -61,10 +97,10 @@ const SIZE: (u16, u16) = (250, 100);
 
 const ANYTHING: char = '…';
 
-fn examples() {
+fn examples(guide: &Guide) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let guide = std::fs::read_to_string(root.join("docs/guide/launch.md")).expect("the guide is there");
-    let blocks = blocks(&guide);
+    let text = std::fs::read_to_string(root.join(guide.file)).expect("the guide is there");
+    let blocks = blocks(&text);
     let scripts: Vec<(&str, &str)> = blocks.iter().filter_map(Block::script).collect();
     let examples: Vec<Example<'_>> = blocks.iter().filter_map(Block::example).collect();
     let mut wrong = Vec::new();
@@ -78,14 +114,25 @@ fn examples() {
             wrong.push(format!("no example runs `{name}`"));
         }
     }
-    for (first, _) in SETTINGS {
+    for (first, _) in guide.settings {
         if !examples.iter().any(|example| example.first() == *first) {
             wrong.push(format!("the guide has no example that begins with `{first}`"));
         }
     }
+    let shell = |setting: Setting| {
+        let shell = Shell::with_python();
+        let shell = if let Setting::Gpus(count) = setting { shell.with_gpus(count) } else { shell };
+        furnish(&shell, &scripts, &root.join("examples"));
+        shell
+    };
+    let common = guide.goes_on.then(|| shell(Setting::Plain));
+    lint(guide, &shell(Setting::Plain), &scripts);
     for example in &examples {
-        let checked = match SETTINGS.iter().find(|(first, _)| example.first() == *first) {
-            Some((_, setting)) => example.check(*setting, &scripts, &root.join("examples")),
+        let checked = match guide.settings.iter().find(|(first, _)| example.first() == *first) {
+            Some((_, setting)) => match &common {
+                Some(shell) => example.check(shell, *setting),
+                None => example.check(&shell(*setting), *setting),
+            },
             None => Err("nobody has said what it needs".to_owned()),
         };
         if let Err(trouble) = checked {
@@ -93,6 +140,15 @@ fn examples() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// Every document of the guide is fine, or shown for not being so.
+fn lint(guide: &Guide, shell: &Shell, scripts: &[(&str, &str)]) {
+    let is_document = |name: &&str| Path::new(name).extension().is_some_and(|extension| extension == "yaml");
+    for name in scripts.iter().map(|(name, _)| *name).filter(is_document) {
+        let code = if guide.mistakes.contains(&name) { 2 } else { 0 };
+        shell.line(&format!("umiak lint {name}")).finish().expect_code(code);
+    }
 }
 
 /// What stands between fences.
@@ -114,9 +170,14 @@ fn blocks(guide: &str) -> Vec<Block<'_>> {
 impl<'a> Block<'a> {
     /// Name and text of a file that the guide introduces.
     fn script(&self) -> Option<(&'a str, &'a str)> {
-        let introduction = self.before.trim_end().strip_suffix("` is this script:")?;
-        let (_, name) = introduction.rsplit_once('`')?;
-        matches!(self.kind, "sh" | "python").then_some((name, self.text))
+        let before = self.before.trim_end();
+        let introduction = match self.kind {
+            "sh" | "python" => before.strip_suffix("` is this script:"),
+            "yaml" => before.strip_suffix("` is this document:"),
+            _ => None,
+        };
+        let (_, name) = introduction?.rsplit_once('`')?;
+        Some((name, self.text))
     }
 
     fn example(&self) -> Option<Example<'a>> {
@@ -143,18 +204,14 @@ impl Example<'_> {
     }
 
     /// Types it and compares.
-    fn check(&self, setting: Setting, scripts: &[(&str, &str)], examples: &Path) -> Result<(), String> {
-        let shell = Shell::with_python();
-        let shell = if let Setting::Gpus(count) = setting { shell.with_gpus(count) } else { shell };
-        furnish(&shell, scripts, examples);
+    fn check(&self, shell: &Shell, setting: Setting) -> Result<(), String> {
         let ports = matches!(setting, Setting::TakenPort | Setting::FixedPorts).then(Moved::new);
         let taken = ports.as_ref().filter(|_| setting == Setting::TakenPort);
         let _taken = taken.map(|ports| listen(ports.0[1]).expect("it was free a moment ago"));
-        let lines = self.type_into(&shell, setting, ports.as_ref());
-        let log = shell.sandbox.read_if_there("log/workerlog.0").unwrap_or_default();
-        let log = String::from_utf8_lossy(&log).into_owned();
+        let lines = self.type_into(shell, setting, ports.as_ref());
+        let log = said(shell);
         let neutral = |text: &str| {
-            let text = text.replace(INTERPRETER, "PYTHON").replace(DIRECTORY, "DIR");
+            let text = text.replace(INTERPRETER, "PYTHON").replace(DIRECTORY, "DIR").replace(STATE, "DIR/state");
             let text = shell.neutral(&text).replace("DIR/bin/python3", "PYTHON");
             let text = ports.as_ref().map_or_else(|| without_ports(&text), |ports| ports.back(&text));
             // Where the terminal puts this depends on whether a status line is there at that moment.
@@ -220,6 +277,19 @@ impl Example<'_> {
     }
 }
 
+/// What rank 0 wrote, or all replicas of documents.
+fn said(shell: &Shell) -> String {
+    let runs = shell.sandbox.path().join("state/runs");
+    let below = |path: PathBuf| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let replicas = below(runs).into_iter().flat_map(|run| below(run.join("tasks")));
+    let logs = replicas.flat_map(below).map(|attempt| attempt.join("log"));
+    let logs = logs.chain([shell.sandbox.path().join("log/workerlog.0")]);
+    logs.filter_map(|log| std::fs::read(log).ok()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+}
+
 /// What the guide's user has in the directory.
 fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
     for (name, text) in scripts {
@@ -236,7 +306,8 @@ fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
     // `train.py` finds no directory of rank 1.
     directory("data/0");
     let copies = directory("examples");
-    for entry in std::fs::read_dir(examples).expect("the examples are there").flatten() {
+    let entries = std::fs::read_dir(examples).expect("the examples are there").flatten();
+    for entry in entries.filter(|entry| entry.path().is_file()) {
         std::fs::copy(entry.path(), copies.join(entry.file_name())).expect("the sandbox can be written");
     }
 }
@@ -286,9 +357,19 @@ fn without_figures(text: &str) -> String {
     [
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "DATE"),
         (r"^\d\d:\d\d:\d\d ", "TIME "),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE"),
+        (r"\b(now|\d+ (s|min|h) ago)\b", "AGO"),
         (r"\b\d+(\.\d+)? (ms|s)\b", "DURATION"),
+        // A replica's own; that of all is 127.0.0.1.
+        (r"\b127\.([1-9]\d*\.\d+|0\.[1-9]\d*)\.\d+(:\d+)?\b", "ADDRESS"),
+        (r"\b\d+(\.\d+)? KiB\b", "SIZE"),
+        (r"\bby +\S+ on engine", "by USER on engine"),
+        // Columns are as wide as what stands in them.
+        (r"  +", " "),
         (r"\b\d+ MiB peak", "SIZE peak"),
         (r"\bon \S+ \(pid \d+\)", "on HOST (pid PID)"),
+        (r"\bpid \d+ on [^ ,]+", "pid PID on HOST"),
+        (r"\bpid \d+\b", "pid PID"),
         (r#""pid":\d+"#, r#""pid":PID"#),
         (r#""at":\d+"#, r#""at":MICROS"#),
         (r#""umiak":"[^"]+""#, r#""umiak":"VERSION""#),

@@ -117,7 +117,9 @@ fn json_is_facts() {
     outcome.expect_code(0);
     let facts = outcome.facts();
     let kinds: Vec<&str> = facts.iter().map(|fact| fact["type"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["planned", "starting", "starting", "started", "started", "ended", "ended", "finished"]);
+    let expected =
+        ["supervised", "planned", "starting", "starting", "started", "started", "ended", "ended", "finished"];
+    assert_eq!(kinds, expected);
     for (position, fact) in facts.iter().enumerate() {
         assert_eq!((fact["v"].as_u64(), fact["seq"].as_u64()), (Some(1), Some(position as u64)));
     }

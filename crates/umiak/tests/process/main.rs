@@ -6,15 +6,19 @@ mod conformance;
 mod failure;
 mod frameworks;
 mod guide;
+mod history;
 mod idle;
 mod input;
 mod kernel;
 mod kill;
 mod late;
 mod launch;
+mod lint;
 mod logpath;
 mod nodes;
+mod recorded;
 mod restart;
+mod run;
 mod screen;
 mod seeds;
 mod several;
@@ -37,6 +41,7 @@ fn main() -> std::process::ExitCode {
     seeds::register(&mut suite);
     guide::register(&mut suite);
     input::register(&mut suite);
+    lint::register(&mut suite);
     surroundings::register(&mut suite);
     kernel::register(&mut suite);
     signals::register(&mut suite);
@@ -46,5 +51,8 @@ fn main() -> std::process::ExitCode {
     idle::register(&mut suite);
     several::register(&mut suite);
     nodes::register(&mut suite);
+    history::register(&mut suite);
+    recorded::register(&mut suite);
+    run::register(&mut suite);
     suite.main()
 }

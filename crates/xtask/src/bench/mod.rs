@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: umiak beside its peers and the kernel's floor, in one run. `launch` is about one node and lives
-//! here, `rendezvous` about several.
+//! here, `rendezvous` about several, `run` about documents and recorded runs.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -16,6 +16,7 @@
 //! | `rows` | what is measured |
 //! | `rounds` | everybody in turn, round by round |
 //! | `rendezvous` | several nodes |
+//! | `run` | documents and recorded runs |
 
 mod crowd;
 pub(crate) mod floor;
@@ -28,6 +29,7 @@ pub(crate) mod rendezvous;
 mod report;
 mod rounds;
 mod rows;
+pub(crate) mod run;
 mod statistics;
 mod verdict;
 
@@ -84,7 +86,7 @@ impl Options {
 /// Measures and reports. It fails when a launcher could not be measured at all, not when one is slow.
 pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
-    let Field { floor, peers, absent } = shared.field(root, |_| true)?;
+    let Field { floor, peers, absent } = shared.field(root, |kind| !kind.is_runner())?;
     let setting = Setting {
         floor,
         limit: Duration::from_secs(shared.limit),

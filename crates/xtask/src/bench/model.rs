@@ -20,6 +20,10 @@ pub(crate) enum Metric {
     Agents,
     AgentsMemory,
     AgentsTime,
+    Replicas,
+    Listing,
+    LogFirst,
+    RunLine,
 }
 
 /// How a number is held against the floor's.
@@ -31,7 +35,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -44,6 +48,10 @@ impl Metric {
         Self::Agents,
         Self::AgentsMemory,
         Self::AgentsTime,
+        Self::Replicas,
+        Self::Listing,
+        Self::LogFirst,
+        Self::RunLine,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -60,6 +68,10 @@ impl Metric {
             Self::Agents => "N agents and one coordinator: from the first to knock until the last is told to start",
             Self::AgentsMemory => "The coordinator's peak of resident memory meanwhile",
             Self::AgentsTime => "The coordinator's user and system time meanwhile",
+            Self::Replicas => "A job of N × `/bin/true` from a document, journal and logs on, and its end",
+            Self::Listing => "`umiak ls` of N runs, warm, to its end",
+            Self::LogFirst => "First bytes of a log of N GB",
+            Self::RunLine => "First line of `/bin/echo` from a document",
         }
     }
 
@@ -71,7 +83,11 @@ impl Metric {
             | Self::NodesStart
             | Self::NodesCrash
             | Self::Agents
-            | Self::AgentsTime => "ms",
+            | Self::AgentsTime
+            | Self::Replicas
+            | Self::Listing
+            | Self::LogFirst
+            | Self::RunLine => "ms",
             Self::Memory | Self::AgentsMemory => "MB",
             Self::WakeUps => "",
             Self::Log => "MB/s",
@@ -81,11 +97,16 @@ impl Metric {
 
     pub(crate) fn relation(self) -> Relation {
         match self {
-            Self::Start | Self::Log => Relation::Times,
-            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash => Relation::Over,
-            Self::Memory | Self::WakeUps | Self::SlowReader | Self::Agents | Self::AgentsMemory | Self::AgentsTime => {
-                Relation::None
-            }
+            Self::Start | Self::Log | Self::Replicas => Relation::Times,
+            Self::Crash | Self::FirstLine | Self::NodesStart | Self::NodesCrash | Self::RunLine => Relation::Over,
+            Self::Memory
+            | Self::WakeUps
+            | Self::SlowReader
+            | Self::Agents
+            | Self::AgentsMemory
+            | Self::AgentsTime
+            | Self::Listing
+            | Self::LogFirst => Relation::None,
         }
     }
 

@@ -18,11 +18,12 @@ pub(crate) enum Kind {
     Torchrun,
     Paddle,
     Fleet,
+    Torchx,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Fork, Self::Spawn, Self::Umiak, Self::Mpirun, Self::Torchrun, Self::Paddle, Self::Fleet];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Fork, Self::Spawn, Self::Umiak, Self::Mpirun, Self::Torchrun, Self::Paddle, Self::Fleet, Self::Torchx];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -33,11 +34,17 @@ impl Kind {
             Self::Torchrun => "torchrun",
             Self::Paddle => "paddle.distributed.launch",
             Self::Fleet => "fleet.launch",
+            Self::Torchx => "torchx",
         }
     }
 
     pub(crate) fn is_floor(self) -> bool {
         matches!(self, Self::Fork | Self::Spawn)
+    }
+
+    /// Runs jobs, and is no launcher of ranks.
+    pub(crate) fn is_runner(self) -> bool {
+        self == Self::Torchx
     }
 
     /// Stands in a requirement: the floors, and we.
@@ -78,6 +85,7 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
                 Kind::Mpirun => on_path("mpirun").map(|path| (path.clone(), mpi_version(&path))),
                 Kind::Torchrun => python.clone().zip(package("torch")),
                 Kind::Paddle | Kind::Fleet => python.clone().zip(package("paddlepaddle")),
+                Kind::Torchx => python.clone().zip(package("torchx")),
             };
             if found.is_none() {
                 absent.push(kind);
@@ -136,6 +144,9 @@ impl Peer {
             Kind::Paddle => {
                 launcher.args(["-m", "paddle.distributed.launch", "--nproc_per_node", &ranks, "--log_dir"]).arg(logs)
             }
+            Kind::Torchx => {
+                launcher.args(["-m", "torchx.cli.main", "run", "-s", "local_cwd", "utils.sh", "--num_replicas", &ranks])
+            }
             Kind::Fleet => {
                 let script = directory.join("execute.py");
                 let _ = std::fs::write(&script, EXECUTE);
@@ -159,7 +170,7 @@ impl Peer {
         match self.kind {
             Kind::Umiak | Kind::Paddle | Kind::Fleet => Some(directory.join("log/workerlog.0")),
             Kind::Mpirun => Some(directory.join("log/1/rank.0/stdout")),
-            Kind::Torchrun | Kind::Fork | Kind::Spawn => None,
+            Kind::Torchrun | Kind::Torchx | Kind::Fork | Kind::Spawn => None,
         }
     }
 }

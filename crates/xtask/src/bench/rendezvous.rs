@@ -44,7 +44,7 @@ pub(crate) struct Options {
 /// Measures and reports. It fails when something could not be measured at all, not when it is slow.
 pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
-    let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet);
+    let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet) && !kind.is_runner();
     let Field { floor, peers, mut absent } = shared.field(root, takes_part)?;
     let limit = Duration::from_secs(shared.limit);
     let setting = Setting { floor, limit, watch: Duration::ZERO, bytes: 0 };

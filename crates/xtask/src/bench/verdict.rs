@@ -4,11 +4,14 @@ use serde::Serialize;
 
 use super::model::{Metric, Series, floor, median_of};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
+use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
 
 pub(crate) const UMIAK: &str = "umiak";
 pub(crate) const UMIAK_IPS: &str = "umiak, --ips";
 pub(crate) const UMIAK_MASTER: &str = "umiak, --master";
 pub(crate) const UMIAK_AT_ONCE: &str = "umiak, all at the same moment";
+pub(crate) const UMIAK_LOGS: &str = "umiak logs";
+pub(crate) const UMIAK_TAIL: &str = "umiak logs -n 10";
 pub(crate) const HTTP_MASTER: &str = "Paddle's HTTP master";
 
 /// One requirement.
@@ -120,6 +123,48 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
+/// The same for documents and recorded runs.
+pub(crate) fn of_runs(series: &[Series]) -> Vec<Verdict> {
+    let ours = |metric, size| median_of(series, metric, size, UMIAK);
+    let with_floor = |metric, size| Some((ours(metric, size)?, floor(series, metric, size)?));
+    let mut found = Vec::new();
+    if let Some((ours, floor)) = with_floor(Metric::Replicas, REPLICAS) {
+        let rate = floor / ours;
+        found.push(Verdict {
+            what: "1 000 replicas of one command each, journal and logs on",
+            measured: format!("{rate:.2} × the floor's rate ({ours:.0} ms, floor {floor:.0} ms)"),
+            must: Some(at_least(rate, 0.4, "≥ 0.4 × the floor's rate")),
+            goal: None,
+        });
+    }
+    if let Some(ours) = ours(Metric::Listing, RUNS) {
+        found.push(Verdict {
+            what: "`umiak ls` of 10 000 runs, warm",
+            measured: format!("{ours:.1} ms"),
+            must: Some(at_most(ours, 100.0, "≤ 100 ms")),
+            goal: None,
+        });
+    }
+    for (name, what) in
+        [(UMIAK_LOGS, "first bytes of a whole log of 10 GB"), (UMIAK_TAIL, "first bytes of `-n 10` of a log of 10 GB")]
+    {
+        if let Some(ours) = median_of(series, Metric::LogFirst, LOG_GIGABYTES, name) {
+            let must = Some(at_most(ours, 50.0, "≤ 50 ms"));
+            found.push(Verdict { what, measured: format!("{ours:.1} ms"), must, goal: None });
+        }
+    }
+    if let Some((ours, floor)) = with_floor(Metric::RunLine, 1) {
+        let over = ours - floor;
+        found.push(Verdict {
+            what: "`run` of one command: first line, over the bare command",
+            measured: format!("{over:+.1} ms"),
+            must: Some(at_most(over, 40.0, "≤ 40 ms")),
+            goal: Some(at_most(over, 15.0, "≤ 15 ms")),
+        });
+    }
+    found
+}
+
 /// The same for several nodes.
 pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
     let over_floor = |metric, ranks, name| {
@@ -215,6 +260,24 @@ mod tests {
         );
         assert_eq!(found[0].measured, "one node +30.0 ms (40.0 ms, one node 10.0 ms)");
         assert_eq!(found[2].measured, "500 ms (Paddle's HTTP master: 40 ×)");
+    }
+
+    #[test]
+    fn replicas_are_held_against_the_floors_rate_and_the_rest_against_the_clock() {
+        let all = [
+            series(Metric::Replicas, "posix_spawn", REPLICAS, true, &[600.0]),
+            series(Metric::Replicas, UMIAK, REPLICAS, false, &[1200.0]),
+            series(Metric::Listing, UMIAK, RUNS, false, &[120.0]),
+            series(Metric::LogFirst, UMIAK_TAIL, LOG_GIGABYTES, false, &[8.0]),
+            series(Metric::RunLine, "bare command", 1, true, &[1.0]),
+            series(Metric::RunLine, UMIAK, 1, false, &[21.0]),
+        ];
+        let found = of_runs(&all);
+        assert_eq!(
+            found.iter().map(kept).collect::<Vec<_>>(),
+            [(Some(true), None), (Some(false), None), (Some(true), None), (Some(true), Some(false))]
+        );
+        assert_eq!(found[0].measured, "0.50 × the floor's rate (1200 ms, floor 600 ms)");
     }
 
     #[test]

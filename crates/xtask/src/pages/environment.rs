@@ -183,7 +183,7 @@ fn plan(sample: &Sample) -> Plan {
         panic!("a sample that does not parse: {sample:?}")
     };
     let gpus = (0..sample.gpus)
-        .map(|index| Gpu { index, name: String::new(), uuid: String::new(), numa_node: None })
+        .map(|index| Gpu { index, name: String::new(), uuid: String::new(), numa_node: None, minor: index })
         .collect();
     let inventory = Inventory {
         gpus,

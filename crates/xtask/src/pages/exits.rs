@@ -31,10 +31,14 @@ const CASES: &str = "# Exit codes
 
 | case | code |
 |---|---|
-| every rank ended with 0 | 0 |
-| a rank failed | the causing rank's own code, 128 + n for a signal n |
+| every rank ended with 0, or as many replicas as the document asks for | 0 |
+| `launch`, and `run` of one role: a rank failed | the causing rank's own code, 128 + n for a signal n |
+| `run` of several roles failed | 1 |
+| stopped by `umiak stop` | 3 |
 | stopped by signal n (Ctrl-C is 2, so 130) | 128 + n |
-| wrong usage | 2 |
+| the run, or the causing replica, took longer than it may | 124 |
+| nodes did not meet, or one was lost, and no rank is the cause | 123 |
+| wrong usage, or a document with errors | 2 |
 | umiak itself failed | 125 |
 | a command that cannot be executed | 126 |
 | a command that was not found | 127 |
@@ -79,7 +83,7 @@ fn row((words, case): (&str, Case)) -> [String; 5] {
         (ExitCodes::Torch, Generation::Current),
     ];
     let [ours, current, legacy, torch] =
-        styles.map(|(codes, generation)| exit_code(Style { codes, generation }, &case).to_string());
+        styles.map(|(codes, generation)| exit_code(Style { codes, generation, document: false }, &case).to_string());
     [words.to_owned(), ours, current, legacy, torch]
 }
 
@@ -93,6 +97,7 @@ fn exit_code(style: Style, case: &Case) -> u8 {
                 exit: exit.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,
+                timed_out: None,
                 stopped_while_ending: false,
                 evidence: None,
                 usage: None,

@@ -5,6 +5,7 @@ mod codes;
 mod differences;
 mod environment;
 mod exits;
+mod job;
 mod states;
 
 use crate::tree::Generated;
@@ -14,6 +15,10 @@ pub(crate) fn all() -> Vec<Generated> {
     let page = |path, content| Generated { path, content };
     vec![
         page("schemas/facts.v1.json", umiak::cli::facts_schema()),
+        page("schemas/ls.v1.json", umiak::cli::ls_schema()),
+        page("schemas/show.v1.json", umiak::cli::show_schema()),
+        page("schemas/job.v1.json", umiak::cli::job_schema()),
+        page("docs/reference/job.md", job::page()),
         page("docs/reference/cli.md", cli::page()),
         page("docs/reference/error-codes.md", codes::page()),
         page("docs/reference/exit-codes.md", exits::page()),
@@ -22,6 +27,20 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/design/attempt-states.md", states::page()),
         page("docs/man/umiak.1", man(None)),
         page("docs/man/umiak-launch.1", man(Some("launch"))),
+        page("docs/man/umiak-run.1", man(Some("run"))),
+        page("docs/man/umiak-plan.1", man(Some("plan"))),
+        page("docs/man/umiak-lint.1", man(Some("lint"))),
+        page("docs/man/umiak-stop.1", man(Some("stop"))),
+        page("docs/man/umiak-resume.1", man(Some("resume"))),
+        page("docs/man/umiak-retry.1", man(Some("retry"))),
+        page("docs/man/umiak-ls.1", man(Some("ls"))),
+        page("docs/man/umiak-show.1", man(Some("show"))),
+        page("docs/man/umiak-logs.1", man(Some("logs"))),
+        page("docs/man/umiak-events.1", man(Some("events"))),
+        page("docs/man/umiak-wait.1", man(Some("wait"))),
+        page("docs/man/umiak-rm.1", man(Some("rm"))),
+        page("docs/man/umiak-gc.1", man(Some("gc"))),
+        page("docs/man/umiak-explain.1", man(Some("explain"))),
     ]
 }
 

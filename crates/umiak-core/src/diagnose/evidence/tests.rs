@@ -282,3 +282,17 @@ proptest! {
         assert_bounded(&extract(bytes, None, Some(file.as_bytes())));
     }
 }
+
+/// `torchrun` inside a rank: its processes' own errors stand above its report, and so do those of a lost peer.
+#[test]
+fn a_launcher_inside_tells_what_its_processes_said() {
+    let rank = |exception: &str| raised("train.py", exception).replace('\n', "\n[rank0]: ");
+    let lost = rank("RuntimeError: [pair.cc:561] Connection closed by peer [127.0.0.1]:62100.");
+    let report = raised("/bin/torchrun", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ");
+    let only_lost = of(&format!("[rank0]: {lost}\n{report}"));
+    assert!(only_lost.signature.as_ref().is_some_and(|signature| signature.victim), "{only_lost:?}");
+    let own = rank("ValueError: label 17 is out of range");
+    let evidence = of(&format!("[rank0]: {own}\n[rank0]: {lost}\n{report}"));
+    assert!(headline(&evidence).contains("ValueError: label 17"), "{evidence:?}");
+    assert_eq!(code(&of(&report)), "U2404");
+}

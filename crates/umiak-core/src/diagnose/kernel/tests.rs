@@ -195,6 +195,10 @@ fn a_fact_brings_its_hint_where_the_rank_said_nothing() {
     assert_eq!(code(&silent).as_deref(), Some("U3104"));
     let mut spoken =
         Evidence { signature: signatures::explain("U1204").map(Signature::to_match), ..Evidence::default() };
-    add(&mut spoken, full);
+    add(&mut spoken, full.clone());
     assert_eq!(code(&spoken).as_deref(), Some("U1204"));
+    let mut fault =
+        Evidence { signature: signatures::explain("U2304").map(Signature::to_match), ..Evidence::default() };
+    add(&mut fault, full);
+    assert_eq!(code(&fault).as_deref(), Some("U3104"), "the reason of the bus error");
 }

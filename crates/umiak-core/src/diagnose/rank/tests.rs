@@ -29,6 +29,7 @@ fn end(rank: u32, exit: Exit, log: &str) -> End {
         order: 0,
         by_us: false,
         before_stop: true,
+        timed_out: None,
         evidence: Some(extract(log.as_bytes(), Some(1), None)),
         usage: None,
     }

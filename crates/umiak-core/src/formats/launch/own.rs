@@ -30,6 +30,7 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         log_names: if arguments.text("log-names") == Some("local") { LogNames::Local } else { LogNames::Global },
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
+        no_record: arguments.is_switched_on("no-record"),
         isolate: arguments.is_switched_on("isolate"),
         numa: arguments.is_switched_on("numa"),
         log_max_size: arguments.text("log-max-size").and_then(size),

@@ -178,6 +178,8 @@ pub struct OwnFlags {
     pub ascii: bool,
     /// A PID namespace for the job.
     pub isolate: bool,
+    /// Leave no run behind.
+    pub no_record: bool,
     /// Bind processes to CPUs.
     pub numa: bool,
     /// Cut logs at this size.
@@ -240,6 +242,7 @@ impl Default for OwnFlags {
             no_progress: false,
             ascii: false,
             isolate: false,
+            no_record: false,
             numa: false,
             log_max_size: None,
             log_keep: 5,

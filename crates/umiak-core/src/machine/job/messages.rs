@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::diagnose;
-use crate::facts::{Evidence, Fact, Outcome, StopReason, Usage, Verdict};
+use crate::facts::{Evidence, Fact, Finding, Outcome, StopReason, Usage, Verdict};
 use crate::model::{Exit, Slot, Timestamp};
 
 /// One start of one replica.
@@ -26,11 +26,24 @@ pub enum Event {
         exit: Exit,
         usage: Option<Usage>,
     },
+    /// All ports of this attempt answer: the answer to [`Effect::Await`].
+    Ready {
+        id: AttemptId,
+    },
+    /// The answer to [`Effect::Inspect`].
+    Inspected {
+        id: AttemptId,
+        evidence: Option<Box<Evidence>>,
+    },
+    /// `umiak stop`; a second time, or with `kill`, nothing is waited for.
+    StopAsked {
+        kill: bool,
+    },
     /// We received a signal that asks us to stop.
     Signalled {
         signal: i32,
     },
-    /// A timer that was armed in this attempt.
+    /// A timer, with the number that it was armed with: old ones are fenced by it.
     Timer(Timer, u32),
     /// The answer to [`Effect::Gather`].
     Gathered(Vec<(Slot, Evidence)>),
@@ -79,6 +92,14 @@ pub enum Effect {
         attempt: u32,
         at: Timestamp,
     },
+    /// It is no longer waited for.
+    DisarmTimer(Timer),
+    /// Tell when all ports of this attempt answer, with [`Event::Ready`].
+    Await(AttemptId),
+    /// Read what this attempt left about its end, and answer with [`Event::Inspected`]. The job goes on.
+    Inspect(AttemptId),
+    /// Tell the user why an attempt failed that will be made good.
+    TellFailed(Box<Finding>),
     /// Read what these replicas left about their end, and answer with [`Event::Gathered`].
     Gather {
         /// Ended badly by themselves.
@@ -116,7 +137,14 @@ pub enum Stand {
     },
 }
 
-/// Timers; each is armed at most once in an attempt.
+/// Whom a timer speaks of, where it is not the whole job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Of {
+    Role(u16),
+    Replica(Slot),
+}
+
+/// Timers; each is armed at most once with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     /// The settle window is over.
@@ -127,6 +155,16 @@ pub enum Timer {
     Abandon,
     /// The next attempt may begin.
     Backoff,
+    /// The whole run has taken too long.
+    Deadline,
+    /// The same for some of the job.
+    GraceOf(Of),
+    AbandonOf(Of),
+    BackoffOf(Of),
+    /// Its ports should answer by now.
+    StartUp(Slot),
+    /// The attempt should be over by now.
+    Run(Slot),
 }
 
 impl Event {
@@ -136,6 +174,9 @@ impl Event {
             Self::Start => "Start".to_owned(),
             Self::Spawned { id, .. } => format!("Spawned, attempt {}", id.attempt),
             Self::Exited { id, .. } => format!("Exited, attempt {}", id.attempt),
+            Self::Ready { id } => format!("Ready, attempt {}", id.attempt),
+            Self::Inspected { id, .. } => format!("Inspected, attempt {}", id.attempt),
+            Self::StopAsked { .. } => "StopAsked".to_owned(),
             Self::Signalled { signal } => format!("Signalled {signal}"),
             Self::Timer(timer, attempt) => format!("Timer {timer:?}, attempt {attempt}"),
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),

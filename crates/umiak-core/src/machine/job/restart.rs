@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Diagnosis, Effect, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp, attempt};
-use crate::machine::restart;
-use crate::model::Exit;
+use super::order::UNMET;
+use super::{Attempt, Diagnosis, Effect, End, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp};
+use crate::machine::restart::{blame, is_hopeless};
+use crate::model::{Blame, Exit};
 
 /// What is still to come before the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,30 +28,40 @@ impl Machine {
         let urged = self.stop.is_some_and(|stop| stop.reason != StopReason::PeerFailed);
         // What cannot be started will not start the next time either; what does not go holds devices and ports.
         let hopeless = self.roles.iter().flatten().any(|attempt| match attempt {
-            Attempt::Ended(end) => matches!(end.exit, Exit::Spawn(_)),
+            Attempt::Ended(End { exit: Exit::Spawn(error), .. }) if error.errno == UNMET => false,
+            Attempt::Ended(end) => {
+                matches!(end.exit, Exit::Spawn(_))
+                    && (is_hopeless(&end.exit) || self.job.policy.restart.max_platform == 0)
+            }
+            Attempt::Waiting => false,
             _ => true,
         });
         if !failed || urged || hopeless || self.guardian_lost {
             return None;
         }
         let seed = self.seed.wrapping_add(u64::from(self.attempt));
-        restart::delay(&self.job.policy.restart, &self.restarts, now, seed)
+        self.restarts.delay(&self.job.policy.restart, self.blame(), now, seed)
+    }
+
+    /// A failure whose causes are all the platform's is the platform's.
+    fn blame(&self) -> Blame {
+        let Diagnosis::Done(verdict) = &self.diagnosis else { return Blame::User };
+        verdict.causes.iter().map(|cause| blame(&cause.exit)).min().unwrap_or(Blame::User)
     }
 
     pub(super) fn enter_pause(&mut self, delay: Duration, now: Timestamp, effects: &mut Vec<Effect>) {
         let policy = self.job.policy.restart;
+        let blame = self.blame();
         let attempt = self.attempt + 1;
-        effects.push(Effect::Record(Fact::Restarting {
-            attempt,
-            of: policy.attempts(),
-            delay_micros: delay.as_micros() as u64,
-        }));
-        self.restarts.retain(|at| restart::counts(&policy, *at, now));
-        self.restarts.push(now);
+        // Restarts for the platform's sake are not among those that the budget tells of.
+        let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.platform.is_empty());
+        let delay_micros = delay.as_micros() as u64;
+        effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame }));
+        self.restarts.spend(&policy, blame, now);
         self.pause = Some(Pause { waited: false, ready: None });
         // From here on a signal is an interrupt, and the failed attempt's timers have nothing to say.
         self.stop = None;
-        self.armed.clear();
+        self.armed.retain(|timer| *timer == Timer::Deadline);
         self.arm(Timer::Backoff, now + delay, effects);
         effects.push(Effect::Prepare { attempt });
     }
@@ -82,10 +93,11 @@ impl Machine {
         self.attempt += 1;
         self.forget_decision();
         self.roles.iter_mut().flatten().for_each(|attempt| *attempt = Attempt::Waiting);
+        self.renew_places();
         self.failed = None;
         self.diagnosis = Diagnosis::None;
-        self.armed.clear();
+        self.armed.retain(|timer| *timer == Timer::Deadline);
         self.killed = false;
-        self.for_all(&attempt::Event::Start, now, effects);
+        self.start_due(now, effects);
     }
 }

@@ -22,14 +22,19 @@ impl Story {
     /// Roles as (replicas, completion).
     fn new(roles: &[(u32, Completion)]) -> Self {
         let roles = roles.iter().enumerate().map(|(index, (replicas, completion))| Role {
-            name: RoleName::new(format!("role{index}")).unwrap(),
-            replicas: *replicas,
             completion: *completion,
+            ..Role::new(RoleName::new(format!("role{index}")).unwrap(), *replicas)
         });
         let stop = StopPolicy { grace: Duration::from_secs(5), abandon: Duration::from_secs(10) };
         let policy = Policy { stop, ..Policy::default() };
-        let job = Job { name: JobId::new("story").unwrap(), contracts: vec![], roles: roles.collect(), policy };
-        let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current };
+        let job = Job {
+            name: JobId::new("story").unwrap(),
+            labels: BTreeMap::new(),
+            contracts: vec![],
+            roles: roles.collect(),
+            policy,
+        };
+        let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
         Self { machine: Machine::new(job, style, 7), now: 0, effects: Vec::new() }
     }
 
@@ -304,6 +309,9 @@ fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it(
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "our signal's number is not its code");
 }
 
+mod recovery;
+mod roles;
+
 mod restarts {
     use super::*;
     use crate::model::Restart;
@@ -349,7 +357,7 @@ mod restarts {
             let [
                 ..,
                 Effect::Report(_),
-                Effect::Record(Fact::Restarting { attempt: next, of, delay_micros }),
+                Effect::Record(Fact::Restarting { attempt: next, of, delay_micros, .. }),
                 arm,
                 prepare,
             ] = effects.as_slice()

@@ -159,6 +159,7 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
             order: 0,
             by_us: false,
             before_stop: true,
+            timed_out: None,
             evidence: Some(Evidence { traceback, signature, ..Evidence::default() }),
             usage: None,
         },

@@ -149,7 +149,7 @@ impl Front<'_> {
         self.attempt_started = Instant::now();
         if self.spec.own.output == OutputMode::Human {
             let log_dir = super::tell::shown(&self.spec.log_dir);
-            self.screen.talk(console::planned(&self.style, &self.plan, &log_dir));
+            self.screen.talk(console::planned(&self.style, &self.plan, &log_dir, None));
         }
     }
 }

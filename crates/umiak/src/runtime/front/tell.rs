@@ -10,7 +10,7 @@ use umiak_core::plan::paddle_lines;
 use super::Front;
 use crate::clock::paddle_stamp;
 use crate::runtime::{console, prepare};
-use crate::screen::summary::{self, Others, Place};
+use crate::screen::summary::{self, Crowd, Others, Place};
 use crate::screen::{Doing, Status, Style};
 
 impl Front<'_> {
@@ -23,7 +23,10 @@ impl Front<'_> {
         }
         self.record(&Fact::Planned(self.planned()));
         let log_dir = shown(&self.spec.log_dir);
-        let text = console::planned(&self.style, &self.plan, &log_dir);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begun();
+        }
+        let text = console::planned(&self.style, &self.plan, &log_dir, self.run_name());
         self.talk(|_| text);
         // The first trainer of each node is the one on the console.
         if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
@@ -50,6 +53,7 @@ impl Front<'_> {
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
             world_size: self.plan.topology.world_size().get(),
             log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
+            roles: Vec::new(),
             replicas: self
                 .plan
                 .replicas
@@ -105,7 +109,7 @@ impl Front<'_> {
         let Some((since, _)) = self.stopping else { return Others::Nobody };
         let live = self.live_ranks();
         if !live.is_empty() {
-            return Others::Going { ranks: live, grace: self.plan.job.policy.stop.grace };
+            return Others::Going { who: Crowd::ranks(&live), grace: self.plan.job.policy.stop.grace };
         }
         let by_us = |slot| self.ends.get(slot).is_some_and(|(_, by_us)| *by_us);
         let replicas = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot));
@@ -113,7 +117,8 @@ impl Front<'_> {
         if stopped.is_empty() {
             return Others::Nobody;
         }
-        Others::Gone { ranks: stopped, by: if self.killed { "SIGKILL" } else { "SIGTERM" }, after: since.elapsed() }
+        let by = if self.killed { "SIGKILL" } else { "SIGTERM" };
+        Others::Gone { who: Crowd::ranks(&stopped), by, after: since.elapsed() }
     }
 
     pub(super) fn place(&self, finding: &Finding) -> Place {
@@ -125,6 +130,8 @@ impl Front<'_> {
                 pid: place.pid,
                 devices: place.devices.clone(),
                 log: self.gathered(place.rank).unwrap_or_else(|| place.log.clone()),
+                name: None,
+                run: self.run_name(),
             },
             None => self.own_place(&finding.subject),
         }
@@ -142,6 +149,8 @@ impl Front<'_> {
             pid: self.pids.get(&replica.slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
             log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
+            name: None,
+            run: self.run_name(),
         }
     }
 

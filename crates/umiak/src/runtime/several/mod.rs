@@ -82,6 +82,11 @@ impl Place {
 }
 
 impl Peers {
+    /// Whether this node is the coordinator's.
+    pub(super) fn is_host(&self) -> bool {
+        self.sender.is_host
+    }
+
     /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
     fn join(
         around: &Around<'_>,

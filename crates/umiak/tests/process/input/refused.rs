@@ -185,11 +185,11 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
         "error[L0003]: `python -m paddlerec.run` is not in this version\n",
     ),
     (
-        "umiak run pipeline.yaml",
+        "umiak submit -m config.yaml -b backend.yaml",
         2,
-        "error[L0003]: `umiak run` is not in this version\nhint: `umiak --help` lists what is\n",
+        "error[L0003]: `umiak submit` is not in this version\nhint: `umiak --help` lists what is\n",
     ),
-    ("umiak ls", 2, "error[L0003]: `umiak ls` is not in this version\nhint: `umiak --help` lists what is\n"),
+    ("umiak top", 2, "error[L0003]: `umiak top` is not in this version\nhint: `umiak --help` lists what is\n"),
     (
         "umiak launch --nnodes 2:4 train.py",
         2,
@@ -263,7 +263,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak explain nonsense",
         2,
-        "error[L0001]: there is no error code `nonsense`\nhint: codes stand in brackets in messages, as in `error[L0004]`\n",
+        "error[L0001]: there is no error code and no run `nonsense`\nhint: codes stand in brackets in messages, as in `error[L0004]`; `umiak ls` lists the runs\n",
     ),
     (
         "umiak python x.py",
@@ -284,12 +284,12 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak explain",
         2,
-        "error: the following required arguments were not provided:\n  <CODE>\n\nUsage: umiak explain <CODE>\n\nFor more information, try '--help'.\n",
+        "error: the following required arguments were not provided:\n  <CODE|RUN>\n\nUsage: umiak explain <CODE|RUN>\n\nFor more information, try '--help'.\n",
     ),
     (
         "umiak schema nothing",
         2,
-        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts]\n\nFor more information, try '--help'.\n",
+        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts, job, ls, show]\n\nFor more information, try '--help'.\n",
     ),
 ];
 

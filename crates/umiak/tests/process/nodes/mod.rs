@@ -20,13 +20,13 @@ pub(crate) fn register(suite: &mut Suite) {
 const WAIT: &str = "sleep 60000";
 
 /// A cluster, and a sandbox on each host of it: every host has a file system of its own.
-struct Cluster {
+pub(crate) struct Cluster {
     network: Network,
-    sandboxes: Vec<Sandbox>,
+    pub(crate) sandboxes: Vec<Sandbox>,
 }
 
 impl Cluster {
-    fn new(hosts: usize) -> Self {
+    pub(crate) fn new(hosts: usize) -> Self {
         Self { network: Network::new(hosts), sandboxes: (0..hosts).map(|_| Sandbox::new()).collect() }
     }
 
@@ -48,7 +48,7 @@ impl Cluster {
     }
 
     /// The same on every host, to the end; nothing may be left anywhere.
-    fn run(&self, flags: &str, actions: &[&str]) -> Vec<Outcome> {
+    pub(crate) fn run(&self, flags: &str, actions: &[&str]) -> Vec<Outcome> {
         let snapshot = self.snapshot();
         let outcomes = finish(self.launch_all(flags, actions));
         snapshot.assert_as_before();

@@ -20,12 +20,17 @@ pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<
     let command = if let Some(peer) = peer {
         peer.command(1, directory.path(), Output::Usual, &[PROGRAM.into(), LINE.into()])
     } else {
-        let mut bare = Command::new(PROGRAM);
-        bare.arg(LINE).stdin(Stdio::null()).stderr(Stdio::null());
-        bare
+        bare(LINE)
     };
     let line = until_line(setting, vec![command], LINE)?;
     Ok(line.map(|line| Sample { cpu_ms: None, ..Sample::new(Metric::FirstLine, line.millis, 0.0) }))
+}
+
+/// The command without anybody around it.
+pub(crate) fn bare(line: &str) -> Command {
+    let mut bare = Command::new(PROGRAM);
+    bare.arg(line).stdin(Stdio::null()).stderr(Stdio::null());
+    bare
 }
 
 /// A line that came, of commands that ended well.

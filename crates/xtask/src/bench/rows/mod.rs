@@ -2,10 +2,12 @@
 
 pub(crate) mod agents;
 pub(crate) mod crash;
+pub(crate) mod documents;
 pub(crate) mod first_line;
 pub(crate) mod idle;
 pub(crate) mod log;
 pub(crate) mod nodes;
+pub(crate) mod recorded;
 pub(crate) mod start;
 
 use std::ffi::OsString;

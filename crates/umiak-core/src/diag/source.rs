@@ -1,0 +1,137 @@
+//! Sources, spans and labels: where in a document something is.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::ser::{SerializeStruct as _, Serializer};
+
+/// A document as it was read: its name in messages, and its text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Source {
+    pub name: String,
+    pub text: String,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({}, {} bytes)", self.name, self.text.len())
+    }
+}
+
+/// Bytes `start..end` of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Span {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Span {
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start, end: end.max(start) }
+    }
+
+    /// From the start of this one to the end of the other.
+    #[must_use]
+    pub fn to(self, other: Self) -> Self {
+        Self::new(self.start, other.end)
+    }
+}
+
+/// Line and column, both from 1; columns count characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Position {
+    pub line: usize,
+    pub column: usize,
+}
+
+impl Source {
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// The text of a span; nothing where it does not fit the source.
+    pub fn slice(&self, span: Span) -> &str {
+        self.text.get(span.start..span.end).unwrap_or("")
+    }
+
+    /// Where a byte is. A byte inside a character, or behind the end, is moved back to a character's start.
+    pub fn position(&self, byte: usize) -> Position {
+        let before = &self.text[..self.boundary(byte)];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Position { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
+    }
+
+    /// A label at a span, with the line that it starts in. What goes on behind that line is not underlined.
+    pub fn label(&self, span: Span, label: impl Into<String>) -> Label {
+        let start = self.boundary(span.start);
+        let end = self.boundary(span.end).max(start);
+        let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = self.text[start..].find('\n').map_or(self.text.len(), |at| start + at);
+        let line = self.text[line_start..line_end].trim_end_matches('\r');
+        Label {
+            file: self.name.clone(),
+            start: self.position(start),
+            end: self.position(end),
+            label: label.into(),
+            line: line.to_owned(),
+            marked: (start - line_start).min(line.len())..(end.min(line_end) - line_start).min(line.len()),
+        }
+    }
+
+    fn boundary(&self, byte: usize) -> usize {
+        let mut byte = byte.min(self.text.len());
+        while !self.text.is_char_boundary(byte) {
+            byte -= 1;
+        }
+        byte
+    }
+}
+
+/// A place in a document, and what is to say about it. It carries its line, so that it can be shown without the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label {
+    pub file: String,
+    pub start: Position,
+    /// Behind the last character.
+    pub end: Position,
+    pub label: String,
+    /// The line that `start` is in, without its end.
+    pub(super) line: String,
+    /// Bytes of `line`.
+    pub(super) marked: std::ops::Range<usize>,
+}
+
+impl Serialize for Label {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Label", 5)?;
+        object.serialize_field("file", &self.file)?;
+        object.serialize_field("line", &self.start.line)?;
+        object.serialize_field("column", &self.start.column)?;
+        object.serialize_field("end", &self.end)?;
+        object.serialize_field("label", &self.label)?;
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_characters() {
+        let source = Source::new("a.yaml", "甲: 乙\r\nb: c\n");
+        assert_eq!(source.position(0), Position { line: 1, column: 1 });
+        assert_eq!(source.position(5), Position { line: 1, column: 4 });
+        assert_eq!(source.position(4), Position { line: 1, column: 3 });
+        assert_eq!(source.position(10), Position { line: 2, column: 1 });
+        assert_eq!(source.position(999), Position { line: 3, column: 1 });
+    }
+
+    #[test]
+    fn labels_end_with_their_line() {
+        let source = Source::new("a.yaml", "a:\r\n  b: 1\r\n  c: 2\r\n");
+        let label = source.label(Span::new(6, 18), "here");
+        assert_eq!((label.line.as_str(), label.marked.clone()), ("  b: 1", 2..6));
+        assert_eq!(label.end, Position { line: 3, column: 7 });
+    }
+}

@@ -1,0 +1,344 @@
+//! From the document as it is written to the model: defaults, and whatever one part says about another.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::keys::MAX_REPLICAS;
+use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
+use super::read::{At, Reader};
+use crate::diag::{Code, Diagnostic, Span, nearest};
+use crate::formats::settings::Settings;
+use crate::model::{
+    Completion, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
+    StartAfter, StopPolicy, Timeouts, When, Work,
+};
+
+/// Restarts of a document that are no fault of the program.
+const MAX_PLATFORM: u32 = 10;
+/// Where somebody waits for a role to be ready and it does not say how long that may take.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Nothing where the document has errors; they are with the reader.
+pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Job> {
+    let name = job_name(reader, raw.name.as_ref());
+    total(reader, raw);
+    collisions(reader, raw);
+    let orders: Vec<Vec<StartAfter>> = raw.roles.iter().map(|role| order(reader, role, raw)).collect();
+    circles(reader, raw, &orders);
+    let awaited = |index: usize| {
+        orders.iter().flatten().any(|order| usize::from(order.role) == index && order.when == When::Ready)
+    };
+    let mut roles = Vec::new();
+    for (index, role) in raw.roles.iter().enumerate() {
+        roles.extend(lower_role(reader, role, &raw.policy, settings, orders[index].clone(), awaited(index)));
+    }
+    if !raw.roles.is_empty() && raw.roles.iter().all(|role| role.completes == Some(false)) {
+        let at = raw.roles[0].name.at;
+        reader.error(Code::F0018, at, "no role decides when the job has ended", "");
+        reader.hint("leave `completes: false` out of at least one role");
+    }
+    if !reader.errors.is_empty() || raw.roles.is_empty() {
+        return None;
+    }
+    Some(Job {
+        name: name?,
+        labels: raw.labels.iter().map(|(name, value)| (name.value.clone(), value.value.clone())).collect(),
+        contracts: raw.contracts.clone().unwrap_or_default(),
+        roles,
+        policy: lower_policy(&raw.policy),
+    })
+}
+
+fn job_name(reader: &mut Reader<'_>, name: Option<&At<String>>) -> Option<JobId> {
+    let Some(name) = name else {
+        let file = reader.source.name.rsplit('/').next().unwrap_or_default();
+        let stem = file.split_once('.').map_or(file, |(stem, _)| stem);
+        let stem = if stem.is_empty() || stem == "-" || stem.starts_with('<') { "job" } else { stem };
+        return JobId::new(stem).or_else(|_| JobId::new("job")).ok();
+    };
+    match JobId::new(name.value.clone()) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            reader.error(Code::F0014, name.at, "a bad name for a job", error.why);
+            None
+        }
+    }
+}
+
+fn total(reader: &mut Reader<'_>, raw: &RawDocument) {
+    let total: u64 = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).map(|at| u64::from(at.value)).sum();
+    let last = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).next_back();
+    if let Some(last) = last.filter(|_| total > u64::from(MAX_REPLICAS) || raw.roles.len() > usize::from(u16::MAX)) {
+        reader.error(Code::F0013, last.at, format!("{total} replicas in all"), format!("at most {MAX_REPLICAS}"));
+    }
+}
+
+/// As in variables: `UMIAK_HOSTS_PSERVER`.
+fn variable(name: &str) -> String {
+    name.to_ascii_uppercase().replace(['-', '.'], "_")
+}
+
+/// Roles, and ports of roles, that would share a variable.
+fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
+    let mut seen: BTreeMap<String, (String, Span)> = BTreeMap::new();
+    let roles = raw.roles.iter().map(|role| {
+        (format!("UMIAK_HOSTS_{}", variable(&role.name.value)), format!("role `{}`", role.name.value), role.name.at)
+    });
+    let ports = raw.roles.iter().flat_map(|role| {
+        role.ports.iter().map(|port| {
+            let name = format!("UMIAK_ENDPOINTS_{}_{}", variable(&role.name.value), variable(&port.name.value));
+            (name, format!("port `{}` of `{}`", port.name.value, role.name.value), port.name.at)
+        })
+    });
+    for (name, what, at) in roles.chain(ports) {
+        if let Some((first, place)) = seen.get(&name) {
+            // The same name twice has been told as a key that is there twice.
+            if *first == what {
+                continue;
+            }
+            // Two roles that collide would be told again for each of their ports.
+            if name.starts_with("UMIAK_ENDPOINTS_") && reader.errors.iter().any(|error| error.code == Code::F0015) {
+                continue;
+            }
+            let first_label = reader.source.label(*place, format!("and for {first}"));
+            let error = Diagnostic::error(Code::F0015, format!("{first} and {what} would share a variable"))
+                .label(reader.source.label(at, format!("`{name}` for {what}")))
+                .label(first_label);
+            reader.errors.push(error);
+        } else {
+            seen.insert(name, (what, at));
+        }
+    }
+}
+
+/// What a role waits for.
+fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<StartAfter> {
+    let mut orders: Vec<StartAfter> = Vec::new();
+    for after in &role.start_after {
+        let name = after.role.value.as_str();
+        let Some(index) = raw.roles.iter().position(|other| other.name.value == name) else {
+            let near = nearest(name, raw.roles.iter().map(|other| other.name.value.as_str()));
+            let label = near.map_or("unknown".to_owned(), |near| format!("did you mean `{near}`?"));
+            reader.error(Code::F0016, after.role.at, format!("there is no role `{name}`"), label);
+            continue;
+        };
+        let other = &raw.roles[index];
+        if other.name.value == role.name.value {
+            reader.error(Code::F0016, after.role.at, format!("role `{name}` cannot start after itself"), "");
+            continue;
+        }
+        let when = match after.when.as_ref().map(|when| when.value) {
+            None if other.ports.is_empty() => When::Started,
+            None | Some("ready") => When::Ready,
+            Some("started") => When::Started,
+            Some(_) => When::Succeeded,
+        };
+        if when == When::Ready && other.ports.is_empty() {
+            let at = after.when.as_ref().map_or(after.role.at, |when| when.at);
+            let message = format!("role `{name}` has no ports, so nobody can tell when it is ready");
+            reader.error(Code::F0016, at, message, "");
+            reader.hint("give it `ports`, or write `when: started`");
+            continue;
+        }
+        let after = StartAfter { role: u16::try_from(index).unwrap_or(u16::MAX), when };
+        if !orders.contains(&after) {
+            orders.push(after);
+        }
+    }
+    orders
+}
+
+/// Roles that wait for each other: each circle is told once.
+fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>]) {
+    // 0 not seen, 1 on the path, 2 done. A path of its own, because a document may have thousands of roles in a row.
+    let mut state = vec![0_u8; orders.len()];
+    for start in 0..orders.len() {
+        let mut path: Vec<(usize, usize)> = Vec::new();
+        if state[start] == 0 {
+            state[start] = 1;
+            path.push((start, 0));
+        }
+        while let Some((role, next)) = path.last().copied() {
+            let Some(after) = orders[role].get(next) else {
+                state[role] = 2;
+                path.pop();
+                continue;
+            };
+            if let Some(top) = path.last_mut() {
+                top.1 += 1;
+            }
+            let other = usize::from(after.role);
+            match state[other] {
+                0 => {
+                    state[other] = 1;
+                    path.push((other, 0));
+                }
+                1 => {
+                    let from = path.iter().position(|(role, _)| *role == other).unwrap_or(0);
+                    let names: Vec<String> =
+                        path[from..].iter().map(|(role, _)| format!("`{}`", raw.roles[*role].name.value)).collect();
+                    let error = path[from..].iter().enumerate().fold(
+                        Diagnostic::error(Code::F0016, format!("roles wait for each other: {}", names.join(", "))),
+                        |error, (step, (role, _))| {
+                            let awaited = path.get(from + step + 1).map_or(other, |(role, _)| *role);
+                            let awaited = &raw.roles[awaited].name.value;
+                            let role = &raw.roles[*role];
+                            let at = role
+                                .start_after
+                                .iter()
+                                .find(|after| after.role.value == *awaited)
+                                .map_or(role.name.at, |after| after.role.at);
+                            error.label(
+                                reader.source.label(at, format!("`{}` starts after `{awaited}`", role.name.value)),
+                            )
+                        },
+                    );
+                    reader.errors.push(error);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn lower_role(
+    reader: &mut Reader<'_>,
+    raw: &RawRole,
+    policy: &RawPolicy,
+    settings: &Settings,
+    start_after: Vec<StartAfter>,
+    is_awaited: bool,
+) -> Option<Role> {
+    let completion = completion(reader, raw);
+    let resources = resources(reader, raw, settings);
+    queue(reader, raw, settings);
+    for (name, _) in &raw.env {
+        if name.value.starts_with("UMIAK_") {
+            let notice = Diagnostic::notice(Code::F0051, format!("`{}` is set by umiak itself", name.value))
+                .label(reader.source.label(name.at, "without effect"));
+            reader.notices.push(notice);
+        }
+    }
+    if let Some(at) = raw.start_timeout.as_ref().filter(|_| !is_awaited) {
+        let message = format!("nobody waits for role `{}` to be ready", raw.name.value);
+        let notice = Diagnostic::notice(Code::F0051, message).label(reader.source.label(at.at, "without effect"));
+        reader.notices.push(notice);
+    }
+    let work = Work {
+        command: raw.command.clone(),
+        env: raw.env.iter().map(|(name, value)| (name.value.clone(), value.value.clone())).collect(),
+        dir: raw.dir.as_ref().map(PathBuf::from),
+        resources,
+        ports: raw
+            .ports
+            .iter()
+            .map(|port| PortNeed {
+                name: port.name.value.clone(),
+                count: port.count as u16,
+                fixed: port.port.map(|port| port as u16),
+            })
+            .collect(),
+        image: raw.image.clone(),
+        queue: raw.queue.as_ref().map(|queue| queue.value.clone()),
+        priority: raw.priority.clone(),
+        contracts: raw.contracts.clone(),
+    };
+    let start = raw.start_timeout.as_ref().map(|at| at.value).or(is_awaited.then_some(START_TIMEOUT));
+    Some(Role {
+        name: RoleName::new(raw.name.value.clone()).ok()?,
+        replicas: raw.replicas.as_ref()?.value,
+        work,
+        completion,
+        restart: role_restart(raw.restart.as_ref(), policy),
+        start_after,
+        timeouts: Timeouts { start, run: raw.timeout },
+        grace: raw.grace,
+    })
+}
+
+fn completion(reader: &mut Reader<'_>, raw: &RawRole) -> Completion {
+    let mut completion = Completion { decides: raw.completes.unwrap_or(true), ..Completion::default() };
+    let beyond = |reader: &mut Reader<'_>, name: &str, at: &At<u32>| {
+        if let Some(replicas) = raw.replicas.as_ref().filter(|replicas| at.value > replicas.value) {
+            let message = format!("`{name}` is more than the replicas of role `{}`", raw.name.value);
+            reader.error(Code::F0018, at.at, message, format!("it has {}", replicas.value));
+        }
+    };
+    if let Some(at) = &raw.min_failed {
+        beyond(reader, "min_failed", at);
+        completion.min_failed = at.value;
+    }
+    if let Some(At { value: Some(value), at }) = &raw.min_succeeded {
+        beyond(reader, "min_succeeded", &At { value: *value, at: *at });
+        completion.min_succeeded = MinSucceeded::Count(*value);
+    }
+    completion
+}
+
+fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Resources {
+    let mut resources = Resources::default();
+    if let Some(flavour) = &raw.flavour {
+        if let Some(found) = settings.flavours.get(&flavour.value) {
+            resources = *found;
+        } else {
+            let near = nearest(&flavour.value, settings.flavours.keys().map(String::as_str));
+            let label = near.map_or("unknown".to_owned(), |near| format!("did you mean `{near}`?"));
+            reader.error(Code::F0017, flavour.at, format!("there is no flavour `{}`", flavour.value), label);
+            reader.hint(format!("define it in `umiak.toml`: `[flavour.{}]`", flavour.value));
+        }
+    }
+    resources.cpu_millis = raw.cpu.or(resources.cpu_millis);
+    resources.memory_bytes = raw.memory.or(resources.memory_bytes);
+    resources.gpus = raw.gpu.unwrap_or(resources.gpus);
+    resources
+}
+
+fn queue(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) {
+    if let Some(queue) = raw.queue.as_ref().filter(|queue| !settings.queues.contains_key(&queue.value)) {
+        let near = nearest(&queue.value, settings.queues.keys().map(String::as_str));
+        let label = near.map_or(String::new(), |near| format!("did you mean `{near}`?"));
+        let notice = Diagnostic::notice(Code::F0050, format!("queue `{}` is not in `umiak.toml`", queue.value))
+            .label(reader.source.label(queue.at, label));
+        reader.notices.push(notice);
+    }
+}
+
+fn rule(raw: &RawRestart) -> Restart {
+    let default = Restart::default();
+    let backoff = raw.backoff.as_ref().map_or(default.backoff, |at| at.value);
+    Restart {
+        max: raw.max.unwrap_or(0),
+        max_platform: raw.max_platform.unwrap_or(MAX_PLATFORM),
+        backoff,
+        // A first wait that is longer than the default longest one moves it.
+        max_backoff: raw.max_backoff.as_ref().map_or(default.max_backoff.max(backoff), |at| at.value),
+        window: raw.window.as_ref().map(|at| at.value),
+    }
+}
+
+/// A role's own rule; else the policy's, where its scope is smaller than the job; else none, and the job's holds.
+fn role_restart(own: Option<&RawRestart>, policy: &RawPolicy) -> RoleRestart {
+    let scope = |word: Option<&str>| if word == Some("role") { Scope::Role } else { Scope::Replica };
+    let inherited = policy.scope.as_ref().map(|scope| scope.value).filter(|word| *word != "job");
+    match (own, inherited) {
+        (Some(own), _) => RoleRestart { scope: scope(own.scope), rule: rule(own) },
+        (None, Some(word)) => RoleRestart { scope: scope(Some(word)), rule: rule(&policy.restarts) },
+        (None, None) => RoleRestart::default(),
+    }
+}
+
+fn lower_policy(raw: &RawPolicy) -> Policy {
+    let default = Policy::default();
+    let mut restart = rule(&raw.restarts);
+    if raw.scope.as_ref().is_some_and(|scope| scope.value != "job") {
+        restart.max = 0;
+    }
+    Policy {
+        restart,
+        stop: StopPolicy { grace: raw.grace.unwrap_or(default.stop.grace), ..default.stop },
+        settle: raw.settle.unwrap_or(default.settle),
+        timeout: raw.timeout,
+        gang: raw.gang.unwrap_or(default.gang),
+    }
+}

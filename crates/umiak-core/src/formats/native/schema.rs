@@ -1,0 +1,113 @@
+//! The JSON schema of a native document, from the table of its keys.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::keys::{CONTRACTS, DOCUMENT, Key, Kind, TABLES, Table};
+
+/// For editors and for checks by others: `umiak schema job`.
+pub fn schema() -> Value {
+    let mut definitions = Map::new();
+    for table in TABLES.iter().filter(|table| !std::ptr::eq(**table, &raw const DOCUMENT)) {
+        definitions.insert(definition(table), object(table));
+    }
+    definitions.insert("scalar".to_owned(), json!({"type": ["string", "number", "boolean"]}));
+    definitions.insert(
+        "template".to_owned(),
+        json!({"type": "string", "pattern": "\\{\\{.*\\}\\}", "description": "Filled from `params`."}),
+    );
+    definitions.insert(
+        "duration".to_owned(),
+        json!({
+            "description": "`10s`, `5m`, `6h`, `1d`, `500ms`; a number is seconds.",
+            "oneOf": [{"type": "number", "minimum": 0}, {"type": "string"}],
+        }),
+    );
+    let mut root = Map::new();
+    root.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
+    root.insert("title".to_owned(), json!("umiak job, v1"));
+    if let Value::Object(document) = object(&DOCUMENT) {
+        root.extend(document);
+    }
+    root.insert("required".to_owned(), json!(["umiak", "roles"]));
+    root.insert("$defs".to_owned(), Value::Object(definitions));
+    Value::Object(root)
+}
+
+/// `restart_of_a_role`.
+fn definition(table: &Table) -> String {
+    let words: String = table.title.chars().filter(|c| *c != '`').collect();
+    words.to_lowercase().replace(' ', "_")
+}
+
+fn reference(table: &Table) -> Value {
+    json!({"$ref": format!("#/$defs/{}", definition(table))})
+}
+
+fn object(table: &Table) -> Value {
+    let properties: Map<String, Value> = table.keys.iter().map(|key| (key.name.to_owned(), property(key))).collect();
+    json!({"type": "object", "description": table.help, "additionalProperties": false, "properties": properties})
+}
+
+/// A key that is left empty is as good as left out; a schema does not have to know.
+fn property(key: &Key) -> Value {
+    let mut description = key.help.to_owned();
+    if !key.default.is_empty() {
+        let _ = write!(description, " Default: {}.", key.default);
+    }
+    let mut value = of(&key.kind);
+    value["description"] = json!(description);
+    value
+}
+
+fn of(kind: &Kind) -> Value {
+    let template = json!({"$ref": "#/$defs/template"});
+    let or_template = |value: Value| json!({"anyOf": [value, template]});
+    match kind {
+        Kind::Version => json!({"const": "v1"}),
+        Kind::Text => json!({"$ref": "#/$defs/scalar"}),
+        Kind::Number(least, most) => or_template(json!({"type": "integer", "minimum": least, "maximum": most})),
+        Kind::Bool => or_template(json!({"type": "boolean"})),
+        Kind::Duration => json!({"$ref": "#/$defs/duration"}),
+        Kind::Cpu | Kind::Memory => json!({"type": ["string", "number"]}),
+        Kind::Choice(words) => or_template(json!({"enum": words})),
+        Kind::Texts => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/scalar"}}),
+        Kind::Params => json!({
+            "type": "object",
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+        }),
+        Kind::Command => json!({
+            "anyOf": [{"$ref": "#/$defs/scalar"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/scalar"}}],
+        }),
+        Kind::Contracts => {
+            let one = json!({"anyOf": [{"enum": CONTRACTS}, template]});
+            json!({"anyOf": [one, {"type": "array", "items": one}]})
+        }
+        Kind::AllOr => json!({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}, template]}),
+        Kind::Restarts(table) => {
+            json!({"anyOf": [{"type": "integer", "minimum": 0}, reference(table), template]})
+        }
+        Kind::Named(table) => json!({
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": false,
+            "patternProperties": {"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": reference(table)},
+        }),
+        Kind::Ports(table) => json!({
+            "type": "object",
+            "additionalProperties": false,
+            "patternProperties": {
+                "^[a-z0-9_]{1,63}$": {"anyOf": [{"type": "integer", "minimum": 1}, reference(table), template]},
+            },
+        }),
+        Kind::StartAfter(table) => {
+            let one = json!({"anyOf": [{"type": "string"}, reference(table)]});
+            json!({"anyOf": [one, {"type": "array", "items": one}]})
+        }
+        Kind::Mapping(table) => {
+            let table = reference(table);
+            json!({"anyOf": [table]})
+        }
+    }
+}

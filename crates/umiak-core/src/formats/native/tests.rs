@@ -1,0 +1,339 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+
+use super::keys::{DOCUMENT, ROLE, TABLES, Table};
+use super::*;
+use crate::model::{Completion, Contract, MinSucceeded, Resources, Scope, StartAfter, When};
+
+fn documents(kind: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents").join(kind);
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests read fixtures")]
+fn source(path: &Path) -> Source {
+    decode(path.file_name().unwrap().to_str().unwrap(), &std::fs::read(path).unwrap()).unwrap()
+}
+
+fn plain(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(Diagnostic::to_plain).collect::<Vec<_>>().join("\n")
+}
+
+fn given(text: &str, params: &[(&str, &str)]) -> Result<Document, String> {
+    let params: Vec<(String, String)> = params.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    parse(&Source::new("job.yaml", text), &params, &Settings::default()).map_err(|errors| plain(&errors))
+}
+
+fn job(text: &str) -> Job {
+    given(text, &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}")).job
+}
+
+fn refused(text: &str) -> String {
+    given(text, &[]).expect_err(text)
+}
+
+/// A document with one role, whose other keys are given.
+fn role(keys: &str) -> String {
+    format!(
+        "umiak: v1\nroles:\n  first: {{command: \"true\", ports: {{rpc: 1}}}}\n  main: {{command: \"true\", {keys}}}\n"
+    )
+}
+
+#[test]
+fn the_example_of_the_design() {
+    let design = documents("good").into_iter().find(|path| path.ends_with("design.yaml")).unwrap();
+    let document = parse(&source(&design), &[], &Settings::default()).unwrap();
+    assert_eq!(document.notices, []);
+    let job = document.job;
+    assert_eq!(job.name.as_str(), "ctr");
+    assert_eq!(job.contracts, [Contract::Paddle]);
+    assert_eq!(job.policy.restart.max, 2);
+    assert_eq!(job.policy.restart.max_platform, 10);
+    assert_eq!(job.policy.restart.backoff, Duration::from_secs(10));
+    assert_eq!(job.policy.timeout, Some(Duration::from_secs(6 * 3600)));
+    assert!(job.policy.gang);
+    let [pserver, trainer] = job.roles.as_slice() else { panic!() };
+    assert_eq!(pserver.work.command, ["/bin/sh", "-c", "python ps.py"]);
+    assert_eq!((pserver.replicas, pserver.completion.decides), (2, false));
+    assert_eq!(pserver.work.ports.len(), 1);
+    assert_eq!(pserver.timeouts.start, Some(Duration::from_secs(600)));
+    assert_eq!(trainer.work.command, ["python", "train.py"]);
+    assert_eq!(trainer.work.env, [("LR".to_owned(), "0.1".to_owned())]);
+    assert_eq!(trainer.work.resources, Resources { cpu_millis: Some(2000), memory_bytes: Some(4 << 30), gpus: 1 });
+    assert_eq!(trainer.completion, Completion { min_failed: 1, min_succeeded: MinSucceeded::All, decides: true });
+    assert_eq!(trainer.start_after, [StartAfter { role: 0, when: When::Ready }]);
+    assert_eq!(trainer.timeouts.start, None);
+}
+
+#[test]
+fn good_documents() {
+    for path in documents("good") {
+        let source = source(&path);
+        let document = parse(&source, &[], &Settings::default())
+            .unwrap_or_else(|errors| panic!("{}\n{}", path.display(), plain(&errors)));
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let job = serde_json::to_string_pretty(&document.job).unwrap();
+        assert_snapshot!(format!("good-{name}"), format!("{job}\n{}\n{}", plain(&document.notices), document.masked));
+    }
+}
+
+#[test]
+fn bad_documents() {
+    for path in documents("bad") {
+        let source = source(&path);
+        let errors = parse(&source, &[], &Settings::default()).expect_err(&path.display().to_string());
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        assert_snapshot!(format!("bad-{name}"), plain(&errors));
+    }
+}
+
+#[test]
+fn masked_text_says_the_same() {
+    for path in documents("good") {
+        let source = source(&path);
+        let document = parse(&source, &[], &Settings::default()).unwrap();
+        let masked = Source::new(source.name.clone(), document.masked.clone());
+        let again = parse(&masked, &[], &Settings::default()).unwrap_or_else(|errors| panic!("{}", plain(&errors)));
+        assert_eq!(again.masked, document.masked);
+        assert_eq!(again.job.roles.len(), document.job.roles.len());
+        for secret in ["hf_abcdef", "li:pw"] {
+            assert!(!document.masked.contains(secret), "{}", document.masked);
+        }
+    }
+    let text = "umiak: v1\nparams: {api_key: s3cret, p: s3cret}\nroles:\n  main:\n    command: \"true\"\n    env:\n      A_TOKEN: |\n        s3cret\n        more s3cret\n      B: &x shown\n      C_TOKEN: \"{{ p }}\"\n      PASSWORD: 's3cret' # why\n      OTHER_KEY: >-\n        s3cret\n";
+    let masked = given(text, &[]).unwrap().masked;
+    assert!(!masked.contains("s3cret"), "{masked}");
+    assert_snapshot!(masked);
+}
+
+/// Every key of the table parses with its example, changes the job (or is known not to), and is in the schema.
+#[test]
+fn every_key_of_the_table() {
+    let place = |table: &'static Table, entry: &str| -> String {
+        let inner = format!("{{{entry}}}");
+        match table.title {
+            "The document" => unreachable!("told apart below"),
+            "`policy`" => format!("umiak: v1\npolicy: {inner}\nroles: {{main: {{command: \"true\"}}}}\n"),
+            "`restarts` of the policy" => {
+                format!("umiak: v1\npolicy: {{restarts: {inner}}}\nroles: {{main: {{command: \"true\"}}}}\n")
+            }
+            "A role" if entry.starts_with("command:") => {
+                format!("umiak: v1\nroles: {{main: {inner}}}\n")
+            }
+            "A role" => role(entry),
+            "`restart` of a role" => role(&format!("restart: {inner}")),
+            "`resources`" => role(&format!("resources: {inner}")),
+            "`completion`" => role(&format!("replicas: 2, completion: {inner}")),
+            "A port" => role(&format!("ports: {{x: {inner}}}")),
+            "`start_after` in full" if entry.starts_with("role:") => role(&format!("start_after: {inner}")),
+            "`start_after` in full" => role(&format!("start_after: {{role: first, {entry}}}")),
+            other => panic!("{other} is new: say where it stands"),
+        }
+    };
+    let schema = schema::schema().to_string();
+    for table in TABLES {
+        for key in table.keys {
+            assert!(!key.help.is_empty() && key.help.ends_with('.'), "{}", key.name);
+            assert!(schema.contains(&format!("\"{}\":", key.name)), "{}", key.name);
+            let entry = format!("{}: {}", key.name, key.example);
+            let text = if std::ptr::eq(*table, &raw const DOCUMENT) {
+                let others = [("umiak", "umiak: v1\n"), ("roles", "roles: {main: {command: \"true\"}}\n")];
+                let rest: String = others.iter().filter(|(name, _)| *name != key.name).map(|(_, line)| *line).collect();
+                format!("{rest}{entry}\n")
+            } else {
+                place(table, &entry)
+            };
+            job(&text);
+            // A key that no reader asks for would take anything.
+            let wrong = match key.example {
+                example if example.starts_with(['{', '[']) => format!("{}: !!str {{}}-", key.name),
+                _ => format!("{}: [[1]]", key.name),
+            };
+            if !std::ptr::eq(*table, &raw const DOCUMENT) && !matches!(key.kind, keys::Kind::Command) {
+                let text = place(table, &wrong);
+                assert!(given(&text, &[]).is_err(), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_of_a_role() {
+    let main = |keys: &str| job(&role(keys)).roles.remove(1);
+    assert_eq!(main("replicas: 3").replicas, 3);
+    assert_eq!(
+        main("env: {A: 0.10, B: true, C: \"\", D: 1e3}").work.env.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(),
+        ["0.10", "true", "", "1e3"]
+    );
+    assert_eq!(main("start_after: first").start_after[0].when, When::Ready);
+    assert_eq!(main("start_after: {role: first, when: started}").start_after[0].when, When::Started);
+    assert_eq!(main("start_after: [{role: first, when: succeeded}]").start_after[0].when, When::Succeeded);
+    assert_eq!(main("flavour: flavour3").work.resources.gpus, 2);
+    assert_eq!(main("flavour: flavour3, resources: {gpu: 1}").work.resources.gpus, 1);
+    assert_eq!(main("restarts: 2").restart.rule.max, 2);
+    assert_eq!(main("restarts: 2").restart.rule.max_platform, 10);
+    assert_eq!(main("restart: {max: 2, scope: role}").restart.scope, Scope::Role);
+    assert_eq!(main("replicas: 1").restart.rule.max_platform, 0);
+    assert_eq!(main("contracts: torch").work.contracts, Some(vec![Contract::Torch]));
+    assert_eq!(main("contracts: []").work.contracts, Some(vec![]));
+    assert_eq!(main("timeout: 1m, grace: 0").grace, Some(Duration::ZERO));
+    let port = |keys: &str| main(keys).work.ports.remove(0);
+    assert_eq!((port("ports: {x: 2}").count, port("ports: {x: 2}").fixed), (2, None));
+    assert_eq!(port("ports: {x: {port: 8080}}").fixed, Some(8080));
+}
+
+#[test]
+fn scopes_of_the_policy() {
+    let scoped = |scope: &str| {
+        job(&format!(
+            "umiak: v1\npolicy: {{restarts: 3, scope: {scope}}}\nroles: {{a: {{command: x}}, b: {{command: x, restarts: 1}}}}\n"
+        ))
+    };
+    let whole = scoped("job");
+    assert_eq!((whole.policy.restart.max, whole.roles[0].restart.rule.max, whole.roles[1].restart.rule.max), (3, 0, 1));
+    let role = scoped("role");
+    assert_eq!((role.policy.restart.max, role.roles[0].restart.rule.max, role.roles[1].restart.rule.max), (0, 3, 1));
+    assert_eq!((role.roles[0].restart.scope, role.roles[1].restart.scope), (Scope::Role, Scope::Replica));
+    assert_eq!(scoped("replica").roles[0].restart.scope, Scope::Replica);
+}
+
+#[test]
+fn parameters() {
+    let text = "umiak: v1\nparams: {n: 2, who: }\nroles: {main: {replicas: \"{{ n }}\", command: \"echo {{who}} {{'{{'}} x }}\"}}\n";
+    assert!(refused(text).contains("F0034"));
+    let job = given(text, &[("who", "{{ n }} \"; rm -rf"), ("n", "7")]).unwrap().job;
+    assert_eq!(job.roles[0].replicas, 7);
+    assert_eq!(job.roles[0].work.command[2], "echo {{ n }} \"; rm -rf {{ x }}");
+    let wrong = given(text, &[("who", "x"), ("m", "1"), ("frobnicate", "1"), ("n", "many")]).unwrap_err();
+    assert_snapshot!(wrong);
+    assert_snapshot!(given("umiak: v1\nroles: {main: {command: x}}", &[("a", "1")]).unwrap_err());
+}
+
+#[test]
+fn empty_and_strange_documents() {
+    for text in ["", "# nothing\n", "5", "[umiak, v1]", "umiak", "- umiak: v1"] {
+        assert!(refused(text).starts_with("error[F0003]"), "{text}: {}", refused(text));
+    }
+    assert!(refused("umiak: v1").contains("F0012"));
+    assert!(refused("umiak: v1\nroles:").contains("F0012"));
+    assert!(refused("umiak: v1\nroles: {}").contains("F0012"));
+    assert!(refused("umiak: v1\nroles: {a: }").contains("F0012"));
+    assert!(refused("umiak: v1\nroles: [a]").contains("F0011"));
+    assert!(refused("umiak: v1\nname: a/b\nroles: {a: {command: x}}").contains("F0014"));
+    assert!(
+        refused("umiak: v1\nroles: {a: {command: x, ports: {b_c: 1}}, a-b: {command: x, ports: {c: 1}}}")
+            .contains("F0015")
+    );
+    assert!(refused("umiak: v1\nroles: {a: {command: x, replicas: {min: 1, max: 2}}}").contains("F0004"));
+    assert!(
+        refused("umiak: v1\npolicy: {backoff: 1s, restarts: {max: 1, backoff: 2s}}\nroles: {a: {command: x}}")
+            .contains("F0018")
+    );
+    assert!(refused(&role("restart: 1, restarts: 2")).contains("F0018"));
+}
+
+#[test]
+fn formats_are_recognised() {
+    assert_eq!(recognise("umiak: v1"), Some(Format::Native));
+    assert_eq!(recognise("{umiak: v1, roles: {"), Some(Format::Native));
+    assert_eq!(recognise("umiak: v1\nroles: [\n"), Some(Format::Native));
+    assert_eq!(recognise("name: a\nentry_points: {}\n"), Some(Format::PaddleFlow));
+    assert_eq!(recognise("protocolVersion: 2\ntaskRoles: {}\n"), Some(Format::OpenPai));
+    assert_eq!(recognise("workspace: x\nmode: a\nrunner: []\nphase: []\n"), Some(Format::PaddleRec));
+    assert_eq!(recognise("backend: PaddleCloud\ncluster_type: k8s\n"), Some(Format::PaddleRec));
+    assert_eq!(recognise("a: 1"), None);
+}
+
+#[test]
+fn bytes_that_are_no_document() {
+    assert_snapshot!(plain(&[
+        decode("a.bin", b"\x7fELF\0").unwrap_err(),
+        decode("b.yaml", b"a: 1\nb: \xff\n").unwrap_err(),
+        decode("c.yaml", b"\xff\xfea\0").unwrap_err(),
+        decode("d.yaml", &vec![b'a'; 5 << 20]).unwrap_err(),
+    ]));
+}
+
+#[test]
+fn json_has_the_places() {
+    let errors =
+        parse(&Source::new("job.yaml", "umiak: v1\nroles: {a: {comand: x}}\n"), &[], &Settings::default()).unwrap_err();
+    assert_snapshot!(serde_json::to_string_pretty(&errors).unwrap());
+}
+
+#[test]
+fn queues_and_settings_without_effect_are_notices() {
+    let text = role("queue: defalt, start_timeout: 1m, env: {UMIAK_RANK: 1}");
+    assert_snapshot!(plain(&given(&text, &[]).unwrap().notices));
+}
+
+#[test]
+fn thousands_of_roles_in_a_row() {
+    let role = |index: u32| format!("  r{index}: {{command: x, start_after: r{}}}\n", (index + 1) % 3000);
+    let text = format!("umiak: v1\nroles:\n{}", (0..3000).map(role).collect::<Vec<_>>().concat());
+    let errors = parse(&Source::new("job.yaml", text), &[], &Settings::default()).unwrap_err();
+    assert_eq!(errors.len(), 1);
+}
+
+#[test]
+fn every_role_key_is_in_the_full_example() {
+    let full = documents("good").into_iter().find(|path| path.ends_with("full.yaml")).unwrap();
+    let text = source(&full).text;
+    for key in ROLE.keys.iter().chain(DOCUMENT.keys) {
+        assert!(text.contains(&format!("{}:", key.name)), "{}", key.name);
+    }
+}
+
+fn mutated() -> impl Strategy<Value = String> {
+    let texts: Vec<String> =
+        ["good", "bad"].iter().flat_map(|kind| documents(kind)).map(|path| source(&path).text).collect();
+    let change =
+        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), "[a-z{}:,\"'\\[\\]&*|\\-0-9 \\n\\t角]{0,4}");
+    (prop::sample::select(texts), prop::collection::vec(change, 1..6)).prop_map(|(text, changes)| {
+        let mut characters: Vec<char> = text.chars().collect();
+        for (start, length, insert) in changes {
+            let start = start.index(characters.len() + 1);
+            let end = (start + length.index(6)).min(characters.len());
+            characters.splice(start..end, insert.chars());
+        }
+        characters.into_iter().collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn never_panics_on_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(source) = decode("x", &bytes) {
+            let _ = parse(&source, &[], &Settings::default());
+        }
+    }
+
+    #[test]
+    fn never_panics_on_changed_documents(text in mutated()) {
+        let source = Source::new("x.yaml", text);
+        let params = [("epochs".to_owned(), "7".to_owned())];
+        for params in [&params[..], &[]] {
+            match parse(&source, params, &Settings::default()) {
+                Ok(document) => {
+                    let again = parse(&source, params, &Settings::default()).unwrap();
+                    prop_assert_eq!(&document, &again);
+                    // What was lowered can be written and read back.
+                    let json = serde_json::to_string(&document.job).unwrap();
+                    prop_assert_eq!(serde_json::from_str::<Job>(&json).unwrap(), document.job);
+                }
+                Err(errors) => {
+                    prop_assert!(!errors.is_empty());
+                    for error in errors {
+                        prop_assert_eq!(error.severity, crate::diag::Severity::Error);
+                        let _ = error.to_plain();
+                    }
+                }
+            }
+        }
+    }
+}

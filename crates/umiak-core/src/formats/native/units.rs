@@ -1,0 +1,152 @@
+//! Durations, sizes and shares of CPUs, as documents and `umiak.toml` write them. An error is what was expected.
+
+use std::time::Duration;
+
+/// Longer waits are meant as "for ever", which is written by leaving the key out.
+const LONGEST: f64 = 10.0 * 366.0 * 86400.0;
+
+/// `500ms`, `10s`, `1h30m`; a plain number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
+    let text = text.trim();
+    if text.starts_with('-') {
+        return Err("a duration that is not negative");
+    }
+    let wanted = Err("a duration such as `10s`, `5m`, `6h`, `1d` or `500ms`");
+    if let Some(seconds) = decimal(text) {
+        return bounded(seconds);
+    }
+    let mut rest = text;
+    let mut total = 0.0;
+    if rest.is_empty() {
+        return wanted;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let Some(number) = decimal(&rest[..digits]) else { return wanted };
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let unit = match &rest[..letters] {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86400.0,
+            _ => return wanted,
+        };
+        total += number * unit;
+        rest = &rest[letters..];
+    }
+    bounded(total)
+}
+
+fn bounded(seconds: f64) -> Result<Duration, &'static str> {
+    if seconds > LONGEST {
+        return Err("at most ten years; leave the key out for ever");
+    }
+    // Nobody means less than a millisecond, and binary fractions would show.
+    Ok(Duration::from_millis((seconds * 1000.0).round() as u64))
+}
+
+/// `2`, `0.5`, `500m`: in thousandths.
+pub(crate) fn cpu(text: &str) -> Result<u32, &'static str> {
+    let text = text.trim();
+    let millis = match text.strip_suffix('m') {
+        Some(millis) => decimal(millis),
+        None => decimal(text).map(|cpus| cpus * 1000.0),
+    };
+    match millis {
+        Some(millis) if (1.0..=1e9).contains(&millis) => Ok(millis.round() as u32),
+        Some(_) => Err("more than 0 CPUs, at most a million"),
+        None => Err("CPUs such as `2`, `0.5` or `500m`"),
+    }
+}
+
+/// `4Gi`, `512M`, or bytes.
+pub(crate) fn memory(text: &str) -> Result<u64, &'static str> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim_start();
+    let power = |base: f64, exponent: i32| base.powi(exponent);
+    let factor = match unit.strip_suffix('B').unwrap_or(unit) {
+        "" => 1.0,
+        "k" | "K" => power(1e3, 1),
+        "M" => power(1e3, 2),
+        "G" => power(1e3, 3),
+        "T" => power(1e3, 4),
+        "P" => power(1e3, 5),
+        "Ki" => power(1024.0, 1),
+        "Mi" => power(1024.0, 2),
+        "Gi" => power(1024.0, 3),
+        "Ti" => power(1024.0, 4),
+        "Pi" => power(1024.0, 5),
+        _ => return Err("a size such as `4Gi`, `512M` or a number of bytes"),
+    };
+    match decimal(number) {
+        Some(number) if number * factor >= 1.0 && number * factor < 9e18 => Ok((number * factor).round() as u64),
+        Some(_) => Err("more than 0 bytes, and less than 9 exabytes"),
+        None => Err("a size such as `4Gi`, `512M` or a number of bytes"),
+    }
+}
+
+/// Digits with at most one point: no sign, no exponent, no infinity.
+fn decimal(text: &str) -> Option<f64> {
+    let is_plain =
+        text.chars().all(|c| c.is_ascii_digit() || c == '.') && text.starts_with(|c: char| c.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, millis) in [
+            ("10s", 10_000),
+            ("5m", 300_000),
+            ("6h", 21_600_000),
+            ("1d", 86_400_000),
+            ("500ms", 500),
+            ("90", 90_000),
+            ("0.5", 500),
+            ("1.5h", 5_400_000),
+            ("1h30m", 5_400_000),
+            ("0", 0),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for bad in ["", "s", "-5", "-5s", "5 s", "5x", "1e3", "inf", "nan", ".5", "5s5", "1.2.3s", "10000000d", "５s"]
+        {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn cpus() {
+        for (text, millis) in [("2", 2000), ("500m", 500), ("0.5", 500), ("1.25", 1250)] {
+            assert_eq!(cpu(text), Ok(millis), "{text}");
+        }
+        for bad in ["", "0", "0m", "-1", "two", "1e3", "2 cores", "inf"] {
+            assert!(cpu(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("4Gi", 4 << 30),
+            ("512M", 512_000_000),
+            ("1024", 1024),
+            ("1.5Ki", 1536),
+            ("2GB", 2_000_000_000),
+            ("2 GiB", 2 << 30),
+            ("1k", 1000),
+        ] {
+            assert_eq!(memory(text), Ok(bytes), "{text}");
+        }
+        for bad in ["", "0", "4Gib", "4gi", "-1", "1m", "many", "99999999P"] {
+            assert!(memory(bad).is_err(), "{bad}");
+        }
+    }
+}

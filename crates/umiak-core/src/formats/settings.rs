@@ -1,0 +1,255 @@
+//! `umiak.toml`: what a site or a user calls things. Reading the file is the caller's business; this is text to
+//! [`Settings`].
+//!
+//! ```toml
+//! [queue.gpu]
+//! engine = "local"
+//! [flavour.large]
+//! cpu = 8
+//! mem = "32Gi"
+//! gpu = 2
+//! [fs.data]
+//! dir = "/mnt/data"
+//! [engine.local]
+//! kind = "local"
+//! [hosts]
+//! node-a = "192.168.0.1"
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::native::keys::{Key, Kind as Of, Table};
+use super::native::read::Reader;
+use super::native::units;
+use super::yaml::{Kind, Node, Scalar, Value};
+use crate::diag::{Code, Diagnostic, Source, Span};
+use crate::model::Resources;
+
+/// What documents may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub queues: BTreeMap<String, Queue>,
+    pub flavours: BTreeMap<String, Resources>,
+    /// Where a file system is on this host.
+    pub filesystems: BTreeMap<String, PathBuf>,
+    pub engines: BTreeMap<String, Engine>,
+    /// Addresses by name.
+    pub hosts: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Queue {
+    /// The engine that has it; the default one where it is left out.
+    pub engine: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Engine {
+    /// What it is; its name where it is left out.
+    pub kind: Option<String>,
+}
+
+impl Default for Settings {
+    /// What is there without a file: the queue `default`, and the flavours that PaddleFlow installs.
+    fn default() -> Self {
+        let flavour = |cpus: u32, gib: u64, gpus| Resources {
+            cpu_millis: Some(cpus * 1000),
+            memory_bytes: Some(gib << 30),
+            gpus,
+        };
+        Self {
+            queues: BTreeMap::from([("default".to_owned(), Queue::default())]),
+            flavours: BTreeMap::from([
+                ("flavour1".to_owned(), flavour(1, 1, 0)),
+                ("flavour2".to_owned(), flavour(4, 8, 1)),
+                ("flavour3".to_owned(), flavour(4, 8, 2)),
+            ]),
+            filesystems: BTreeMap::new(),
+            engines: BTreeMap::from([("local".to_owned(), Engine::default())]),
+            hosts: BTreeMap::new(),
+        }
+    }
+}
+
+const fn key(name: &'static str, kind: Of) -> Key {
+    Key { name, kind, default: "", help: "", example: "" }
+}
+
+const fn table(keys: &'static [Key]) -> Table {
+    Table { title: "", help: "", keys }
+}
+
+static FILE: Table = table(&[
+    key("queue", Of::Named(&QUEUE)),
+    key("flavour", Of::Named(&FLAVOUR)),
+    key("fs", Of::Named(&FS)),
+    key("engine", Of::Named(&ENGINE)),
+    key("hosts", Of::Texts),
+]);
+static QUEUE: Table = table(&[key("engine", Of::Text)]);
+static FLAVOUR: Table = table(&[key("cpu", Of::Cpu), key("mem", Of::Memory), key("gpu", Of::Number(0, 1024))]);
+static FS: Table = table(&[key("dir", Of::Text)]);
+static ENGINE: Table = table(&[key("kind", Of::Text)]);
+
+/// The settings of a file, over the built-in ones; or everything that is wrong with it.
+pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
+    if source.text.len() > super::yaml::MAX_BYTES {
+        return Err(vec![Diagnostic::error(Code::F0005, format!("`{}` is too large", source.name))]);
+    }
+    let (root, errors) = DeTable::parse_recoverable(&source.text);
+    if !errors.is_empty() {
+        return Err(errors.iter().map(|error| not_toml(source, error)).collect());
+    }
+    let root = node(DeValue::Table(root.into_inner()), Span::new(0, source.text.len()));
+    let mut reader = Reader::new(source);
+    let mut settings = Settings::default();
+    let Some(file) = reader.entries("`umiak.toml`", &root, &FILE) else { return Err(reader.errors) };
+    settings.queues.extend(each(&mut reader, file.get("queue"), "queue", |reader, what, node| {
+        let entries = reader.entries(what, node, &QUEUE)?;
+        let engine = entries.get("engine").and_then(|node| reader.word("`engine`", node)).map(|at| at.value);
+        Some(Queue { engine })
+    }));
+    settings.flavours.extend(each(&mut reader, file.get("flavour"), "flavour", |reader, what, node| {
+        let entries = reader.entries(what, node, &FLAVOUR)?;
+        Some(Resources {
+            cpu_millis: entries
+                .get("cpu")
+                .and_then(|node| reader.measure("`cpu`", node, units::cpu))
+                .map(|at| at.value),
+            memory_bytes: entries
+                .get("mem")
+                .and_then(|node| reader.measure("`mem`", node, units::memory))
+                .map(|at| at.value),
+            gpus: entries.get("gpu").and_then(|node| reader.number("`gpu`", node, 0, 1024)).map_or(0, |at| at.value),
+        })
+    }));
+    settings.filesystems.extend(each(&mut reader, file.get("fs"), "fs", |reader, what, node| {
+        let entries = reader.entries(what, node, &FS)?;
+        let Some(dir) = entries.get("dir") else {
+            reader.error(Code::F0012, node.at, format!("{what} has no `dir`"), "");
+            return None;
+        };
+        reader.word("`dir`", dir).map(|at| PathBuf::from(at.value))
+    }));
+    settings.engines.extend(each(&mut reader, file.get("engine"), "engine", |reader, what, node| {
+        let entries = reader.entries(what, node, &ENGINE)?;
+        let kind = entries.get("kind").and_then(|node| reader.word("`kind`", node));
+        Some(Engine { kind: kind.map(|at| at.value) })
+    }));
+    if let Some(hosts) = file.get("hosts") {
+        let hosts = reader.texts("`[hosts]`", hosts).unwrap_or_default();
+        settings.hosts = hosts.into_iter().map(|(name, address)| (name.value, address.value)).collect();
+    }
+    if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors) }
+}
+
+/// `[kind.NAME]` tables.
+fn each<T>(
+    reader: &mut Reader<'_>,
+    node: Option<&Node>,
+    kind: &str,
+    mut read: impl FnMut(&mut Reader<'_>, &str, &Node) -> Option<T>,
+) -> Vec<(String, T)> {
+    let Some(entries) = node.and_then(|node| reader.named(&format!("`{kind}`"), node)) else { return Vec::new() };
+    entries
+        .into_iter()
+        .filter_map(|(name, node)| {
+            let what = format!("`[{kind}.{}]`", name.value);
+            read(reader, &what, node).map(|value| (name.value, value))
+        })
+        .collect()
+}
+
+fn not_toml(source: &Source, error: &toml::de::Error) -> Diagnostic {
+    let diagnostic = Diagnostic::error(Code::F0040, format!("`{}` is not TOML", source.name));
+    let diagnostic = match error.span() {
+        Some(span) => diagnostic.label(source.label(Span::new(span.start, span.end), "")),
+        None => diagnostic,
+    };
+    diagnostic.row("the parser said", error.message())
+}
+
+/// The same tree as YAML's, so that one reader serves both.
+fn node(value: DeValue<'_>, at: Span) -> Node {
+    let scalar = |text: &str, kind| Value::Scalar(Scalar { text: text.to_owned(), kind });
+    let value = match value {
+        DeValue::String(text) => scalar(&text, Kind::Text),
+        DeValue::Integer(number) => scalar(number.as_str(), Kind::Number),
+        DeValue::Float(number) => scalar(number.as_str(), Kind::Number),
+        DeValue::Boolean(value) => scalar(if value { "true" } else { "false" }, Kind::Bool),
+        DeValue::Datetime(time) => scalar(&time.to_string(), Kind::Text),
+        DeValue::Array(items) => Value::List(items.into_iter().map(spanned).collect()),
+        DeValue::Table(entries) => Value::Map(
+            entries
+                .into_iter()
+                .map(|(key, value)| {
+                    let at = Span::new(key.span().start, key.span().end);
+                    (Node { value: scalar(key.get_ref(), Kind::Text), at, written: at }, spanned(value))
+                })
+                .collect(),
+        ),
+    };
+    Node { value, at, written: at }
+}
+
+fn spanned(value: Spanned<DeValue<'_>>) -> Node {
+    let span = value.span();
+    node(value.into_inner(), Span::new(span.start, span.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        let errors = parse(&Source::new("umiak.toml", text)).unwrap_err();
+        errors.iter().map(Diagnostic::to_plain).collect()
+    }
+
+    #[test]
+    fn built_in() {
+        let settings = parse(&Source::new("umiak.toml", "")).unwrap();
+        assert_eq!(settings, Settings::default());
+        assert_eq!(
+            settings.flavours["flavour1"],
+            Resources { cpu_millis: Some(1000), memory_bytes: Some(1 << 30), gpus: 0 }
+        );
+        assert!(settings.queues.contains_key("default"));
+    }
+
+    #[test]
+    fn everything() {
+        let text = "[queue.gpu]\nengine = \"local\"\n[flavour.large]\ncpu = 8\nmem = \"32Gi\"\ngpu = 2\n[flavour.flavour1]\ncpu = \"500m\"\n[fs.data]\ndir = \"/mnt/data\"\n[engine.here]\nkind = \"local\"\n[hosts]\nnode-a = \"192.168.0.1\"\n";
+        let settings = parse(&Source::new("umiak.toml", text)).unwrap();
+        assert_eq!(settings.queues["gpu"].engine.as_deref(), Some("local"));
+        assert_eq!(
+            settings.flavours["large"],
+            Resources { cpu_millis: Some(8000), memory_bytes: Some(32 << 30), gpus: 2 }
+        );
+        assert_eq!(settings.flavours["flavour1"], Resources { cpu_millis: Some(500), memory_bytes: None, gpus: 0 });
+        assert_eq!(settings.filesystems["data"], PathBuf::from("/mnt/data"));
+        assert_eq!(settings.engines["here"].kind.as_deref(), Some("local"));
+        assert_eq!(settings.hosts["node-a"], "192.168.0.1");
+    }
+
+    #[test]
+    fn all_errors_with_places() {
+        insta::assert_snapshot!(errors(
+            "queues = 1\n[flavour.large]\ncpus = 8\nmem = \"many\"\ngpu = -1\n[fs.data]\n[queue]\nx = 5\n[engine.here]\nkind = \"\"\n"
+        ));
+        insta::assert_snapshot!(errors("[flavour.a]\ncpu = \n[flavour.a]\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "[a-z0-9=\\[\\]{}.\"'#, \\n\\t角]{0,80}") {
+            let _ = parse(&Source::new("umiak.toml", text));
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! YAML as a tree with places: a thin layer over `serde-saphyr`, so that the choice of parser stays in one file.
+//!
+//! Formats read the tree and not serde types of their own, because one run shall name every error of a document, and a
+//! `Deserialize` ends with the first. A scalar keeps the text as it is written (`0.10` stays `0.10`) beside what YAML
+//! takes it for. Keys that come twice are collected, with both places. Anchors and merge keys are resolved; a value from
+//! an anchor has the place where it is used and the place where it is written.
+//!
+//! Any bytes are safe: size, depth, nodes and replayed aliases are limited.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{Location, Spanned};
+
+use crate::diag::{Code, Diagnostic, Source, Span};
+
+/// Larger documents are refused.
+pub const MAX_BYTES: usize = 4 << 20;
+const MAX_DEPTH: usize = 48;
+const MAX_NODES: usize = 200_000;
+
+/// A node: what it is, where it is used, and where it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub value: Value,
+    /// Where it stands; of an alias, where the alias stands.
+    pub at: Span,
+    /// Where its text is.
+    pub written: Span,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Scalar(Scalar),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+/// A scalar as it is written, without quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalar {
+    pub text: String,
+    pub kind: Kind,
+}
+
+/// What YAML takes a scalar for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    Bool,
+    Number,
+    Text,
+    /// Made from a template: it is whatever its text can be read as.
+    Filled,
+    /// A template that cannot be filled: it has been told, and whoever reads it says no more.
+    Broken,
+}
+
+impl Node {
+    /// For messages: `a list`, `the number 5`.
+    pub fn found(&self) -> String {
+        match &self.value {
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a mapping".to_owned(),
+            Value::Scalar(scalar) => match scalar.kind {
+                Kind::Null | Kind::Broken => "nothing".to_owned(),
+                Kind::Bool => format!("`{}`", scalar.text),
+                Kind::Number => format!("the number `{}`", scalar.text),
+                Kind::Text | Kind::Filled if scalar.text.is_empty() => "an empty text".to_owned(),
+                Kind::Text | Kind::Filled => format!("the text `{}`", shortened(&scalar.text)),
+            },
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar(Scalar { kind: Kind::Null, .. }))
+    }
+}
+
+/// For messages: the first line, at most forty characters.
+pub fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or("");
+    let mut short: String = line.chars().take(40).collect();
+    if short.len() < text.trim_end().len() {
+        short.push('…');
+    }
+    short
+}
+
+/// The tree of a source that is one YAML document, and what is wrong with it all the same: keys that come twice.
+#[derive(Debug)]
+pub struct Tree {
+    pub root: Node,
+    pub errors: Vec<Diagnostic>,
+}
+
+/// The tree, or why there is none.
+pub fn parse(source: &Source) -> Result<Tree, Diagnostic> {
+    if source.text.len() > MAX_BYTES {
+        return Err(Diagnostic::error(Code::F0005, format!("`{}` is too large for a document", source.name))
+            .row("size", format!("{} bytes", source.text.len()))
+            .row("limit", format!("{MAX_BYTES} bytes")));
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: 2 * MAX_NODES,
+            max_anchors: 1_000,
+            max_aliases: 10_000,
+            max_documents: 2,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_NODES,
+            max_replay_stack_depth: 16,
+        },
+        // Both places of a key that comes twice are told, so this visitor sees both.
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        strict_booleans: true,
+        non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::PassThrough,
+        ignore_binary_tag_for_string: true,
+        with_snippet: false,
+    };
+    match serde_saphyr::from_str_with_options::<Spanned<Raw>>(&source.text, options) {
+        Ok(raw) => {
+            let mut errors = Vec::new();
+            let root = node(source, raw, &mut errors);
+            Ok(Tree { root, errors })
+        }
+        Err(error) => Err(refused(source, &error)),
+    }
+}
+
+/// What the deserializer gives, before places are known.
+enum Raw {
+    Null,
+    Bool(bool),
+    /// The text comes from the source: `1e3` and `1000` are the same number.
+    Number(String),
+    Text(String),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(Spanned<Raw>, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Number(value.to_string()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Number(value.to_string()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Number(value.to_string()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Raw, E> {
+        Ok(Raw::Text(value))
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, value: &[u8]) -> Result<Raw, E> {
+        std::str::from_utf8(value)
+            .map(|text| Raw::Text(text.to_owned()))
+            .map_err(|_| E::custom("bytes that are no text"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Raw, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+            if items.len() > MAX_NODES {
+                return Err(A::Error::custom("too many entries"));
+            }
+        }
+        Ok(Raw::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+            if entries.len() > MAX_NODES {
+                return Err(A::Error::custom("too many entries"));
+            }
+        }
+        Ok(Raw::Map(entries))
+    }
+}
+
+fn node(source: &Source, raw: Spanned<Raw>, errors: &mut Vec<Diagnostic>) -> Node {
+    let written = span(source, &raw.defined);
+    let at = span(source, &raw.referenced);
+    let is_alias = at.start != written.start;
+    let scalar = |text: String, kind| Value::Scalar(Scalar { text, kind });
+    let as_written = |value: String| {
+        let text = source.slice(written).trim();
+        if text.is_empty() || text.starts_with(['!', '&', '"', '\'', '|', '>']) { value } else { text.to_owned() }
+    };
+    let (value, written) = match raw.value {
+        Raw::Null => (scalar(String::new(), Kind::Null), written),
+        Raw::Bool(value) => (scalar(as_written(value.to_string()), Kind::Bool), written),
+        Raw::Number(value) => (scalar(as_written(value), Kind::Number), written),
+        Raw::Text(text) => (scalar(text, Kind::Text), written),
+        Raw::List(items) => {
+            let items: Vec<Node> = items.into_iter().map(|item| node(source, item, errors)).collect();
+            let end = closed(source, written, items.last().map(|item| item.at), ']');
+            (Value::List(items), end)
+        }
+        Raw::Map(entries) => {
+            let entries: Vec<(Node, Node)> = entries
+                .into_iter()
+                .map(|(key, value)| (node(source, key, errors), node(source, value, errors)))
+                .collect();
+            twice(source, &entries, errors);
+            let last = entries.iter().flat_map(|(key, value)| [key.at, value.at]).max_by_key(|span| span.end);
+            let end = closed(source, written, last, '}');
+            (Value::Map(entries), end)
+        }
+    };
+    Node { value, at: if is_alias { at } else { written }, written }
+}
+
+/// Of a list or mapping only the start is known: it goes to its last entry, and to the bracket behind that.
+fn closed(source: &Source, start: Span, last: Option<Span>, bracket: char) -> Span {
+    let end = last.map_or(start.end, |last| last.end).max(start.end);
+    if !source.slice(Span::new(start.start, start.end.max(start.start + 1))).starts_with(['{', '[']) {
+        return Span::new(start.start, end);
+    }
+    let from = end.max(start.start + 1);
+    let close = source.text.get(from..).and_then(|rest| rest.find(bracket)).map_or(end, |at| from + at + 1);
+    Span::new(start.start, close)
+}
+
+/// Keys that come twice in one mapping.
+fn twice(source: &Source, entries: &[(Node, Node)], errors: &mut Vec<Diagnostic>) {
+    let mut seen = std::collections::HashMap::new();
+    for (key, _) in entries {
+        let Value::Scalar(scalar) = &key.value else { continue };
+        if let Some(first) = seen.insert(scalar.text.as_str(), key.at) {
+            errors.push(
+                Diagnostic::error(Code::F0006, format!("`{}` is there twice", shortened(&scalar.text)))
+                    .label(source.label(key.at, "again here"))
+                    .label(source.label(first, "first here")),
+            );
+        }
+    }
+}
+
+fn span(source: &Source, location: &Location) -> Span {
+    let span = location.span();
+    // Errors of the scanner have a line and a column only.
+    let start = span.byte_offset().map_or_else(|| byte(source, location), |start| start as usize);
+    let end = start.saturating_add(span.byte_len().unwrap_or(0) as usize);
+    let end = end.min(source.text.len());
+    let start = start.min(end);
+    // A block scalar and an empty value reach into the next line.
+    let text = source.text.get(start..end).unwrap_or("");
+    Span::new(start, start + text.trim_end().len())
+}
+
+/// The byte of a line and a column, which count from 1.
+fn byte(source: &Source, location: &Location) -> usize {
+    let line = (location.line() as usize).saturating_sub(1);
+    let before: usize = source.text.split_inclusive('\n').take(line).map(str::len).sum();
+    let column = (location.column() as usize).saturating_sub(1);
+    let rest = &source.text[before..];
+    before + rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at)
+}
+
+/// What the parser says, in our words where it is a limit.
+fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
+    use serde_saphyr::Error;
+    let at = error.location().map(|location| {
+        let at = span(source, &location);
+        // The end of a document that stops short: its last character says more than an empty line does.
+        if at.start >= source.text.trim_end().len() {
+            let end = source.text.trim_end().len();
+            let start = source.text[..end].char_indices().next_back().map_or(0, |(start, _)| start);
+            Span::new(start, end)
+        } else {
+            at
+        }
+    });
+    let said = error_text(error);
+    let said = said.lines().next().unwrap_or_default();
+    // The place is in the frame.
+    let said = said.split(" at line ").next().unwrap_or(said).trim_end_matches(['.', ':', ',']).to_owned();
+    let diagnostic = match error.without_snippet() {
+        // Limits come in several shapes, and some inside others.
+        _ if ["budget", "alias replay", "alias expansion"].iter().any(|word| said.contains(word)) => {
+            Diagnostic::error(Code::F0005, "the document is too deep or too large, or its aliases make it so")
+                .row("the parser said", said)
+        }
+        Error::RecursiveReferencesRequireWeakTypes { .. } => {
+            Diagnostic::error(Code::F0005, "an alias that contains itself").row("the parser said", said)
+        }
+        _ if said.contains("recursion limit") => {
+            Diagnostic::error(Code::F0005, "the document is too deep").row("the parser said", said)
+        }
+        Error::MultipleDocuments { .. } => Diagnostic::error(Code::F0002, "more than one YAML document in one file")
+            .hint("keep one document in each file"),
+        _ => Diagnostic::error(Code::F0002, "this is not YAML").row("the parser said", said),
+    };
+    let Some(at) = at else { return diagnostic.row("file", source.name.clone()) };
+    let label = source.label(at, "");
+    let line = source.text.lines().nth(label.start.line - 1).unwrap_or("");
+    let mut diagnostic = diagnostic.label(label);
+    if diagnostic.code != Code::F0002 {
+        return diagnostic;
+    }
+    let is_bracket =
+        ["illegal placement of ':'", "flow", "unclosed"].iter().any(|words| error_text(error).contains(words));
+    if let Some(open) = open_bracket(&source.text[..at.start]).filter(|open| is_bracket && *open != at.start) {
+        diagnostic = diagnostic.label(source.label(Span::new(open, open + 1), "still open"));
+    }
+    if line.contains("{{") {
+        diagnostic.hint("a template stands in quotes: \"{{ name }}\"")
+    } else if line.contains('\t') {
+        diagnostic.hint("YAML indents with spaces, not with tabs")
+    } else {
+        diagnostic
+    }
+}
+
+fn error_text(error: &serde_saphyr::Error) -> String {
+    error.without_snippet().to_string()
+}
+
+/// The innermost bracket that is not closed, by a glance: quotes and comments are skipped, block scalars are not.
+fn open_bracket(text: &str) -> Option<usize> {
+    let mut open = Vec::new();
+    let mut quote = None;
+    let mut before = '\n';
+    let mut is_comment = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            '\n' => is_comment = false,
+            _ if is_comment => {}
+            '"' | '\'' if quote == Some(c) => quote = None,
+            _ if quote.is_some() => {}
+            '"' | '\'' if !before.is_alphanumeric() => quote = Some(c),
+            '#' if before.is_whitespace() => is_comment = true,
+            '[' | '{' => open.push(at),
+            ']' | '}' => {
+                open.pop();
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    open.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tree(text: &str) -> Node {
+        parse(&Source::new("x.yaml", text)).unwrap_or_else(|error| panic!("{}", error.to_plain())).root
+    }
+
+    fn refused(text: &str) -> String {
+        match parse(&Source::new("x.yaml", text)) {
+            Ok(tree) => tree.errors.iter().map(Diagnostic::to_plain).collect(),
+            Err(error) => error.to_plain(),
+        }
+    }
+
+    /// `key=text(kind)` of the entries of the root.
+    fn entries(text: &str) -> Vec<(String, Scalar, String)> {
+        let source = Source::new("x.yaml", text);
+        let Value::Map(entries) = tree(text).value else { panic!("no mapping") };
+        let scalar = |node: &Node| match &node.value {
+            Value::Scalar(scalar) => scalar.clone(),
+            other => panic!("{other:?}"),
+        };
+        entries.iter().map(|(k, v)| (scalar(k).text, scalar(v), source.slice(v.at).to_owned())).collect()
+    }
+
+    #[test]
+    fn scalars_keep_their_text_and_place() {
+        for (written, text, kind) in [
+            ("plain", "plain", Kind::Text),
+            ("\"quo ted\"", "quo ted", Kind::Text),
+            ("'it''s'", "it's", Kind::Text),
+            ("0.10", "0.10", Kind::Number),
+            ("1e3", "1e3", Kind::Number),
+            ("0x10", "0x10", Kind::Number),
+            (".nan", ".nan", Kind::Number),
+            ("-5", "-5", Kind::Number),
+            ("TRUE", "TRUE", Kind::Bool),
+            ("yes", "yes", Kind::Text),
+            ("\"5\"", "5", Kind::Text),
+            ("~", "", Kind::Null),
+            ("色", "色", Kind::Text),
+        ] {
+            let found = entries(&format!("键: {written} # comment\r\n"));
+            assert_eq!(found, [("键".to_owned(), Scalar { text: text.to_owned(), kind }, written.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn brackets_belong_to_the_span() {
+        let text = "d: {x: 1, y: [1, 2] }\n";
+        let Value::Map(entries) = tree(text).value else { panic!() };
+        assert_eq!(Source::new("", text).slice(entries[0].1.at), "{x: 1, y: [1, 2] }");
+    }
+
+    #[test]
+    fn aliases_and_merges_are_resolved() {
+        let text = "a: &a {k: 0.10}\nb: *a\nc: {<<: *a, l: 1}\nd: {k: own, <<: *a}\n";
+        let source = Source::new("x.yaml", text);
+        let Value::Map(entries) = tree(text).value else { panic!() };
+        assert_eq!(source.slice(entries[1].1.at), "*a");
+        let Value::Map(merged) = &entries[2].1.value else { panic!() };
+        assert_eq!(merged.len(), 2);
+        let Value::Map(own) = &entries[3].1.value else { panic!() };
+        assert_eq!(own.len(), 1);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        insta::assert_snapshot!(refused("a: [1, 2\nb: 3\n"));
+        insta::assert_snapshot!(refused("a: 1\nb: {{x}}-1\n"));
+        insta::assert_snapshot!(refused("a:\n\tb: 1"));
+        insta::assert_snapshot!(refused("a: &x [*x]"));
+        insta::assert_snapshot!(refused("a: 1\n---\nb: 2"));
+        insta::assert_snapshot!(refused("a: 1\na: 2\nb: {c: 1, c: 2}"));
+        insta::assert_snapshot!(refused("a: *nope"));
+        insta::assert_snapshot!(refused(&"{".repeat(60)));
+        insta::assert_snapshot!(refused("a: \"x\n"));
+        insta::assert_snapshot!(refused("角色: 甲: 乙\n"));
+    }
+
+    #[test]
+    fn alias_bombs_are_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+            text.push_str(&["a", &level.to_string(), ": &a", &level.to_string(), " [", &aliases, "]\n"].concat());
+        }
+        assert!(refused(&text).starts_with("error[F0005]"), "{}", refused(&text));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&Source::new("x", String::from_utf8_lossy(&bytes)));
+        }
+
+        #[test]
+        fn never_panics_on_signs(text in "[a-z0-9:{}\\[\\],&*!|>'\"%@#?\\-<~ \\n\\t\\r角]{0,80}") {
+            let _ = parse(&Source::new("x", text));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! How long things may take: an attempt, its start, the whole run; and stopping one replica or one role.
+
+use super::{Attempt, AttemptId, Effect, Fact, Limit, Machine, Of, Slot, Timer, Timestamp, attempt};
+
+impl Machine {
+    /// The process exists: its time runs.
+    pub(super) fn limit(&mut self, slot: Slot, now: Timestamp, effects: &mut Vec<Effect>) {
+        if !matches!(self.attempt_of(slot), Some(Attempt::Running { .. })) {
+            return;
+        }
+        self.look_for_starts |= self.job.roles.iter().any(|role| !role.start_after.is_empty());
+        let timeouts = self.job.roles[slot.role as usize].timeouts;
+        if let Some(run) = timeouts.run {
+            self.arm(Timer::Run(slot), now + run, effects);
+        }
+        if self.is_awaited(slot.role) {
+            effects.push(Effect::Await(self.id(slot)));
+            if let Some(start) = timeouts.start {
+                self.arm(Timer::StartUp(slot), now + start, effects);
+            }
+        }
+    }
+
+    pub(super) fn ready(&mut self, id: AttemptId, effects: &mut Vec<Effect>) {
+        let running = matches!(self.attempt_of(id.slot), Some(Attempt::Running { .. }));
+        if !running || self.place(id.slot).ready {
+            return self.ignore(&super::Event::Ready { id }, effects);
+        }
+        self.place_mut(id.slot).ready = true;
+        self.look_for_starts = true;
+        effects.push(Effect::Record(Fact::Ready { subject: self.subject(id.slot) }));
+        self.disarm(Timer::StartUp(id.slot), effects);
+    }
+
+    /// It has failed, and is stopped like all that are stopped.
+    pub(super) fn time_out(&mut self, slot: Slot, what: Limit, now: Timestamp, effects: &mut Vec<Effect>) {
+        // Who is being stopped already is not late.
+        if !matches!(self.attempt_of(slot), Some(Attempt::Starting { .. } | Attempt::Running { .. })) {
+            return;
+        }
+        let timeouts = self.job.roles[slot.role as usize].timeouts;
+        let limit = match what {
+            Limit::Start => timeouts.start,
+            Limit::Run => timeouts.run,
+        };
+        self.place_mut(slot).timed_out = Some(what);
+        let limit_micros = limit.unwrap_or_default().as_micros() as u64;
+        effects.push(Effect::Record(Fact::TimedOut { subject: self.subject(slot), what, limit_micros }));
+        self.terminate(Of::Replica(slot), now, effects);
+    }
+
+    /// Asks some to end, while the job goes on.
+    pub(super) fn terminate(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
+        let grace = self.job.roles[role_of(of) as usize].grace.unwrap_or(self.job.policy.stop.grace);
+        let before = effects.len();
+        self.for_these(&self.slots_of(of), &attempt::Event::Terminate, now, effects);
+        if effects.len() > before {
+            self.arm(Timer::GraceOf(of), now + grace, effects);
+        }
+    }
+
+    pub(super) fn kill_these(&mut self, slots: &[Slot], then: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
+        let before = effects.len();
+        self.for_these(slots, &attempt::Event::Kill, now, effects);
+        if effects.len() > before {
+            self.arm(then, now + self.job.policy.stop.abandon, effects);
+        }
+    }
+
+    pub(super) fn gave_up(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.for_these(&self.slots_of(of), &attempt::Event::GiveUp, now, effects);
+        self.recycle_if_over(role_of(of), now, effects);
+    }
+
+    /// Nobody needs the timers of an attempt that is over.
+    pub(super) fn disarm_all_of(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+        let of = Of::Replica(slot);
+        for timer in [Timer::Run(slot), Timer::StartUp(slot), Timer::GraceOf(of), Timer::AbandonOf(of)] {
+            self.disarm(timer, effects);
+        }
+    }
+
+    pub(super) fn with_own_grace(&self) -> Vec<u16> {
+        (0..self.job.roles.len() as u16).filter(|role| self.job.roles[*role as usize].grace.is_some()).collect()
+    }
+
+    /// Replicas whose grace is the job's.
+    pub(super) fn without_own_grace(&self) -> Vec<Slot> {
+        self.slots().into_iter().filter(|slot| self.job.roles[slot.role as usize].grace.is_none()).collect()
+    }
+
+    /// Everybody has been asked to end; roles that have more or less time than the others have timers of their own.
+    pub(super) fn arm_own_graces(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for role in self.with_own_grace() {
+            let timer = Timer::GraceOf(Of::Role(role));
+            let live = self.roles[role as usize].iter().any(Attempt::is_live);
+            // A role that was being stopped already has no more time for that.
+            if let Some(grace) = self.job.roles[role as usize].grace.filter(|_| live && !self.armed.contains(&timer)) {
+                self.arm(timer, now + grace, effects);
+            }
+        }
+    }
+
+    /// The run's own limit, less what it has used.
+    pub(super) fn arm_deadline(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if let Some(timeout) = self.job.policy.timeout {
+            self.arm(Timer::Deadline, now + timeout.saturating_sub(self.supervised), effects);
+        }
+    }
+}
+
+fn role_of(of: Of) -> u16 {
+    match of {
+        Of::Role(role) => role,
+        Of::Replica(slot) => slot.role,
+    }
+}

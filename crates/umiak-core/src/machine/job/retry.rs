@@ -1,0 +1,157 @@
+//! Restarts inside a role, while the job goes on.
+//!
+//! ```text
+//! a replica fails ─┬► scope replica, budget left ─► told ─► back-off ─► it starts again
+//!                  ├► scope role, budget left ─► the others of the role are stopped ─► back-off ─► all of it starts again
+//!                  └► no budget: the completion policies decide
+//! ```
+
+use std::time::Duration;
+
+use super::{Attempt, AttemptId, Effect, Event, Evidence, Fact, Machine, Of, Slot, Subject, Timer, Timestamp};
+use crate::diagnose;
+use crate::machine::restart::{blame, is_hopeless};
+use crate::model::{Blame, Scope};
+
+impl Machine {
+    /// An attempt is over: whether it is made good here.
+    pub(super) fn after_end(&mut self, slot: Slot, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.disarm_all_of(slot, effects);
+        self.look_for_starts |= self.job.roles.iter().any(|role| !role.start_after.is_empty());
+        if self.groups[slot.role as usize].recycling.is_some() {
+            return self.recycle_if_over(slot.role, now, effects);
+        }
+        let Some(Attempt::Ended(end)) = self.attempt_of(slot) else { return };
+        if !end.is_failure() || is_hopeless(&end.exit) || self.stop.is_some() || self.guardian_lost {
+            return;
+        }
+        let (end, blame) = (end.clone(), blame(&end.exit));
+        let restart = self.job.roles[slot.role as usize].restart;
+        let number = self.place(slot).number;
+        let seed = self.seed.wrapping_add(u64::from(slot.index) << 32).wrapping_add(u64::from(number));
+        let past = match restart.scope {
+            Scope::Replica => &self.place(slot).past,
+            Scope::Role => &self.groups[slot.role as usize].past,
+        };
+        // Where an earlier supervisor was lost, this is decided as it would have been then.
+        let Some(delay) = past.delay(&restart.rule, blame, end.ended, seed) else { return };
+        self.place_mut(slot).untold.push((number, end));
+        effects.push(Effect::Inspect(self.id(slot)));
+        match restart.scope {
+            Scope::Replica => self.retry(&[slot], Of::Replica(slot), blame, delay, now, effects),
+            Scope::Role => {
+                let group = &mut self.groups[slot.role as usize];
+                group.recycling = Some((delay, blame));
+                group.cycle += 1;
+                self.terminate(Of::Role(slot.role), now, effects);
+                self.recycle_if_over(slot.role, now, effects);
+            }
+        }
+    }
+
+    /// These wait, and start again.
+    fn retry(
+        &mut self,
+        slots: &[Slot],
+        of: Of,
+        blame: Blame,
+        delay: Duration,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let restart = self.job.roles[slots[0].role as usize].restart;
+        let next = |slot: &Slot| {
+            let subject = self.subject(*slot);
+            Subject { attempt: subject.attempt + u32::from(self.place(*slot).begun), ..subject }
+        };
+        effects.push(Effect::Record(Fact::Retrying {
+            scope: restart.scope,
+            subjects: slots.iter().map(next).collect(),
+            blame,
+            max: restart.rule.budget(blame),
+            delay_micros: delay.as_micros() as u64,
+        }));
+        for slot in slots {
+            self.roles[slot.role as usize][slot.index as usize] = Attempt::Waiting;
+            self.place_mut(*slot).backing_off = true;
+        }
+        match of {
+            Of::Replica(slot) => self.place_mut(slot).past.spend(&restart.rule, blame, now),
+            Of::Role(role) => {
+                let group = &mut self.groups[role as usize];
+                group.past.spend(&restart.rule, blame, now);
+                group.cycle += 1;
+            }
+        }
+        self.arm(Timer::BackoffOf(of), now + delay, effects);
+    }
+
+    /// The last of a role that is to start again has ended.
+    pub(super) fn recycle_if_over(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
+        let of = Of::Role(role);
+        let Some((delay, blame)) = self.groups[role as usize].recycling else { return };
+        let attempts = &self.roles[role as usize];
+        if !attempts.iter().all(|attempt| attempt.is_over() || *attempt == Attempt::Waiting) {
+            return;
+        }
+        let stuck = attempts.contains(&Attempt::Abandoned);
+        self.groups[role as usize].recycling = None;
+        self.disarm(Timer::GraceOf(of), effects);
+        self.disarm(Timer::AbandonOf(of), effects);
+        // What does not go holds devices and ports: there is no other start, and the policies decide.
+        if stuck {
+            return;
+        }
+        self.retry(&self.slots_of(of), of, blame, delay, now, effects);
+    }
+
+    pub(super) fn backed_off(&mut self, of: Of) {
+        self.look_for_starts = true;
+        for slot in self.slots_of(of) {
+            self.place_mut(slot).backing_off = false;
+        }
+    }
+
+    /// Everything is being stopped: nobody will start again.
+    pub(super) fn give_up_restarts(&mut self, effects: &mut Vec<Effect>) {
+        for role in 0..self.job.roles.len() as u16 {
+            self.groups[role as usize].recycling = None;
+            for of in std::iter::once(Of::Role(role)).chain(self.slots_of(Of::Role(role)).into_iter().map(Of::Replica))
+            {
+                self.disarm(Timer::BackoffOf(of), effects);
+            }
+            for slot in self.slots_of(Of::Role(role)) {
+                self.place_mut(slot).backing_off = false;
+            }
+        }
+    }
+
+    /// What a failed attempt left has been read: tell it.
+    pub(super) fn inspected(&mut self, id: AttemptId, evidence: Option<Box<Evidence>>, effects: &mut Vec<Effect>) {
+        let known = self.attempt_of(id.slot).is_some();
+        let untold = if known { std::mem::take(&mut self.place_mut(id.slot).untold) } else { Vec::new() };
+        let (told, untold): (Vec<_>, Vec<_>) = untold.into_iter().partition(|(number, _)| *number == id.attempt);
+        if known {
+            self.place_mut(id.slot).untold = untold;
+        }
+        let Some((number, end)) = told.into_iter().next() else {
+            return self.ignore(&Event::Inspected { id, evidence }, effects);
+        };
+        let verdict = diagnose::rank(vec![diagnose::End {
+            subject: Subject { attempt: number, ..self.subject(id.slot) },
+            exit: end.exit,
+            ran: end.ended.since(end.started),
+            order: end.order,
+            by_us: end.by_us,
+            before_stop: end.before_stop,
+            timed_out: end.timed_out,
+            evidence: evidence.map(|evidence| *evidence),
+            usage: end.usage,
+        }]);
+        if let Some(finding) = verdict.causes.into_iter().next() {
+            let finding = Box::new(finding);
+            effects.push(Effect::Record(Fact::AttemptFailed(finding.clone())));
+            effects.push(Effect::TellFailed(finding));
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Where a run stands: what its facts add up to. `show` prints it, `ls` condenses it, `resume` begins with it.
+//!
+//! Adding a fact is the only way to change it, so that replaying the journal gives what the supervisor had.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
+use crate::model::{Blame, Exit, Rank, Scope};
+
+/// The state of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Status {
+    pub job: String,
+    pub state: State,
+    /// Which attempt of the whole group, from 0.
+    pub attempt: u32,
+    pub roles: Vec<RoleStatus>,
+    /// In the order of the plan.
+    pub replicas: Vec<ReplicaStatus>,
+    /// The last one.
+    pub supervisor: Option<Supervised>,
+    /// How many supervisors came before it.
+    pub epoch: u32,
+    /// When the first record was written, in microseconds since the Unix epoch.
+    pub began: u64,
+    /// When the last record was written.
+    pub last: u64,
+    /// How long supervisors were there, without the time between them.
+    pub supervised_micros: u64,
+    /// Why it is being stopped, or was.
+    pub stopping: Option<StopReason>,
+    /// When the whole group was started again.
+    pub restarts: Vec<u64>,
+    /// Those of them that were for a failure of the platform.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub platform_restarts: Vec<u64>,
+    /// Of the last failure of the whole group.
+    pub verdict: Option<Verdict>,
+    /// The number of the next record.
+    pub next_seq: u64,
+    /// Records of supervisors that had been replaced.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stale: u64,
+    #[serde(skip)]
+    positions: BTreeMap<String, usize>,
+    #[serde(skip)]
+    epoch_began: u64,
+    /// How long supervisors had been there when the run was last tried again.
+    #[serde(skip)]
+    supervised_before: u64,
+    /// The position of the next exit in the kernel's order.
+    #[serde(skip)]
+    pub(crate) next_order: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The run as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum State {
+    /// Nothing is started yet.
+    #[default]
+    Pending,
+    Running,
+    Stopping,
+    /// Between two attempts of the whole group.
+    Restarting,
+    Finished {
+        outcome: Outcome,
+        exit_code: u8,
+    },
+}
+
+/// A role of the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RoleStatus {
+    pub role: String,
+    pub replicas: u32,
+    pub decides: bool,
+}
+
+/// One replica: its last attempt, and what came before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ReplicaStatus {
+    pub replica: String,
+    pub rank: Option<Rank>,
+    /// The last that was begun, or that will be.
+    pub attempt: u32,
+    pub stage: Stage,
+    pub endpoint: String,
+    pub devices: Vec<String>,
+    /// Where the output of the last attempt is, and where it begins there.
+    pub log: String,
+    pub log_start: u64,
+    /// The attempts before, oldest first.
+    pub past: Vec<Past>,
+    /// When it was started again, and whose failure that was for.
+    pub retries: Vec<Retry>,
+    /// We sent something to this attempt.
+    #[serde(skip)]
+    signalled: bool,
+}
+
+/// Where an attempt stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum Stage {
+    Waiting,
+    Starting {
+        at: u64,
+    },
+    Running {
+        at: u64,
+        pid: u32,
+        ready: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        timed_out: Option<Limit>,
+    },
+    Ended(Ended),
+    /// It did not go even after SIGKILL.
+    Abandoned,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Ended {
+    pub exit: Exit,
+    pub by_us: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timed_out: Option<Limit>,
+    pub started: u64,
+    pub ended: u64,
+    /// Nothing shows that it ever ran: it was asked for, and the supervisor was lost.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unseen: bool,
+    #[serde(skip)]
+    pub(crate) order: u64,
+    /// Ended before we sent anything.
+    #[serde(skip)]
+    pub(crate) before_stop: bool,
+}
+
+impl Ended {
+    pub fn is_success(&self) -> bool {
+        self.exit.is_success() && self.timed_out.is_none()
+    }
+
+    /// Badly, and not because we stopped it for others.
+    pub fn is_failure(&self) -> bool {
+        self.timed_out.is_some() || (!self.exit.is_success() && !self.by_us)
+    }
+}
+
+/// An attempt that was followed by another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Past {
+    pub attempt: u32,
+    #[serde(flatten)]
+    pub ended: Option<Ended>,
+}
+
+/// A replica was started again while others went on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Retry {
+    pub at: u64,
+    pub scope: Scope,
+    pub blame: Blame,
+}
+
+/// How many replicas stand where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
+pub struct Counts {
+    pub waiting: u32,
+    pub live: u32,
+    pub succeeded: u32,
+    pub failed: u32,
+    /// By us, or given up.
+    pub stopped: u32,
+}
+
+impl Status {
+    /// All of a journal.
+    pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+        let mut status = Self::default();
+        records.into_iter().for_each(|record| status.add(record));
+        status
+    }
+
+    /// One more fact.
+    pub fn add(&mut self, record: &Record) {
+        if record.epoch < self.epoch {
+            self.stale += 1;
+            return;
+        }
+        if self.next_seq == 0 {
+            self.began = record.at;
+        }
+        if self.next_seq == 0 || record.epoch > self.epoch {
+            self.epoch = record.epoch;
+            self.epoch_began = record.at;
+        } else {
+            self.supervised_micros += record.at.saturating_sub(self.last.max(self.epoch_began));
+        }
+        self.last = self.last.max(record.at);
+        self.next_seq = record.seq + 1;
+        self.apply(record.at, &record.fact);
+    }
+
+    fn apply(&mut self, at: u64, fact: &Fact) {
+        match fact {
+            Fact::Supervised(supervised) => self.begin(supervised),
+            Fact::Planned(planned) => self.plan(planned),
+            Fact::Starting { subject } => self.starting(subject, at),
+            Fact::Started { subject, pid } => self.started(subject, *pid, at),
+            Fact::Ready { subject } => self.change(subject, |stage| {
+                if let Stage::Running { ready, .. } = stage {
+                    *ready = true;
+                }
+            }),
+            Fact::TimedOut { subject, what, .. } => self.change(subject, |stage| {
+                if let Stage::Running { timed_out, .. } = stage {
+                    *timed_out = Some(*what);
+                }
+            }),
+            Fact::Ended { subject, exit, by_us, order, .. } => {
+                self.next_order = self.next_order.max(order + 1);
+                self.ended(subject, exit, *by_us, *order, at);
+            }
+            Fact::Stopping { reason } => {
+                self.stopping = Some(*reason);
+                self.state = State::Stopping;
+            }
+            Fact::Abandoned { replicas } => {
+                for name in replicas {
+                    if let Some(replica) = self.replica_mut(name) {
+                        replica.stage = Stage::Abandoned;
+                    }
+                }
+            }
+            Fact::Diagnosed(verdict) => self.verdict = Some(verdict.clone()),
+            Fact::Retrying { scope, subjects, blame, .. } => {
+                for subject in subjects {
+                    self.next_attempt(subject, Retry { at, scope: *scope, blame: *blame });
+                }
+            }
+            Fact::Restarting { attempt, blame, .. } => {
+                self.attempt = *attempt;
+                self.restarts.push(at);
+                if *blame == Blame::Platform {
+                    self.platform_restarts.push(at);
+                }
+                self.stopping = None;
+                self.state = State::Restarting;
+                // A group is one thing: nobody is what it was, and budgets are new.
+                for replica in &mut self.replicas {
+                    replica.renew(*attempt);
+                }
+            }
+            Fact::Finished { outcome, exit_code } => {
+                self.state = State::Finished { outcome: *outcome, exit_code: *exit_code };
+            }
+            Fact::Signalled { replicas, .. } => {
+                for name in replicas {
+                    if let Some(replica) = self.replica_mut(name) {
+                        replica.signalled = true;
+                    }
+                }
+            }
+            Fact::Paused
+            | Fact::Continued
+            | Fact::AttemptFailed(_)
+            | Fact::Noticed { .. }
+            | Fact::Ignored { .. }
+            | Fact::Swept { .. } => {}
+        }
+    }
+
+    fn begin(&mut self, supervised: &Supervised) {
+        self.supervisor = Some(supervised.clone());
+        self.stopping = None;
+        if matches!(supervised.why, Began::Retried | Began::RetriedAll) {
+            // A new chance: what was spent is given back, and what had failed is forgotten, also by a supervisor that
+            // comes after this one.
+            self.restarts.clear();
+            self.platform_restarts.clear();
+            self.supervised_before = self.supervised_micros;
+            self.verdict = None;
+            for replica in &mut self.replicas {
+                let stays = matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
+                if !stays || supervised.why == Began::RetriedAll {
+                    replica.renew(0);
+                }
+                replica.retries.clear();
+            }
+        }
+        if supervised.why != Began::Submitted {
+            self.state = State::Running;
+        }
+    }
+
+    /// Endpoints and logs of a new attempt, or of a new supervisor. What became of each replica stays.
+    fn plan(&mut self, planned: &Planned) {
+        self.job.clone_from(&planned.job);
+        self.attempt = planned.attempt;
+        self.roles = planned
+            .roles
+            .iter()
+            .map(|role| RoleStatus { role: role.role.clone(), replicas: role.replicas, decides: role.decides })
+            .collect();
+        for place in &planned.replicas {
+            let replica = match self.replica_mut(&place.replica) {
+                Some(replica) => replica,
+                None => self.new_replica(&place.replica),
+            };
+            replica.rank = Some(place.rank);
+            replica.endpoint.clone_from(&place.endpoint);
+            replica.devices.clone_from(&place.devices);
+            replica.log.clone_from(&place.log);
+            replica.log_start = place.log_start;
+        }
+    }
+
+    fn new_replica(&mut self, name: &str) -> &mut ReplicaStatus {
+        self.positions.insert(name.to_owned(), self.replicas.len());
+        self.replicas.push(ReplicaStatus {
+            replica: name.to_owned(),
+            rank: None,
+            attempt: 0,
+            stage: Stage::Waiting,
+            endpoint: String::new(),
+            devices: Vec::new(),
+            log: String::new(),
+            log_start: 0,
+            past: Vec::new(),
+            retries: Vec::new(),
+            signalled: false,
+        });
+        self.replicas.last_mut().expect("it was just pushed")
+    }
+
+    fn starting(&mut self, subject: &Subject, at: u64) {
+        self.state = State::Running;
+        let replica = match self.replica_mut(&subject.replica) {
+            Some(replica) => replica,
+            None => self.new_replica(&subject.replica),
+        };
+        replica.turn_to(subject.attempt);
+        replica.stage = Stage::Starting { at };
+    }
+
+    fn started(&mut self, subject: &Subject, pid: u32, at: u64) {
+        self.change(subject, |stage| *stage = Stage::Running { at, pid, ready: false, timed_out: None });
+    }
+
+    fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool, order: u64, at: u64) {
+        let before_stop = self.replica(&subject.replica).is_some_and(|replica| !replica.signalled);
+        self.change(subject, |stage| {
+            let (started, timed_out, unseen) = match stage {
+                Stage::Running { at, timed_out, .. } => (*at, *timed_out, false),
+                Stage::Starting { at } => (*at, None, *exit == Exit::Lost),
+                Stage::Waiting | Stage::Ended(_) | Stage::Abandoned => (at, None, false),
+            };
+            let exit = exit.clone();
+            *stage = Stage::Ended(Ended { exit, by_us, timed_out, started, ended: at, unseen, order, before_stop });
+        });
+    }
+
+    fn next_attempt(&mut self, subject: &Subject, retry: Retry) {
+        if let Some(replica) = self.replica_mut(&subject.replica) {
+            replica.turn_to(subject.attempt);
+            replica.stage = Stage::Waiting;
+            replica.retries.push(retry);
+        }
+    }
+
+    fn change(&mut self, subject: &Subject, change: impl FnOnce(&mut Stage)) {
+        if let Some(replica) = self.replica_mut(&subject.replica)
+            && replica.attempt == subject.attempt
+        {
+            change(&mut replica.stage);
+        }
+    }
+
+    pub fn replica(&self, name: &str) -> Option<&ReplicaStatus> {
+        self.positions.get(name).map(|position| &self.replicas[*position])
+    }
+
+    fn replica_mut(&mut self, name: &str) -> Option<&mut ReplicaStatus> {
+        self.positions.get(name).map(|position| &mut self.replicas[*position])
+    }
+
+    pub fn is_finished(&self) -> bool {
+        matches!(self.state, State::Finished { .. })
+    }
+
+    /// How much of its time limit the run has used: trying it again begins anew.
+    pub fn used_micros(&self) -> u64 {
+        self.supervised_micros - self.supervised_before
+    }
+
+    pub fn counts<'a>(replicas: impl IntoIterator<Item = &'a ReplicaStatus>) -> Counts {
+        let mut counts = Counts::default();
+        for replica in replicas {
+            match &replica.stage {
+                Stage::Waiting => counts.waiting += 1,
+                Stage::Starting { .. } | Stage::Running { .. } => counts.live += 1,
+                Stage::Ended(ended) if ended.is_success() => counts.succeeded += 1,
+                Stage::Ended(ended) if ended.is_failure() => counts.failed += 1,
+                Stage::Ended(_) | Stage::Abandoned => counts.stopped += 1,
+            }
+        }
+        counts
+    }
+}
+
+impl ReplicaStatus {
+    /// `trainer` of `trainer-3`.
+    pub fn role(&self) -> &str {
+        self.replica.rsplit_once('-').map_or(&self.replica, |(role, _)| role)
+    }
+
+    pub fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Starting { .. } | Stage::Running { .. })
+    }
+
+    /// All anew, not before this attempt. Numbers are never used twice.
+    fn renew(&mut self, attempt: u32) {
+        let begun = self.stage != Stage::Waiting;
+        self.turn_to((self.attempt + u32::from(begun)).max(attempt));
+        self.retries.clear();
+    }
+
+    /// Another attempt: the one before is put with the past, unless nothing of it ever was.
+    fn turn_to(&mut self, attempt: u32) {
+        if attempt == self.attempt {
+            return;
+        }
+        self.signalled = false;
+        let ended = match std::mem::replace(&mut self.stage, Stage::Waiting) {
+            Stage::Ended(ended) => Some(ended),
+            Stage::Waiting => {
+                self.attempt = attempt;
+                return;
+            }
+            Stage::Starting { .. } | Stage::Running { .. } | Stage::Abandoned => None,
+        };
+        self.past.push(Past { attempt: self.attempt, ended });
+        self.attempt = attempt;
+    }
+}

@@ -1,0 +1,416 @@
+//! Goes through what was said, step by step, and compares it with what should have been.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use umiak_core::facts::{Began, Fact, Limit, StopReason, Subject, Verdict};
+use umiak_core::machine::job::{AttemptId, Effect, Event};
+use umiak_core::model::{Exit, Scope, Slot, StartAfter, Timestamp, When};
+
+use super::policy::{self, Fate};
+use super::shadow::{End, Group, Shadow, Stage};
+use super::timeline::{Rule, Run, Step, Violation, What};
+
+/// Everything that is wrong with a run.
+pub(super) fn check(run: &Run) -> Vec<Violation> {
+    let mut judge = Judge::new(run);
+    for index in 0..run.steps.len() {
+        judge.index = index;
+        judge.step(&run.steps[index]);
+    }
+    judge.index = run.steps.len();
+    judge.check(!run.stalled, Rule::Finish, || "nothing is left to happen, and it has not ended".to_owned());
+    judge.violations
+}
+
+pub(super) struct Judge<'a> {
+    pub(super) run: &'a Run,
+    pub(super) index: usize,
+    pub(super) now: Timestamp,
+    pub(super) shadows: BTreeMap<Slot, Shadow>,
+    pub(super) groups: Vec<Group>,
+    names: BTreeMap<String, Slot>,
+    spawned: BTreeSet<AttemptId>,
+    pub(super) attempt: u32,
+    /// When the supervisor was told to start.
+    pub(super) started: Option<Timestamp>,
+    pub(super) finished: bool,
+    /// Why it was stopped first, and the strongest reason since.
+    pub(super) stop: Option<(StopReason, StopReason)>,
+    pub(super) guardian_lost: bool,
+    pub(super) signals: u32,
+    pub(super) stops: u32,
+    pub(super) first_signal: Option<i32>,
+    /// From this time on nothing is waited for.
+    pub(super) impatient: bool,
+    pub(super) verdict: Option<Verdict>,
+    /// When the whole job was started again.
+    pub(super) restarts: Vec<(umiak_core::model::Blame, Timestamp)>,
+    /// Between two attempts: not before this, and whether there is room.
+    pub(super) pause: Option<(Timestamp, Option<bool>)>,
+    /// How long supervisors were there before this one.
+    pub(super) used: std::time::Duration,
+    began: Timestamp,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(run: &'a Run) -> Self {
+        let slots = run.scenario.slots();
+        Self {
+            run,
+            index: 0,
+            now: Timestamp::default(),
+            shadows: slots.iter().map(|slot| (*slot, Shadow::default())).collect(),
+            groups: vec![Group::default(); run.scenario.job.roles.len()],
+            names: slots.iter().map(|slot| (run.scenario.name(*slot), *slot)).collect(),
+            spawned: BTreeSet::new(),
+            attempt: 0,
+            started: None,
+            finished: false,
+            stop: None,
+            guardian_lost: false,
+            signals: 0,
+            stops: 0,
+            first_signal: None,
+            impatient: false,
+            verdict: None,
+            restarts: Vec::new(),
+            pause: None,
+            used: std::time::Duration::ZERO,
+            began: Timestamp::default(),
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn check(&mut self, holds: bool, rule: Rule, message: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(Violation { rule, step: self.index, message: message() });
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.check(self.now <= step.at, Rule::Numbers, || "time runs backwards".to_owned());
+        self.now = step.at;
+        let event = match &step.what {
+            What::Began(why) => return self.take_over(*why),
+            What::Event(event) => event,
+        };
+        let ended = self.finished;
+        self.before(event);
+        let mut announced: Option<&Fact> = None;
+        for effect in &step.effects {
+            if ended {
+                let harmless = matches!(effect, Effect::Record(Fact::Ignored { .. }));
+                self.check(harmless, Rule::Finish, || format!("{effect:?} after the end"));
+                continue;
+            }
+            match effect {
+                Effect::Record(fact) => self.fact(fact, step),
+                Effect::Spawn(ids) => self.spawn(ids),
+                Effect::Signal { signal, targets } => self.signal(*signal, targets, announced),
+                Effect::Finish { outcome, code } => {
+                    let same = announced == Some(&Fact::Finished { outcome: *outcome, exit_code: *code });
+                    self.check(same, Rule::FactFirst, || "the end is not in the journal".to_owned());
+                }
+                Effect::Prepare { attempt } => {
+                    let recorded = self.pause.is_some() && self.attempt == *attempt;
+                    self.check(recorded, Rule::FactFirst, || "the restart is not in the journal".to_owned());
+                }
+                _ => {}
+            }
+            announced = if let Effect::Record(fact) = effect { Some(fact) } else { None };
+        }
+        if !step.lost && !ended {
+            self.after(event);
+        }
+        if step.lost || (self.finished && !ended) {
+            self.used += step.at.since(self.began);
+        }
+    }
+
+    /// Another supervisor: what it goes on with.
+    fn take_over(&mut self, why: Began) {
+        self.began = self.now;
+        self.started = None;
+        self.finished = false;
+        self.stop = None;
+        self.guardian_lost = false;
+        (self.signals, self.stops, self.first_signal, self.impatient) = (0, 0, None, false);
+        self.verdict = None;
+        self.pause = None;
+        for group in &mut self.groups {
+            group.recycling = None;
+        }
+        let retried = why != Began::Resumed;
+        if retried {
+            self.restarts.clear();
+            self.used = std::time::Duration::ZERO;
+            self.groups.iter_mut().for_each(|group| group.past.clear());
+        }
+        for shadow in self.shadows.values_mut() {
+            shadow.waits = None;
+            if retried {
+                shadow.past.clear();
+            }
+            let stays = match &shadow.stage {
+                Stage::Ended(end) if end.is_good() => why != Began::RetriedAll,
+                Stage::Ended(end) => end.is_bad() && end.exit != Exit::Lost && !retried,
+                Stage::Announced | Stage::Running { .. } => true,
+                Stage::Idle | Stage::Gone => false,
+            };
+            if !stays {
+                let promised = shadow.promised;
+                shadow.clear();
+                shadow.promised = promised.filter(|_| !retried);
+            }
+            shadow.inherited = shadow.is_live();
+            // What nobody had decided is decided again.
+            shadow.open = shadow.end().is_some_and(End::is_bad);
+        }
+    }
+
+    fn before(&mut self, event: &Event) {
+        match event {
+            Event::Start if self.started.is_none() => self.started = Some(self.now),
+            Event::GuardianLost => self.guardian_lost = true,
+            Event::Signalled { signal } => {
+                self.signals += 1;
+                self.first_signal.get_or_insert(*signal);
+                self.impatient |= self.signals > 1;
+            }
+            Event::StopAsked { kill } => {
+                self.stops += 1;
+                self.impatient |= *kill || self.stops > 1;
+            }
+            Event::Prepared { attempt, ready } if *attempt == self.attempt => {
+                if let Some((_, room)) = &mut self.pause {
+                    room.get_or_insert(*ready);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fact(&mut self, fact: &Fact, step: &Step) {
+        match fact {
+            Fact::Starting { subject } => self.starting(subject),
+            Fact::Started { subject, .. } => {
+                let now = self.now;
+                if let Some(shadow) = self.subject(subject) {
+                    let first = shadow.stage == Stage::Announced && shadow.spawned;
+                    shadow.stage = Stage::Running { since: now };
+                    self.check(first, Rule::OneEnd, || format!("{subject:?} started, and was not asked for"));
+                }
+            }
+            Fact::Ready { subject } => {
+                if let Some(shadow) = self.subject(subject) {
+                    let first = !std::mem::replace(&mut shadow.ready, true);
+                    self.check(first, Rule::Stale, || format!("{subject:?} is ready twice"));
+                }
+            }
+            Fact::TimedOut { subject, what, limit_micros } => self.timed_out(subject, *what, *limit_micros),
+            Fact::Ended { subject, exit, by_us, .. } => self.ended(subject, exit, *by_us),
+            Fact::Stopping { reason } => self.stopping(*reason, step),
+            Fact::Abandoned { replicas } => self.abandoned(replicas),
+            Fact::Diagnosed(verdict) => self.verdict = Some(verdict.clone()),
+            Fact::Retrying { scope, subjects, blame, max, delay_micros } => {
+                self.retrying(*scope, subjects, *blame, *max, *delay_micros);
+            }
+            Fact::Restarting { attempt, delay_micros, blame, .. } => self.restarting(*attempt, *delay_micros, *blame),
+            Fact::Finished { outcome, exit_code } => self.finish(*outcome, *exit_code),
+            _ => {}
+        }
+    }
+
+    pub(super) fn slot(&self, name: &str) -> Option<Slot> {
+        self.names.get(name).copied()
+    }
+
+    /// The replica that a fact speaks of, if that is at this attempt.
+    fn subject(&mut self, subject: &Subject) -> Option<&mut Shadow> {
+        let slot = self.slot(&subject.replica);
+        let fits = slot.is_some_and(|slot| self.shadows[&slot].number == Some(subject.attempt));
+        self.check(fits, Rule::Numbers, || format!("{subject:?} is of no attempt that runs"));
+        self.shadows.get_mut(&slot.filter(|_| fits)?)
+    }
+
+    fn starting(&mut self, subject: &Subject) {
+        let Some(slot) = self.slot(&subject.replica) else { return };
+        let shadow = &self.shadows[&slot];
+        let (last, stage, promised, waits) = (shadow.number, shadow.stage.clone(), shadow.promised, shadow.waits);
+        let grows = last.is_none_or(|last| subject.attempt > last);
+        self.check(grows, Rule::Numbers, || format!("{subject:?} after {last:?}"));
+        let kept = promised.is_none_or(|promised| promised == subject.attempt);
+        self.check(kept, Rule::Numbers, || format!("{subject:?}, and {promised:?} was promised"));
+        self.check(stage == Stage::Idle, Rule::Rerun, || format!("{subject:?} starts from {stage:?}"));
+        self.check(waits.is_none_or(|until| until <= self.now), Rule::Backoff, || {
+            format!("{subject:?} is in a back-off")
+        });
+        let pause = self.pause.take();
+        let may = pause.is_none_or(|(until, room)| until <= self.now && room == Some(true));
+        self.check(may, Rule::Restart, || format!("{subject:?} starts in a pause until {pause:?}"));
+        let (open, stop) = (self.started.is_some() && self.stop.is_none(), self.stop);
+        self.check(open, Rule::Spawn, || format!("{subject:?} starts, after {stop:?}"));
+        let recycling = self.groups[slot.role as usize].recycling.is_some();
+        self.check(!recycling, Rule::Spawn, || format!("{subject:?} starts while its role is stopped"));
+        let shadow = self.shadows.get_mut(&slot).expect("it was just seen");
+        shadow.clear();
+        shadow.number = Some(subject.attempt);
+        shadow.stage = Stage::Announced;
+    }
+
+    fn spawn(&mut self, ids: &[AttemptId]) {
+        for id in ids {
+            let shadow = self.shadows.get_mut(&id.slot).expect("slots of its job");
+            let known = shadow.stage == Stage::Announced && shadow.number == Some(id.attempt) && !shadow.spawned;
+            shadow.spawned = true;
+            self.check(known, Rule::FactFirst, || format!("{id:?} is not in the journal"));
+            let first = self.spawned.insert(*id);
+            self.check(first, Rule::Numbers, || format!("{id:?} is started twice"));
+            self.check(!self.guardian_lost, Rule::Spawn, || format!("{id:?} has nobody to start it"));
+            for after in self.run.scenario.job.roles[id.slot.role as usize].start_after.clone() {
+                let come = self.has_come(after, true);
+                self.check(come, Rule::Order, || format!("{id:?} starts before {after:?}"));
+            }
+        }
+    }
+
+    pub(super) fn slots_of(&self, role: u16) -> Vec<Slot> {
+        self.shadows.keys().copied().filter(|slot| slot.role == role).collect()
+    }
+
+    /// Whether what is waited for has come, as far as was said, and in truth where that is asked.
+    fn has_come(&self, after: StartAfter, in_truth: bool) -> bool {
+        let other = &self.run.scenario.job.roles[after.role as usize];
+        let ports = after.when == When::Ready && !other.work.ports.is_empty();
+        if after.when == When::Succeeded {
+            return self.fate(after.role) == Fate::Good;
+        }
+        self.slots_of(after.role).iter().all(|slot| {
+            let shadow = &self.shadows[slot];
+            match &shadow.stage {
+                Stage::Running { .. } if ports && in_truth => {
+                    let id = AttemptId { slot: *slot, attempt: shadow.number.unwrap_or_default() };
+                    let answered = self.run.answered.get(&id).is_some_and(|at| *at <= self.now);
+                    shadow.asked.is_none() && shadow.ready && answered
+                }
+                Stage::Running { .. } => shadow.asked.is_none() && (shadow.ready || !ports),
+                Stage::Ended(end) => end.is_good(),
+                Stage::Idle | Stage::Announced | Stage::Gone => false,
+            }
+        })
+    }
+
+    /// Whether what is waited for can come no more.
+    fn is_vain(&self, after: StartAfter) -> bool {
+        if self.groups[after.role as usize].recycling.is_some() || self.has_come(after, false) {
+            return false;
+        }
+        let over = |shadow: &Shadow| matches!(shadow.stage, Stage::Ended(_) | Stage::Gone);
+        let bad = |shadow: &Shadow| over(shadow) && !shadow.end().is_some_and(End::is_good);
+        let mut shadows = self.slots_of(after.role).into_iter().map(|slot| &self.shadows[&slot]);
+        if after.when == When::Succeeded { shadows.all(over) } else { shadows.any(bad) }
+    }
+
+    pub(super) fn fate(&self, role: u16) -> Fate {
+        if self.groups[role as usize].recycling.is_some() {
+            return Fate::Open;
+        }
+        let slots = self.slots_of(role);
+        let count = |wanted: fn(&Shadow) -> bool| slots.iter().filter(|slot| wanted(&self.shadows[*slot])).count();
+        let good = count(|shadow| shadow.end().is_some_and(End::is_good));
+        let bad = count(|shadow| shadow.stage == Stage::Gone || shadow.end().is_some_and(End::is_bad));
+        let ended = count(|shadow| shadow.end().is_some());
+        let gone = count(|shadow| shadow.stage == Stage::Gone);
+        let completion = self.run.scenario.job.roles[role as usize].completion;
+        policy::fate(&completion, slots.len(), good, bad, ended + gone - good - bad)
+    }
+
+    fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool) {
+        let now = self.now;
+        let Some(slot) = self.slot(&subject.replica) else { return };
+        let Some(shadow) = self.subject(subject) else { return };
+        let (lived, inherited) = (shadow.is_live(), shadow.inherited);
+        let ours = match exit {
+            Exit::Signal { signal: 15, .. } => shadow.asked.is_some(),
+            Exit::Signal { signal: 9, .. } => shadow.killed.is_some(),
+            _ => false,
+        };
+        let end = End { exit: exit.clone(), by_us, timed_out: shadow.timed_out.is_some(), at: now };
+        shadow.open = end.is_bad();
+        shadow.stage = Stage::Ended(end);
+        self.check(lived, Rule::OneEnd, || format!("{subject:?} ends, and did not live"));
+        self.check(ours == by_us, Rule::OurDoing, || format!("{subject:?} ended with {exit:?}: {by_us}"));
+        // Lost with an earlier supervisor: it is as if it had never been.
+        if inherited {
+            self.check(*exit == Exit::Lost, Rule::OneEnd, || format!("{subject:?} was another supervisor's"));
+            self.shadows.get_mut(&slot).expect("it was just seen").clear();
+        } else {
+            self.recycle(slot);
+            self.release(slot.role);
+        }
+    }
+
+    fn timed_out(&mut self, subject: &Subject, what: Limit, limit_micros: u64) {
+        let now = self.now;
+        let Some(slot) = self.slot(&subject.replica) else { return };
+        let timeouts = self.run.scenario.job.roles[slot.role as usize].timeouts;
+        let limit = if what == Limit::Start { timeouts.start } else { timeouts.run };
+        let Some(shadow) = self.subject(subject) else { return };
+        let late =
+            matches!(shadow.stage, Stage::Running { since } if limit.is_some_and(|limit| now.since(since) >= limit));
+        let ready = shadow.ready && what == Limit::Start;
+        let asked = shadow.asked.is_some();
+        shadow.timed_out = Some(what);
+        let told = limit.is_some_and(|limit| limit.as_micros() == u128::from(limit_micros));
+        let right = late && !ready && !asked && told;
+        self.check(right, Rule::Limits, || format!("{subject:?} is not late for {what:?}"));
+    }
+
+    /// What must be so when all effects of an event are performed.
+    fn after(&mut self, event: &Event) {
+        if self.started.is_none() || self.finished {
+            return;
+        }
+        let inherited = self.shadows.values().any(|shadow| shadow.inherited);
+        self.check(!inherited, Rule::OneEnd, || "what an earlier supervisor had running is not closed".to_owned());
+        self.after_stops(event);
+        if self.stop.is_some() || self.pause.is_some() {
+            return;
+        }
+        for slot in self.shadows.keys().copied().collect::<Vec<_>>() {
+            self.after_replica(slot);
+        }
+        self.should_have_retried();
+        self.should_have_decided();
+    }
+
+    fn after_replica(&mut self, slot: Slot) {
+        let role = &self.run.scenario.job.roles[slot.role as usize];
+        let shadow = self.shadows[&slot].clone();
+        let slack = self.run.scenario.late;
+        if let Stage::Running { since } = shadow.stage
+            && shadow.asked.is_none()
+        {
+            let now = self.now;
+            let over = |limit: Option<std::time::Duration>| limit.is_some_and(|limit| now > since + limit + slack);
+            self.check(!over(role.timeouts.run), Rule::Limits, || format!("{slot:?} runs too long"));
+            let waits = |after: &StartAfter| after.role == slot.role && after.when == When::Ready;
+            let awaited = self.run.scenario.job.roles.iter().any(|other| other.start_after.iter().any(waits));
+            let late = awaited && !role.work.ports.is_empty() && !shadow.ready && over(role.timeouts.start);
+            self.check(!late, Rule::Limits, || format!("the ports of {slot:?} do not answer"));
+        }
+        let idle = shadow.stage == Stage::Idle && self.groups[slot.role as usize].recycling.is_none();
+        let waits = shadow.waits.is_some_and(|until| self.now <= until + slack);
+        if idle && !waits && !self.guardian_lost {
+            let vain = role.start_after.iter().any(|after| self.is_vain(*after));
+            self.check(!vain, Rule::Order, || format!("{slot:?} waits in vain"));
+            let due = role.start_after.iter().all(|after| self.has_come(*after, false));
+            self.check(!due, Rule::Order, || format!("{slot:?} waits for nothing"));
+        }
+    }
+
+    pub(super) fn scope(&self, slot: Slot) -> Scope {
+        self.run.scenario.job.roles[slot.role as usize].restart.scope
+    }
+}

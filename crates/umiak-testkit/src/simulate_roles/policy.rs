@@ -1,0 +1,65 @@
+//! What the policies say, written a second time and in other words than the machine's.
+
+use std::time::Duration;
+
+use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, Timestamp};
+
+/// What became of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Open,
+    Good,
+    Bad,
+}
+
+/// By how many of so many have ended well, badly, or otherwise.
+pub(super) fn fate(completion: &Completion, replicas: usize, good: usize, bad: usize, other: usize) -> Fate {
+    let enough_bad = match completion.min_failed {
+        0 => usize::MAX,
+        number => number as usize,
+    };
+    let enough_good = match completion.min_succeeded {
+        MinSucceeded::All => replicas,
+        MinSucceeded::Count(number) => replicas.min(number as usize),
+    };
+    let nobody_left = good + bad + other == replicas;
+    match () {
+        () if bad >= enough_bad => Fate::Bad,
+        () if good >= enough_good => Fate::Good,
+        () if nobody_left && completion.min_failed == 0 => Fate::Good,
+        () if nobody_left => Fate::Bad,
+        () => Fate::Open,
+    }
+}
+
+pub(super) fn blame(exit: &Exit) -> Blame {
+    match exit {
+        Exit::Lost => Blame::Platform,
+        Exit::Spawn(error) if error.doing == "fork" => Blame::Platform,
+        _ => Blame::User,
+    }
+}
+
+/// Whether it is of no use to try this again.
+pub(super) fn is_vain(exit: &Exit) -> bool {
+    matches!(exit, Exit::Spawn(error) if error.doing != "fork")
+}
+
+/// How long the back-off can be at least and at most; nothing where there is no restart left.
+pub(super) fn backoff(rule: &Restart, blame: Blame, past: &[Timestamp], at: Timestamp) -> Option<(Duration, Duration)> {
+    let recent = |then: &&Timestamp| rule.window.is_none_or(|window| at.since(**then) < window);
+    let spent = past.iter().filter(recent).count() as u32;
+    let budget = if blame == Blame::User { rule.max } else { rule.max_platform };
+    let longest = rule.backoff.saturating_mul(2u32.saturating_pow(spent)).min(rule.max_backoff);
+    (spent < budget).then_some((longest * 3 / 4, longest))
+}
+
+/// What a shell would say.
+pub(super) fn number(exit: &Exit) -> u8 {
+    match exit {
+        Exit::Code { code } => (code & 255) as u8,
+        Exit::Signal { signal, .. } => 128 + *signal as u8,
+        Exit::Spawn(error) if error.doing == "execute" => 127,
+        Exit::Spawn(_) | Exit::Lost => 125,
+    }
+}

@@ -1,0 +1,79 @@
+//! Documents and settings as files: read here, understood in `umiak-core`.
+
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use umiak_core::diag::{Code, Diagnostic, Source};
+use umiak_core::formats::settings::{self, Settings};
+use umiak_core::formats::{native, yaml};
+
+/// The document of a path; `-` is standard input.
+pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
+    let name = name(path);
+    // A device has no end, and a document has a limit.
+    let limit = yaml::MAX_BYTES as u64 + 1;
+    let mut bytes = Vec::new();
+    let result = if is_stdin(path) {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    match result {
+        Ok(_) => native::decode(&name, &bytes),
+        Err(error) => Err(unreadable(&name, &error)),
+    }
+}
+
+/// The settings for a document, with the name of their file: `umiak.toml` beside it, else the user's own, else those
+/// that are built in.
+pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagnostic>)> {
+    let beside = if is_stdin(document) { Path::new("") } else { document.parent().unwrap_or(Path::new("")) };
+    let own = std::env::var_os("XDG_CONFIG_HOME")
+        .filter(|folder| !folder.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")))
+        .map(|folder| folder.join("umiak/config.toml"));
+    for path in std::iter::once(beside.join("umiak.toml")).chain(own) {
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let source = native::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;
+                return settings::parse(&source).map_err(|errors| (path, errors));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => {
+                let diagnostic = unreadable(&name(&path), &error);
+                return Err((path, vec![diagnostic]));
+            }
+        }
+    }
+    Ok(Settings::default())
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// As messages call it.
+pub(super) fn name(path: &Path) -> String {
+    if is_stdin(path) { "<stdin>".to_owned() } else { path.display().to_string() }
+}
+
+fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
+    match error.kind() {
+        ErrorKind::NotFound => Diagnostic::error(Code::F0001, format!("there is no file `{name}`")),
+        ErrorKind::IsADirectory => {
+            Diagnostic::error(Code::F0001, format!("`{name}` is a directory")).hint("name the document in it")
+        }
+        _ => {
+            Diagnostic::error(Code::F0001, format!("`{name}` cannot be read")).row("the system said", error.to_string())
+        }
+    }
+}
+
+/// `name=value` of `-p`.
+pub(super) fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}

@@ -1,0 +1,67 @@
+//! `umiak gc`: takes old runs away.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::history::index::{self, Entry};
+use crate::history::{Home, RunDir, remove};
+
+use super::rm::take_away;
+use super::runs::{Done, Format, Standing, bytes, now, span};
+
+/// When neither age nor size is given.
+const OLD: Duration = Duration::from_secs(30 * 86_400);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Runs that ended longer ago than this; 30d where nothing is said
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    older_than: Option<Duration>,
+    /// The oldest runs, until those that are left take no more than this
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    keep_size: Option<u64>,
+    /// Only say what would go
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let home = Home::from_environment()?;
+    let entries = index::entries(&home)?;
+    let chosen = choose(&home, &entries, arguments);
+    if !arguments.dry_run {
+        remove::sweep(&home);
+    }
+    take_away(&home, &chosen, arguments.dry_run, arguments.format)
+}
+
+/// Ended or lost ones only, oldest first.
+fn choose(home: &Home, entries: &[Entry], arguments: &Arguments) -> Vec<RunDir> {
+    let older_than = match (arguments.older_than, arguments.keep_size) {
+        (None, None) => Some(OLD),
+        (given, _) => given,
+    };
+    let limit = older_than.map(|span| now().saturating_sub(span.as_micros() as u64));
+    let mut total: u64 = match arguments.keep_size {
+        Some(_) => entries.iter().map(|entry| remove::size(RunDir::at(home, entry.run).path())).sum(),
+        None => 0,
+    };
+    let mut chosen = Vec::new();
+    for entry in entries {
+        let standing = Standing::of_entry(home, entry);
+        if !standing.is_over() && standing != Standing::Lost {
+            continue;
+        }
+        let is_old = limit.is_some_and(|limit| entry.ended.unwrap_or(entry.created) < limit);
+        let is_too_much = arguments.keep_size.is_some_and(|size| total > size);
+        if is_old || is_too_much {
+            let run = RunDir::at(home, entry.run);
+            total = total.saturating_sub(if arguments.keep_size.is_some() { remove::size(run.path()) } else { 0 });
+            chosen.push(run);
+        }
+    }
+    chosen
+}

@@ -1,0 +1,126 @@
+//! `umiak lint FILE…`: everything that is wrong with documents, with places.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde::Serialize;
+use umiak_core::diag::{Code, Diagnostic, Severity};
+use umiak_core::formats::native;
+use umiak_core::model::Job;
+
+use super::{document, print, tell};
+
+pub(super) fn command() -> Command {
+    Command::new("lint")
+        .about("Check documents: all errors, with positions")
+        .arg(
+            Arg::new("file")
+                .required(true)
+                .num_args(1..)
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Documents to check; `-` is standard input"),
+        )
+        .arg(
+            Arg::new("param")
+                .short('p')
+                .long("param")
+                .value_name("NAME=VALUE")
+                .action(ArgAction::Append)
+                .value_parser(document::parameter)
+                .help("A value for a parameter of the documents"),
+        )
+        .arg(
+            Arg::new("output")
+                .long("output")
+                .value_name("MODE")
+                .default_value("human")
+                .value_parser(PossibleValuesParser::new(["human", "json", "quiet"]))
+                .help("`json` writes everything to stdout; `quiet` only sets the exit code"),
+        )
+}
+
+/// What is known of one file.
+#[derive(Serialize)]
+struct Checked {
+    file: String,
+    ok: bool,
+    diagnostics: Vec<Diagnostic>,
+    #[serde(skip)]
+    job: Option<Job>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    v: u32,
+    files: Vec<Checked>,
+}
+
+pub(super) fn run(matches: &ArgMatches) -> ExitCode {
+    let params: Vec<(String, String)> = matches.get_many("param").into_iter().flatten().cloned().collect();
+    let mut settings_told = Vec::new();
+    let files: Vec<Checked> = matches
+        .get_many::<PathBuf>("file")
+        .into_iter()
+        .flatten()
+        .map(|path| check(path, &params, &mut settings_told))
+        .collect();
+    let wrong = files.iter().filter(|file| !file.ok).count();
+    let code = if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(Code::F0010.entry().exit) };
+    let printed = match matches.get_one::<String>("output").map(String::as_str) {
+        Some("json") => {
+            let report = serde_json::to_string_pretty(&Report { v: 1, files }).expect("a report is JSON");
+            print(&format!("{report}\n"))
+        }
+        Some("quiet") => ExitCode::SUCCESS,
+        _ => human(&files),
+    };
+    if printed == ExitCode::SUCCESS { code } else { printed }
+}
+
+fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> Checked {
+    let file = document::name(path);
+    let refused = |diagnostics| Checked { file: document::name(path), ok: false, diagnostics, job: None };
+    let source = match document::read(path) {
+        Ok(source) => source,
+        Err(diagnostic) => return refused(vec![diagnostic]),
+    };
+    let settings = match document::settings(path) {
+        Ok(settings) => settings,
+        // Several documents share one file of settings: its errors are told with the first.
+        Err((settings, _)) if settings_told.contains(&settings) => return refused(Vec::new()),
+        Err((settings, diagnostics)) => {
+            settings_told.push(settings);
+            return refused(diagnostics);
+        }
+    };
+    match native::parse(&source, params, &settings) {
+        Ok(document) => Checked { file, ok: true, diagnostics: document.notices, job: Some(document.job) },
+        Err(diagnostics) => refused(diagnostics),
+    }
+}
+
+fn human(files: &[Checked]) -> ExitCode {
+    let mut fine = String::new();
+    for file in files {
+        tell(&file.diagnostics);
+        if let Some(job) = &file.job {
+            let replicas: u32 = job.roles.iter().map(|role| role.replicas).sum();
+            let plural =
+                |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
+            let roles = plural(job.roles.len() as u32, "role");
+            let _ = writeln!(fine, "{}: fine, {roles}, {}", file.file, plural(replicas, "replica"));
+        }
+    }
+    let is_error = |diagnostic: &&Diagnostic| diagnostic.severity == Severity::Error;
+    let errors = files.iter().flat_map(|file| &file.diagnostics).filter(is_error).count();
+    let printed = print(&fine);
+    if errors > 1 {
+        let wrong = files.iter().filter(|file| !file.ok).count();
+        super::say(&format!("{errors} errors in {wrong} of {} files\n", files.len()));
+    }
+    printed
+}

@@ -1,0 +1,307 @@
+//! Where the output of an attempt is, and which part of it is wanted. Both ends of a file are found without reading
+//! what lies between them.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Fact;
+use umiak_sys::logger;
+use umiak_sys::wait::read_at;
+
+use crate::cli::runs::talk;
+use crate::history::{RunDir, journal};
+
+const BLOCK: usize = 128 << 10;
+
+/// What a plan said about where an attempt's output would go.
+#[derive(Debug)]
+pub(super) struct Pointer {
+    replica: String,
+    attempt: u32,
+    path: PathBuf,
+    start: u64,
+    /// Known once it is over: what stands behind is of another run.
+    end: Option<u64>,
+}
+
+/// All of a run, in the order of the plans. Paths that are not absolute are within the run directory.
+pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
+    let mut pointers = Vec::new();
+    journal::each(run, |item| match &item.record.fact {
+        Fact::Planned(planned) => pointers.extend(planned.replicas.iter().map(|place| Pointer {
+            replica: place.replica.clone(),
+            attempt: planned.attempt,
+            path: run.path().join(&place.log),
+            start: place.log_start,
+            end: None,
+        })),
+        Fact::Ended { subject, log_end: Some(end), .. } => {
+            let of =
+                |pointer: &&mut Pointer| (&pointer.replica, pointer.attempt) == (&subject.replica, subject.attempt);
+            if let Some(pointer) = pointers.iter_mut().rev().find(of) {
+                pointer.end = Some(*end);
+            }
+        }
+        _ => {}
+    })?;
+    Ok(pointers)
+}
+
+/// Which part is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Window {
+    All,
+    Last { count: u64, bytes: bool },
+    First { count: u64, bytes: bool },
+}
+
+/// The output of one attempt: usually a part of one file, several files where it was cut by size.
+#[derive(Debug)]
+pub(super) struct Source {
+    replica: String,
+    attempt: u32,
+    parts: Vec<Part>,
+    is_cut: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    path: PathBuf,
+    start: u64,
+    /// Where the next attempt begins.
+    end: Option<u64>,
+}
+
+impl Source {
+    /// In the run directory where it is there, else where the plan of that attempt says.
+    pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
+        let own = run.attempt(replica, attempt).join("log");
+        let part = match pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt)
+        {
+            Some(pointer) if !own.exists() => {
+                let later = pointers
+                    .iter()
+                    .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
+                let end = later.map(|other| other.start).chain(pointer.end).min();
+                Part { path: pointer.path.clone(), start: pointer.start, end }
+            }
+            _ => Part { path: own, start: 0, end: None },
+        };
+        let finished = logger::numbers(&part.path);
+        let is_cut = !finished.is_empty();
+        let mut parts: Vec<Part> = finished
+            .into_iter()
+            .map(|number| Part { path: logger::finished(&part.path, number), start: 0, end: None })
+            .collect();
+        parts.push(if is_cut { Part { start: 0, end: None, ..part } } else { part });
+        Self { replica: replica.to_owned(), attempt, parts, is_cut }
+    }
+
+    /// The file that grows, and where this attempt begins in it.
+    pub(super) fn current(&self) -> (&Path, u64) {
+        let part = self.parts.last().expect("there is at least one part");
+        (&part.path, part.start)
+    }
+
+    /// The files with what is wanted of each, in order.
+    pub(super) fn open(&self, window: Window) -> Result<Vec<Open>, Diagnostic> {
+        let who = format!("`{}`, attempt {}", self.replica, self.attempt);
+        if self.is_cut {
+            talk(
+                &Diagnostic::notice(Code::J0010, format!("the log of {who} was cut by size: what is left is shown"))
+                    .row("files", format!("{} beside `{}`", self.parts.len() - 1, self.current().0.display())),
+            );
+        }
+        let mut opened = Vec::new();
+        for part in &self.parts {
+            let fail = |error: io::Error| unreadable(&self.replica, self.attempt, &part.path, &error);
+            let file = match File::open(&part.path) {
+                // Removed between the look and now: those after it are still there.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && opened.len() + 1 < self.parts.len() => {
+                    continue;
+                }
+                other => other.map_err(fail)?,
+            };
+            let length = file.metadata().map_err(fail)?.len();
+            let mut start = part.start;
+            if length < start {
+                talk(
+                    &Diagnostic::notice(
+                        Code::J0010,
+                        format!("the log of {who} was made shorter: what is left is shown"),
+                    )
+                    .row("file", part.path.display().to_string())
+                    .row("expected", format!("at least {start} bytes, there are {length}")),
+                );
+                start = 0;
+            }
+            let end = part.end.unwrap_or(length).clamp(start, length);
+            opened.push(Open { file, path: part.path.clone(), offset: start, end, buffer: vec![0; BLOCK] });
+        }
+        let fail = |error: io::Error| unreadable(&self.replica, self.attempt, self.current().0, &error);
+        match window {
+            Window::All => {}
+            Window::Last { count, bytes } => last(&mut opened, count, bytes).map_err(fail)?,
+            Window::First { count, bytes } => first(&mut opened, count, bytes).map_err(fail)?,
+        }
+        Ok(opened)
+    }
+}
+
+/// Moves the beginnings so that only so much is left at the end.
+fn last(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
+    let mut left = count;
+    for open in opened.iter_mut().rev() {
+        if bytes {
+            let take = left.min(open.end - open.offset);
+            open.offset = open.end - take;
+            left -= take;
+        } else {
+            let (at, found) = lines_from_end(&open.file, open.offset, open.end, left)?;
+            open.offset = at;
+            left -= found;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the ends so that only so much is left at the beginning.
+fn first(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
+    let mut left = count;
+    for open in opened {
+        if bytes {
+            let take = left.min(open.end - open.offset);
+            open.end = open.offset + take;
+            left -= take;
+        } else {
+            let mut at = open.offset;
+            let mut buffer = vec![0; BLOCK];
+            while left > 0 && at < open.end {
+                let wanted = (open.end - at).min(BLOCK as u64) as usize;
+                let read = read_at(&open.file, &mut buffer[..wanted], at)?;
+                if read == 0 {
+                    break;
+                }
+                let mut used = read;
+                for (position, _) in buffer[..read].iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+                    left -= 1;
+                    if left == 0 {
+                        used = position + 1;
+                        break;
+                    }
+                }
+                at += used as u64;
+            }
+            open.end = at;
+        }
+    }
+    Ok(())
+}
+
+/// Where the last `count` lines begin, and how many there are. A last line without an end is a line.
+fn lines_from_end(file: &File, start: u64, end: u64, count: u64) -> io::Result<(u64, u64)> {
+    if count == 0 || start == end {
+        return Ok((end, 0));
+    }
+    let mut found = 0;
+    let mut buffer = vec![0; BLOCK];
+    let mut at = end;
+    while at > start {
+        let begin = at.saturating_sub(BLOCK as u64).max(start);
+        let size = (at - begin) as usize;
+        let mut filled = 0;
+        while filled < size {
+            match read_at(file, &mut buffer[filled..size], begin + filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        for position in (0..filled).rev().filter(|position| buffer[*position] == b'\n') {
+            let after = begin + position as u64 + 1;
+            // The line feed at the very end closes the last line; each other one closes the line before one that is in.
+            if after == end {
+                continue;
+            }
+            found += 1;
+            if found == count {
+                return Ok((after, found));
+            }
+        }
+        at = begin;
+    }
+    Ok((start, found + 1))
+}
+
+/// A file and what is left to be read of it.
+#[derive(Debug)]
+pub(super) struct Open {
+    file: File,
+    path: PathBuf,
+    offset: u64,
+    end: u64,
+    buffer: Vec<u8>,
+}
+
+impl Open {
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// How far it has been read.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn file(self) -> File {
+        self.file
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let wanted = (self.end - self.offset).min(BLOCK as u64) as usize;
+        let count = read_at(&self.file, &mut self.buffer[..wanted], self.offset)?;
+        self.offset += count as u64;
+        Ok((count > 0).then(|| &self.buffer[..count]))
+    }
+}
+
+pub(super) fn unreadable(replica: &str, attempt: u32, path: impl AsRef<Path>, error: &io::Error) -> Diagnostic {
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => error.to_string(),
+    };
+    Diagnostic::error(Code::J0009, format!("the log of `{replica}`, attempt {attempt}, cannot be shown"))
+        .row("file", path.as_ref().display().to_string())
+        .row("reason", reason)
+        .hint("it was removed, is on another host, or the attempt never began; `umiak show` tells what is known")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, text).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_last_lines() {
+        let text = b"one\ntwo\nthree\n";
+        for (count, start) in [(0, 14), (1, 8), (2, 4), (3, 0), (9, 0)] {
+            assert_eq!(lines_from_end(&file(text), 0, 14, count).unwrap().0, start, "{count}");
+        }
+        assert_eq!(lines_from_end(&file(text), 4, 14, 9).unwrap(), (4, 2), "not before the attempt");
+        assert_eq!(lines_from_end(&file(b"one\ntwo"), 0, 7, 1).unwrap(), (4, 1), "a line without an end counts");
+        assert_eq!(lines_from_end(&file(b"\n\n\n"), 0, 3, 2).unwrap(), (1, 2));
+        assert_eq!(lines_from_end(&file(b""), 0, 0, 2).unwrap(), (0, 0));
+        let long = vec![b'x'; 3 * BLOCK];
+        assert_eq!(lines_from_end(&file(&long), 0, long.len() as u64, 1).unwrap(), (0, 1));
+        let blocks: Vec<u8> = (0..100_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        let (start, found) = lines_from_end(&file(&blocks), 0, blocks.len() as u64, 50_000).unwrap();
+        assert_eq!(found, 50_000);
+        assert!(blocks[start as usize..].starts_with(b"line 50000\n"));
+    }
+}

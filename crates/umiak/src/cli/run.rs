@@ -1,0 +1,413 @@
+//! `umiak run FILE`, `resume`, `retry`, `stop`, `plan`, and the supervisor that `run -d` starts.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use umiak_core::diag::{Code, Diagnostic, Severity};
+use umiak_core::facts::{Began, Outcome};
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::formats::native;
+use umiak_core::machine::job::Again;
+use umiak_core::mask;
+use umiak_core::model::JobId;
+use umiak_core::plan::document::{Placement, VERSION as PLAN_VERSION, Wishes};
+use umiak_core::status::State;
+
+use crate::engine::Kind;
+use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
+use crate::supervisor::Talk;
+use crate::supervisor::begin::{self, Beginning};
+use crate::supervisor::detach;
+use crate::supervisor::stop::{self, Stopped};
+use crate::supervisor::submit::{Secrets, Submission, versioned};
+
+use super::runs::{Done, Format, Output, print_json, print_text, talk};
+use super::{document, fail};
+
+/// How a supervisor talks.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct Talking {
+    #[command(flatten)]
+    format: Format,
+    /// With `--output json`, show the first replica's output on stderr
+    #[arg(long)]
+    mirror: bool,
+    /// Plain lines, no status line
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl Talking {
+    fn talk(self, detached: bool) -> Talk {
+        Talk {
+            output: match self.format.output {
+                Output::Human => OutputMode::Human,
+                Output::Json => OutputMode::Json,
+                Output::Quiet => OutputMode::Quiet,
+            },
+            mirror: self.mirror,
+            ascii: self.format.ascii,
+            no_progress: self.no_progress,
+            detached,
+        }
+    }
+}
+
+/// What a document says, and what the line says on top of it.
+#[derive(Debug, Args)]
+pub(super) struct What {
+    /// The document; `-` is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// A value for a parameter of the document
+    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
+    param: Vec<(String, String)>,
+    /// Where it runs: `local` (this host), or `mock` (nowhere: the policies are tried on paper)
+    #[arg(long, value_name = "ENGINE", default_value = "local")]
+    engine: String,
+    /// Instead of the document's name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// One more label, for `ls --label`
+    #[arg(long, value_name = "NAME=VALUE", value_parser = document::parameter)]
+    label: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    what: What,
+    /// Return at once; the run goes on without this terminal
+    #[arg(short, long)]
+    detach: bool,
+    /// Print what would run, and start nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// A PID namespace for the replicas: whatever is killed, nothing of them stays
+    #[arg(long)]
+    isolate: bool,
+    /// `cpu` and `memory` that cannot be enforced are an error
+    #[arg(long)]
+    strict_resources: bool,
+    #[command(flatten)]
+    talking: Talking,
+}
+
+/// What is said of a run that goes on without us.
+#[derive(Debug, Serialize)]
+struct Detached {
+    v: u32,
+    run: String,
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let submission = match submission(&arguments.what) {
+        Ok(submission) => submission,
+        Err(diagnostics) => return wrong(arguments.talking, &diagnostics),
+    };
+    if arguments.dry_run {
+        return ended(arguments.talking, super::plan::show(&submission, arguments.talking.format.output));
+    }
+    let wishes = Wishes { isolate: arguments.isolate, strict_resources: arguments.strict_resources };
+    let submission = submission.wishing(wishes);
+    let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
+        if arguments.detach {
+            return detached(&home, &submission, arguments.talking);
+        }
+        let run = submission.record(&home)?;
+        let beginning = Beginning {
+            home: &home,
+            run: run.clone(),
+            secrets: submission.secrets(),
+            notices: submission.notices.clone(),
+            why: Began::Submitted,
+            again: Again::Unfinished,
+            talk: arguments.talking.talk(false),
+        };
+        begin::supervise(beginning, || {}).map(ExitCode::from).inspect_err(|_| forget_unborn(&run))
+    });
+    ended(arguments.talking, result)
+}
+
+/// The document, read and understood.
+pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
+    let one = |diagnostic| vec![diagnostic];
+    let engine = Kind::parse(&what.engine).map_err(one)?;
+    let source = document::read(&what.file).map_err(one)?;
+    let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
+    let mut document = native::parse(&source, &what.param, &settings)?;
+    if let Some(name) = &what.name {
+        document.job.name = JobId::new(name.clone()).map_err(|error| {
+            vec![Diagnostic::error(Code::L0001, "the name of `--name` cannot be used").row("reason", error.to_string())]
+        })?;
+    }
+    document.job.labels.extend(what.label.iter().cloned());
+    Submission::new(document.job, document.masked, document.notices, engine).map_err(one)
+}
+
+/// A run of which nothing was recorded never was.
+fn forget_unborn(run: &RunDir) {
+    if journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
+        let _ = std::fs::remove_dir_all(run.path());
+    }
+}
+
+fn detached(home: &Home, submission: &Submission, talking: Talking) -> Done {
+    let run = submission.record(home)?;
+    match detach::start(home, &run)? {
+        detach::Began::Failed { said, code } => {
+            super::say(&said);
+            forget_unborn(&run);
+            Ok(ExitCode::from(code))
+        }
+        detach::Began::Ready => {
+            submission.notices.iter().for_each(talk);
+            if let Some(notice) = detach::ends_at_logout() {
+                talk(&notice);
+            }
+            let id = run.id();
+            match talking.format.output {
+                Output::Json => print_json(&Detached { v: 1, run: id.to_string() }),
+                Output::Quiet => print_text(&format!("{id}\n")),
+                Output::Human => {
+                    super::say(&format!("detached; `umiak logs -f {id}` follows it, `umiak stop {id}` ends it\n"));
+                    print_text(&format!("{id}\n"))
+                }
+            }
+        }
+    }
+}
+
+/// Hidden: what `run -d` starts. Its stdout is the one that waits for it, its stderr a file.
+#[derive(Debug, Args)]
+pub(super) struct Supervise {
+    run: String,
+}
+
+pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
+    let talk = Talk { output: OutputMode::Human, mirror: false, ascii: false, no_progress: true, detached: true };
+    let begun = std::cell::Cell::new(false);
+    let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
+        let run = find(&home, &arguments.run)?;
+        let secrets = Secrets::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        let (why, again) = (Began::Submitted, Again::Unfinished);
+        let beginning = Beginning { home: &home, run, secrets, notices: Vec::new(), why, again, talk };
+        begin::supervise(beginning, || {
+            begun.set(true);
+            let _ = crate::runtime::write_data(&format!("{}\n", detach::READY));
+            umiak_sys::helper::silence_stdout();
+        })
+    });
+    match result {
+        Ok(code) => ExitCode::from(code),
+        // Whoever started us is there until we have begun, and reads this.
+        Err(diagnostic) if !begun.get() => {
+            let _ = crate::runtime::write_data(&diagnostic.to_plain());
+            ExitCode::from(diagnostic.exit_code())
+        }
+        Err(diagnostic) => fail(&[diagnostic]),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Resume {
+    /// A run whose supervisor was lost: an id, the end of its number, or a name (its newest run)
+    #[arg(value_name = "RUN")]
+    run: String,
+    #[command(flatten)]
+    talking: Talking,
+}
+
+pub(super) fn resume(arguments: &Resume) -> ExitCode {
+    let result = super::runs::the_run(&arguments.run).and_then(|(home, run)| {
+        let status = journal::replay(&run)?.status;
+        match life_of(&run, status.is_finished())? {
+            Life::Lost => {}
+            Life::Finished => {
+                tidy(&run);
+                return Err(Diagnostic::error(Code::J0025, format!("{} has ended", run.id()))
+                    .row("how", outcome(status.state))
+                    .hint(format!("`umiak retry {}` tries again what has not succeeded", run.id())));
+            }
+            Life::Live { .. } => {
+                return Err(Diagnostic::error(Code::J0006, format!("{} has a supervisor", run.id()))
+                    .hint(format!("`umiak logs -f {}` follows it", run.id())));
+            }
+            Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "resume")),
+        }
+        let secrets = Secrets::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        take_up(&home, run, secrets, Began::Resumed, Again::Unfinished, arguments.talking)
+    });
+    ended(arguments.talking, result)
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Retry {
+    /// A run that has ended: an id, the end of its number, or a name (its newest run)
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Run again what has succeeded too
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    talking: Talking,
+}
+
+pub(super) fn retry(arguments: &Retry) -> ExitCode {
+    let result = super::runs::the_run(&arguments.run).and_then(|(home, run)| {
+        let status = journal::replay(&run)?.status;
+        match life_of(&run, status.is_finished())? {
+            Life::Finished => {}
+            Life::Lost => {
+                return Err(Diagnostic::error(
+                    Code::J0025,
+                    format!("{} has not ended: its supervisor was lost", run.id()),
+                )
+                .hint(format!("`umiak resume {}` goes on with it", run.id())));
+            }
+            Life::Live { .. } => {
+                return Err(Diagnostic::error(Code::J0006, format!("{} has a supervisor", run.id()))
+                    .hint(format!("`umiak stop {}` ends it", run.id())));
+            }
+            Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "retry")),
+        }
+        if matches!(status.state, State::Finished { outcome: Outcome::Succeeded, .. }) && !arguments.all {
+            return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
+                .hint("`--all` runs everything again"));
+        }
+        let secrets = asked_again(&run)?;
+        let (why, again) =
+            if arguments.all { (Began::RetriedAll, Again::All) } else { (Began::Retried, Again::Unsuccessful) };
+        take_up(&home, run, secrets, why, again, arguments.talking)
+    });
+    ended(arguments.talking, result)
+}
+
+fn take_up(home: &Home, run: RunDir, secrets: Secrets, why: Began, again: Again, talking: Talking) -> Done {
+    let talk = talking.talk(false);
+    let beginning = Beginning { home, run, secrets, notices: Vec::new(), why, again, talk };
+    begin::supervise(beginning, || {}).map(ExitCode::from)
+}
+
+/// What an ended run no longer holds comes from the environment of whoever retries it.
+fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
+    let text = std::fs::read(run.plan()).map_err(|_| not_a_document(run))?;
+    let plan: Placement = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
+    let environment = crate::runtime::environment();
+    let mut job = plan.job;
+    let mut missing = Vec::new();
+    for role in &mut job.roles {
+        for (name, value) in role.work.env.iter_mut().filter(|(_, value)| value.contains(mask::MASK)) {
+            match environment.get(name) {
+                Some(known) => value.clone_from(known),
+                None => missing.push(format!("{name} (role {})", role.name)),
+            }
+        }
+    }
+    if !missing.is_empty() {
+        return Err(Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again")
+            .row("variables", missing.join(", "))
+            .hint("set them in the environment of this command, or run the document again"));
+    }
+    let (engine, wishes) = (plan.engine, plan.wishes);
+    Ok(Secrets { v: 1, environment, job, engine, wishes, directory: plan.directory, programs: plan.programs })
+}
+
+fn not_a_document(run: &RunDir) -> Diagnostic {
+    if journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
+        return Diagnostic::error(
+            Code::J0025,
+            format!("{} was never begun: whoever submitted it was killed", run.id()),
+        )
+        .hint(format!("run the document again; `umiak rm {}` removes what is there", run.id()));
+    }
+    Diagnostic::error(Code::J0028, format!("{} is not the run of a document", run.id()))
+        .hint("start it again with the command that started it")
+}
+
+fn outcome(state: State) -> String {
+    match state {
+        State::Finished { outcome, exit_code } => {
+            let word = match outcome {
+                Outcome::Succeeded => "succeeded",
+                Outcome::Failed => "failed",
+                Outcome::Interrupted => "interrupted",
+                Outcome::Stopped => "stopped",
+            };
+            format!("{word}, code {exit_code}")
+        }
+        _ => String::new(),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Stop {
+    /// An id, the end of its number, or a name (its newest run)
+    #[arg(value_name = "RUN", required = true)]
+    run: Vec<String>,
+    /// SIGKILL at once
+    #[arg(long)]
+    kill: bool,
+    /// Do not wait for the end
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct StopReport {
+    v: u32,
+    runs: Vec<StoppedRun>,
+}
+
+#[derive(Debug, Serialize)]
+struct StoppedRun {
+    run: String,
+    stopped: &'static str,
+}
+
+pub(super) fn stop(arguments: &Stop) -> Done {
+    let (mut runs, mut errors) = (Vec::new(), Vec::new());
+    // One that cannot be stopped is no reason to let the others run.
+    for word in &arguments.run {
+        match stop_one(arguments, word) {
+            Ok(stopped) => runs.push(stopped),
+            Err(diagnostic) => errors.push(diagnostic),
+        }
+    }
+    if arguments.format.output == Output::Json {
+        print_json(&StopReport { v: 1, runs })?;
+    }
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { fail(&errors) })
+}
+
+fn stop_one(arguments: &Stop, word: &str) -> Result<StoppedRun, Diagnostic> {
+    let (home, run) = super::runs::the_run(word)?;
+    let (stopped, text) = match stop::stop(&home, &run, arguments.kill, !arguments.no_wait)? {
+        Stopped::Over => ("over", "stopped"),
+        Stopped::Asked => ("asked", "asked to stop"),
+        Stopped::Closed => ("closed", "had no supervisor any more: recorded as stopped"),
+    };
+    if arguments.format.output == Output::Human {
+        print_text(&format!("{} {text}\n", run.id()))?;
+    }
+    Ok(StoppedRun { run: run.id().to_string(), stopped })
+}
+
+/// An error before anything was started, or what was said at the end.
+fn ended(talking: Talking, result: Done) -> ExitCode {
+    result.unwrap_or_else(|diagnostic| wrong(talking, &[diagnostic]))
+}
+
+fn wrong(talking: Talking, diagnostics: &[Diagnostic]) -> ExitCode {
+    if talking.format.output == Output::Json {
+        let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        for error in errors {
+            let _ = crate::runtime::write_data(&format!("{}\n", serde_json::json!({ "error": error })));
+        }
+    }
+    fail(diagnostics)
+}

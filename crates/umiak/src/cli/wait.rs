@@ -1,0 +1,92 @@
+//! `umiak wait RUN…`: until they have ended. Its exit code is theirs; of several, the worst.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::status::State;
+
+use crate::history::index::Word;
+use crate::history::journal::Follower;
+use crate::history::{Life, RunDir, RunId};
+
+use super::runs::{Done, Format, Loaded, Output, Standing, print_json, print_text, talk, the_run};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// An id, the end of its number, or a name (its newest run)
+    #[arg(value_name = "RUN", required = true)]
+    run: Vec<String>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Waited {
+    v: u32,
+    runs: Vec<End>,
+}
+
+#[derive(Debug, Serialize)]
+struct End {
+    run: RunId,
+    status: &'static str,
+    code: u8,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let runs = arguments.run.iter().map(|word| Ok(the_run(word)?.1)).collect::<Result<Vec<_>, Diagnostic>>()?;
+    let style = arguments.format.style();
+    let mut ends = Vec::new();
+    for run in runs {
+        let id = run.id();
+        match end_of(run) {
+            Ok((loaded, code)) => {
+                if arguments.format.output == Output::Human {
+                    print_text(&super::show::head(&style, &loaded))?;
+                }
+                ends.push(End { run: id, status: loaded.standing.word(), code });
+            }
+            // The others are waited for all the same.
+            Err(diagnostic) if diagnostic.code == Code::J0007 => {
+                talk(&diagnostic);
+                ends.push(End { run: id, status: Standing::Lost.word(), code: diagnostic.exit_code() });
+            }
+            Err(diagnostic) => return Err(diagnostic),
+        }
+    }
+    let worst = ends.iter().map(|end| end.code).max().unwrap_or(0);
+    if arguments.format.output == Output::Json {
+        print_json(&Waited { v: 1, runs: ends })?;
+    }
+    Ok(ExitCode::from(worst))
+}
+
+fn end_of(run: RunDir) -> Result<(Loaded, u8), Diagnostic> {
+    let mut follower = Follower::open(&run)?;
+    loop {
+        // Asked before the last look: whatever was written until then is seen.
+        let life = follower.life()?;
+        follower.catch_up()?;
+        if let State::Finished { exit_code, .. } = follower.status().state {
+            let status = follower.status().clone();
+            let standing = Standing::Is(Word::of(status.state));
+            return Ok((Loaded { run, status, standing }, exit_code));
+        }
+        if life == Life::Lost && follower.life()? == Life::Lost {
+            return Err(lost(&run));
+        }
+        follower.wait(&[])?;
+    }
+}
+
+/// Nobody will end it.
+pub(super) fn lost(run: &RunDir) -> Diagnostic {
+    let id = run.id();
+    let mut error = Diagnostic::error(Code::J0007, format!("`{id}` has not ended, and nobody supervises it any more"));
+    if let Some(supervisor) = run.read_supervisor() {
+        error = error.row("supervisor", format!("pid {} on {}", supervisor.pid, supervisor.host));
+    }
+    error.hint(format!("`umiak resume {id}` goes on with what is not done"))
+}

@@ -1,0 +1,328 @@
+//! The local engine: processes of this host, which the guardian holds.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Usage;
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::{Device, Endpoint, Exit, Port, Role, Slot, SpawnError};
+use umiak_core::plan::document::{Granted, Needs, Placement};
+use umiak_sys::descend;
+use umiak_sys::guardian::{self, Guardian};
+use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
+use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
+
+use super::{Capabilities, Engine, News, Start, Swept};
+
+/// How long what is left may resist SIGKILL before it is reported and left.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a port may take to say yes or no: it is on this host.
+const CONNECT: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(crate) struct Local {
+    guardian: Guardian,
+    /// It has ended; what it held is gone.
+    gone: bool,
+    grace: Duration,
+    isolated: bool,
+    /// News that came while something else was waited for.
+    early: Vec<Notice>,
+    /// Put into every environment.
+    common: Vec<(String, String)>,
+    unset: Vec<String>,
+}
+
+impl Local {
+    /// `environment` is what replicas are given on top of, which need not be ours: a run that is taken up again has the
+    /// one it was submitted with.
+    pub(crate) fn new(guardian: Guardian, isolated: bool, environment: &BTreeMap<String, String>) -> Self {
+        let ours = crate::runtime::environment();
+        let unset = ours.keys().filter(|name| !environment.contains_key(*name)).cloned().collect();
+        let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
+        let common = environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let grace = Duration::from_secs(5);
+        Self { guardian, gone: false, grace, isolated, early: Vec::new(), common, unset }
+    }
+
+    /// A guardian that is gone shows itself at its socket.
+    fn send(&mut self, command: &Command) {
+        let _ = self.guardian.send(command);
+    }
+
+    /// Sends a command and waits for its answer.
+    fn ask<T>(&mut self, command: &Command, answer: impl Fn(&Notice) -> Option<T>) -> Option<T> {
+        self.send(command);
+        loop {
+            let Ok(Some(notices)) = self.guardian.receive() else {
+                self.gone = true;
+                return None;
+            };
+            let mut found = None;
+            for notice in notices {
+                match answer(&notice) {
+                    Some(it) => found = Some(it),
+                    None => self.early.push(notice),
+                }
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+
+    fn tell(&self, notice: &Notice) -> Option<News> {
+        match *notice {
+            Notice::Spawned { key, pid } => {
+                // A namespace has numbers of its own; people want the ones that `ps` shows them.
+                let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
+                Some(News::Started { id: attempt(key), pid: outer.unwrap_or(pid) })
+            }
+            Notice::Exited { key, status, usage, .. } => {
+                let exit = match guardian::decode(status) {
+                    guardian::Status::Code(code) => Exit::Code { code },
+                    guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
+                };
+                let usage = Usage {
+                    user_micros: usage.user_micros,
+                    system_micros: usage.system_micros,
+                    max_rss_kib: usage.max_rss_kib,
+                };
+                Some(News::Ended { id: attempt(key), exit, usage: Some(usage) })
+            }
+            Notice::SpawnFailed { key, doing, errno } => {
+                let reason = guardian::describe_errno(errno);
+                let error = SpawnError { doing: doing.words().to_owned(), errno, reason };
+                Some(News::Ended { id: attempt(key), exit: Exit::Spawn(error), usage: None })
+            }
+            Notice::Cleared { ref stopped, ref remaining } => {
+                Some(News::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
+            }
+            Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) | Notice::Swept { .. } => None,
+        }
+    }
+
+    fn lose(&mut self) -> News {
+        self.gone = true;
+        // What replicas had started has come to us.
+        descend::sweep(self.grace, PATIENCE, &[]);
+        News::Lost
+    }
+}
+
+impl Engine for Local {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { adoption: false, suspend: true }
+    }
+
+    fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
+        let count = u16::try_from(needs.ports).map_err(|_| too_many_ports(needs.ports))?;
+        let addresses = Command::LeaseAddresses { count: needs.addresses, seed: fastrand::u64(..) };
+        let addresses = self.ask(&addresses, |notice| match notice {
+            Notice::Addresses(addresses) => Some(addresses.clone()),
+            _ => None,
+        });
+        let addresses = addresses.ok_or_else(lost)?;
+        if (addresses.len() as u32) < needs.addresses {
+            return Err(too_few_addresses(needs.addresses, addresses.len()));
+        }
+        let addresses = addresses.into_iter().map(IpAddr::V4).collect();
+        if count == 0 {
+            return Ok(Granted { addresses, ports: Vec::new() });
+        }
+        let request = LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) };
+        let leased = self.ask(&Command::Lease(request), |notice| match notice {
+            Notice::Leased(leased) => Some(leased.clone()),
+            _ => None,
+        });
+        match leased.ok_or_else(lost)? {
+            Ok(leased) => Ok(Granted { addresses, ports: leased.ports.into_iter().filter_map(Port::new).collect() }),
+            Err(error) => Err(too_few_ports(&error)),
+        }
+    }
+
+    fn prepare(&mut self, placement: &Placement, scratch: &Path) -> Result<(), Diagnostic> {
+        check_fixed_ports(placement)?;
+        self.common.extend(placement.common());
+        let graces = placement.job.roles.iter().filter_map(|role| role.grace);
+        self.grace = graces.chain([placement.job.policy.stop.grace]).max().unwrap_or(self.grace);
+        self.send(&Command::Grace { millis: self.grace.as_millis() as u64 });
+        self.send(&Command::RemoveAtEnd(vec![bytes(scratch)]));
+        Ok(())
+    }
+
+    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device> {
+        let minors = candidates.iter().map(|(minor, _)| *minor).collect();
+        let held = self.ask(&Command::LeaseGpus { candidates: minors, count }, |notice| match notice {
+            Notice::Gpus(minors) => Some(minors.clone()),
+            _ => None,
+        });
+        let held = held.unwrap_or_default();
+        candidates.iter().filter(|(minor, _)| held.contains(minor)).map(|(_, device)| device.clone()).collect()
+    }
+
+    fn start(&mut self, starts: Vec<Start>) {
+        let variables = |variables: &[(String, String)]| {
+            variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
+        };
+        let processes = starts
+            .iter()
+            .map(|start| Process {
+                key: key(start.id),
+                program: bytes(&start.process.program),
+                argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                env: variables(&start.process.env),
+                dir: bytes(&start.process.dir),
+                log: bytes(&start.process.log),
+                cpus: start.cpus.clone(),
+                inherit_stdin: start.inherit_stdin,
+            })
+            .collect();
+        let unset = self.unset.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let batch = Batch { unset, set: variables(&self.common), rotate: None, processes };
+        self.send(&Command::Spawn(batch));
+    }
+
+    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+        self.send(&Command::Signal { signal, keys: targets.iter().map(|id| key(*id)).collect() });
+    }
+
+    fn forsake(&mut self, targets: &[AttemptId]) {
+        self.send(&Command::Forsake(targets.iter().map(|id| key(*id)).collect()));
+    }
+
+    fn watch(&self) -> BorrowedFd<'_> {
+        self.guardian.as_fd()
+    }
+
+    fn news(&mut self) -> Vec<News> {
+        let mut notices = std::mem::take(&mut self.early);
+        let mut lost = false;
+        if !self.gone {
+            match self.guardian.receive() {
+                Ok(Some(more)) => notices.extend(more),
+                Ok(None) | Err(_) => lost = true,
+            }
+        }
+        let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        if lost {
+            news.push(self.lose());
+        }
+        news
+    }
+
+    fn answers(&mut self, _: AttemptId, endpoints: &[Endpoint]) -> bool {
+        endpoints.iter().all(|endpoint| {
+            let address = SocketAddr::new(endpoint.address, endpoint.port.get());
+            TcpStream::connect_timeout(&address, CONNECT).is_ok()
+        })
+    }
+
+    fn clear(&mut self) {
+        self.send(&Command::Clear { keep_ports: true });
+    }
+
+    fn end(&mut self, patient: bool) -> Swept {
+        if self.gone {
+            return Swept::default();
+        }
+        let swept = self.ask(&Command::Finish { patient }, |notice| match notice {
+            Notice::Swept { stopped, remaining } => {
+                Some(Swept { stopped: stopped.clone(), remaining: remaining.clone() })
+            }
+            _ => None,
+        });
+        self.guardian.wait();
+        let mut swept = swept.unwrap_or_else(|| {
+            let sweep = descend::sweep(self.grace, PATIENCE, &[]);
+            Swept { stopped: sweep.stopped, remaining: sweep.remaining }
+        });
+        // What was being cleared when the end was asked for.
+        for notice in std::mem::take(&mut self.early) {
+            if let Notice::Cleared { mut stopped, .. } = notice {
+                swept.stopped.append(&mut stopped);
+            }
+        }
+        swept
+    }
+}
+
+/// A port that the document names is free on the replica's own address, unless somebody has it on all addresses. Then the
+/// replica could not have it, and worse: that one would answer in its place, and it would be taken for ready.
+fn check_fixed_ports(placement: &Placement) -> Result<(), Diagnostic> {
+    for placed in &placement.replicas {
+        let role = placement.role(placed.slot);
+        let fixed = role.work.ports.iter().zip(&placed.ports).filter(|(need, _)| need.fixed.is_some());
+        let mut held = Vec::new();
+        for (need, (_, ports)) in fixed {
+            for port in ports.iter().map(|port| port.get()) {
+                match TcpListener::bind((placed.host, port)) {
+                    Ok(listener) => held.push(listener),
+                    Err(error) => return Err(not_free(role, &need.name, port, &error)),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn not_free(role: &Role, name: &str, port: u16, error: &std::io::Error) -> Diagnostic {
+    let text = format!("port {port} (`{name}` of role `{}`) cannot be had on this host", role.name);
+    let hint = match error.kind() {
+        ErrorKind::AddrInUse => format!(
+            "somebody listens on it on all addresses (`ss -ltnp sport = :{port}` shows who), or two names of the role have it"
+        ),
+        ErrorKind::PermissionDenied => "ports below 1024 are not for everybody: name another".to_owned(),
+        _ => "name another, or none to be given a free one".to_owned(),
+    };
+    Diagnostic::error(Code::J0020, text).row("reason", error.to_string()).hint(hint)
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+fn attempt(key: Key) -> AttemptId {
+    AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
+}
+
+fn key(id: AttemptId) -> Key {
+    Key { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
+}
+
+fn lost() -> Diagnostic {
+    Diagnostic::error(Code::L0017, "the process that was to hold the replicas was killed from outside")
+        .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
+}
+
+pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
+    Diagnostic::error(Code::J0020, "too few loopback addresses are free")
+        .row("needed", needed.to_string())
+        .row("free", free.to_string())
+        .hint("end other runs on this host, or start fewer replicas")
+}
+
+pub(crate) fn too_many_ports(ports: u32) -> Diagnostic {
+    Diagnostic::error(Code::J0020, format!("{ports} ports on one host are more than there are"))
+        .hint("start fewer replicas, or name fewer ports")
+}
+
+pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
+    let diagnostic = match error.refused {
+        Some(errno) => {
+            Diagnostic::error(Code::J0020, "the kernel gives this process no more sockets to hold ports with")
+                .row("reason", guardian::describe_errno(errno))
+                .hint("raise the limit of open files with `ulimit -n`, or start fewer replicas")
+        }
+        None => Diagnostic::error(Code::J0020, "too few free ports on this host")
+            .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
+            .hint("end what uses them, or start fewer replicas"),
+    };
+    diagnostic.row("needed", error.wanted.to_string())
+}

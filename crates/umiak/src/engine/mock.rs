@@ -1,0 +1,325 @@
+//! The mock engine: nobody runs. Replicas do what the words of their command say, in memory, so that policies can be
+//! tried without processes, and so that the conformance suite has a second engine to hold the first against.
+//!
+//! Words, in order: `print=TEXT`, `sleep=50ms`, `ready`, `ignore-term`, `on-term=CODE`, and the end: `exit=CODE` or
+//! `signal=NUMBER`. Other words do nothing; without an end it is `exit=0`. `spawn-fails=ERRNO` anywhere: the
+//! process cannot be made, or not become the program.
+//!
+//! A word may have a condition in front: `INDICES@ATTEMPT:WORD` holds for these replicas of the role in this attempt
+//! only, and either may be left out: `0,2:exit=1`, `@0:exit=1`, `1@0:signal=9`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::Diagnostic;
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError};
+use umiak_core::plan::document::{Granted, Needs, Placement};
+use umiak_sys::guardian;
+use umiak_sys::wait::Waker;
+
+use super::{Capabilities, Engine, News, Start, Swept};
+
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+/// Why a fork is refused; anything else is what a process meets when it has been forked.
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+
+#[derive(Debug)]
+pub(crate) struct Mock {
+    sender: Sender<Order>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Removed at the end.
+    scratch: PathBuf,
+}
+
+#[derive(Debug)]
+struct Shared {
+    news: Mutex<Vec<News>>,
+    ready: Mutex<Vec<AttemptId>>,
+    waker: Waker,
+}
+
+impl Shared {
+    fn tell(&self, news: News) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
+        self.waker.wake();
+    }
+}
+
+#[derive(Debug)]
+enum Order {
+    /// Together: nobody acts before all of them have entered.
+    Start(Vec<(AttemptId, Vec<Step>, PathBuf)>),
+    Signal(i32, Vec<AttemptId>),
+    Stop,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Print(String),
+    Sleep(Duration),
+    Ready,
+    IgnoreTerm,
+    OnTerm(i32),
+    End(Exit),
+    /// The process cannot be made, for this reason.
+    NoSpawn(i32),
+}
+
+impl Mock {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let (sender, receiver) = mpsc::channel();
+        let (news, ready) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { news, ready, waker: Waker::new()? });
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("mock".into()).spawn(move || Stage::new(own).play(&receiver))?;
+        Ok(Self { sender, shared, thread: Some(thread), scratch: PathBuf::new() })
+    }
+}
+
+impl Engine for Mock {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { adoption: false, suspend: false }
+    }
+
+    fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
+        let address = |number: u32| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number));
+        let port = |number: u32| Port::new(20_000 + (number % 40_000) as u16).expect("it is not 0");
+        Ok(Granted {
+            addresses: (0..needs.addresses).map(address).collect(),
+            ports: (0..needs.ports).map(port).collect(),
+        })
+    }
+
+    fn prepare(&mut self, _: &Placement, scratch: &Path) -> Result<(), Diagnostic> {
+        scratch.clone_into(&mut self.scratch);
+        Ok(())
+    }
+
+    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device> {
+        candidates.iter().take(count as usize).map(|(_, device)| device.clone()).collect()
+    }
+
+    fn start(&mut self, starts: Vec<Start>) {
+        let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log);
+        // The thread lives as long as we do.
+        let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));
+    }
+
+    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+        let _ = self.sender.send(Order::Signal(signal, targets.to_vec()));
+    }
+
+    fn watch(&self) -> BorrowedFd<'_> {
+        self.shared.waker.as_fd()
+    }
+
+    fn news(&mut self) -> Vec<News> {
+        self.shared.waker.clear();
+        std::mem::take(&mut self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn answers(&mut self, id: AttemptId, _: &[Endpoint]) -> bool {
+        self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    fn clear(&mut self) {
+        self.shared.tell(News::Cleared(Swept::default()));
+    }
+
+    fn end(&mut self, _: bool) -> Swept {
+        let _ = self.sender.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_dir_all(&self.scratch);
+        Swept::default()
+    }
+}
+
+/// What a command says to one attempt. A line for the shell is taken apart at its blanks.
+fn steps(argv: &[String], id: AttemptId) -> Vec<Step> {
+    let words: Vec<&str> = match argv {
+        [_, flag, line] if flag == "-c" => line.split_whitespace().collect(),
+        _ => argv.iter().map(String::as_str).collect(),
+    };
+    let step = |word: &str| {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let number = value.parse::<i32>().ok();
+        Some(match name {
+            "print" => Step::Print(value.to_owned()),
+            "sleep" => Step::Sleep(duration(value)?),
+            "ready" => Step::Ready,
+            "ignore-term" => Step::IgnoreTerm,
+            "on-term" => Step::OnTerm(number?),
+            "exit" => Step::End(Exit::Code { code: number? }),
+            "signal" => Step::End(Exit::Signal { signal: number?, core_dumped: false }),
+            "spawn-fails" => Step::NoSpawn(number?),
+            _ => return None,
+        })
+    };
+    let end = Step::End(Exit::Code { code: 0 });
+    words.into_iter().filter_map(|word| step(holds(word, id)?)).chain([end]).collect()
+}
+
+/// The word behind its condition; nothing if that does not hold.
+fn holds(word: &str, id: AttemptId) -> Option<&str> {
+    let Some((condition, rest)) = word.split_once(':') else { return Some(word) };
+    let is_condition = |c: char| c.is_ascii_digit() || c == ',' || c == '@';
+    if condition.is_empty() || !condition.chars().all(is_condition) {
+        return Some(word);
+    }
+    let (indices, attempts) = condition.split_once('@').unwrap_or((condition, ""));
+    let names = |list: &str, number: u32| list.is_empty() || list.split(',').any(|one| one.parse() == Ok(number));
+    (names(indices, id.slot.index) && names(attempts, id.attempt)).then_some(rest)
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    match text.strip_suffix("ms") {
+        Some(millis) => millis.parse().ok().map(Duration::from_millis),
+        None => text.strip_suffix('s').unwrap_or(text).parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()),
+    }
+}
+
+/// The thread on which replicas exist.
+struct Stage {
+    shared: Arc<Shared>,
+    actors: BTreeMap<AttemptId, Actor>,
+    pids: u32,
+}
+
+struct Actor {
+    steps: VecDeque<Step>,
+    log: PathBuf,
+    wakes: Instant,
+    ignores_term: bool,
+    on_term: Option<i32>,
+}
+
+impl Stage {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, actors: BTreeMap::new(), pids: 100_000 }
+    }
+
+    fn play(&mut self, orders: &Receiver<Order>) {
+        loop {
+            let next = self.actors.values().map(|actor| actor.wakes).min();
+            let wait = next.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            match orders.recv_timeout(wait) {
+                Ok(Order::Start(starts)) => starts.into_iter().for_each(|(id, steps, log)| self.enter(id, steps, log)),
+                Ok(Order::Signal(signal, targets)) => targets.into_iter().for_each(|id| self.signalled(signal, id)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            let due: Vec<AttemptId> = self.actors.iter().filter(|(_, a)| a.wakes <= now).map(|(id, _)| *id).collect();
+            for id in due {
+                self.act(id);
+            }
+        }
+    }
+
+    fn enter(&mut self, id: AttemptId, steps: Vec<Step>, log: PathBuf) {
+        let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
+        let refuse = |doing: &str, errno: i32| {
+            let error = SpawnError { doing: doing.to_owned(), errno, reason: guardian::describe_errno(errno) };
+            News::Ended { id, exit: Exit::Spawn(error), usage: None }
+        };
+        if let Some(errno @ (EAGAIN | ENOMEM)) = refused {
+            return self.shared.tell(refuse("fork", errno));
+        }
+        self.pids += 1;
+        print(&log, "");
+        self.shared.tell(News::Started { id, pid: self.pids });
+        if let Some(errno) = refused {
+            return self.shared.tell(refuse("execute", errno));
+        }
+        let steps = steps.into();
+        self.actors.insert(id, Actor { steps, log, wakes: Instant::now(), ignores_term: false, on_term: None });
+    }
+
+    fn act(&mut self, id: AttemptId) {
+        let Some(actor) = self.actors.get_mut(&id) else { return };
+        while let Some(step) = actor.steps.pop_front() {
+            match step {
+                Step::Print(text) => print(&actor.log, &format!("{text}\n")),
+                Step::Sleep(time) => {
+                    actor.wakes = Instant::now() + time;
+                    return;
+                }
+                Step::Ready => self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).push(id),
+                Step::IgnoreTerm => actor.ignores_term = true,
+                Step::OnTerm(code) => actor.on_term = Some(code),
+                Step::End(exit) => return self.leave(id, exit),
+                Step::NoSpawn(_) => {}
+            }
+        }
+    }
+
+    fn signalled(&mut self, signal: i32, id: AttemptId) {
+        let Some(actor) = self.actors.get(&id) else { return };
+        match (signal, actor.on_term) {
+            (SIGTERM, _) if actor.ignores_term => {}
+            (SIGTERM, Some(code)) => self.leave(id, Exit::Code { code }),
+            (SIGKILL, _) | (SIGTERM, None) => self.leave(id, Exit::Signal { signal, core_dumped: false }),
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, id: AttemptId, exit: Exit) {
+        self.actors.remove(&id);
+        self.shared.tell(News::Ended { id, exit, usage: None });
+    }
+}
+
+/// A log that cannot be written is the reader's problem, as with a real replica.
+fn print(log: &Path, text: &str) {
+    if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(log) {
+        let _ = file.write_all(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use umiak_core::model::Slot;
+
+    use super::*;
+
+    #[test]
+    fn words_hold_for_whom_they_say() {
+        let end = |code| Step::End(Exit::Code { code });
+        let id = |index, attempt| AttemptId { slot: Slot { role: 0, index }, attempt };
+        let argv = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        for (line, who, expected) in [
+            ("actor", id(0, 0), vec![]),
+            (
+                "actor print=a:b sleep=50ms",
+                id(0, 0),
+                vec![Step::Print("a:b".into()), Step::Sleep(Duration::from_millis(50))],
+            ),
+            ("actor 1:exit=3", id(0, 0), vec![]),
+            ("actor 1:exit=3", id(1, 4), vec![end(3)]),
+            ("actor @1:exit=3", id(1, 0), vec![]),
+            ("actor @1:exit=3", id(7, 1), vec![end(3)]),
+            ("actor 0,2@1:exit=3", id(2, 1), vec![end(3)]),
+            ("actor 0,2@1:exit=3", id(2, 0), vec![]),
+            ("actor exit=many unknown", id(0, 0), vec![]),
+        ] {
+            let seen = steps(&argv(line), who);
+            assert_eq!(seen, [expected, vec![end(0)]].concat(), "{line} for {who:?}");
+        }
+        let line = ["/bin/sh", "-c", "actor ready exit=2"].map(str::to_owned);
+        assert_eq!(steps(&line, id(0, 0)), [Step::Ready, end(2), end(0)]);
+    }
+}

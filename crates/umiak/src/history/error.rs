@@ -1,0 +1,87 @@
+//! What can go wrong with recorded runs, and how it is told.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use umiak_core::diag::{Code, Diagnostic};
+
+use super::run_dir::RunId;
+
+/// An operation on the home or on a run that did not work.
+#[derive(Debug, Error)]
+pub enum Error {
+    #[error("there is no place for runs: neither `UMIAK_HOME`, `XDG_STATE_HOME` nor `HOME` is set")]
+    NoHome,
+    #[error("cannot {doing} `{}`", path.display())]
+    Home { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("there is no run `{word}`")]
+    NoRun { word: String, near: Option<String>, home: PathBuf },
+    #[error("`{word}` could be several runs")]
+    Ambiguous { word: String, candidates: Vec<RunId> },
+    #[error("cannot {doing} `{}`", path.display())]
+    Journal { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("line {line} of `{}` is no fact", path.display())]
+    Garbage { path: PathBuf, line: u64, why: String },
+    #[error("`{}` was written by a newer umiak", path.display())]
+    Newer { path: PathBuf, found: u32, known: u32 },
+    #[error("`{run}` has a supervisor")]
+    Held { run: RunId },
+}
+
+impl Error {
+    /// As it is said to a person.
+    pub fn diagnostic(&self) -> Diagnostic {
+        let error = |code| Diagnostic::error(code, self.to_string());
+        match self {
+            Self::NoHome => error(Code::J0001).hint("name a directory with `UMIAK_HOME`"),
+            Self::Home { source, .. } => error(Code::J0001)
+                .row("reason", reason(source))
+                .hint("free the path, or name another directory with `UMIAK_HOME`"),
+            Self::NoRun { near, home, .. } => {
+                let error = error(Code::J0002).row("looked in", home.display().to_string());
+                match near {
+                    Some(near) => error.hint(format!("did you mean `{near}`?")),
+                    None => error.hint("`umiak ls` lists the runs; a run is an id, the end of its number, or a name"),
+                }
+            }
+            Self::Ambiguous { candidates, .. } => {
+                error(Code::J0002).row("runs", some_of(candidates)).hint("write more digits")
+            }
+            Self::Journal { source, .. } => error(Code::J0004).row("reason", reason(source)),
+            Self::Garbage { path, line, why } => {
+                let run = path.parent().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy();
+                error(Code::J0004)
+                    .row("found", why)
+                    .hint(format!("`umiak events {run}` shows the facts before line {line}"))
+            }
+            Self::Newer { found, known, .. } => error(Code::J0005)
+                .row("journal", format!("version {found}"))
+                .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
+                .hint("use the umiak that wrote it"),
+            Self::Held { run } => error(Code::J0006)
+                .hint(format!("stop it with `umiak stop {run}`, or wait for its end with `umiak wait {run}`")),
+        }
+    }
+}
+
+impl From<Error> for Diagnostic {
+    fn from(error: Error) -> Self {
+        error.diagnostic()
+    }
+}
+
+/// `permission denied (os error 13)` reads worse than its words.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error").map_or(text.clone(), |(words, _)| words.to_lowercase())
+}
+
+fn some_of(runs: &[RunId]) -> String {
+    const SHOWN: usize = 8;
+    let mut names: Vec<String> = runs.iter().take(SHOWN).map(ToString::to_string).collect();
+    if runs.len() > SHOWN {
+        names.push(format!("and {} more", runs.len() - SHOWN));
+    }
+    names.join(", ")
+}

@@ -1,0 +1,398 @@
+//! What `ls` reads: one line for each change of a run, the last one for a run wins. Derived from the journals, and
+//! made again from them where it is missing, damaged, or behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use umiak_core::facts::Outcome;
+use umiak_core::status::{State, Status};
+
+use super::run_dir::{ids, replace};
+use super::{Error, Home, RunDir, RunId, journal, tidy};
+
+/// How much of the end is read for the highest number.
+const TAIL: u64 = 64 << 10;
+
+/// A run in one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub run: RunId,
+    /// Of the job.
+    pub name: String,
+    #[serde(default = "local")]
+    pub engine: String,
+    pub state: Word,
+    /// In microseconds since the Unix epoch.
+    pub created: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<RoleSize>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub user: String,
+}
+
+/// `trainer 4`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RoleSize {
+    pub role: String,
+    pub replicas: u32,
+}
+
+/// The state of a run as its journal has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    Pending,
+    Running,
+    Stopping,
+    Restarting,
+    Succeeded,
+    Failed,
+    Interrupted,
+    Stopped,
+}
+
+impl Word {
+    pub fn of(state: State) -> Self {
+        match state {
+            State::Pending => Self::Pending,
+            State::Running => Self::Running,
+            State::Stopping => Self::Stopping,
+            State::Restarting => Self::Restarting,
+            State::Finished { outcome, .. } => match outcome {
+                Outcome::Succeeded => Self::Succeeded,
+                Outcome::Failed => Self::Failed,
+                Outcome::Interrupted => Self::Interrupted,
+                Outcome::Stopped => Self::Stopped,
+            },
+        }
+    }
+
+    pub fn is_finished(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Interrupted | Self::Stopped)
+    }
+}
+
+fn local() -> String {
+    "local".to_owned()
+}
+
+impl Entry {
+    /// What the status says, with what only the plan knows left as it is when nobody has asked for it.
+    pub fn new(run: RunId, status: &Status) -> Self {
+        let state = Word::of(status.state);
+        let code = match status.state {
+            State::Finished { exit_code, .. } => Some(exit_code),
+            _ => None,
+        };
+        Self {
+            run,
+            name: status.job.clone(),
+            engine: local(),
+            state,
+            created: status.began,
+            ended: state.is_finished().then_some(status.last),
+            code,
+            roles: roles(status),
+            labels: BTreeMap::new(),
+            user: user(),
+        }
+    }
+
+    /// From the run's own files.
+    pub fn of(run: &RunDir) -> Option<Self> {
+        let replay = journal::replay(run).ok()?;
+        let mut entry = Self::new(run.id(), &replay.status);
+        let metadata = fs::metadata(run.path()).ok()?;
+        if entry.created == 0 {
+            entry.created = u64::try_from(metadata.ctime()).unwrap_or(0) * 1_000_000;
+        }
+        if Some(metadata.uid()) != fs::metadata("/proc/self").ok().map(|own| own.uid()) {
+            entry.user = metadata.uid().to_string();
+        }
+        // Written by whoever planned; what is not as expected there is not known here.
+        let plan: serde_json::Value =
+            fs::read(run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        if let Some(labels) = plan["job"]["labels"].as_object() {
+            let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            entry.labels = labels.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+        }
+        if let Some(engine) = plan["engine"].as_str() {
+            engine.clone_into(&mut entry.engine);
+        }
+        Some(entry)
+    }
+}
+
+/// By the plan, or by the names of the replicas where the plan names no roles.
+fn roles(status: &Status) -> Vec<RoleSize> {
+    if !status.roles.is_empty() {
+        return status.roles.iter().map(|role| RoleSize { role: role.role.clone(), replicas: role.replicas }).collect();
+    }
+    let mut roles: Vec<RoleSize> = Vec::new();
+    for replica in &status.replicas {
+        match roles.iter_mut().find(|role| role.role == replica.role()) {
+            Some(role) => role.replicas += 1,
+            None => roles.push(RoleSize { role: replica.role().to_owned(), replicas: 1 }),
+        }
+    }
+    roles
+}
+
+/// Who we are, by name where the environment tells.
+pub fn user() -> String {
+    let name =
+        ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|name| !name.is_empty());
+    name.or_else(umiak_sys::host::user)
+        .unwrap_or_else(|| fs::metadata("/proc/self").map_or_else(|_| String::new(), |own| own.uid().to_string()))
+}
+
+/// A line of the file: a run, or the highest number there ever was.
+#[derive(Debug, Serialize, Deserialize)]
+struct Highest {
+    highest: RunId,
+}
+
+/// Adds a line: a run begins, or has ended. One write, so that many may add at once.
+pub fn append(home: &Home, entry: &Entry) -> Result<(), Error> {
+    let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
+    line.push(b'\n');
+    let path = home.index();
+    let written = File::options().append(true).create(true).mode(0o600).open(&path).and_then(|mut file| {
+        // A line that somebody could not complete must not spoil ours.
+        if !ends_a_line(&path)? {
+            line.insert(0, b'\n');
+        }
+        file.write_all(&line)
+    });
+    written.map_err(|source| Error::Home { doing: "write", path, source })
+}
+
+fn ends_a_line(path: &std::path::Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+/// The highest number that the end of the index names.
+pub fn highest(home: &Home) -> Option<RunId> {
+    #[derive(Deserialize)]
+    struct Named {
+        run: Option<RunId>,
+        highest: Option<RunId>,
+    }
+    let mut file = File::open(home.index()).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let named = bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Named>(line).ok());
+    named.filter_map(|named| named.run.max(named.highest)).max()
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    entries: BTreeMap<RunId, Entry>,
+    highest: Option<RunId>,
+    lines: usize,
+    damaged: bool,
+}
+
+fn read(home: &Home) -> Result<Read, Error> {
+    let path = home.index();
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::default()),
+        Err(source) => return Err(Error::Home { doing: "read", path, source }),
+    };
+    let mut read = Read::default();
+    for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        read.lines += 1;
+        if let Ok(entry) = serde_json::from_slice::<Entry>(line) {
+            read.highest = read.highest.max(Some(entry.run));
+            read.entries.insert(entry.run, entry);
+        } else if let Ok(mark) = serde_json::from_slice::<Highest>(line) {
+            read.highest = read.highest.max(Some(mark.highest));
+        } else {
+            read.damaged = true;
+        }
+    }
+    Ok(read)
+}
+
+/// Every run, oldest first, as its journal has it now. The index is mended on the way, as far as it can be written.
+pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
+    let mut read = read(home)?;
+    let present: BTreeSet<RunId> = ids(home)?.into_iter().collect();
+    if read.damaged {
+        // Which line was lost is not known, so none is believed.
+        read.entries.clear();
+    }
+    let known = read.entries.len();
+    read.entries.retain(|run, _| present.contains(run));
+    let is_behind = read.entries.len() < known;
+    let mut changed: Vec<Entry> = Vec::new();
+    for run in &present {
+        let old = read.entries.get(run);
+        if old.is_some_and(|entry| entry.state.is_finished()) {
+            continue;
+        }
+        // One that cannot be read is listed by its number, and `show` says why.
+        let run_dir = RunDir::at(home, *run);
+        let Some(mut entry) = Entry::of(&run_dir).or_else(|| Some(Entry::new(*run, &Status::default()))) else {
+            continue;
+        };
+        if let Some(old) = old {
+            entry.engine.clone_from(&old.engine);
+            entry.user.clone_from(&old.user);
+            if entry.labels.is_empty() {
+                entry.labels.clone_from(&old.labels);
+            }
+            if entry.name.is_empty() {
+                entry.name.clone_from(&old.name);
+                entry.created = old.created;
+            }
+        }
+        if old != Some(&entry) {
+            changed.push(entry);
+        }
+    }
+    let missing = changed.iter().filter(|entry| !read.entries.contains_key(&entry.run)).count();
+    let finished: Vec<Entry> = changed.iter().filter(|entry| entry.state.is_finished()).cloned().collect();
+    read.entries.extend(changed.into_iter().map(|entry| (entry.run, entry)));
+    let is_long = read.lines > 2 * read.entries.len() + 1000;
+    if read.damaged || is_long || is_behind || missing > 100 {
+        let _ = write(home, &read);
+    } else {
+        for entry in &finished {
+            let _ = append(home, entry);
+        }
+    }
+    for entry in &finished {
+        tidy(&RunDir::at(home, entry.run));
+    }
+    Ok(read.entries.into_values().collect())
+}
+
+/// Takes runs out that were removed.
+pub fn forget(home: &Home, runs: &[RunId]) -> Result<(), Error> {
+    let mut read = read(home)?;
+    read.highest = read.highest.max(runs.iter().copied().max());
+    read.entries.retain(|run, _| !runs.contains(run));
+    write(home, &read).map_err(|source| Error::Home { doing: "write", path: home.index(), source })
+}
+
+/// One line for each run, and at the end the highest number, so that none is used twice.
+fn write(home: &Home, read: &Read) -> io::Result<()> {
+    let mut text = Vec::new();
+    for entry in read.entries.values() {
+        serde_json::to_writer(&mut text, entry)?;
+        text.push(b'\n');
+    }
+    if let Some(highest) = read.highest.max(read.entries.keys().next_back().copied()) {
+        serde_json::to_writer(&mut text, &Highest { highest })?;
+        text.push(b'\n');
+    }
+    replace(&home.index(), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use umiak_core::facts::{Fact, Planned, Record};
+
+    use super::*;
+    use crate::history::remove::remove;
+
+    fn record(seq: u64, fact: Fact) -> Record {
+        Record { v: 1, seq, at: 1_000_000 + seq, epoch: 0, fact }
+    }
+
+    fn run(home: &Home, name: &str) -> RunDir {
+        let run = RunDir::create(home).unwrap();
+        let planned = Planned {
+            job: name.to_owned(),
+            attempt: 0,
+            umiak: "0.1.0".to_owned(),
+            world_size: 0,
+            log_dir: String::new(),
+            roles: Vec::new(),
+            replicas: Vec::new(),
+        };
+        let mut writer = journal::Writer::create(&run).unwrap();
+        let finished = Fact::Finished { outcome: Outcome::Succeeded, exit_code: 0 };
+        writer.append(&[record(0, Fact::Planned(planned)), record(1, finished)]).unwrap();
+        run
+    }
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path());
+        (directory, home)
+    }
+
+    fn names(home: &Home) -> Vec<String> {
+        entries(home).unwrap().into_iter().map(|entry| entry.name).collect()
+    }
+
+    #[test]
+    fn runs_are_listed_with_and_without_an_index() {
+        let (_directory, home) = home();
+        assert_eq!(names(&home), [""; 0]);
+        run(&home, "a");
+        run(&home, "b");
+        assert_eq!(names(&home), ["a", "b"]);
+        let text = fs::read_to_string(home.index()).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert_eq!(names(&home), ["a", "b"]);
+        assert_eq!(fs::read_to_string(home.index()).unwrap(), text, "what is up to date is left alone");
+    }
+
+    #[test]
+    fn garbage_is_mended_from_the_journals() {
+        let (_directory, home) = home();
+        run(&home, "a");
+        run(&home, "b");
+        entries(&home).unwrap();
+        let mut text = fs::read_to_string(home.index()).unwrap();
+        text.insert_str(10, "\0\n");
+        text.push_str("{\"run\":\"run-0000");
+        fs::write(home.index(), text).unwrap();
+        assert_eq!(names(&home), ["a", "b"]);
+        assert!(!read(&home).unwrap().damaged);
+    }
+
+    #[test]
+    fn a_line_without_an_end_does_not_spoil_the_next() {
+        let (_directory, home) = home();
+        let first = run(&home, "a");
+        fs::write(home.index(), "{\"run\":\"run-").unwrap();
+        append(&home, &Entry::of(&first).unwrap()).unwrap();
+        assert_eq!(read(&home).unwrap().entries.len(), 1);
+    }
+
+    #[test]
+    fn a_number_is_not_used_twice() {
+        let (_directory, home) = home();
+        let first = run(&home, "a");
+        let second = run(&home, "b");
+        remove(&home, std::slice::from_ref(&second)).unwrap();
+        assert_eq!(names(&home), ["a"]);
+        assert_eq!(run(&home, "c").id(), RunId::new(3));
+        remove(&home, &[first]).unwrap();
+        assert_eq!(names(&home), ["c"]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Reading a journal on as it grows, until its run has ended or nobody is left to write it.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
+
+use umiak_core::status::Status;
+use umiak_sys::wait::readable;
+use umiak_sys::watch::Watch;
+
+use super::super::{Error, Life, RunDir, life_of};
+use super::{Item, Reader};
+
+/// How often a run of another host is looked at: the kernel reports only what is written here.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Follows a run by its journal. Nothing wakes up while nothing is written.
+#[derive(Debug)]
+pub struct Follower {
+    run: RunDir,
+    reader: Option<Reader>,
+    watch: Watch,
+    status: Status,
+}
+
+impl Follower {
+    pub fn open(run: &RunDir) -> Result<Self, Error> {
+        let failed = |source| Error::Journal { doing: "watch", path: run.journal(), source };
+        let mut follower =
+            Self { run: run.clone(), reader: None, watch: Watch::new().map_err(failed)?, status: Status::default() };
+        follower.begin()?;
+        Ok(follower)
+    }
+
+    /// The journal is made a moment after its directory.
+    fn begin(&mut self) -> Result<(), Error> {
+        let path = self.run.journal();
+        let watched = if path.exists() { &path } else { self.run.path() };
+        self.watch.add(watched).map_err(|source| Error::Journal { doing: "watch", path: watched.into(), source })?;
+        if path.exists() {
+            self.reader = Some(Reader::open(&self.run)?);
+        }
+        Ok(())
+    }
+
+    /// The next fact that is there, with what they add up to so far.
+    #[expect(clippy::should_implement_trait, reason = "an item borrows the reader's line")]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>, Error> {
+        if self.reader.is_none() {
+            self.begin()?;
+        }
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        let item = reader.next()?;
+        if let Some(item) = &item {
+            self.status.add(&item.record);
+        }
+        Ok(item)
+    }
+
+    /// What the facts that were read add up to.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Reads everything that is there.
+    pub fn catch_up(&mut self) -> Result<(), Error> {
+        while self.next()?.is_some() {}
+        Ok(())
+    }
+
+    /// More files whose changes end [`Follower::wait`].
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Whether anybody looks after the run. Facts may have come since they were read.
+    pub fn life(&self) -> Result<Life, Error> {
+        life_of(&self.run, self.status.is_finished())
+    }
+
+    /// Waits until something was written, until the writer is gone, or until one of `others` has something to say;
+    /// whether that was it.
+    pub fn wait(&self, others: &[BorrowedFd<'_>]) -> Result<bool, Error> {
+        let is_here = self.run.read_supervisor().is_none_or(|supervisor| supervisor.is_of_this_boot());
+        let mut fds = vec![self.watch.as_fd()];
+        fds.extend_from_slice(others);
+        let ready = readable(&fds, (!is_here).then_some(LOOK)).map_err(|source| Error::Journal {
+            doing: "watch",
+            path: self.run.journal(),
+            source,
+        })?;
+        self.watch.clear();
+        Ok(ready[1..].contains(&true))
+    }
+}

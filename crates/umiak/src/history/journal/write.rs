@@ -1,0 +1,267 @@
+//! Writing a journal: one supervisor at a time, whole lines, nothing lost that could not be written yet.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use umiak_core::facts::{Fact, Record, VERSION};
+use umiak_core::model::Timestamp;
+use umiak_core::status::Status;
+
+use super::super::{Error, RunDir};
+use super::Reader;
+
+/// Kills this process in the middle of a journal, for tests of what a killed supervisor leaves: `N` right after the
+/// first N records are in the file, `N.k` when of the one after them only k bytes are.
+const DIE: &str = "UMIAK_TEST_JOURNAL_DIE";
+
+/// Whoever asks for a run's life holds its lock for a moment: so often, and so long, is asked again.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The one writer of a journal. Dropping it gives the lock back, unless the file was inherited by a fork.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    run: RunDir,
+    status: Status,
+    epoch: u32,
+    next_seq: u64,
+    /// Lines that are not all in the file yet, and how much of them is.
+    pending: Vec<u8>,
+    written: usize,
+    /// How long the file is, as far as we wrote it.
+    length: u64,
+    is_named_on_disk: bool,
+    die: Option<Die>,
+    /// Of `pending`: here we die.
+    die_at: Option<usize>,
+    /// How much the disk still takes.
+    #[cfg(test)]
+    pub(super) room: Option<usize>,
+}
+
+impl Writer {
+    /// For a new run.
+    pub fn create(run: &RunDir) -> Result<Self, Error> {
+        Self::begin(run, File::options().append(true).read(true).create_new(true).mode(0o600))
+    }
+
+    /// For a run that has a journal: the next supervisor. What the last one left incomplete is cut.
+    pub fn open(run: &RunDir) -> Result<Self, Error> {
+        // A supervisor may have been lost before it made one.
+        Self::begin(run, File::options().append(true).read(true).create(true).mode(0o600))
+    }
+
+    fn begin(run: &RunDir, options: &std::fs::OpenOptions) -> Result<Self, Error> {
+        let path = run.journal();
+        let failed = |doing| move |source| Error::Journal { doing, path: run.journal(), source };
+        let file = options.open(&path).map_err(failed("open"))?;
+        lock(&file, run)?;
+        let reading = file.try_clone().map_err(failed("open"))?;
+        let mut reader = Reader::new(BufReader::new(reading), path.clone());
+        let mut status = Status::default();
+        while let Some(item) = reader.next()? {
+            status.add(&item.record);
+        }
+        if let Some(found) = reader.newer() {
+            return Err(Error::Newer { path, found, known: VERSION });
+        }
+        let length = reader.end();
+        if file.metadata().map_err(failed("look at"))?.len() > length {
+            file.set_len(length).map_err(failed("cut the torn end of"))?;
+        }
+        let epoch = if status.next_seq == 0 { 0 } else { status.epoch + 1 };
+        Ok(Self {
+            file,
+            run: run.clone(),
+            next_seq: status.next_seq,
+            status,
+            epoch,
+            pending: Vec::new(),
+            written: 0,
+            length,
+            is_named_on_disk: false,
+            die: Die::from_environment(),
+            die_at: None,
+            #[cfg(test)]
+            room: None,
+        })
+    }
+
+    /// The number of this supervisor, for each of its records.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The number of the next record to be appended.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// The file itself, for whoever makes it survive a power cut while we go on.
+    pub fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// What all records add up to, those included that are not in the file yet.
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Facts as the next records.
+    pub fn number(&self, at: Timestamp, facts: impl IntoIterator<Item = Fact>) -> Vec<Record> {
+        let (at, epoch) = (at.as_micros(), self.epoch);
+        (self.next_seq..).zip(facts).map(|(seq, fact)| Record { v: VERSION, seq, at, epoch, fact }).collect()
+    }
+
+    /// Adds records, by one write with all that still waits. When that fails they are kept, and tried again with the
+    /// next ones, or by [`Writer::retry`].
+    pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        for record in records {
+            let begin = self.pending.len();
+            serde_json::to_writer(&mut self.pending, record).expect("a record is JSON");
+            self.pending.push(b'\n');
+            if let Some(die) = self.die
+                && let Some(at) = die.within(record.seq, self.pending.len() - begin)
+            {
+                self.die_at = Some(begin + at);
+            }
+            self.status.add(record);
+            self.next_seq = record.seq + 1;
+        }
+        self.retry()
+    }
+
+    /// Writes what could not be written before.
+    pub fn retry(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.is_removed() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the run's directory was removed"));
+        }
+        if self.written > 0 {
+            self.take_up()?;
+        }
+        let stop = self.die_at.unwrap_or(self.pending.len());
+        while self.written < stop {
+            match self.write(stop) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.written += count;
+                    self.length += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.die_at.is_some() {
+            die();
+        }
+        self.pending.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// A line was begun and not completed. If the file is not as we left it, somebody took us for dead and cut that
+    /// line: then it is begun again, so that no half of it can stand in the middle. (Ours are of an old epoch then,
+    /// and do not count.)
+    fn take_up(&mut self) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        if length != self.length {
+            self.written = self.pending[..self.written].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(test))]
+    fn write(&mut self, stop: usize) -> io::Result<usize> {
+        self.file.write(&self.pending[self.written..stop])
+    }
+
+    #[cfg(test)]
+    fn write(&mut self, stop: usize) -> io::Result<usize> {
+        let bytes = &self.pending[self.written..stop];
+        let room = self.room.unwrap_or(bytes.len()).min(bytes.len());
+        if room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let count = self.file.write(&bytes[..room])?;
+        self.room = self.room.map(|room| room - count);
+        Ok(count)
+    }
+
+    /// Whether somebody has taken the file away: what is written to it nobody will read.
+    pub fn is_removed(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+
+    /// How many bytes wait for the disk to take them.
+    pub fn unwritten(&self) -> usize {
+        self.pending.len() - self.written
+    }
+
+    /// Makes what was written survive a power cut; the first time, the names of the files too.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if !self.is_named_on_disk {
+            for directory in self.run.path().ancestors().take(2) {
+                File::open(directory)?.sync_all()?;
+            }
+            self.is_named_on_disk = true;
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.run.journal()
+    }
+}
+
+/// Holds a journal that is open, or says who does not let go.
+pub(in crate::history) fn lock(file: &File, run: &RunDir) -> Result<(), Error> {
+    for _ in 0..TRIES {
+        match umiak_sys::hold::try_exclusive(file) {
+            Ok(true) => return Ok(()),
+            Ok(false) => std::thread::sleep(PAUSE),
+            Err(source) => return Err(Error::Journal { doing: "lock", path: run.journal(), source }),
+        }
+    }
+    Err(Error::Held { run: run.id() })
+}
+
+/// See [`DIE`].
+#[derive(Debug, Clone, Copy)]
+struct Die {
+    records: u64,
+    bytes: Option<usize>,
+}
+
+impl Die {
+    fn from_environment() -> Option<Self> {
+        let text = std::env::var(DIE).ok()?;
+        let (records, bytes) = text.split_once('.').map_or((text.as_str(), None), |(n, k)| (n, Some(k)));
+        Some(Self { records: records.parse().ok()?, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
+    }
+
+    /// How much of the line of this record is written before the end, if it is the one.
+    fn within(self, seq: u64, length: usize) -> Option<usize> {
+        match self.bytes {
+            None if seq + 1 == self.records => Some(length),
+            Some(bytes) if seq == self.records => Some(bytes.min(length)),
+            _ => None,
+        }
+    }
+}
+
+fn die() -> ! {
+    const SIGKILL: i32 = 9;
+    loop {
+        umiak_sys::descend::signal(std::process::id(), SIGKILL);
+        std::thread::park();
+    }
+}

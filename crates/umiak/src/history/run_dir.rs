@@ -1,0 +1,294 @@
+//! One run: its number, its files, and who supervises it.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Home, index};
+
+/// `run-000032`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct RunId(u64);
+
+impl RunId {
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "run-{:06}", self.0)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = &'static str;
+
+    /// Only as it is written: a name in the directory that is not is none of ours.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix("run-").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        let id = digits.and_then(|digits| digits.parse().ok()).map(Self);
+        id.filter(|id| id.to_string() == text).ok_or("a run is written `run-000032`")
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> Self {
+        id.to_string()
+    }
+}
+
+/// The directory of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    id: RunId,
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// A new run, with the next number. The home is made where it is not there.
+    ///
+    /// The end of the index tells the highest number; the directory is read only where there is no index. Whoever
+    /// makes runs at the same time is stepped over by `mkdir` itself.
+    pub fn create(home: &Home) -> Result<Self, Error> {
+        home.make()?;
+        let mut id = match index::highest(home) {
+            Some(highest) => highest.number() + 1,
+            None => ids(home)?.into_iter().max().map_or(1, |highest| highest.number() + 1),
+        };
+        loop {
+            let run = Self::at(home, RunId(id));
+            match DirBuilder::new().mode(0o700).create(&run.path) {
+                Ok(()) => return Ok(run),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
+                Err(source) => return Err(Error::Home { doing: "make", path: run.path, source }),
+            }
+        }
+    }
+
+    /// A run that is there.
+    pub fn open(home: &Home, id: RunId) -> Result<Self, Error> {
+        let run = Self::at(home, id);
+        match fs::metadata(&run.path) {
+            Ok(metadata) if metadata.is_dir() => Ok(run),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(Error::Home { doing: "look at", path: run.path, source })
+            }
+            _ => Err(Error::NoRun { word: id.to_string(), near: None, home: home.path().to_owned() }),
+        }
+    }
+
+    /// Without a look at whether it is there.
+    pub fn at(home: &Home, id: RunId) -> Self {
+        Self { id, path: home.runs().join(id.to_string()) }
+    }
+
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn document(&self) -> PathBuf {
+        self.path.join("document.yaml")
+    }
+
+    pub fn secrets(&self) -> PathBuf {
+        self.path.join("secrets.json")
+    }
+
+    pub fn plan(&self) -> PathBuf {
+        self.path.join("plan.json")
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("journal.jsonl")
+    }
+
+    pub fn supervisor(&self) -> PathBuf {
+        self.path.join("supervisor.json")
+    }
+
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control.sock")
+    }
+
+    /// For replicas to meet in; gone at the end.
+    pub fn scratch(&self) -> PathBuf {
+        self.path.join("scratch")
+    }
+
+    pub fn supervisor_log(&self) -> PathBuf {
+        self.path.join("supervisor.log")
+    }
+
+    /// What belongs to one attempt of one replica: `command`, `env`, `log`, `exit.json`.
+    pub fn attempt(&self, replica: &str, attempt: u32) -> PathBuf {
+        self.path.join("tasks").join(replica).join(format!("attempt-{attempt}"))
+    }
+
+    /// Takes away what somebody was killed over who was about to put it in the place of another file: it may be secrets.
+    pub fn drop_unfinished(&self) {
+        for path in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|extension| extension == "next") {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Says who supervises the run, at once or not at all.
+    pub fn write_supervisor(&self, supervisor: &Supervisor) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(supervisor)?;
+        text.push(b'\n');
+        replace(&self.supervisor(), &text)
+    }
+
+    /// Who supervises the run, or did; `None` where nobody has said so, or not in words that we understand.
+    pub fn read_supervisor(&self) -> Option<Supervisor> {
+        serde_json::from_slice(&fs::read(self.supervisor()).ok()?).ok()
+    }
+}
+
+/// Writes a file beside `path` and puts it in its place: readers see the old one or the new one. Mode 0600.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.next", std::process::id()));
+    let next = path.with_file_name(name);
+    let written = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&next)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&next, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    written
+}
+
+/// The runs that the directory names, in no order. A home that is not there has none.
+pub fn ids(home: &Home) -> Result<Vec<RunId>, Error> {
+    let entries = match fs::read_dir(home.runs()) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(home.unusable("read", source)),
+    };
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Who supervises a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Supervisor {
+    pub v: u32,
+    pub host: String,
+    /// Which start of the host.
+    pub boot_id: String,
+    pub pid: u32,
+    /// When that process began, in ticks of the kernel: a pid may be used again.
+    pub start: u64,
+    pub epoch: u32,
+    /// Where it listens; empty where it does not.
+    #[serde(default)]
+    pub control: String,
+    pub umiak: String,
+}
+
+impl Supervisor {
+    /// This process.
+    pub fn here(epoch: u32, control: &Path) -> Self {
+        let pid = std::process::id();
+        Self {
+            v: 1,
+            host: umiak_sys::host::name(),
+            boot_id: umiak_sys::hold::boot_id(),
+            pid,
+            start: umiak_sys::hold::process_start(pid).unwrap_or(0),
+            epoch,
+            control: control.to_string_lossy().into_owned(),
+            umiak: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// Whether it was started by the kernel that runs here now.
+    pub fn is_of_this_boot(&self) -> bool {
+        let here = umiak_sys::hold::boot_id();
+        if here.is_empty() || self.boot_id.is_empty() {
+            return self.host == umiak_sys::host::name();
+        }
+        self.boot_id == here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::at(directory.path().join("state"));
+        (directory, home)
+    }
+
+    #[test]
+    fn ids_are_read_only_as_they_are_written() {
+        assert_eq!("run-000032".parse(), Ok(RunId(32)));
+        assert_eq!("run-1000032".parse(), Ok(RunId(1_000_032)));
+        for wrong in ["run-32", "run-0000032", "run-", "run-00003x", "run-+00032", "000032", "run-99999999999999999999"]
+        {
+            assert!(wrong.parse::<RunId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_go_up_whoever_asks() {
+        let (_directory, home) = home();
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let home = home.clone();
+                std::thread::spawn(move || (0..20).map(|_| RunDir::create(&home).unwrap().id()).collect::<Vec<_>>())
+            })
+            .collect();
+        let mut all: Vec<u64> =
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).map(RunId::number).collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..=160).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_supervisor_is_read_back() {
+        let (_directory, home) = home();
+        let run = RunDir::create(&home).unwrap();
+        assert_eq!(run.read_supervisor(), None);
+        let supervisor = Supervisor::here(2, &run.control());
+        run.write_supervisor(&supervisor).unwrap();
+        assert_eq!(run.read_supervisor(), Some(supervisor.clone()));
+        assert!(supervisor.is_of_this_boot());
+        fs::write(run.supervisor(), "{").unwrap();
+        assert_eq!(run.read_supervisor(), None);
+    }
+}

@@ -1,0 +1,285 @@
+//! A run directory becomes a supervisor: the lock, the engine, the places, the first facts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Supervised};
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::machine::exit_code::Style as CodeStyle;
+use umiak_core::machine::job::{Again, Machine};
+use umiak_core::model::{Device, ExitCodes, Generation};
+use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
+use umiak_core::status::{State, Status};
+use umiak_sys::cgroup::Cgroup;
+use umiak_sys::guardian::{Guardian, Options};
+use umiak_sys::wait::Signals;
+
+use super::Talk;
+use super::control::Control;
+use super::pool::Pool;
+use super::submit::{Secrets, masked};
+use super::supervise::{Parts, Supervisor};
+use crate::clock::Clock;
+use crate::engine::local::Local;
+use crate::engine::mock::Mock;
+use crate::engine::{Engine, Kind};
+use crate::history::journal::{self, Writer};
+use crate::history::{Home, RunDir, Supervisor as Who, replace};
+use crate::runtime::launch::failed;
+use crate::runtime::{inventory, kernel, prepare};
+use crate::screen::{MirrorTo, Screen};
+
+/// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause (SIGTSTP).
+const HANDLED: [i32; 5] = [1, 2, 3, 15, 20];
+
+/// Why a supervisor begins, and what it needs for that.
+pub(crate) struct Beginning<'a> {
+    pub(crate) home: &'a Home,
+    pub(crate) run: RunDir,
+    pub(crate) secrets: Secrets,
+    pub(crate) notices: Vec<Diagnostic>,
+    pub(crate) why: Began,
+    /// For runs that are taken up again.
+    pub(crate) again: Again,
+    pub(crate) talk: Talk,
+}
+
+/// Supervises a run to its end and returns the exit code. To be called while the process has one thread. `ready` is
+/// called when the run is in good hands. A beginning that fails leaves things as they were: no run that was never
+/// started, no secrets of one that has ended.
+pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce()) -> Result<u8, Diagnostic> {
+    let (why, run) = (beginning.why, beginning.run.clone());
+    let writer = if why == Began::Submitted { Writer::create(&run) } else { Writer::open(&run) };
+    let writer = writer.map_err(|error| error.diagnostic())?;
+    let supervisor = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
+    ready();
+    supervisor.run()
+}
+
+fn take_back(run: &RunDir, why: Began) {
+    match why {
+        Began::Submitted => drop(std::fs::remove_dir_all(run.path())),
+        Began::Retried | Began::RetriedAll if journal::replay(run).is_ok_and(|replay| replay.status.is_finished()) => {
+            let _ = std::fs::remove_file(run.secrets());
+        }
+        Began::Resumed | Began::Retried | Began::RetriedAll => {}
+    }
+}
+
+/// The run is ours.
+fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Diagnostic> {
+    let clock = Clock::start();
+    let Beginning { home, run, secrets, mut notices, why, again, talk } = beginning;
+    let wishes = secrets.wishes;
+    prepare::clean_scratch();
+    umiak_sys::cgroup::clean_orphans();
+    check_stage(&run, why, journal.status())?;
+    run.drop_unfinished();
+    if matches!(why, Began::Retried | Began::RetriedAll) {
+        secrets.write(&run).map_err(|error| cannot_write(&run.secrets(), &error))?;
+    }
+    let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
+    let kind = Kind::parse(&secrets.engine)?;
+    let inventory = inventory::gather(secrets.environment.clone(), false);
+    // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
+    let mut engine = start_engine(kind, wishes, &secrets.environment)?;
+    let needs = document::needs(&secrets.job);
+    let scratch = run.scratch();
+    let granted = engine.lease(&needs)?;
+    let candidates: Vec<(u32, Device)> = inventory
+        .gpus
+        .iter()
+        .map(|gpu| (gpu.minor, Device { label: gpu.index.to_string(), position: gpu.index }))
+        .collect();
+    let devices = if needs.gpus > 0 { engine.lease_devices(&candidates, needs.gpus) } else { Vec::new() };
+    check_devices(&secrets, needs.gpus, devices.len() as u32, candidates.len())?;
+    notices.extend(unenforced(&secrets, kind, wishes)?);
+    let submission = document::Submission {
+        run: run.id().to_string(),
+        umiak: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: secrets.engine.clone(),
+        directory: secrets.directory.clone(),
+        wishes,
+        programs: secrets.programs.clone(),
+    };
+    let placement = document::place(secrets.job.clone(), submission, granted);
+    write_plan(&run, &placement)?;
+    engine.prepare(&placement, &scratch)?;
+    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, scratch);
+    let style = talk.style();
+    let screen = Screen::start(style.clone(), mirror_to(talk)).map_err(|error| failed("start its screen", &error))?;
+    let control = Control::listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
+    let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+    let mut machine = Machine::new(placement.job.clone(), codes, fastrand::u64(..));
+    let supervised = Supervised {
+        why,
+        host: umiak_sys::host::name(),
+        pid: std::process::id(),
+        umiak: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let first = journal.number(clock.now(), [Fact::Supervised(supervised)]);
+    journal.append(&first).map_err(|error| cannot_write(&run.journal(), &error))?;
+    if why != Began::Submitted {
+        machine.recover(journal.status(), again);
+    }
+    let who = Who::here(journal.epoch(), &run.control());
+    run.write_supervisor(&who).map_err(|error| cannot_write(&run.supervisor(), &error))?;
+    let parts = Parts {
+        talk,
+        style,
+        clock,
+        signals,
+        engine,
+        home: home.clone(),
+        run,
+        journal,
+        placement,
+        around,
+        pool: Pool::new(devices),
+        kernel: kernel::Kernel::from_now(),
+        machine,
+        screen,
+        control,
+    };
+    let mut supervisor = Supervisor::new(parts);
+    supervisor.show(&first);
+    supervisor.announce(&notices)?;
+    Ok(supervisor)
+}
+
+/// Whoever was here a moment before us may have done what we were asked for.
+fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnostic> {
+    let succeeded = matches!(status.state, State::Finished { outcome: Outcome::Succeeded, .. });
+    let is_ours = match why {
+        Began::Submitted => true,
+        Began::Resumed => !status.is_finished(),
+        Began::Retried => status.is_finished() && !succeeded,
+        Began::RetriedAll => status.is_finished(),
+    };
+    if is_ours {
+        return Ok(());
+    }
+    Err(Diagnostic::error(Code::J0025, format!("{} was taken up by somebody else meanwhile", run.id()))
+        .hint(format!("`umiak show {}` tells where it stands", run.id())))
+}
+
+fn start_engine(
+    kind: Kind,
+    wishes: Wishes,
+    environment: &BTreeMap<String, String>,
+) -> Result<Box<dyn Engine>, Diagnostic> {
+    match kind {
+        Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
+        Kind::Local => {
+            let options = Options { cgroup: Cgroup::create(), isolate: wishes.isolate };
+            let guardian = Guardian::start(options).map_err(|error| not_started(wishes, &error))?;
+            Ok(Box::new(Local::new(guardian, wishes.isolate, environment)))
+        }
+    }
+}
+
+fn not_started(wishes: Wishes, error: &std::io::Error) -> Diagnostic {
+    if !wishes.isolate {
+        return failed("start the guardian", error);
+    }
+    Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
+        .row("reason", error.to_string())
+        .hint("run as root, allow user namespaces, or leave `--isolate` out")
+}
+
+fn mirror_to(talk: Talk) -> MirrorTo {
+    match (talk.output, talk.mirror) {
+        _ if talk.detached => MirrorTo::Nowhere,
+        (OutputMode::Json, true) => MirrorTo::Stderr,
+        (OutputMode::Json, false) => MirrorTo::Nowhere,
+        (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
+    }
+}
+
+fn write_plan(run: &RunDir, placement: &Placement) -> Result<(), Diagnostic> {
+    let shown = Placement { job: masked(&placement.job), ..placement.clone() };
+    let mut text = serde_json::to_vec(&shown).expect("a plan is JSON");
+    text.push(b'\n');
+    replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))
+}
+
+pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::J0029, format!("`{}` cannot be written", path.display()))
+        .row("reason", error.to_string())
+        .hint("free space there, or name another directory with `UMIAK_HOME`")
+}
+
+/// Devices are hard: there is no half of one.
+fn check_devices(secrets: &Secrets, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
+    let widest = secrets.job.roles.iter().map(|role| role.work.resources.gpus).max().unwrap_or(0);
+    let enough = if secrets.job.policy.gang { leased >= needed } else { leased >= widest };
+    if enough {
+        return Ok(());
+    }
+    let error = Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
+        .row("needed", needed.to_string())
+        .row("free", format!("{leased} of {there}"));
+    Err(if there == 0 {
+        error.hint("this host has none: leave `gpu` out of `resources` to rehearse on CPUs")
+    } else if secrets.job.policy.gang && leased >= widest {
+        error.hint("end what uses them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`")
+    } else {
+        error.hint("end what uses them, or ask for fewer")
+    })
+}
+
+/// What the document asks for and this engine does not hold anybody to: said once.
+fn unenforced(secrets: &Secrets, kind: Kind, wishes: Wishes) -> Result<Vec<Diagnostic>, Diagnostic> {
+    let roles = &secrets.job.roles;
+    let mut what = Vec::new();
+    if roles.iter().any(|role| role.work.resources.cpu_millis.is_some()) {
+        what.push("`cpu`");
+    }
+    if roles.iter().any(|role| role.work.resources.memory_bytes.is_some()) {
+        what.push("`memory`");
+    }
+    if !what.is_empty() && wishes.strict_resources {
+        return Err(Diagnostic::error(Code::J0020, format!("{} cannot be enforced on this host", what.join(" and ")))
+            .hint("leave `--strict-resources` out to take them as advice"));
+    }
+    let mut notices = Vec::new();
+    if !what.is_empty() {
+        notices.push(Diagnostic::notice(
+            Code::J0023,
+            format!("{} of `resources` are advice on engine `{}`", what.join(" and "), kind.word()),
+        ));
+    }
+    if roles.iter().any(|role| role.work.image.is_some()) {
+        let text = format!("engine `{}` uses no images: commands run on this host as it is", kind.word());
+        notices.push(Diagnostic::notice(Code::J0023, text));
+    }
+    Ok(notices)
+}
+
+/// The plan as the journal has it.
+pub(super) fn planned(placement: &Placement, run: &RunDir, machine: &Machine, pool: &Pool) -> Planned {
+    let role = |role: &umiak_core::model::Role| PlannedRole {
+        role: role.name.to_string(),
+        replicas: role.replicas,
+        decides: role.completion.decides,
+    };
+    let replica = |placed: &document::Placed| PlannedReplica {
+        replica: placed.replica.clone(),
+        rank: placed.rank,
+        node: placed.host.to_string(),
+        endpoint: placed.endpoint.map_or_else(|| placed.host.to_string(), |endpoint| endpoint.to_string()),
+        devices: pool.of(placed.slot).iter().map(|device| device.label.clone()).collect(),
+        log: run.attempt(&placed.replica, machine.number(placed.slot)).join("log").to_string_lossy().into_owned(),
+        log_start: 0,
+    };
+    Planned {
+        job: placement.job.name.to_string(),
+        attempt: machine.attempt(),
+        umiak: env!("CARGO_PKG_VERSION").to_owned(),
+        world_size: placement.replicas.len() as u32,
+        log_dir: run.path().join("tasks").to_string_lossy().into_owned(),
+        roles: placement.job.roles.iter().map(role).collect(),
+        replicas: placement.replicas.iter().map(replica).collect(),
+    }
+}

@@ -1,0 +1,142 @@
+//! `umiak stop`: asks a supervisor to end its run, or ends the record of a run that has none.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject, Supervised};
+use umiak_core::model::Exit;
+use umiak_core::status::Status;
+
+use super::control::{self, Answer, Order};
+use crate::clock::Clock;
+use crate::history::journal::{self, Writer};
+use crate::history::{Home, Life, RunDir, Supervisor, index, is_held, life_of, tidy};
+
+/// How long a supervisor may take until it listens.
+const BEGINNING: Duration = Duration::from_secs(5);
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// It has been asked to, and is over.
+    Over,
+    /// It has been asked to; not waited for.
+    Asked,
+    /// Nobody supervised it any more: now it is recorded as ended.
+    Closed,
+}
+
+pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<Stopped, Diagnostic> {
+    let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
+    match life_of(run, status.is_finished()).map_err(|error| error.diagnostic())? {
+        Life::Finished => Err(Diagnostic::error(Code::J0025, format!("{} has ended already", run.id()))
+            .hint(format!("`umiak show {}` tells how", run.id()))),
+        Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
+        Life::Lost => close(home, run).map(|()| Stopped::Closed),
+        Life::Live { supervisor } => {
+            match ask(run, kill) {
+                Ok(answer) if answer.ok => {}
+                Ok(answer) => return Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
+                Err(error) => return Err(no_answer(run, supervisor.as_ref(), &error.to_string())),
+            }
+            if !wait {
+                return Ok(Stopped::Asked);
+            }
+            wait_for_end(run)?;
+            Ok(Stopped::Over)
+        }
+    }
+}
+
+/// A supervisor holds its run a moment before it listens.
+fn ask(run: &RunDir, kill: bool) -> std::io::Result<Answer> {
+    let begin = Instant::now();
+    loop {
+        match control::ask(run, &Order::Stop { kill }) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+                    && begin.elapsed() < BEGINNING
+                    && is_held(run).unwrap_or(false) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Another host's supervisor cannot be reached from here.
+pub(crate) fn elsewhere(run: &RunDir, host: &str, command: &str) -> Diagnostic {
+    Diagnostic::error(Code::J0008, format!("{} is supervised on `{host}`", run.id())).hint(format!(
+        "there: `umiak {command} {}`, or from here `ssh {host} umiak {command} {}`",
+        run.id(),
+        run.id()
+    ))
+}
+
+fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagnostic {
+    let error = Diagnostic::error(Code::J0026, format!("the supervisor of {} does not answer", run.id()))
+        .row("reason", why.to_owned());
+    match supervisor {
+        Some(supervisor) => error.hint(format!("`kill -TERM {}` asks it too", supervisor.pid)),
+        None => error,
+    }
+}
+
+fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
+    // A stop takes its grace; a supervisor that dies meanwhile ends the wait too.
+    let mut pause = Duration::from_millis(2);
+    let begin = Instant::now();
+    loop {
+        // Until it has let go: whoever comes after us may want the run.
+        if !is_held(run).map_err(|error| error.diagnostic())? {
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(if begin.elapsed() > Duration::from_secs(2) {
+            Duration::from_millis(200)
+        } else {
+            Duration::from_millis(20)
+        });
+    }
+}
+
+/// Writes the end that a lost supervisor could not.
+fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
+    let mut writer = Writer::open(run).map_err(|error| error.diagnostic())?;
+    let clock = Clock::start();
+    let mut facts = vec![Fact::Supervised(Supervised {
+        why: Began::Resumed,
+        host: umiak_sys::host::name(),
+        pid: std::process::id(),
+        umiak: env!("CARGO_PKG_VERSION").to_owned(),
+    })];
+    facts.push(Fact::Stopping { reason: StopReason::User });
+    facts.extend(lost(writer.status()));
+    facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 });
+    let records = writer.number(clock.now(), facts);
+    let written = writer.append(&records).and_then(|()| writer.sync());
+    written.map_err(|error| super::begin::cannot_write(&run.journal(), &error))?;
+    drop(writer);
+    tidy(run);
+    if let Some(entry) = index::Entry::of(run) {
+        let _ = index::append(home, &entry);
+    }
+    Ok(())
+}
+
+/// What was live when its supervisor was lost.
+fn lost(status: &Status) -> Vec<Fact> {
+    let live = status.replicas.iter().filter(|replica| replica.is_live());
+    live.zip(0..)
+        .map(|(replica, order)| Fact::Ended {
+            subject: Subject { replica: replica.replica.clone(), rank: replica.rank, attempt: replica.attempt },
+            exit: Exit::Lost,
+            by_us: false,
+            order,
+            usage: None,
+            log_end: None,
+        })
+        .collect()
+}

@@ -1,0 +1,202 @@
+//! A document becomes a run directory: everything that can be wrong before anything is started is found here.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::mask;
+use umiak_core::model::{Job, Role};
+use umiak_core::plan::document::Wishes;
+
+use crate::engine::Kind;
+use crate::history::{Home, RunDir, replace};
+use crate::runtime::inventory;
+
+/// A job that is ready to be recorded.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) job: Job,
+    pub(crate) engine: Kind,
+    pub(crate) wishes: Wishes,
+    /// As submitted, secrets masked.
+    pub(crate) document: String,
+    pub(crate) notices: Vec<Diagnostic>,
+    pub(crate) directory: PathBuf,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) programs: Vec<PathBuf>,
+}
+
+/// What a later supervisor needs and nobody else may see: `secrets.json`, while the run lives.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Secrets {
+    pub(crate) v: u32,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) job: Job,
+    pub(crate) engine: String,
+    #[serde(default)]
+    pub(crate) wishes: Wishes,
+    pub(crate) directory: PathBuf,
+    pub(crate) programs: Vec<PathBuf>,
+}
+
+/// The version of `secrets.json`.
+const VERSION: u32 = 1;
+
+impl Submission {
+    pub(crate) fn new(job: Job, document: String, notices: Vec<Diagnostic>, engine: Kind) -> Result<Self, Diagnostic> {
+        let directory = std::env::current_dir().map_err(|error| {
+            Diagnostic::error(Code::J0029, "there is no current directory")
+                .row("reason", error.to_string())
+                .hint("change to one that is there: replicas start in it")
+        })?;
+        let environment = inventory::environment();
+        let programs = programs(&job, engine, &directory, &environment)?;
+        Ok(Self { job, engine, wishes: Wishes::default(), document, notices, directory, environment, programs })
+    }
+
+    /// What the command line asks for on top.
+    #[must_use]
+    pub(crate) fn wishing(self, wishes: Wishes) -> Self {
+        Self { wishes, ..self }
+    }
+
+    /// Makes the run's directory, with everything in it that a supervisor needs.
+    pub(crate) fn record(&self, home: &Home) -> Result<RunDir, Diagnostic> {
+        let run = RunDir::create(home).map_err(|error| error.diagnostic())?;
+        let written = replace(&run.document(), self.document.as_bytes()).and_then(|()| self.secrets().write(&run));
+        match written {
+            Ok(()) => Ok(run),
+            Err(error) => {
+                // A run of which nothing could be written is none.
+                let _ = std::fs::remove_dir_all(run.path());
+                Err(Diagnostic::error(Code::J0001, format!("`{}` cannot be written", run.path().display()))
+                    .row("reason", error.to_string())
+                    .hint("free space there, or name another directory with `UMIAK_HOME`"))
+            }
+        }
+    }
+
+    pub(crate) fn secrets(&self) -> Secrets {
+        Secrets {
+            v: VERSION,
+            environment: self.environment.clone(),
+            job: self.job.clone(),
+            engine: self.engine.word().to_owned(),
+            wishes: self.wishes,
+            directory: self.directory.clone(),
+            programs: self.programs.clone(),
+        }
+    }
+}
+
+impl Secrets {
+    pub(crate) fn write(&self, run: &RunDir) -> std::io::Result<()> {
+        replace(&run.secrets(), &serde_json::to_vec(self)?)
+    }
+
+    /// Nothing where the run has ended, or was none of a document.
+    pub(crate) fn read(run: &RunDir) -> Result<Option<Self>, Diagnostic> {
+        match std::fs::read(run.secrets()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Diagnostic::error(Code::J0004, format!("`{}` cannot be read", run.secrets().display()))
+                .row("reason", error.to_string())),
+            Ok(bytes) => versioned(run, &run.secrets(), &bytes, VERSION).map(Some),
+        }
+    }
+}
+
+/// A file of a run that has a version, as far as we know that one.
+pub(crate) fn versioned<T: serde::de::DeserializeOwned>(
+    run: &RunDir,
+    path: &Path,
+    bytes: &[u8],
+    known: u32,
+) -> Result<T, Diagnostic> {
+    #[derive(Deserialize)]
+    struct Head {
+        v: u32,
+    }
+    let damaged = |error: serde_json::Error| {
+        Diagnostic::error(Code::J0004, format!("`{}` is damaged", path.display()))
+            .row("reason", error.to_string())
+            .hint(format!("`umiak stop {}` records its end if it has none; then run the document again", run.id()))
+    };
+    let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
+    if head.v > known {
+        return Err(Diagnostic::error(Code::J0005, format!("`{}` was written by a newer umiak", path.display()))
+            .row("file", format!("version {}", head.v))
+            .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
+            .hint("use the umiak that wrote it"));
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+/// The job as it may be written: values of secret variables masked.
+pub(crate) fn masked(job: &Job) -> Job {
+    let mut job = job.clone();
+    for role in &mut job.roles {
+        for (name, value) in &mut role.work.env {
+            *value = mask::masked(name, value);
+        }
+    }
+    job
+}
+
+/// The program of each role. Nothing runs on paper, so there nothing has to be found.
+fn programs(
+    job: &Job,
+    engine: Kind,
+    directory: &Path,
+    environment: &BTreeMap<String, String>,
+) -> Result<Vec<PathBuf>, Diagnostic> {
+    if engine == Kind::Mock {
+        return Ok(job.roles.iter().map(|role| PathBuf::from(&role.work.command[0])).collect());
+    }
+    job.roles.iter().map(|role| program(role, directory, environment)).collect()
+}
+
+fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>) -> Result<PathBuf, Diagnostic> {
+    let word = &role.work.command[0];
+    let start = role.work.dir.as_ref().map_or_else(|| directory.to_owned(), |dir| directory.join(dir));
+    if !start.is_dir() {
+        let what = if start.exists() { "no directory" } else { "not there" };
+        return Err(Diagnostic::error(Code::J0021, format!("the directory of role `{}` is {what}", role.name))
+            .row("dir", start.display().to_string())
+            .hint("`dir` is relative to where the run is submitted"));
+    }
+    let not_found = || {
+        Diagnostic::error(Code::J0021, format!("the command of role `{}` was not found", role.name))
+            .row("command", word.clone())
+    };
+    if word.contains('/') {
+        let path = start.join(word);
+        return match std::fs::metadata(&path) {
+            Err(_) => Err(not_found().row("looked for", path.display().to_string())),
+            Ok(metadata) if metadata.is_dir() => Err(not_executable(role, &path, "it is a directory")),
+            Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => {
+                Err(not_executable(role, &path, "it may not be executed"))
+            }
+            Ok(_) => Ok(path),
+        };
+    }
+    // The role's own `PATH` is what its program will be looked up in by anything else, so it is here.
+    let own = role.work.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
+    inventory::on_path(word.as_ref(), path.as_ref()).ok_or_else(|| {
+        let error = not_found().row("PATH", path.to_owned());
+        if start.join(word).is_file() {
+            return error
+                .hint(format!("there is a file of that name: write `./{word}`, or put its interpreter in front"));
+        }
+        error.hint("check the spelling; the `PATH` is the one this command was started with, or the role's own")
+    })
+}
+
+fn not_executable(role: &Role, path: &Path, why: &str) -> Diagnostic {
+    Diagnostic::error(Code::J0022, format!("the command of role `{}` cannot be executed", role.name))
+        .row("command", path.display().to_string())
+        .row("reason", why)
+        .hint("make it executable, or put its interpreter in front")
+}

@@ -1,0 +1,718 @@
+//! Waits for one event, asks the machine, records, performs. It owns the run's state.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Evidence, Fact, Outcome, Record, StopReason, Usage};
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::machine::attempt::Attempt;
+use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
+use umiak_core::model::{Endpoint, Exit, Slot, SpawnError, Timestamp};
+use umiak_core::plan::document::{self, Placement, Process, Surroundings};
+use umiak_sys::wait::{Signals, readable};
+
+use super::control::{Control, Order};
+use super::pool::Pool;
+use super::{Talk, tasks};
+use crate::clock::{Clock, time_of_day};
+use crate::engine::{Engine, News, Start};
+use crate::history::journal::Writer;
+use crate::history::{Home, RunDir, index};
+use crate::runtime::kernel::{Ended, Kernel};
+use crate::runtime::launch::failed;
+use crate::runtime::{console, evidence};
+use crate::screen::{Screen, Style};
+
+const SIGTERM: i32 = 15;
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+const SIGTSTP: i32 = 20;
+
+/// How often a journal that cannot be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// So many are handed to the engine at a time: the first run while directories of the next are made.
+const TOGETHER: usize = 32;
+/// Ports are looked at so often: at first, and in the long run.
+const PROBE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+/// What a supervisor is made of.
+pub(super) struct Parts {
+    pub(super) talk: Talk,
+    pub(super) style: Style,
+    pub(super) clock: Clock,
+    pub(super) signals: Signals,
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) home: Home,
+    pub(super) run: RunDir,
+    pub(super) journal: Writer,
+    pub(super) placement: Placement,
+    pub(super) around: Surroundings,
+    pub(super) pool: Pool,
+    pub(super) kernel: Kernel,
+    pub(super) machine: Machine,
+    pub(super) screen: Screen,
+    pub(super) control: Control,
+}
+
+pub(super) struct Supervisor {
+    pub(super) talk: Talk,
+    pub(super) style: Style,
+    pub(super) clock: Clock,
+    signals: Signals,
+    engine: Box<dyn Engine>,
+    home: Home,
+    pub(super) run: RunDir,
+    journal: Writer,
+    pub(super) placement: Placement,
+    /// Variables that all replicas are given, as their `env` files have them.
+    common: String,
+    around: Surroundings,
+    pub(super) pool: Pool,
+    kernel: Kernel,
+    pub(super) machine: Machine,
+    pub(super) screen: Screen,
+    control: Control,
+    /// Facts that the next thing to be done waits for.
+    facts: Vec<Fact>,
+    /// What follows from what was done.
+    queue: VecDeque<Event>,
+    timers: BTreeMap<Timer, (u32, Timestamp)>,
+    /// Their starts are not in the journal yet.
+    unrecorded: Vec<AttemptId>,
+    /// They wait for devices.
+    waiting: Vec<AttemptId>,
+    /// Whose ports are looked at, when next, and how long after that.
+    probes: BTreeMap<AttemptId, (Timestamp, Duration)>,
+    /// When the journal is tried again, and why it has to be.
+    broken: Option<(Timestamp, String)>,
+    pub(super) pids: HashMap<Slot, u32>,
+    /// How the current attempt of each ended, and whether by us.
+    pub(super) ends: HashMap<Slot, (Exit, bool)>,
+    /// How long each log was when we first signalled its replica: what stands before is its own account.
+    log_at_stop: HashMap<Slot, u64>,
+    /// Since when, and why, everything is being stopped.
+    pub(super) stopping: Option<(Instant, StopReason)>,
+    pub(super) killed: bool,
+    pub(super) abandoned: bool,
+    /// Something was told that makes a status line superfluous.
+    pub(super) told: bool,
+    pub(super) told_started: bool,
+    /// The attempt of the job for which room is made.
+    preparing: Option<u32>,
+    return_terminal: bool,
+    last_signal: i32,
+    pub(super) end: Option<(Outcome, u8)>,
+    /// The last fact. It waits until nothing is left of the run: whoever reads it may take that for granted.
+    last: Option<Fact>,
+}
+
+impl Supervisor {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts {
+            talk,
+            style,
+            clock,
+            signals,
+            engine,
+            home,
+            run,
+            journal,
+            placement,
+            around,
+            pool,
+            kernel,
+            machine,
+            screen,
+            control,
+        } = parts;
+        Self {
+            talk,
+            style,
+            clock,
+            signals,
+            engine,
+            home,
+            run,
+            journal,
+            common: tasks::environment(&placement.common()),
+            placement,
+            around,
+            pool,
+            kernel,
+            machine,
+            screen,
+            control,
+            facts: Vec::new(),
+            queue: VecDeque::new(),
+            timers: BTreeMap::new(),
+            unrecorded: Vec::new(),
+            waiting: Vec::new(),
+            probes: BTreeMap::new(),
+            broken: None,
+            pids: HashMap::new(),
+            ends: HashMap::new(),
+            log_at_stop: HashMap::new(),
+            stopping: None,
+            killed: false,
+            abandoned: false,
+            told: false,
+            told_started: false,
+            preparing: None,
+            return_terminal: false,
+            last_signal: 2,
+            end: None,
+            last: None,
+        }
+    }
+
+    /// The plan, and what is worth knowing before anything starts.
+    pub(super) fn announce(&mut self, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
+        let planned = super::begin::planned(&self.placement, &self.run, &self.machine, &self.pool);
+        self.facts.push(Fact::Planned(planned));
+        for notice in notices {
+            self.facts.push(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+            self.say(|style| console::diagnostic(style, notice));
+        }
+        self.flush();
+        if let Some((_, why)) = &self.broken {
+            return Err(Diagnostic::error(
+                Code::J0029,
+                format!("`{}` cannot be written", self.run.journal().display()),
+            )
+            .row("reason", why.clone())
+            .hint("free space there, or name another directory with `UMIAK_HOME`"));
+        }
+        let _ = self.journal.sync();
+        self.index();
+        self.tell_planned();
+        Ok(())
+    }
+
+    /// The whole run; returns the exit code.
+    pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
+        self.dispatch(Event::Start);
+        while self.end.is_none() && !self.return_terminal {
+            self.wait_once()?;
+        }
+        if self.return_terminal {
+            return Ok(self.leave());
+        }
+        let swept = self.engine.end(!self.abandoned);
+        self.tell_swept(&swept);
+        self.facts.extend(self.last.take());
+        self.flush();
+        self.finish()
+    }
+
+    /// The third signal: those who do not go are not waited for. Dropping our end of the guardian's socket tells it to
+    /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
+    fn leave(mut self) -> u8 {
+        let code = 128u8.wrapping_add(self.last_signal as u8);
+        let live = self.live();
+        let replicas: Vec<String> = live.iter().map(|id| self.placement.placed(id.slot).replica.clone()).collect();
+        if !replicas.is_empty() {
+            self.facts.push(Fact::Abandoned { replicas });
+        }
+        self.facts.push(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
+        self.flush();
+        let _ = self.journal.sync();
+        self.index();
+        if self.broken.is_none() {
+            let _ = std::fs::remove_file(self.run.secrets());
+        }
+        code
+    }
+
+    /// The end of the run is recorded, and nothing of it stays that only a living run needs.
+    fn finish(mut self) -> Result<u8, Diagnostic> {
+        let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
+        self.tell_end();
+        let lost = self.journal.retry().err();
+        let _ = self.journal.sync();
+        if lost.is_none() {
+            let _ = std::fs::remove_file(self.run.secrets());
+        }
+        // Last, so that whoever finds a run that has ended and is not listed so knows that there is something to tidy.
+        if !self.journal.is_removed() {
+            self.index();
+        }
+        self.screen.close();
+        let shown = self.screen.join();
+        if let Some(error) = lost {
+            return Err(Diagnostic::error(Code::J0003, "facts about the run could not be written")
+                .row("journal", self.run.journal().display().to_string())
+                .row("reason", error.to_string())
+                .row("the job", format!("ended with code {code}"))
+                .hint("free space there; the replicas' logs are complete"));
+        }
+        match shown {
+            Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
+                .row("reason", error.to_string())
+                .row("the job", format!("ended with code {code}"))
+                .hint("they are in the journal: `umiak events`")),
+            None => Ok(code),
+        }
+    }
+
+    /// `select`: one round of waiting, then everything that has arrived is applied.
+    fn wait_once(&mut self) -> Result<(), Diagnostic> {
+        let now = self.clock.now();
+        let timers = self.timers.values().map(|(_, at)| *at);
+        let probes = self.probes.values().map(|(at, _)| *at);
+        let retry = self.broken.as_ref().map(|(at, _)| *at);
+        let clients = self.control.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timers.chain(probes).chain(retry).map(|at| at.since(now)).chain(clients).min();
+        let mut fds = vec![self.engine.watch(), self.signals_fd()];
+        fds.extend(self.control.watch());
+        let ready = readable(&fds, timeout).map_err(|error| failed("wait for events", &error))?;
+        if ready[0] {
+            self.hear_engine();
+        }
+        if ready[1] {
+            self.hear_signals();
+        }
+        self.hear_orders(ready[2..].contains(&true));
+        self.hear_timers();
+        self.probe();
+        self.mend_journal();
+        self.give_up_starts();
+        self.show_status();
+        Ok(())
+    }
+
+    fn signals_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.signals)
+    }
+
+    fn hear_engine(&mut self) {
+        for news in self.engine.news() {
+            let event = match news {
+                News::Started { id, pid } => {
+                    if id.attempt == self.machine.number(id.slot) {
+                        self.pids.insert(id.slot, pid);
+                    }
+                    Event::Spawned { id, pid }
+                }
+                News::Ended { id, exit, usage } => Event::Exited { id, exit, usage },
+                News::Cleared(swept) => {
+                    self.tell_swept(&swept);
+                    let Some(attempt) = self.preparing.take() else { continue };
+                    (self.stopping, self.killed, self.told, self.told_started) = (None, false, false, false);
+                    Event::Prepared { attempt, ready: swept.remaining.is_empty() }
+                }
+                News::Lost => {
+                    let diagnostic = Diagnostic::error(
+                        Code::L0017,
+                        "the process that held the replicas was killed from outside",
+                    )
+                    .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
+                    self.screen.alert(console::diagnostic(&self.style, &diagnostic));
+                    Event::GuardianLost
+                }
+            };
+            self.dispatch(event);
+        }
+        self.tell_started();
+    }
+
+    fn hear_signals(&mut self) {
+        for signal in self.signals.read() {
+            if signal == SIGTSTP {
+                self.pause();
+                continue;
+            }
+            self.last_signal = signal;
+            self.dispatch(Event::Signalled { signal });
+        }
+    }
+
+    fn hear_orders(&mut self, ready: bool) {
+        let silent = self.control.deadline().is_some_and(|at| at <= Instant::now());
+        if !ready && !silent {
+            return;
+        }
+        for order in self.control.orders() {
+            match order {
+                Order::Ping {} => {}
+                Order::Stop { kill } => self.dispatch(Event::StopAsked { kill }),
+            }
+        }
+    }
+
+    fn hear_timers(&mut self) {
+        let now = self.clock.now();
+        let due = self.timers.iter().filter(|(_, (_, at))| *at <= now);
+        let due: Vec<(Timer, u32)> = due.map(|(timer, (attempt, _))| (*timer, *attempt)).collect();
+        for (timer, attempt) in due {
+            // An earlier one may have disarmed it.
+            if self.timers.remove(&timer).is_some() {
+                self.dispatch(Event::Timer(timer, attempt));
+            }
+        }
+    }
+
+    /// Ctrl-Z: the replicas stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
+    fn pause(&mut self) {
+        if !self.engine.capabilities().suspend {
+            return;
+        }
+        let live = self.live();
+        let before = self.clock.now();
+        self.record_now(Fact::Paused);
+        self.engine.signal(SIGSTOP, &live);
+        self.screen.status(None);
+        umiak_sys::wait::stop_ourselves();
+        self.engine.signal(SIGCONT, &live);
+        self.record_now(Fact::Continued);
+        let paused = self.clock.now().since(before);
+        for (_, at) in self.timers.values_mut() {
+            *at = *at + paused;
+        }
+    }
+
+    pub(super) fn live(&self) -> Vec<AttemptId> {
+        let slots = self.placement.replicas.iter().map(|placed| placed.slot);
+        let live = slots.filter(|slot| self.machine.attempt_of(*slot).is_some_and(Attempt::is_live));
+        live.map(|slot| AttemptId { slot, attempt: self.machine.number(slot) }).collect()
+    }
+
+    /// `apply`: asks the machine and performs, in order, until there is nothing left to do. Facts that stand before
+    /// an effect are in the journal before it is performed.
+    fn dispatch(&mut self, event: Event) {
+        self.queue.push_back(event);
+        self.work();
+    }
+
+    fn work(&mut self) {
+        loop {
+            while let Some(event) = self.queue.pop_front() {
+                self.apply(event);
+            }
+            self.flush();
+            // Only now: whoever ended and gave its device back may have been the reason to stop those who wait for it.
+            let waiting = std::mem::take(&mut self.waiting);
+            self.spawn(&waiting);
+            if self.queue.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        for effect in self.machine.step(event, self.clock.now()) {
+            if let Effect::Record(fact) = effect {
+                if matches!(fact, Fact::Finished { .. }) {
+                    self.last = Some(fact);
+                    continue;
+                }
+                self.note(&fact);
+                self.facts.push(fact);
+                continue;
+            }
+            self.flush();
+            self.perform(effect);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Record(_) | Effect::Stand(_) => {}
+            Effect::Spawn(attempts) if self.broken.is_some() => self.unrecorded.extend(attempts),
+            Effect::Spawn(attempts) => self.spawn(&attempts),
+            Effect::Signal { signal, targets } => self.signal(signal, &targets),
+            Effect::ArmTimer { timer, attempt, at } => {
+                self.timers.insert(timer, (attempt, at));
+            }
+            Effect::DisarmTimer(timer) => {
+                self.timers.remove(&timer);
+            }
+            Effect::Await(id) => {
+                self.probes.insert(id, (self.clock.now(), PROBE.0));
+            }
+            Effect::Inspect(id) => {
+                let mut evidence = self.gather(&[id.slot], &[], |_| id.attempt);
+                let evidence = evidence.pop().map(|(_, evidence)| Box::new(evidence));
+                // At once: why it failed is recorded and told before what follows from it.
+                self.apply(Event::Inspected { id, evidence });
+            }
+            Effect::TellFailed(finding) => self.tell_failed(&finding),
+            Effect::Gather { ended, stopped } => {
+                let numbers: HashMap<Slot, u32> =
+                    ended.iter().chain(&stopped).map(|slot| (*slot, self.machine.number(*slot))).collect();
+                let evidence = self.gather(&ended, &stopped, |slot| numbers[&slot]);
+                self.queue.push_back(Event::Gathered(evidence));
+            }
+            Effect::Report(verdict) => self.report(&verdict),
+            Effect::Prepare { attempt } => {
+                // Nothing of the failed attempt stays but its logs.
+                self.preparing = Some(attempt);
+                self.engine.clear();
+            }
+            Effect::ReturnTerminal => self.return_terminal = true,
+            Effect::Finish { outcome, code } => self.end = Some((outcome, code)),
+        }
+    }
+
+    /// What a fact means for us.
+    fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Starting { subject } => {
+                if let Some(slot) = self.slot(&subject.replica) {
+                    self.pids.remove(&slot);
+                    self.ends.remove(&slot);
+                    self.log_at_stop.remove(&slot);
+                }
+            }
+            Fact::Ended { subject, exit, by_us, usage, .. } => {
+                self.note_end(&subject.replica, subject.attempt, exit, *by_us, *usage);
+            }
+            Fact::Stopping { reason } => {
+                self.screen.let_go(false);
+                let first = self.stopping.is_none();
+                self.stopping = Some((self.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
+                if first {
+                    self.tell_stopping(*reason);
+                }
+            }
+            Fact::Signalled { signal: 9, .. } if self.stopping.is_some() => self.killed = true,
+            Fact::Abandoned { .. } => self.abandoned = true,
+            Fact::Retrying { scope, subjects, delay_micros, .. } => {
+                let ids = subjects.iter().filter_map(|subject| {
+                    Some(AttemptId { slot: self.slot(&subject.replica)?, attempt: subject.attempt })
+                });
+                let ids: Vec<AttemptId> = ids.collect();
+                self.engine.forsake(&ids);
+                self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));
+            }
+            Fact::Restarting { attempt, delay_micros, of, .. } => {
+                self.tell_restarting(*attempt, *of, Duration::from_micros(*delay_micros));
+            }
+            _ => {}
+        }
+    }
+
+    fn note_end(&mut self, replica: &str, attempt: u32, exit: &Exit, by_us: bool, usage: Option<Usage>) {
+        let Some(slot) = self.slot(replica) else { return };
+        self.ends.insert(slot, (exit.clone(), by_us));
+        self.probes.remove(&AttemptId { slot, attempt });
+        if self.mirrored() == slot {
+            self.screen.let_go(true);
+        }
+        let dir = self.run.attempt(replica, attempt);
+        tasks::write_end(&dir, &tasks::End { v: 1, replica, attempt, exit, by_us, usage });
+        self.pool.give_back(slot);
+    }
+
+    pub(super) fn slot(&self, replica: &str) -> Option<Slot> {
+        let (role, index) = crate::screen::summary::replica_parts(replica);
+        let role = self.placement.job.roles.iter().position(|other| other.name.as_str() == role)?;
+        Some(Slot { role: role as u16, index })
+    }
+
+    /// Writes the facts that wait, and shows them. What cannot be written waits in the journal's own memory.
+    fn flush(&mut self) {
+        if self.facts.is_empty() {
+            return;
+        }
+        let records = self.journal.number(self.clock.now(), std::mem::take(&mut self.facts));
+        let written = self.journal.append(&records);
+        self.show(&records);
+        if let Err(error) = written {
+            self.break_journal(&error);
+        }
+    }
+
+    pub(super) fn record_now(&mut self, fact: Fact) {
+        self.facts.push(fact);
+        self.flush();
+    }
+
+    pub(super) fn show(&mut self, records: &[Record]) {
+        if self.talk.output != OutputMode::Json {
+            return;
+        }
+        for line in records.iter().filter_map(|record| serde_json::to_string(record).ok()) {
+            self.screen.data(format!("{line}\n"));
+        }
+    }
+
+    fn break_journal(&mut self, error: &std::io::Error) {
+        let first = self.broken.is_none();
+        self.broken = Some((self.clock.now() + RETRY, error.to_string()));
+        if first {
+            let notice = Diagnostic::notice(
+                Code::J0003,
+                "the journal cannot be written: replicas run on, nothing new is started",
+            )
+            .row("journal", self.run.journal().display().to_string())
+            .row("reason", error.to_string())
+            .hint("free space there: writing is tried again every second");
+            self.screen.alert(console::diagnostic(&self.style, &notice));
+        }
+    }
+
+    /// Tries again, and starts what has waited for it.
+    fn mend_journal(&mut self) {
+        let now = self.clock.now();
+        if self.broken.as_ref().is_none_or(|(at, _)| *at > now) {
+            return;
+        }
+        if let Err(error) = self.journal.retry() {
+            return self.break_journal(&error);
+        }
+        self.broken = None;
+        let parts = ["the journal can be written again".to_owned()];
+        self.screen.alert(self.style.progress("Recorded", &parts, &time_of_day()));
+        let unrecorded = std::mem::take(&mut self.unrecorded);
+        self.spawn(&unrecorded);
+        self.work();
+    }
+
+    /// The run's directory was removed and will not come back: those who wait for it are all that is left.
+    fn give_up_starts(&mut self) {
+        if self.unrecorded.is_empty() || self.broken.is_none() || !self.journal.is_removed() {
+            return;
+        }
+        if self.live().iter().all(|id| self.unrecorded.contains(id)) {
+            self.dispatch(Event::StopAsked { kill: false });
+        }
+    }
+
+    /// Whose output is shown: the first replica of the first role that decides.
+    pub(super) fn mirrored(&self) -> Slot {
+        let roles = &self.placement.job.roles;
+        let role = roles.iter().position(|role| role.completion.decides).unwrap_or(0);
+        Slot { role: role as u16, index: 0 }
+    }
+
+    fn spawn(&mut self, attempts: &[AttemptId]) {
+        let mut starts = Vec::new();
+        for id in attempts {
+            let gpus = self.placement.role(id.slot).work.resources.gpus;
+            let Some(devices) = self.pool.take(id.slot, gpus) else {
+                self.waiting.push(*id);
+                continue;
+            };
+            let replica = self.placement.placed(id.slot).replica.clone();
+            let dir = self.run.attempt(&replica, id.attempt);
+            let of_job = self.machine.attempt();
+            let attempt = document::Attempt { slot: id.slot, number: id.attempt, of_job, devices: &devices, dir: &dir };
+            let process = self.placement.process(attempt, &self.around);
+            if let Err(error) = self.make_task(*id, &dir, &process) {
+                if is_full(&error) {
+                    self.pool.give_back(id.slot);
+                    self.unrecorded.push(*id);
+                    self.break_journal(&error);
+                    continue;
+                }
+                let reason = error.to_string();
+                let errno = error.raw_os_error().unwrap_or(0);
+                let error = SpawnError { doing: "make its directory".to_owned(), errno, reason };
+                self.queue.push_back(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
+                continue;
+            }
+            let sole = self.placement.replicas.len() == 1 && !self.talk.detached;
+            starts.push(Start { id: *id, process, cpus: Vec::new(), inherit_stdin: sole });
+            if starts.len() == TOGETHER {
+                self.engine.start(std::mem::take(&mut starts));
+            }
+        }
+        if !starts.is_empty() {
+            self.engine.start(starts);
+        }
+    }
+
+    fn make_task(&mut self, id: AttemptId, dir: &std::path::Path, process: &Process) -> std::io::Result<()> {
+        tasks::make(dir, process, &self.common)?;
+        let role = self.placement.role(id.slot);
+        std::fs::create_dir_all(document::gloo_dir(&self.around.scratch, role, self.machine.attempt()))?;
+        if self.mirrored() == id.slot {
+            tasks::touch_log(process)?;
+            self.screen.follow(process.log.clone(), 0);
+            self.screen.take_up();
+        }
+        Ok(())
+    }
+
+    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+        // Those that were never started end at once: there is nobody to ask.
+        let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
+            targets.iter().partition(|id| self.unrecorded.contains(id) || self.waiting.contains(id));
+        self.unrecorded.retain(|id| !unborn.contains(id));
+        self.waiting.retain(|id| !unborn.contains(id));
+        for id in unborn {
+            let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
+            self.queue.push_back(Event::Exited { id, exit, usage: None });
+        }
+        if born.is_empty() {
+            return;
+        }
+        self.engine.signal(signal, &born);
+        for id in born {
+            let size = std::fs::metadata(self.log(id)).map_or(0, |metadata| metadata.len());
+            self.log_at_stop.entry(id.slot).or_insert(size);
+        }
+    }
+
+    pub(super) fn log(&self, id: AttemptId) -> std::path::PathBuf {
+        self.run.attempt(&self.placement.placed(id.slot).replica, id.attempt).join("log")
+    }
+
+    fn gather(&mut self, ended: &[Slot], stopped: &[Slot], number: impl Fn(Slot) -> u32) -> Vec<(Slot, Evidence)> {
+        let place = |slot: Slot| {
+            let log = self.log(AttemptId { slot, attempt: number(slot) });
+            let error_file = log.with_file_name("error.json");
+            (log, error_file)
+        };
+        let told = ended.iter().map(|slot| {
+            let (log, error_file) = place(*slot);
+            (*slot, evidence::read(&log, 0, None, &error_file))
+        });
+        // Most were healthy: those whose last words before our signal hold no error are not looked at twice.
+        let hurried = stopped.iter().filter_map(|slot| {
+            let (log, error_file) = place(*slot);
+            let end = *self.log_at_stop.get(slot)?;
+            evidence::has_error(&log, 0, end).then(|| (*slot, evidence::read(&log, 0, Some(end), &error_file)))
+        });
+        let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
+        let ends = ended.iter().chain(stopped).filter_map(|slot| {
+            let (pid, (exit, _)) = (*self.pids.get(slot)?, self.ends.get(slot)?);
+            Some(Ended { slot: *slot, pid, exit: exit.clone(), stopped: self.log_at_stop.contains_key(slot) })
+        });
+        let ends: Vec<Ended> = ends.collect();
+        self.kernel.explain(&ends, self.run.path(), &mut evidence);
+        evidence
+    }
+
+    /// Looks at ports that somebody waits for.
+    fn probe(&mut self) {
+        let now = self.clock.now();
+        let due: Vec<AttemptId> = self.probes.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
+        for id in due {
+            let placed = self.placement.placed(id.slot);
+            let ports = placed.ports.iter().flat_map(|(_, ports)| ports);
+            let endpoints: Vec<Endpoint> = ports.map(|port| Endpoint { address: placed.host, port: *port }).collect();
+            if self.engine.answers(id, &endpoints) {
+                self.probes.remove(&id);
+                self.dispatch(Event::Ready { id });
+            } else if let Some((at, pause)) = self.probes.get_mut(&id) {
+                *at = now + *pause;
+                *pause = (*pause * 2).min(PROBE.1);
+            }
+        }
+    }
+
+    /// What `ls` reads. It can be made again from the journal, so losing it is no matter.
+    pub(super) fn index(&self) {
+        let mut entry = index::Entry::new(self.run.id(), self.journal.status());
+        entry.engine.clone_from(&self.placement.engine);
+        entry.labels.clone_from(&self.placement.job.labels);
+        let _ = index::append(&self.home, &entry);
+    }
+}
+
+/// What goes away when somebody makes room.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,118 @@
+//! The directory of an attempt: what ran, with what, and how it ended; re-runnable by hand with `./command`.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use serde::Serialize;
+use umiak_core::facts::Usage;
+use umiak_core::mask;
+use umiak_core::model::Exit;
+use umiak_core::plan::document::Process;
+
+/// Makes it, with `command` and `env`. An attempt's number is never used twice, so nothing is there yet. `common` are
+/// the variables of everybody, as [`environment`] writes them.
+pub(super) fn make(dir: &Path, process: &Process, common: &str) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    write(&dir.join("env"), 0o600, (common.to_owned() + &environment(&process.env)).as_bytes())?;
+    write(&dir.join("command"), 0o700, command(process).as_bytes())
+}
+
+/// For a mirror, which needs its file to be there.
+pub(super) fn touch_log(process: &Process) -> io::Result<()> {
+    OpenOptions::new().create(true).append(true).mode(0o644).open(&process.log).map(drop)
+}
+
+fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    file.write_all(bytes)
+}
+
+/// Variables as a shell reads them. Secrets are not written: whoever runs it by hand has to set them.
+pub(super) fn environment(variables: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in variables {
+        if mask::is_secret(name) || mask::masked(name, value) != *value {
+            let _ = writeln!(text, "# {name} holds a secret: set it before");
+        } else if is_plain_name(name) {
+            let _ = writeln!(text, "export {name}={}", quoted(value));
+        }
+    }
+    text
+}
+
+fn command(process: &Process) -> String {
+    let words: Vec<String> = process.argv.iter().skip(1).map(|word| quoted(word)).collect();
+    let program = quoted(&process.program.to_string_lossy());
+    format!(
+        "#!/bin/sh\n# What ran here, with the variables it was given on top of the submitter's.\n. \"$(dirname \"$0\")/env\"\ncd {} || exit\nexec {program} {}\n",
+        quoted(&process.dir.to_string_lossy()),
+        words.join(" ")
+    )
+}
+
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+}
+
+/// In single quotes, unless nothing in it means anything to a shell.
+fn quoted(text: &str) -> String {
+    let harmless = |letter: char| letter.is_ascii_alphanumeric() || "_-./:=,@%+".contains(letter);
+    if !text.is_empty() && text.chars().all(harmless) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// `exit.json`.
+#[derive(Debug, Serialize)]
+pub(super) struct End<'a> {
+    pub(super) v: u32,
+    pub(super) replica: &'a str,
+    pub(super) attempt: u32,
+    pub(super) exit: &'a Exit,
+    pub(super) by_us: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Usage>,
+}
+
+/// The journal has it too: a file that cannot be written is no reason to stop anything.
+pub(super) fn write_end(dir: &Path, end: &End<'_>) {
+    if let Ok(text) = serde_json::to_string(end) {
+        let _ = fs::write(dir.join("exit.json"), format!("{text}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_shell() {
+        for (text, expected) in [("train.py", "train.py"), ("a b", "'a b'"), ("it's", "'it'\\''s'"), ("", "''")] {
+            assert_eq!(quoted(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_command_can_be_run_by_hand() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("attempt-0");
+        let process = Process {
+            program: "/bin/sh".into(),
+            argv: vec!["sh".into(), "-c".into(), "echo \"$A $B\" it\\'s; pwd".into()],
+            env: vec![("A".into(), "1 'two'".into()), ("DB_PASSWORD".into(), "hidden".into())],
+            dir: "/".into(),
+            log: dir.join("log"),
+            error_file: dir.join("error.json"),
+        };
+        make(&dir, &process, &environment(&[("B".into(), "x\ny".into())])).unwrap();
+        let output = std::process::Command::new(dir.join("command")).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 'two' x\ny it's\n/\n");
+        assert!(!fs::read_to_string(dir.join("env")).unwrap().contains("hidden"));
+    }
+}

@@ -1,0 +1,262 @@
+//! `logs`.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+
+use umiak_core::facts::{Fact, Outcome, Subject};
+use umiak_core::model::{Exit, Rank};
+use umiak_testkit::suite::Suite;
+
+use super::{Runs, first, fixture};
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("history::logs_begin_with_the_cause", &[], cause)
+        .test("history::logs_of_several_carry_names", &[], several)
+        .test("history::logs_from_either_end", &[], ends)
+        .test("history::logs_of_attempts", &[], attempts)
+        .test("history::logs_of_launch_are_parts_of_files", &[], pointers)
+        .test("history::logs_are_bytes", &[], bytes)
+        .test("history::logs_that_are_not_there", &[], missing)
+        .test("history::logs_that_were_cut_by_size", &[], cut)
+        .test("history::logs_follow_a_replica_until_its_end", &[], follow)
+        .test("history::logs_follow_the_next_attempt", &[], follow_attempts)
+        .test("history::logs_end_when_nobody_reads", &[], nobody_reads)
+        .test("history::logs_of_a_huge_file_begin_at_once", &[], huge);
+}
+
+fn cause() {
+    let runs = Runs::new();
+    let failed = runs.fixture("v1-job-restart");
+    Runs::log(&failed, "worker-0", 0, "first\n");
+    Runs::log(&failed, "worker-0", 1, "second\n");
+    Runs::log(&failed, "worker-1", 1, "other\n");
+    assert_eq!(runs.out("logs 1"), "second\n");
+    let well = runs.fixture("v1-success");
+    Runs::log(&well, "pserver-0", 0, "server\n");
+    Runs::log(&well, "trainer-0", 0, "trainer\n");
+    assert_eq!(runs.out("logs 2"), "trainer\n", "the first that decides");
+    assert_eq!(runs.out("logs 2 rank 0"), "server\n");
+    assert_eq!(runs.out("logs 2 pserver-0"), "server\n");
+    let text = runs.err("logs 2 pserve", 2);
+    assert!(text.contains("error[L0001]: `run-000002` has no role or replica `pserve`"), "{text}");
+    assert!(text.contains("did you mean `pserver`?") && text.contains("pserver, trainer"), "{text}");
+    assert!(runs.err("logs 2 rank 9", 2).contains("`rank 9`"));
+}
+
+fn several() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    Runs::log(&run, "trainer-0", 0, "a\nb\n");
+    Runs::log(&run, "trainer-1", 0, "c\nno end");
+    assert_eq!(runs.out("logs 1 trainer"), "trainer-0 | a\ntrainer-0 | b\ntrainer-1 | c\ntrainer-1 | no end\n");
+    assert_eq!(runs.out("logs 1 trainer --output quiet -n 1"), "b\nno end");
+    let coloured = runs.umiak("logs 1 trainer").env("CLICOLOR_FORCE", "1").finish();
+    assert!(coloured.out().starts_with("\u{1b}[36mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
+    let json = runs.out("logs 1 trainer --output json");
+    let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
+    assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 0, "text": "no end"}));
+}
+
+fn ends() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let text: String = (0..50_000).flat_map(|n| ["line ".to_owned(), n.to_string(), "\n".to_owned()]).collect();
+    Runs::log(&run, "trainer-0", 0, &text);
+    assert_eq!(runs.out("logs 1"), text);
+    assert_eq!(runs.out("logs 1 -n 2"), "line 49998\nline 49999\n");
+    assert_eq!(runs.out("logs 1 --tail 0"), "");
+    assert_eq!(runs.out("logs 1 --head 2"), "line 0\nline 1\n");
+    assert_eq!(runs.out("logs 1 --head 6 --bytes"), "line 0");
+    assert_eq!(runs.out("logs 1 -n 6 --bytes"), "49999\n");
+    assert_eq!(runs.out("logs 1 -n 99999"), text);
+    assert_eq!(runs.out("logs 1 --head 99999"), text);
+    runs.umiak("logs 1 --head 1 --tail 1").finish().expect_code(2);
+}
+
+fn attempts() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-replica-retry");
+    Runs::log(&run, "trainer-1", 0, "first\n");
+    Runs::log(&run, "trainer-1", 1, "second\n");
+    assert_eq!(runs.out("logs 1 trainer-1"), "second\n");
+    assert_eq!(runs.out("logs 1 trainer-1 --attempt 0"), "first\n");
+    assert_eq!(runs.out("logs 1 trainer-1 --attempt all"), "trainer-1 | first\ntrainer-1 | second\n");
+    assert!(runs.err("logs 1 trainer-1 --attempt 7", 125).contains("error[J0009]: the log of `trainer-1`, attempt 7"));
+    assert!(runs.err("logs 1 trainer-1 --attempt last", 2).contains("or `all`"));
+}
+
+/// A run of `launch` with two attempts that share a file, as it was when they began.
+fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
+    let log = runs.sandbox.path().join("workerlog.0");
+    let planned = |seq: u64, attempt: u64| {
+        let replica = serde_json::json!({"replica": "trainer-0", "rank": 0, "node": "a", "endpoint": "127.0.0.1:6170",
+            "log": log, "log_start": starts[attempt as usize]});
+        serde_json::json!({"v": 1, "seq": seq, "at": 5, "type": "planned", "job": "default", "attempt": attempt,
+            "umiak": "0.1.0", "world_size": 1, "log_dir": "", "replicas": [replica]})
+    };
+    let subject = |attempt: u64| serde_json::json!({"replica": "trainer-0", "rank": 0, "attempt": attempt});
+    let ended = |seq: u64, attempt: u64| {
+        serde_json::json!({"v": 1, "seq": seq, "at": 6, "type": "ended", "subject": subject(attempt),
+            "exit": {"kind": "code", "code": 0}, "by_us": false, "order": attempt})
+    };
+    let starting = |seq: u64, attempt: u64| serde_json::json!({"v": 1, "seq": seq, "at": 5, "type": "starting", "subject": subject(attempt)});
+    let end =
+        serde_json::json!({"v": 1, "seq": 6, "at": 9, "type": "finished", "outcome": "succeeded", "exit_code": 0});
+    let records = [planned(0, 0), starting(1, 0), ended(2, 0), planned(3, 1), starting(4, 1), ended(5, 1), end];
+    runs.with_journal(&records.iter().flat_map(|record| [record.to_string(), "\n".to_owned()]).collect::<String>());
+    log
+}
+
+fn pointers() {
+    let runs = Runs::new();
+    let log = launched(&runs, [4, 10]);
+    fs::write(&log, "old\nfirst\nsecond\n").expect("written");
+    assert_eq!(runs.out("logs 1"), "second\n");
+    assert_eq!(runs.out("logs 1 --attempt 0"), "first\n");
+    assert_eq!(runs.out("logs 1 --attempt 0 -n 9"), "first\n");
+    fs::write(&log, "new\n").expect("written");
+    let outcome = runs.umiak("logs 1").finish();
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 1 was made shorter");
+    assert_eq!(outcome.out(), "new\n");
+}
+
+fn bytes() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let odd = b"\xff\xfe\0 50%\r 100%\r\n\x1b[31mred\n\xc3";
+    Runs::log(&run, "trainer-0", 0, odd);
+    Runs::log(&run, "trainer-1", 0, "x\n");
+    assert_eq!(runs.umiak("logs 1").finish().stdout, odd);
+    let named = runs.umiak("logs 1 trainer").finish().stdout;
+    assert!(named.starts_with(
+        b"trainer-0 | \xff\xfe\0 50%\r 100%\r\ntrainer-0 | \x1b[31mred\ntrainer-0 | \xc3\ntrainer-1 | x\n"
+    ));
+}
+
+fn missing() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let text = runs.err("logs 1", 125);
+    assert!(text.contains("error[J0009]: the log of `trainer-0`, attempt 0, cannot be shown"), "{text}");
+    assert!(
+        text.contains("HOME/runs/run-000001/tasks/trainer-0/attempt-0/log") && text.contains("no such file"),
+        "{text}"
+    );
+    Runs::log(&run, "trainer-1", 0, "here\n");
+    let some = runs.umiak("logs 1 trainer").finish();
+    some.expect_code(0).expect_err("error[J0009]");
+    assert_eq!(some.out(), "trainer-1 | here\n");
+    runs.with_journal("");
+    assert!(runs.err("logs 2", 125).contains("error[J0009]: `run-000002` has no replicas yet"));
+    let waiting: String = first(&fixture("v1-success"), 2);
+    runs.with_journal(&waiting);
+    assert!(runs.err("logs 3", 125).contains("`trainer-0` of `run-000003` has not been started"));
+}
+
+fn cut() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let log = Runs::log(&run, "trainer-0", 0, "e\nf\n");
+    fs::write(log.with_file_name("log.3"), "a\nb\n").expect("written");
+    fs::write(log.with_file_name("log.4"), "c\nd\n").expect("written");
+    let outcome = runs.umiak("logs 1").finish();
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 0 was cut by size");
+    assert_eq!(outcome.out(), "a\nb\nc\nd\ne\nf\n");
+    assert_eq!(runs.out("logs 1 -n 3"), "d\ne\nf\n");
+    assert_eq!(runs.out("logs 1 --head 3"), "a\nb\nc\n");
+}
+
+fn subject(replica: &str, attempt: u32) -> Subject {
+    let index: u32 = replica.rsplit_once('-').and_then(|(_, index)| index.parse().ok()).expect("an index");
+    Subject { replica: replica.to_owned(), rank: Some(Rank(index)), attempt }
+}
+
+fn ended(replica: &str, attempt: u32, code: i32) -> Fact {
+    Fact::Ended {
+        subject: subject(replica, attempt),
+        exit: Exit::Code { code },
+        by_us: false,
+        order: 0,
+        usage: None,
+        log_end: None,
+    }
+}
+
+fn follow() {
+    let runs = Runs::new();
+    let (run, mut live) = runs.live("v1-replica-retry", 6);
+    let log = Runs::log(&run, "trainer-0", 0, "one\ntwo\n");
+    let mut running = runs.umiak("logs 1 -f -n 1").start_unread();
+    let mut stdout = running.take_stdout();
+    let mut seen = [0; 4];
+    stdout.read_exact(&mut seen).expect("the last line");
+    assert_eq!(&seen, b"two\n");
+    let mut file = fs::File::options().append(true).open(&log).expect("the log");
+    file.write_all(b"half").expect("written");
+    stdout.read_exact(&mut seen).expect("as it comes");
+    assert_eq!(&seen, b"half");
+    file.write_all(b" done\n").expect("written");
+    live.write(ended("trainer-0", 0, 0));
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).expect("until the end");
+    assert_eq!(rest, " done\n");
+    assert_eq!(running.finish().code(), 0);
+    drop(live);
+}
+
+fn follow_attempts() {
+    let runs = Runs::new();
+    let (run, mut live) = runs.live("v1-replica-retry", 6);
+    Runs::log(&run, "trainer-1", 0, "first\n");
+    let mut running = runs.umiak("logs 1 trainer-1 -f").start_unread();
+    let mut stdout = running.take_stdout();
+    let mut seen = [0; 6];
+    stdout.read_exact(&mut seen).expect("the first attempt");
+    // It fails, and is started again.
+    live.go_on(3);
+    Runs::log(&run, "trainer-1", 1, "second\n");
+    live.go_on(2);
+    live.write(ended("trainer-1", 1, 1));
+    live.write(Fact::Finished { outcome: Outcome::Failed, exit_code: 1 });
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).expect("until the end");
+    assert_eq!(rest, "second\n");
+    assert_eq!(running.finish().code(), 0);
+}
+
+fn nobody_reads() {
+    let runs = Runs::new();
+    let (run, live) = runs.live("v1-replica-retry", 6);
+    Runs::log(&run, "trainer-0", 0, "one\n");
+    for command in ["logs 1 -f", "logs 1 -f trainer-0"] {
+        let mut running = runs.umiak(command).start_unread();
+        let mut stdout = running.take_stdout();
+        stdout.read_exact(&mut [0; 4]).expect("a line");
+        drop(stdout);
+        assert_eq!(running.finish().code(), 0);
+    }
+    let big = Runs::log(&run, "trainer-0", 0, vec![b'x'; 4 << 20]);
+    let mut running = runs.umiak("logs 1").start_unread();
+    running.take_stdout().read_exact(&mut [0; 4]).expect("some bytes");
+    let outcome = running.finish();
+    assert_eq!((outcome.code(), outcome.err()), (0, String::new()));
+    drop((live, big));
+}
+
+fn huge() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let log = Runs::log(&run, "trainer-0", 0, "first\n");
+    // Ten gigabytes that take no room.
+    let file = fs::File::options().write(true).open(&log).expect("the log");
+    file.set_len(10 << 30).expect("a sparse file");
+    let mut end = fs::File::options().append(true).open(&log).expect("the log");
+    end.write_all(b"\nlast\n").expect("written");
+    for (line, text) in [("logs 1 -n 1", "last\n"), ("logs 1 --head 1", "first\n")] {
+        let outcome = runs.umiak(line).finish();
+        outcome.expect_code(0);
+        assert_eq!(outcome.out(), text);
+        assert!(outcome.elapsed.as_millis() < 1000, "{line} took {:?}", outcome.elapsed);
+    }
+}

@@ -1,0 +1,236 @@
+//! `show`, `events`, `explain`.
+
+use std::fs;
+use std::io::Read as _;
+
+use umiak_testkit::suite::Suite;
+
+use super::{Runs, first, fixture};
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("history::show_tells_everything", &[], show)
+        .test("history::show_folds_many_replicas", &[], folds)
+        .test("history::show_as_json_keeps_to_its_schema", &[], json)
+        .test("history::a_torn_end_does_not_matter", &[], torn)
+        .test("history::damage_in_the_middle_names_its_line", &[], damage)
+        .test("history::newer_journals_are_shown_as_far_as_they_go", &[], newer)
+        .test("history::events_are_the_journals_own_bytes", &[], events)
+        .test("history::events_follow_until_the_end", &[], follow)
+        .test("history::events_end_when_nobody_reads", &[], nobody_reads)
+        .test("history::events_end_when_the_supervisor_is_lost", &[], lost)
+        .test("history::explain_has_all_the_evidence", &[], explain)
+        .test("history::explain_of_codes", &[], codes);
+}
+
+fn show() {
+    let runs = Runs::new();
+    runs.fixture("v1-launch-failed");
+    runs.fixture("v1-replica-retry");
+    let text = runs.out("show 1");
+    for part in [
+        "✗ run-000001 default failed with 1\n",
+        "  roles       trainer 3\n",
+        "  directory   HOME/runs/run-000001\n",
+        "trainer-1  1     ✗ exited with 1",
+        "trainer-2  2     ⊘ stopped by us (SIGTERM)  12 s  127.0.0.1:6172  gpu 2    /home/li/log/workerlog.2\n",
+        "· the first cause\n  ValueError: batch 17 holds NaN\n    train.py:88 in step  loss.backward()\n",
+        "followed       rank 0 exited with 1 (a peer closed the connection)\n",
+    ] {
+        assert!(text.contains(part), "lacks {part:?}:\n{text}");
+    }
+    let retried = runs.out("show 2");
+    assert!(retried.contains("1 (0: was killed by SIGKILL (killed))"), "{retried}");
+    assert_eq!(runs.out("show 2 --output quiet"), "succeeded\n");
+    let made = umiak::history::RunDir::create(&runs.home).expect("made");
+    assert!(runs.out("show 3").starts_with("? run-000003 lost\n"), "a run that was only made");
+    drop(made);
+}
+
+fn folds() {
+    let runs = Runs::new();
+    let line = |seq: u32, rest: String| format!("{{\"v\":1,\"seq\":{seq},\"at\":{},{rest}}}\n", 1_000_000 + seq);
+    let mut journal = String::new();
+    for replica in 0..60 {
+        let subject = format!("\"subject\":{{\"replica\":\"trainer-{replica}\",\"rank\":{replica},\"attempt\":0}}");
+        journal += &line(2 * replica, format!("\"type\":\"starting\",{subject}"));
+        let code = u32::from(replica == 41);
+        let exit = format!("\"exit\":{{\"kind\":\"code\",\"code\":{code}}},\"by_us\":false,\"order\":{replica}");
+        journal += &line(2 * replica + 1, format!("\"type\":\"ended\",{subject},{exit}"));
+    }
+    runs.with_journal(&journal);
+    let text = runs.out("show 1");
+    assert!(text.contains("trainer  ✓ 59  ✗ 1\n"), "{text}");
+    assert!(text.contains("trainer-41  ✗ exited with 1") && !text.contains("trainer-40"), "{text}");
+    assert!(text.contains("60 replicas; `--all` lists them\n"));
+    assert!(runs.out("show 1 --all").contains("trainer-40"));
+}
+
+fn json() {
+    let runs = Runs::new();
+    runs.fixture("v1-lost-and-resumed");
+    let shown: serde_json::Value = serde_json::from_str(&runs.out("show 1 --output json")).expect("JSON");
+    assert_eq!(shown["v"], 1);
+    assert_eq!(shown["standing"], "succeeded");
+    assert_eq!(shown["status"]["epoch"], 1);
+    assert_eq!(shown["status"]["replicas"][1]["past"][0]["exit"]["kind"], "lost");
+    let schema: serde_json::Value = serde_json::from_str(&runs.out("schema show")).expect("JSON");
+    let known = schema["properties"].as_object().expect("properties");
+    for key in shown.as_object().expect("an object").keys() {
+        assert!(known.contains_key(key), "{key} is not in the schema");
+    }
+}
+
+fn torn() {
+    let runs = Runs::new();
+    let whole = fixture("v1-success");
+    runs.with_journal(&whole);
+    runs.with_journal(&format!("{whole}{{\"v\":1,\"seq\":99,\"a"));
+    let ends = |run: u32| runs.out(&format!("show {run}")).replace(&format!("run-00000{run}"), "RUN");
+    assert_eq!(ends(1), ends(2));
+    assert_eq!(runs.out("events 2 --output json"), whole);
+}
+
+fn damage() {
+    let runs = Runs::new();
+    let mut lines: Vec<String> = fixture("v1-success").lines().map(str::to_owned).collect();
+    "\u{0}\u{0}\u{0}oops".clone_into(&mut lines[4]);
+    let run = runs.with_journal(&(lines.join("\n") + "\n"));
+    for command in ["show", "logs", "explain", "wait"] {
+        let text = runs.err(&format!("{command} 1"), 125);
+        assert!(text.contains("error[J0004]: line 5 of `HOME/runs/run-000001/journal.jsonl` is no fact"), "{text}");
+        assert!(
+            text.contains("oops") && text.contains("hint: `umiak events run-000001` shows the facts before line 5")
+        );
+    }
+    let outcome = runs.umiak("events 1").finish();
+    outcome.expect_code(125);
+    assert_eq!(outcome.out().lines().count(), 4, "what stands before it is shown");
+    fs::remove_file(run.journal()).expect("removed");
+    fs::create_dir(run.journal()).expect("made");
+    assert!(runs.err("show 1", 125).contains("error[J0004]: cannot read `HOME/runs/run-000001/journal.jsonl`"));
+}
+
+fn newer() {
+    let runs = Runs::new();
+    runs.fixture("future-minor");
+    runs.fixture("future-major");
+    let minor = runs.umiak("show 1").finish();
+    minor.expect_code(0).expect_err("notice[J0011]: 2 facts of `run-000001` are not known to this version");
+    assert!(minor.out().contains("✓ run-000001 llama-sft succeeded"));
+    let major = runs.umiak("show 2").finish();
+    major.expect_code(0).expect_err("notice[J0005]: `run-000002` was written by a newer umiak");
+    major.expect_err("version 2");
+    assert!(major.out().contains("✓ run-000002 llama-sft succeeded"));
+    assert!(runs.out("events 2").contains("ignored started: not known here"));
+}
+
+fn events() {
+    let runs = Runs::new();
+    runs.fixture("v1-job-restart");
+    assert_eq!(runs.out("events 1 --output json"), fixture("v1-job-restart"));
+    assert_eq!(runs.out("events 1 --output quiet"), "");
+    runs.fixture("v1-lost-and-resumed");
+    assert!(runs.out("events 2").contains("to trainer-1 (does not count: by a supervisor that had been replaced)\n"));
+    let text = runs.out("events 1");
+    for part in [
+        "  submitted: supervised by pid 4100 on node-a, umiak 0.1.0\n",
+        "  worker-0 started, pid 4121\n",
+        "  worker-1 was killed by SIGTERM (terminate), stopped by us\n",
+        "  starting everything again in 2.0 s: attempt 2 of 2\n",
+        "  worker-0 (attempt 1) exited with 3\n",
+        "  failed, code 3\n",
+    ] {
+        assert!(text.contains(part), "lacks {part:?}:\n{text}");
+    }
+}
+
+fn follow() {
+    let runs = Runs::new();
+    let (run, mut live) = runs.live("v1-replica-retry", 3);
+    let mut running = runs.umiak(&format!("events -f --output json {}", run.id())).start_unread();
+    let mut stdout = running.take_stdout();
+    let whole = fixture("v1-replica-retry");
+    let mut seen = vec![0; whole.lines().take(3).map(|line| line.len() + 1).sum()];
+    stdout.read_exact(&mut seen).expect("the first three");
+    while !live.later.is_empty() {
+        live.go_on(4);
+    }
+    stdout.read_to_end(&mut seen).expect("the rest");
+    assert_eq!(String::from_utf8_lossy(&seen), whole);
+    assert_eq!(running.finish().code(), 0);
+}
+
+fn nobody_reads() {
+    let runs = Runs::new();
+    let (run, live) = runs.live("v1-success", 8);
+    let mut running = runs.umiak(&format!("events -f {}", run.id())).start_unread();
+    let mut stdout = running.take_stdout();
+    stdout.read_exact(&mut [0]).expect("a byte");
+    drop(stdout);
+    // Nothing is written any more, and it still ends.
+    assert_eq!(running.finish().code(), 0);
+    drop(live);
+}
+
+fn lost() {
+    let runs = Runs::new();
+    let (run, live) = runs.live("v1-success", 8);
+    let mut running = runs.umiak(&format!("events -f {}", run.id())).start_unread();
+    let mut stdout = running.take_stdout();
+    stdout.read_exact(&mut [0]).expect("a byte");
+    drop(live);
+    stdout.read_to_end(&mut Vec::new()).expect("the rest");
+    running.finish().expect_code(125).expect_err("error[J0007]: `run-000001` has not ended");
+}
+
+fn explain() {
+    let runs = Runs::new();
+    for name in ["v1-launch-failed", "v1-job-restart", "v1-replica-retry", "v1-timed-out", "v1-stopped", "v1-success"] {
+        runs.fixture(name);
+    }
+    let explained = |run: u32, parts: &[&str]| {
+        let text = runs.out(&format!("explain {run}"));
+        for part in parts {
+            assert!(text.contains(part), "lacks {part:?}:\n{text}");
+        }
+    };
+    explained(
+        1,
+        &[
+            "✗ run-000001 default failed with 1\n",
+            "  │ Traceback (most recent call last):\n",
+            "why it counts as the cause: the kernel says so",
+            "followed trainer-0: exited with 1, a peer closed the connection [U9001]\n    RuntimeError: Connection closed by peer",
+            "stopped by us\n  trainer-2 stopped by us (SIGTERM)\n",
+        ],
+    );
+    explained(
+        2,
+        &["a failure that was followed by a restart\n", "starting everything again in 2.0 s", " the failure\n"],
+    );
+    explained(3, &["made good by another attempt\n", "the kernel killed it for memory", "it ended well\n"]);
+    explained(4, &["judge-0 ran longer than 30 s\n", "it took longer than it may"]);
+    explained(5, &["it was stopped: by `umiak stop`\n"]);
+    explained(6, &["it ended well\n"]);
+    // A restart that made good what had failed: not why it ended.
+    let failed = fixture("v1-job-restart");
+    let mended = first(&failed, 17)
+        + &fixture("v1-success").lines().last().expect("a line").replace("\"seq\":18", "\"seq\":17")
+        + "\n";
+    runs.with_journal(&mended);
+    explained(7, &["a failure that was followed by a restart\n", "it ended well\n"]);
+    assert!(!runs.out("show 7").contains("cause"));
+    assert_eq!(runs.out("explain 7 --output quiet"), "");
+    assert_eq!(runs.out("explain 1 --output quiet"), "trainer-1\n");
+    let json: serde_json::Value = serde_json::from_str(&runs.out("explain 2 --output json")).expect("JSON");
+    assert_eq!(json["verdicts"].as_array().map(Vec::len), Some(2));
+}
+
+fn codes() {
+    let runs = Runs::new();
+    assert!(runs.out("explain J0007").starts_with("J0007: the supervisor was lost\nexit code 125\n"));
+    assert!(runs.out("explain u3102").starts_with("U3102"));
+    assert!(runs.err("explain L9999", 2).contains("error[L0001]: there is no error code and no run `L9999`"));
+    assert!(runs.err("explain nothing", 2).contains("there is no error code and no run `nothing`"));
+}

@@ -1,0 +1,93 @@
+//! `rm` and `gc`.
+
+use std::fs;
+
+use umiak_testkit::suite::Suite;
+
+use super::{Runs, first, fixture};
+
+pub(super) fn register(suite: &mut Suite) {
+    suite
+        .test("history::rm_removes", &[], removes)
+        .test("history::rm_refuses_live_runs", &[], refuses)
+        .test("history::gc_takes_old_ones", &[], old)
+        .test("history::gc_keeps_a_size", &[], keeps_size);
+}
+
+fn removes() {
+    let runs = Runs::new();
+    for _ in 0..3 {
+        runs.fixture("v1-stopped");
+    }
+    runs.with_journal("no journal\nat all\n");
+    runs.out("ls");
+    assert!(runs.out("rm 2 run-000002").starts_with("removed run-000002  "));
+    assert_eq!(runs.out("ls --output quiet"), "run-000004\nrun-000003\nrun-000001\n");
+    assert!(runs.err("rm 1 2", 2).contains("there is no run `2`"), "all or none");
+    assert_eq!(runs.out("rm 4 3 --output quiet"), "run-000004\nrun-000003\n");
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000001"]);
+    assert_eq!(runs.fixture("v1-stopped").id().to_string(), "run-000005", "numbers are not used twice");
+}
+
+fn refuses() {
+    let runs = Runs::new();
+    runs.fixture("v1-stopped");
+    let (_, mut live) = runs.live("v1-success", 8);
+    let text = runs.err("rm 1 2", 2);
+    assert!(text.contains("error[J0006]: `run-000002` has a supervisor"), "{text}");
+    assert!(text.contains("hint: stop it with `umiak stop run-000002`"), "{text}");
+    live.go_on(99);
+    // The end is written, but somebody still holds it.
+    assert!(runs.err("rm 2", 2).contains("error[J0006]"));
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000001", "run-000002"]);
+    drop(live);
+    runs.out("rm 1 2");
+    assert_eq!(runs.sandbox.list("state/runs"), [""; 0]);
+}
+
+/// A journal whose times are so many days ago.
+fn aged(name: &str, days: u64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_micros() as u64;
+    let text = fixture(name);
+    let lines = text.lines().map(|line| {
+        let mut record: serde_json::Value = serde_json::from_str(line).expect("a record");
+        record["at"] = (now - days * 86_400_000_000).into();
+        format!("{record}\n")
+    });
+    lines.collect()
+}
+
+fn old() {
+    let runs = Runs::new();
+    runs.with_journal(&aged("v1-success", 40));
+    runs.with_journal(&aged("v1-stopped", 10));
+    let unfinished: String = first(&aged("v1-success", 40), 8);
+    runs.with_journal(&unfinished);
+    let (_, live) = runs.live("v1-success", 8);
+    let rehearsal = runs.out("gc --dry-run");
+    assert!(
+        rehearsal.contains("would remove run-000001") && rehearsal.contains("would remove run-000003"),
+        "{rehearsal}"
+    );
+    assert!(rehearsal.contains("would remove 2 runs, "), "{rehearsal}");
+    assert_eq!(runs.out("ls --output quiet").lines().count(), 4);
+    fs::create_dir(runs.home.runs().join(".removed-run-000009")).expect("made");
+    assert_eq!(runs.out("gc --output quiet"), "run-000001\nrun-000003\n");
+    assert_eq!(runs.out("gc --older-than 5d --output quiet"), "run-000002\n");
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000004"], "what lives stays");
+    drop(live);
+    assert!(runs.err("gc --older-than soon", 2).contains("as in `2d`"));
+}
+
+fn keeps_size() {
+    let runs = Runs::new();
+    for _ in 0..3 {
+        let run = runs.fixture("v1-stopped");
+        Runs::log(&run, "trainer-0", 0, vec![b'x'; 1 << 20]);
+    }
+    assert_eq!(runs.out("gc --keep-size 10M --output quiet"), "");
+    assert_eq!(runs.out("gc --keep-size 2500K --output quiet"), "run-000001\n");
+    let json: serde_json::Value = serde_json::from_str(&runs.out("gc --keep-size 0 --output json")).expect("JSON");
+    assert_eq!(json["removed"].as_array().map(Vec::len), Some(2));
+    assert!(json["bytes"].as_u64().is_some_and(|bytes| bytes > 2 << 20));
+}

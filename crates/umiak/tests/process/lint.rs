@@ -1,0 +1,75 @@
+//! `umiak lint`: files good, bad and absent, standard input, JSON, and `umiak.toml` beside the document.
+
+use std::fs::File;
+
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite.test("lint::one_line_for_each_good_file", &[], good);
+    suite.test("lint::all_errors_of_all_files", &[], bad);
+    suite.test("lint::what_is_no_document", &[], no_document);
+    suite.test("lint::umiak_toml_beside_the_document", &[], settings);
+}
+
+const GOOD: &str = "umiak: v1\nroles: {main: {command: \"true\", replicas: 2}}\n";
+
+fn good() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.write("a.yaml", GOOD);
+    sandbox.write("b.yaml", "umiak: v1\nparams: {n: }\nroles: {main: {command: \"echo {{ n }}\"}}\n");
+    let run = sandbox.umiak(["lint", "a.yaml", "b.yaml", "-p", "n=1"]).finish();
+    // `a.yaml` has no such parameter.
+    run.expect_code(2).expect_err("`a.yaml` has no parameter `n`");
+    assert_eq!(run.out(), "b.yaml: fine, 1 role, 1 replica\n");
+    let run = sandbox.umiak(["lint", "a.yaml", "-"]).stdin(File::open(path).unwrap()).finish();
+    run.expect_code(0);
+    assert_eq!(run.out(), "a.yaml: fine, 1 role, 2 replicas\n<stdin>: fine, 1 role, 2 replicas\n");
+    assert_eq!(run.err(), "");
+}
+
+fn bad() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.yaml", "umiak: v1\nroles: {main: {comand: \"true\", replicas: 0}}\n");
+    sandbox.write("b.yaml", GOOD);
+    let run = sandbox.umiak(["lint", "a.yaml", "b.yaml"]).finish();
+    run.expect_code(2)
+        .expect_err("a.yaml:2:16")
+        .expect_err("did you mean `command`?")
+        .expect_err("a.yaml:2:42")
+        .expect_err("2 errors in 1 of 2 files");
+    assert_eq!(run.out(), "b.yaml: fine, 1 role, 2 replicas\n");
+    let run = sandbox.umiak(["lint", "--output", "json", "a.yaml", "b.yaml"]).finish();
+    run.expect_code(2);
+    let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
+    assert_eq!(report["files"][0]["diagnostics"][0]["labels"][0]["column"], 16);
+    assert_eq!(report["files"][1]["ok"], true);
+    let run = sandbox.umiak(["lint", "--output", "quiet", "a.yaml"]).finish();
+    run.expect_code(2);
+    assert_eq!((run.out(), run.err()), (String::new(), String::new()));
+}
+
+fn no_document() {
+    let sandbox = Sandbox::new();
+    sandbox.write("binary", b"\x7fELF\0");
+    sandbox.write("latin", b"umiak: v1\nname: \xe9\n");
+    sandbox.write("pipeline.yaml", "entry_points: {}\n");
+    let run = sandbox.umiak(["lint", "absent.yaml", ".", "binary", "latin", "pipeline.yaml", "/dev/zero"]).finish();
+    run.expect_code(2)
+        .expect_err("error[F0001]: there is no file `absent.yaml`\n")
+        .expect_err("error[F0001]: `.` is a directory\n")
+        .expect_err("error[F0001]: `binary` is not a text file\n")
+        .expect_err("error[F0001]: `latin` is not UTF-8\n")
+        .expect_err("error[F0004]: `pipeline.yaml` is a document of PaddleFlow, which is not in this version\n")
+        .expect_err("error[F0001]: `/dev/zero` is not a text file\n");
+}
+
+fn settings() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.yaml", "umiak: v1\nroles: {main: {command: \"true\", flavour: large}}\n");
+    sandbox.umiak(["lint", "a.yaml"]).finish().expect_code(2).expect_err("there is no flavour `large`");
+    sandbox.write("umiak.toml", "[flavour.large]\ncpu = 8\n");
+    sandbox.umiak(["lint", "a.yaml"]).finish().expect_code(0);
+    sandbox.write("umiak.toml", "[flavour.large]\ncpus = 8\n");
+    sandbox.umiak(["lint", "a.yaml", "a.yaml"]).finish().expect_code(2).expect_err("umiak.toml:2:1");
+}

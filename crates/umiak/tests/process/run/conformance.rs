@@ -1,0 +1,535 @@
+//! What every engine must do: the same documents on all of them, and the same facts out of each.
+//!
+//! An engine is one more column of [`ENGINES`]. A row is a document, what is done to the run meanwhile, its code and the
+//! story that its facts tell, replica by replica (see [`super::stories`]).
+
+use std::collections::BTreeMap;
+
+use umiak_testkit::sandbox::Running;
+use umiak_testkit::suite::Suite;
+
+use super::{Stage, facts, stories, together};
+
+/// Engines, and whether what they run survives a supervisor and can be taken over by the next.
+const ENGINES: &[(&str, bool)] = &[("local", false), ("mock", false)];
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("run: engines: start", &[], || check(START))
+        .test("run: engines: cause", &[], || check(CAUSE))
+        .test("run: engines: stop", &[], || check(STOP))
+        .test("run: engines: retry", &[], || check(RETRY))
+        .test("run: engines: completion", &[], || check(COMPLETION))
+        .test("run: engines: start order", &[], || check(ORDER))
+        .test("run: engines: back-off is recorded", &[], back_off)
+        .test("run: engines: stop during a back-off", &[], stop_in_back_off)
+        .test("run: engines: stop while roles wait for others", &[], stop_while_waiting)
+        .test("run: engines: logs", &[], logs)
+        .test("run: engines: a lost supervisor", &[], lost_supervisor)
+        .test("run: engines: what a replica left behind", &[], left_behind);
+}
+
+/// What happens to a run from outside.
+#[derive(Debug, Clone, Copy)]
+enum Meanwhile {
+    Nothing,
+    /// `umiak stop` with these flags, as soon as the first replica has said `up`.
+    Stop(&'static str),
+    /// This signal then, and the next one when the first is recorded.
+    Signals(&'static [i32]),
+}
+
+struct Row {
+    name: &'static str,
+    document: &'static str,
+    meanwhile: Meanwhile,
+    code: i32,
+    story: &'static [(&'static str, &'static str)],
+}
+
+const fn row(
+    name: &'static str,
+    document: &'static str,
+    code: i32,
+    story: &'static [(&'static str, &'static str)],
+) -> Row {
+    Row { name, document, meanwhile: Meanwhile::Nothing, code, story }
+}
+
+const START: &[Row] = &[
+    row(
+        "one replica",
+        "umiak: v1\nroles: {w: {command: [actor, print=hello]}}",
+        0,
+        &[("run", "submitted finished:succeeded=0"), ("w-0", "starting@0 started@0 ended@0=0")],
+    ),
+    row(
+        "several of several roles",
+        "umiak: v1\nroles: {a: {replicas: 2, command: [actor]}, b: {command: [actor]}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("a-0", "starting@0 started@0 ended@0=0"),
+            ("a-1", "starting@0 started@0 ended@0=0"),
+            ("b-0", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+];
+
+const CAUSE: &[Row] = &[
+    row(
+        "a code",
+        "umiak: v1\nroles: {w: {replicas: 3, command: [actor, '1:exit=7', sleep=60]}}",
+        7,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-1=7 finished:failed=7"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-1", "starting@0 started@0 ended@0=7"),
+            ("w-2", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    ),
+    row(
+        "a signal",
+        "umiak: v1\nroles: {w: {replicas: 2, command: [actor, '0:signal=9', sleep=60]}}",
+        137,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-0=SIG9 finished:failed=137"),
+            ("w-0", "starting@0 started@0 ended@0=SIG9"),
+            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    ),
+    row(
+        "no process",
+        "umiak: v1\nroles: {w: {command: [broken, spawn-fails=2]}}",
+        127,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-0=spawn finished:failed=127"),
+            ("w-0", "starting@0 started@0 ended@0=spawn"),
+        ],
+    ),
+    row(
+        "too slow",
+        "umiak: v1\nroles: {w: {timeout: 300ms, command: [actor, sleep=60]}}",
+        124,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-0=SIG15 finished:failed=124"),
+            ("w-0", "starting@0 started@0 timed_out@0:run ended@0=SIG15/us"),
+        ],
+    ),
+    row(
+        "never ready",
+        "umiak: v1\nroles: {s: {start_timeout: 300ms, ports: {rpc: 1}, command: [actor, sleep=60]}, w: {command: [actor], start_after: s}}",
+        1,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:s-0=SIG15 finished:failed=1"),
+            ("s-0", "starting@0 started@0 timed_out@0:start ended@0=SIG15/us"),
+        ],
+    ),
+    row(
+        "of several roles",
+        "umiak: v1\nroles: {a: {command: [actor, sleep=60]}, b: {command: [actor, exit=7]}}",
+        1,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:b-0=7 finished:failed=1"),
+            ("a-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("b-0", "starting@0 started@0 ended@0=7"),
+        ],
+    ),
+];
+
+const SLEEPERS: &str = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=60]}}";
+const DEAF: &str =
+    "umiak: v1\npolicy: {grace: 1m}\nroles: {w: {replicas: 2, command: [actor, ignore-term, print=up, sleep=60]}}";
+const POLITE: &str = "umiak: v1\nroles: {w: {command: [actor, on-term=0, print=up, sleep=60]}}";
+
+const STOP: &[Row] = &[
+    Row {
+        name: "umiak stop",
+        document: SLEEPERS,
+        meanwhile: Meanwhile::Stop(""),
+        code: 3,
+        story: &[
+            ("run", "submitted stopping:user finished:stopped=3"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    },
+    Row {
+        name: "umiak stop --kill",
+        document: DEAF,
+        meanwhile: Meanwhile::Stop("--kill"),
+        code: 3,
+        story: &[
+            ("run", "submitted stopping:user finished:stopped=3"),
+            ("w-0", "starting@0 started@0 ended@0=SIG9/us"),
+            ("w-1", "starting@0 started@0 ended@0=SIG9/us"),
+        ],
+    },
+    Row {
+        name: "somebody who ends in his own way",
+        document: POLITE,
+        meanwhile: Meanwhile::Stop(""),
+        code: 3,
+        story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@0 started@0 ended@0=0")],
+    },
+    Row {
+        name: "Ctrl-C",
+        document: SLEEPERS,
+        meanwhile: Meanwhile::Signals(&[2]),
+        code: 130,
+        story: &[
+            ("run", "submitted stopping:signal finished:interrupted=130"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    },
+    Row {
+        name: "Ctrl-C twice",
+        document: DEAF,
+        meanwhile: Meanwhile::Signals(&[2, 2]),
+        code: 130,
+        story: &[
+            ("run", "submitted stopping:signal stopping:second_signal finished:interrupted=130"),
+            ("w-0", "starting@0 started@0 ended@0=SIG9/us"),
+            ("w-1", "starting@0 started@0 ended@0=SIG9/us"),
+        ],
+    },
+    Row {
+        name: "SIGTERM",
+        document: SLEEPERS,
+        meanwhile: Meanwhile::Signals(&[15]),
+        code: 143,
+        story: &[
+            ("run", "submitted stopping:signal finished:interrupted=143"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    },
+];
+
+const RETRY: &[Row] = &[
+    row(
+        "the replica",
+        "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 2, backoff: 10ms}, command: [actor, '1@0:exit=3', '1@1:signal=9', sleep=1]}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+            (
+                "w-1",
+                "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=SIG9 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=0",
+            ),
+        ],
+    ),
+    row(
+        "its role",
+        "umiak: v1\nroles: {w: {replicas: 2, restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '1@0:exit=3', '@0:sleep=60']}, other: {command: [actor, sleep=1]}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("other-0", "starting@0 started@0 ended@0=0"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us retrying@1:user starting@1 started@1 ended@1=0"),
+            ("w-1", "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=0"),
+        ],
+    ),
+    row(
+        "the job",
+        "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '1@0:exit=3', '@0:sleep=60']}}",
+        0,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-1=3 restarting@1 finished:succeeded=0"),
+            ("w-0", "starting@0 started@0 ended@0=SIG15/us starting@1 started@1 ended@1=0"),
+            ("w-1", "starting@0 started@0 ended@0=3 starting@1 started@1 ended@1=0"),
+        ],
+    ),
+    row(
+        "the replica, then the job, then nobody",
+        "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, exit=3]}}",
+        3,
+        &[
+            (
+                "run",
+                "submitted stopping:peer_failed diagnosed:w-0=3 restarting@1 stopping:peer_failed diagnosed:w-0=3 finished:failed=3",
+            ),
+            (
+                "w-0",
+                "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=3 starting@2 started@2 ended@2=3 attempt_failed@2 retrying@3:user starting@3 started@3 ended@3=3",
+            ),
+        ],
+    ),
+    row(
+        "what cannot be executed is not tried again",
+        "umiak: v1\npolicy: {restarts: 3}\nroles: {w: {restarts: 3, command: [broken, spawn-fails=2]}}",
+        127,
+        &[
+            ("run", "submitted stopping:peer_failed diagnosed:w-0=spawn finished:failed=127"),
+            ("w-0", "starting@0 started@0 ended@0=spawn"),
+        ],
+    ),
+];
+
+const COMPLETION: &[Row] = &[
+    row(
+        "one failure of two that are allowed",
+        "umiak: v1\nroles: {w: {replicas: 3, completion: {min_failed: 2, min_succeeded: 2}, command: [actor, '1:exit=3', sleep=1]}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("w-1", "starting@0 started@0 ended@0=3"),
+            ("w-2", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+    row(
+        "the first success is enough",
+        "umiak: v1\nroles: {w: {replicas: 2, completion: {min_succeeded: 1}, command: [actor, '1:sleep=60']}}",
+        0,
+        &[
+            ("run", "submitted stopping:completed finished:succeeded=0"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+        ],
+    ),
+    row(
+        "a role that does not decide is stopped without blame",
+        "umiak: v1\nroles: {s: {completes: false, command: [actor, sleep=60]}, w: {command: [actor]}}",
+        0,
+        &[
+            ("run", "submitted stopping:completed finished:succeeded=0"),
+            ("s-0", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+];
+
+const ORDER: &[Row] = &[
+    row(
+        "started",
+        "umiak: v1\nroles: {s: {command: [actor, sleep=1]}, w: {command: [actor], start_after: {role: s, when: started}}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("s-0", "starting@0 started@0 ended@0=0"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+    row(
+        "ready",
+        "umiak: v1\nroles: {s: {completes: false, ports: {rpc: 2}, command: [actor, sleep=200ms, ready, sleep=60]}, w: {command: [actor], start_after: s}}",
+        0,
+        &[
+            ("run", "submitted stopping:completed finished:succeeded=0"),
+            ("s-0", "starting@0 started@0 ready@0 ended@0=SIG15/us"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+    row(
+        "succeeded",
+        "umiak: v1\nroles: {s: {replicas: 2, command: [actor, '1:sleep=300ms']}, w: {command: [actor], start_after: {role: s, when: succeeded}}}",
+        0,
+        &[
+            ("run", "submitted finished:succeeded=0"),
+            ("s-0", "starting@0 started@0 ended@0=0"),
+            ("s-1", "starting@0 started@0 ended@0=0"),
+            ("w-0", "starting@0 started@0 ended@0=0"),
+        ],
+    ),
+];
+
+/// Every row on every engine.
+fn check(rows: &'static [Row]) {
+    let all = rows.iter().flat_map(|row| ENGINES.iter().map(move |(engine, _)| (row, *engine)));
+    together(all.map(|(row, engine)| (format!("{} on {engine}", row.name), move || perform(row, engine))).collect());
+}
+
+fn perform(row: &Row, engine: &'static str) {
+    let stage = Stage::new(engine);
+    let running = stage.run(row.document).start();
+    intervene(&stage, &running, row.meanwhile);
+    let outcome = running.finish();
+    let facts = facts(&stage, &outcome);
+    let expected: BTreeMap<String, String> =
+        row.story.iter().map(|(who, story)| ((*who).to_owned(), (*story).to_owned())).collect();
+    let seen = stories(&facts);
+    assert!(seen == expected, "seen {seen:#?}\nexpected {expected:#?}\nstderr {}", outcome.err());
+    outcome.expect_code(row.code);
+    in_order(row, &facts);
+    stage.assert_nothing_left();
+}
+
+fn intervene(stage: &Stage, running: &Running<'_>, meanwhile: Meanwhile) {
+    match meanwhile {
+        Meanwhile::Nothing => {}
+        Meanwhile::Stop(flags) => {
+            everybody_is_up(stage, running);
+            stage.umiak(&format!("stop {flags} 1")).start().finish_unchecked().expect_code(0);
+        }
+        Meanwhile::Signals(signals) => {
+            everybody_is_up(stage, running);
+            for (number, signal) in signals.iter().enumerate() {
+                running.signal(*signal);
+                let stops = || stage.journal().iter().filter(|fact| fact["type"] == "stopping").count();
+                running.wait_until("the signal is recorded", || stops() > number);
+            }
+        }
+    }
+}
+
+fn everybody_is_up(stage: &Stage, running: &Running<'_>) {
+    let replicas = || stage.journal().iter().filter(|fact| fact["type"] == "started").count();
+    running.wait_until("all replicas are started", || {
+        let planned =
+            stage.journal().iter().find(|fact| fact["type"] == "planned").map(|fact| fact["world_size"].clone());
+        planned.and_then(|size| size.as_u64()).is_some_and(|size| replicas() as u64 == size)
+    });
+    for started in stage.journal().iter().filter(|fact| fact["type"] == "started") {
+        stage.wait_for_log(running, super::name(&started["subject"]), 0, "up");
+    }
+}
+
+/// A role that waits for another starts after what it waits for.
+fn in_order(row: &Row, facts: &[serde_json::Value]) {
+    let first = match row.name {
+        "started" => "started",
+        "ready" => "ready",
+        "succeeded" => "ended",
+        _ => return,
+    };
+    let position = |kind: &str, role: &str| {
+        let of = |fact: &serde_json::Value| {
+            fact["type"] == kind && fact["subject"]["replica"].as_str().is_some_and(|name| name.starts_with(role))
+        };
+        facts.iter().rposition(of).expect("it is there")
+    };
+    assert!(position(first, "s-") < position("starting", "w-"), "{}", row.name);
+}
+
+fn on_all(test: impl Fn(&Stage, bool) + Copy + Send + Sync) {
+    let one = |(engine, adopts): &(&'static str, bool)| {
+        let (engine, adopts) = (*engine, *adopts);
+        (engine.to_owned(), move || test(&Stage::new(engine), adopts))
+    };
+    together(ENGINES.iter().map(one).collect());
+}
+
+/// Twice as long each time, a little more or less, and never longer than the longest.
+fn back_off() {
+    let document =
+        "umiak: v1\nroles: {w: {restarts: {max: 3, backoff: 100ms, max_backoff: 300ms}, command: [actor, exit=3]}}";
+    on_all(|stage, _| {
+        let outcome = stage.run(document).finish();
+        outcome.expect_code(3);
+        let facts = facts(stage, &outcome);
+        let at = |fact: &serde_json::Value| fact["at"].as_u64().expect("a time");
+        let of = |kind: &str| facts.iter().filter(|fact| fact["type"] == kind).cloned().collect::<Vec<_>>();
+        let waits =
+            of("retrying").iter().map(|fact| fact["delay_micros"].as_u64().expect("a time")).collect::<Vec<_>>();
+        let starts = of("starting");
+        assert_eq!((waits.len(), starts.len()), (3, 4));
+        for ((delay, ended), start) in waits.iter().zip(of("ended")).zip(&starts[1..]) {
+            // Records are stamped when they are written, which may be a little after they were decided on.
+            let waited = at(start) - at(&ended);
+            assert!(waited >= delay / 2, "started after {waited} µs instead of {delay}");
+        }
+        for (delay, expected) in waits.iter().zip([100_000, 200_000, 300_000]) {
+            assert!((expected / 2..=expected * 3 / 2).contains(delay), "{waits:?}");
+        }
+    });
+}
+
+/// Nobody is there to be stopped: it is over at once.
+fn stop_in_back_off() {
+    let of_replica = "roles: {w: {restarts: {max: 1, backoff: 1h, max_backoff: 1h}, command: [actor, exit=3]}}";
+    let of_job = "policy: {restarts: 1, backoff: 1h, max_backoff: 1h}\nroles: {w: {command: [actor, exit=3]}}";
+    for (document, fact) in [(of_replica, "retrying"), (of_job, "restarting")] {
+        on_all(|stage, _| {
+            let running = stage.run(&format!("umiak: v1\n{document}")).start();
+            running.wait_until(fact, || stage.journal().iter().any(|record| record["type"] == fact));
+            stage.umiak("stop 1").start().finish_unchecked().expect_code(0);
+            running.finish().expect_code(3);
+            assert!(stories(&stage.journal())["run"].ends_with("finished:stopped=3"), "{:?}", stage.journal());
+            stage.assert_nothing_left();
+        });
+        on_all(|stage, _| {
+            let running = stage.run(&format!("umiak: v1\n{document}")).start();
+            running.wait_until(fact, || stage.journal().iter().any(|record| record["type"] == fact));
+            running.signal(2);
+            running.finish().expect_code(130);
+            stage.assert_nothing_left();
+        });
+    }
+}
+
+/// Those who were never started have no facts.
+fn stop_while_waiting() {
+    let document = "umiak: v1\nroles: {s: {ports: {rpc: 1}, command: [actor, print=up, sleep=60]}, w: {command: [actor], start_after: s}}";
+    on_all(|stage, _| {
+        let running = stage.run(document).start();
+        stage.wait_for_log(&running, "s-0", 0, "up");
+        stage.umiak("stop 1").start().finish_unchecked().expect_code(0);
+        let outcome = running.finish();
+        outcome.expect_code(3);
+        let seen = stories(&facts(stage, &outcome));
+        assert_eq!(seen["s-0"], "starting@0 started@0 ended@0=SIG15/us");
+        assert!(!seen.contains_key("w-0"), "{seen:?}");
+        stage.assert_nothing_left();
+    });
+}
+
+fn logs() {
+    let document = "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
+    on_all(|stage, _| {
+        stage.run(document).finish().expect_code(0);
+        assert_eq!(
+            (stage.log("w-0", 0), stage.log("w-1", 0), stage.log("w-1", 1)),
+            ("zero\n".into(), "one\n".into(), "one\n".into())
+        );
+        let said = stage.umiak("logs 1 w").finish();
+        said.expect_code(0);
+        let mut lines: Vec<String> = said.out().lines().map(str::to_owned).collect();
+        lines.sort();
+        assert!(lines.iter().any(|line| line.contains("w-0") && line.contains("zero")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("w-1") && line.contains("one")), "{lines:?}");
+        for name in ["command", "env", "log", "exit.json"] {
+            assert!(stage.run_dir().join("tasks/w-1/attempt-0").join(name).exists(), "{name} is missing");
+        }
+    });
+}
+
+/// What was live is started again where it could not survive, without blame; what had ended stays.
+fn lost_supervisor() {
+    let document =
+        "umiak: v1\nroles: {done: {command: [actor, print=done]}, w: {command: [actor, '@0:print=up', '@0:sleep=60']}}";
+    on_all(|stage, adopts| {
+        let running = stage.run(document).start();
+        stage.wait_for_log(&running, "w-0", 0, "up");
+        running.wait_until("`done` has ended", || stage.journal().iter().any(|fact| fact["type"] == "ended"));
+        running.signal(9);
+        running.finish_unchecked();
+        stage.sandbox.assert_nothing_left();
+        let outcome = stage.umiak("resume 1 --output json").finish();
+        outcome.expect_code(0);
+        let seen = stories(&stage.journal());
+        let expected = if adopts {
+            "starting@0 started@0 ended@0=0"
+        } else {
+            "starting@0 started@0 ended@0=lost starting@1 started@1 ended@1=0"
+        };
+        assert_eq!(seen["w-0"], expected);
+        assert_eq!(seen["done-0"], "starting@0 started@0 ended@0=0");
+        assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
+        stage.assert_nothing_left();
+    });
+}
+
+/// A process that a replica forgot is found and stopped, where there are processes.
+fn left_behind() {
+    let document = "umiak: v1\nroles: {w: {command: [actor, leave]}}";
+    on_all(|stage, _| {
+        let outcome = stage.run(document).finish();
+        outcome.expect_code(0);
+        let swept = facts(stage, &outcome).into_iter().find(|fact| fact["type"] == "swept");
+        assert_eq!(swept.is_some(), stage.engine == "local");
+        stage.assert_nothing_left();
+    });
+}

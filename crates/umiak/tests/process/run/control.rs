@@ -1,0 +1,184 @@
+//! The control socket: orders are obeyed, and nothing else that comes there matters.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use umiak_core::facts::{Fact, Outcome};
+use umiak_core::status::State;
+use umiak_testkit::components::trials;
+use umiak_testkit::suite::Suite;
+
+use super::house::{House, Unwatched as _, wait_for};
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("run::control::noise_disturbs_nobody", &[], noise)
+        .test("run::control::slow_clients_hold_up_nobody", &[], slow_clients)
+        .test("run::control::stop_twice_kills", &[], stop_twice)
+        .test("run::control::stop_kill", &[], stop_kill)
+        .test("run::control::stop_as_it_begins", &[], stop_as_it_begins)
+        .test("run::control::ctrl_c_while_leftovers_are_stopped", &[], ctrl_c_in_between)
+        .test("run::control::long_homes", &[], long_homes);
+}
+
+const WAITS: &str =
+    "umiak: v1\nroles:\n  trainer: {command: \"LEDGER; touch up; until test -e go; do sleep 0.01; done\"}\n";
+const STUBBORN: &str = "umiak: v1\npolicy: {grace: 60s}\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; trap '' TERM; touch up-$UMIAK_INDEX; while :; do sleep 0.01; done\"}\n";
+
+impl House {
+    fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.run().control()).expect("somebody listens")
+    }
+
+    fn ask(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+        // It may have heard enough, and gone, before all was said.
+        let _ = stream.write_all(bytes);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+}
+
+fn noise() {
+    let house = House::with(WAITS);
+    let run = house.umiak("run job.yaml").start();
+    house.wait_for_file("up");
+    assert_eq!(house.ask(b"{\"ping\":{}}\n"), "{\"ok\":true}\n");
+    for junk in [
+        &b"\n"[..],
+        b"junk\n",
+        b"{\"stop\":{}}\n",
+        b"{\"stop\":{\"kill\":1}}\n",
+        b"{\"halt\":{}}\n",
+        b"[[[[[[[[\n",
+        b"\xff\xfe\0\0\n",
+        &vec![b'x'; 1 << 20],
+        &vec![b'['; 100_000],
+    ] {
+        let answer = house.ask(junk);
+        assert!(answer.is_empty() || answer.starts_with("{\"ok\":false"), "{answer}");
+    }
+    // Those that say nothing, and are not even there any more.
+    let silent: Vec<UnixStream> = (0..300).map(|_| house.connect()).collect();
+    for _ in 0..300 {
+        drop(house.connect());
+    }
+    assert_eq!(house.ask(b"{\"ping\":{}}\n"), "{\"ok\":true}\n");
+    assert!(!house.records().iter().any(|record| matches!(record.fact, Fact::Stopping { .. })));
+    house.touch("go");
+    run.finish().expect_code(0);
+    drop(silent);
+    house.check_ended();
+}
+
+/// Somebody says a byte now and then; a rank that fails meanwhile, and whoever asks, are heard at once.
+fn slow_clients() {
+    let house = House::with(WAITS);
+    let run = house.umiak("run job.yaml").start();
+    house.wait_for_file("up");
+    let mut slow: Vec<UnixStream> = (0..8).map(|_| house.connect()).collect();
+    let asked = Instant::now();
+    for _ in 0..10 {
+        for stream in &mut slow {
+            stream.write_all(b" ").expect("it still listens");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(house.ask(b"{\"ping\":{}}\n"), "{\"ok\":true}\n");
+    }
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let asked = Instant::now();
+    house.touch("go");
+    run.finish().expect_code(0);
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    house.check_ended();
+}
+
+fn stop_twice() {
+    let house = House::with(STUBBORN);
+    let run = house.umiak("run job.yaml").start();
+    house.wait_for_file("up-0");
+    house.wait_for_file("up-1");
+    let outcome = house.umiak("stop 1 --no-wait").finish_unwatched();
+    outcome.expect_code(0);
+    assert_eq!(outcome.out(), "run-000001 asked to stop\n");
+    wait_for("the stop to be recorded", || {
+        house.records().iter().any(|record| matches!(record.fact, Fact::Signalled { signal: 15, .. }))
+    });
+    let outcome = house.umiak("stop 1").finish_unwatched();
+    outcome.expect_code(0);
+    assert_eq!(outcome.out(), "run-000001 stopped\n");
+    run.finish().expect_code(3);
+    assert_eq!(house.status().state, State::Finished { outcome: Outcome::Stopped, exit_code: 3 });
+    house.check_ended();
+}
+
+fn stop_kill() {
+    let house = House::with(STUBBORN);
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    house.wait_for_file("up-0");
+    house.wait_for_file("up-1");
+    house.umiak("stop 1 --kill --output json").finish_unwatched().expect_code(0);
+    // It has let go when `stop` returns.
+    house.umiak("retry 1 --output quiet").start().stop_soon(&house);
+    house.check_ended();
+}
+
+trait StopSoon {
+    fn stop_soon(self, house: &House);
+}
+
+impl StopSoon for umiak_testkit::sandbox::Running<'_> {
+    fn stop_soon(self, house: &House) {
+        wait_for("a second attempt", || house.ledger().values().all(|lines| lines.len() == 2));
+        house.umiak("stop 1 --kill").finish_unwatched().expect_code(0);
+        self.finish().expect_code(3);
+    }
+}
+
+/// The lock is taken a moment before anybody listens: whoever comes in between waits that moment.
+fn stop_as_it_begins() {
+    let mut stopped = 0;
+    for _ in 0..trials(50).min(100) {
+        let house = House::with(WAITS);
+        let run = house.umiak("run job.yaml").start();
+        wait_for("a lock", || umiak::history::is_held(&house.run()).unwrap_or(false));
+        let outcome = house.umiak("stop 1").finish_unwatched();
+        outcome.expect_code(0);
+        stopped += 1;
+        run.finish().expect_code(3);
+        house.check_ended();
+    }
+    assert!(stopped > 0);
+}
+
+/// Between two attempts of the job, what the first left is stopped; a signal is heard meanwhile.
+fn ctrl_c_in_between() {
+    let house = House::with(
+        "umiak: v1\npolicy: {grace: 20s, settle: 10ms, restarts: {max: 1, backoff: 10ms}}\nroles:\n  trainer: {command: \"LEDGER; (trap '' TERM; while :; do sleep 0.02; done) & exit 7\"}\n",
+    );
+    let run = house.umiak("run job.yaml").start();
+    wait_for("a restart", || house.records().iter().any(|record| matches!(record.fact, Fact::Restarting { .. })));
+    let asked = Instant::now();
+    run.signal(2);
+    std::thread::sleep(Duration::from_millis(100));
+    run.signal(2);
+    std::thread::sleep(Duration::from_millis(100));
+    run.signal(2);
+    let outcome = run.finish_unchecked();
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}\n{}", asked.elapsed(), outcome.err());
+    // The guardian finishes alone.
+    wait_for("the guardian to be done", || house.sandbox.processes().is_empty());
+}
+
+fn long_homes() {
+    let house = House::with(WAITS);
+    let long = house.sandbox.path().join("a-home-of-a-name-with-many-letters/".repeat(4));
+    let umiak = |line: &str| house.umiak(line).env("UMIAK_HOME", &long);
+    umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    house.wait_for_file("up");
+    umiak("stop 1").finish().expect_code(0);
+    umiak("wait 1").finish().expect_code(3);
+}

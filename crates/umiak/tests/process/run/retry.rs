@@ -1,0 +1,134 @@
+//! `retry`: an ended run has another chance.
+
+use std::fs;
+use std::path::Path;
+
+use umiak_core::facts::{Fact, Outcome};
+use umiak_core::status::State;
+use umiak_testkit::suite::Suite;
+
+use super::house::{House, Unwatched as _};
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("run::retry::what_failed_runs_again", &[], what_failed)
+        .test("run::retry::all_runs_again_when_asked", &[], all)
+        .test("run::retry::budgets_are_new", &[], budgets)
+        .test("run::retry::secrets_are_asked_again", &[], secrets)
+        .test("run::retry::killed_and_resumed", &[], killed_and_resumed);
+}
+
+/// The second of three fails until there is a file.
+const FAILS: &str = "umiak: v1\nname: fails\npolicy: {settle: 10ms}\nroles:\n  trainer: {replicas: 3, command: \"LEDGER; test $UMIAK_INDEX = 1 || exit 0; until test -s ledger/trainer-2; do sleep 0.01; done; sleep 0.1; test -e good\"}\n";
+
+fn succeeded() -> State {
+    State::Finished { outcome: Outcome::Succeeded, exit_code: 0 }
+}
+
+fn what_failed() {
+    let house = House::with(FAILS);
+    house.umiak("run job.yaml").finish().expect_code(1);
+    house.umiak("retry 1").finish().expect_code(1);
+    assert_eq!(house.ledger()["trainer-1"], [0, 1]);
+    house.touch("good");
+    house.umiak("retry 1").finish().expect_code(0);
+    let ledger = house.ledger();
+    assert_eq!((&ledger["trainer-0"], &ledger["trainer-1"]), (&vec![0], &vec![0, 1, 2]));
+    assert_eq!(house.status().state, succeeded());
+    house.check_ended();
+    house.umiak("retry 1").finish().expect_code(2).expect_err("J0025").expect_err("has succeeded").expect_err("--all");
+    house.check_ended();
+}
+
+fn all() {
+    let house = House::with(FAILS);
+    house.touch("good");
+    house.umiak("run job.yaml").finish().expect_code(0);
+    house.umiak("retry --all 1").finish().expect_code(0);
+    assert!(house.ledger().values().all(|lines| *lines == [0, 1]), "{:?}", house.ledger());
+    house.check_ended();
+}
+
+fn budgets() {
+    let house = House::with(
+        "umiak: v1\nname: budget\npolicy: {settle: 10ms}\nroles:\n  trainer: {command: \"LEDGER; exit 7\", restarts: {max: 2, backoff: 1ms}}\n",
+    );
+    house.umiak("run job.yaml").finish().expect_code(7);
+    assert_eq!(house.ledger()["trainer-0"], [0, 1, 2]);
+    house.umiak("retry 1").finish().expect_code(7);
+    assert_eq!(house.ledger()["trainer-0"], [0, 1, 2, 3, 4, 5]);
+    house.check_ended();
+}
+
+/// What nobody may find in a file.
+const SECRET: &str = "hunter2-and-more";
+
+fn secrets() {
+    let house = House::with(&format!(
+        "umiak: v1\nname: secret\nroles:\n  trainer: {{command: \"LEDGER; test $API_TOKEN = {SECRET}x && exit 7; test $API_TOKEN = other\", env: {{API_TOKEN: {SECRET}x}}}}\n"
+    ));
+    // The document itself, and the command, are the user's own.
+    house.document("umiak: v1\nname: secret\nparams: {token: none}\nroles:\n  trainer: {command: \"LEDGER; test -e good || exit 7; test $API_TOKEN = other\", env: {API_TOKEN: \"{{ token }}\"}}\n");
+    let outcome =
+        house.sandbox.umiak(["run", "job.yaml", "-p", &format!("token={SECRET}")]).env("UMIAK_HOME", house.home.path());
+    outcome.finish().expect_code(7);
+    assert_eq!(holders(house.home.path(), SECRET), [""; 0]);
+    let outcome = house.umiak("retry 1").finish();
+    outcome.expect_code(2).expect_err("error[J0025]").expect_err("API_TOKEN (role trainer)");
+    house.check_ended();
+    house.touch("good");
+    house.umiak("retry 1").env("API_TOKEN", "other").finish().expect_code(0);
+    assert_eq!(house.ledger()["trainer-0"], [0, 1]);
+    house.check_ended();
+    // A retry that cannot begin leaves no secrets in a run that has ended.
+    let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; exit 7\"}\n");
+    house.umiak("run job.yaml").finish().expect_code(7);
+    let plan = fs::read_to_string(house.run().plan()).expect("a plan");
+    let many = plan.replacen("\"gpus\":0", "\"gpus\":4", 1);
+    assert_ne!(plan, many, "{plan}");
+    fs::write(house.run().plan(), many).expect("the sandbox can be written");
+    house.umiak("retry 1").finish().expect_code(125).expect_err("J0020");
+    house.check_ended();
+}
+
+/// Files below a directory that hold this text.
+fn holders(directory: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(holders(&path, text));
+        } else if fs::read(&path).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text)) {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+/// A retry whose supervisor is lost is resumed as a retry: what had failed before it does not count any more.
+fn killed_and_resumed() {
+    for line in ["retry 1", "retry --all 1"] {
+        let usual = House::with(FAILS);
+        usual.umiak("run job.yaml").finish().expect_code(1);
+        let before = usual.records().len();
+        usual.touch("good");
+        usual.umiak(line).finish().expect_code(0);
+        let after = usual.records().len();
+        for at in before + 1..after {
+            let house = House::with(FAILS);
+            house.umiak("run job.yaml").finish().expect_code(1);
+            house.touch("good");
+            let die = (house.records().len() + at - before).to_string();
+            house.umiak(line).env("UMIAK_TEST_JOURNAL_DIE", die).finish_unwatched();
+            house.wait_until_free();
+            if !house.status().is_finished() {
+                house.umiak("resume 1").finish().expect_code(0);
+            }
+            assert_eq!(house.status().state, succeeded(), "{line}, record {at}");
+            let starts = house.records().iter().filter(|record| matches!(record.fact, Fact::Starting { .. })).count();
+            assert!(starts >= 4, "{line}, record {at}");
+            house.umiak("resume 1").finish().expect_code(2);
+            house.check_ended();
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A job from a document: one command for each replica, and the first line of a sole one.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::first_line::{bare, until_line};
+use super::{Setting, directory};
+use crate::bench::harness::{Running, millis};
+use crate::bench::model::{Metric, Sample};
+use crate::bench::peers::{Kind, Output, Peer};
+
+const LINE: &str = "the first line";
+
+/// From before the start of whoever runs the job until everything is gone. Thousands of files stay until the row is
+/// over: ext4 searches long for inodes where many were freed within the last seconds.
+pub(crate) fn measure(
+    setting: &Setting,
+    peer: &Peer,
+    replicas: u32,
+    kept: &mut Vec<TempDir>,
+) -> anyhow::Result<Result<Sample, String>> {
+    kept.push(directory()?);
+    let directory = kept.last().expect("one was pushed");
+    let mut command = command(peer, replicas, directory.path(), &["/bin/true"])?;
+    let running = Running::start(&mut command, setting.limit)?;
+    let began = running.began;
+    let ended = running.end()?;
+    Ok(match ended.trouble(setting.limit, |code| code == 0) {
+        Some(trouble) => Err(trouble),
+        None => Ok(Sample::new(Metric::Replicas, millis(began, ended.gone), ended.cpu_ms)),
+    })
+}
+
+/// Without a peer the command itself.
+pub(crate) fn line(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
+    let directory = directory()?;
+    let command = match peer {
+        Some(peer) => command(peer, 1, directory.path(), &["/bin/echo", LINE])?,
+        None => bare(LINE),
+    };
+    let line = until_line(setting, vec![command], LINE)?;
+    Ok(line.map(|line| Sample { cpu_ms: None, ..Sample::new(Metric::RunLine, line.millis, 0.0) }))
+}
+
+/// Umiak from a document; the floors as for ranks; torchx from its own component.
+fn command(peer: &Peer, replicas: u32, directory: &Path, words: &[&str]) -> anyhow::Result<Command> {
+    let argv: Vec<_> = words.iter().map(Into::into).collect();
+    Ok(match peer.kind {
+        Kind::Umiak => {
+            let words = serde_json::to_string(words)?;
+            let document = format!("umiak: v1\nroles:\n  one: {{replicas: {replicas}, command: {words}}}\n");
+            run(peer.program(), directory, &document)?
+        }
+        Kind::Torchx => {
+            // It shows what replicas write on stderr.
+            let inner = peer.command(replicas, directory, Output::Usual, &argv);
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(inner.get_program()).args(inner.get_args());
+            shell.current_dir(directory).env("TMPDIR", directory);
+            shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            shell
+        }
+        _ => peer.command(replicas, directory, Output::Usual, &argv),
+    })
+}
+
+/// `umiak run` of a document, with its home in the directory too.
+pub(super) fn run(umiak: &Path, directory: &Path, document: &str) -> anyhow::Result<Command> {
+    let file = directory.join("job.yaml");
+    std::fs::write(&file, document)?;
+    let mut command = Command::new(umiak);
+    command.arg("run").arg(file).current_dir(directory).env("TMPDIR", directory);
+    command.env("UMIAK_HOME", directory.join("home")).env("OMP_NUM_THREADS", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}

@@ -1,0 +1,94 @@
+//! `docs/reference/job.md`: every key of a native document, from the table that parses it.
+
+use std::fmt::Write as _;
+
+use umiak_core::formats::native::keys::{Kind, TABLES};
+
+use super::HEADER;
+use crate::markdown::{code, codes, table};
+
+pub(super) fn page() -> String {
+    let mut text = format!("{HEADER}# Job documents\n{INTRODUCTION}");
+    for part in TABLES {
+        let _ = write!(text, "\n## {}\n\n{}\n\n", part.title, part.help);
+        text += &table(
+            &["key", "value", "default", "meaning", "example"],
+            part.keys.iter().map(|key| {
+                [code(key.name), value(&key.kind), key.default.to_owned(), key.help.to_owned(), code(key.example)]
+            }),
+        );
+    }
+    text + SETTINGS
+}
+
+const INTRODUCTION: &str = "
+A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` names everything that is wrong with one, with
+positions; `umiak schema job` prints its schema for editors (`schemas/job.v1.json`).
+
+```yaml
+umiak: v1
+name: ctr
+policy: {restarts: 2, backoff: 10s, timeout: 6h}
+roles:
+  pserver: {replicas: 2, command: \"python ps.py\", ports: {rpc: 1}, completes: false}
+  trainer: {replicas: 4, command: [\"python\", \"train.py\"], env: {LR: \"0.1\"}, resources: {cpu: 2, memory: 4Gi, gpu: 1},
+            completion: {min_failed: 1, min_succeeded: all}, start_after: pserver}
+contracts: [paddle]
+```
+
+- A key that is left empty is as good as left out. A key that is not in these tables is an error, and so is one that
+  stands twice.
+- Durations are `500ms`, `10s`, `5m`, `6h`, `1d` and sums of them (`1h30m`); a plain number is seconds.
+- `\"{{ name }}\"` in any text is replaced by a parameter, after the document is parsed: a value cannot change its shape.
+  In quotes, because YAML takes braces for a mapping. `{{ '{{' }}` stands for two braces.
+- Anchors, aliases and merge keys work. A document has at most 4 MiB.
+";
+
+const SETTINGS: &str = "
+## `umiak.toml`
+
+Beside the document, else `$XDG_CONFIG_HOME/umiak/config.toml`. Everything in it may be left out.
+
+| table | keys | meaning |
+|---|---|---|
+| `[queue.NAME]` | `engine` | a queue that documents may name; `default` is built in |
+| `[flavour.NAME]` | `cpu`, `mem`, `gpu` | resources by name; `flavour1`, `flavour2` and `flavour3` are built in |
+| `[fs.NAME]` | `dir` | where a file system is on this host |
+| `[engine.NAME]` | `kind` | an engine |
+| `[hosts]` | `NAME = \"ADDRESS\"` | addresses by name |
+";
+
+fn value(kind: &Kind) -> String {
+    match kind {
+        Kind::Version => "`v1`".to_owned(),
+        Kind::Text => "text".to_owned(),
+        Kind::Number(least, most) => format!("number, {least} to {most}"),
+        Kind::Bool => "`true` or `false`".to_owned(),
+        Kind::Duration => "duration".to_owned(),
+        Kind::Cpu => "number or text".to_owned(),
+        Kind::Memory => "size".to_owned(),
+        Kind::Choice(words) => codes(words.iter().copied()),
+        Kind::Texts | Kind::Params => "mapping of names to texts".to_owned(),
+        Kind::Command => "text, or list of texts".to_owned(),
+        Kind::Contracts => "name, or list of names".to_owned(),
+        Kind::AllOr => "`all` or number".to_owned(),
+        Kind::Restarts(table) => format!("number, or {}", table.title),
+        Kind::Named(_) => "mapping of names to roles".to_owned(),
+        Kind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
+        Kind::StartAfter(_) => "name, mapping, or list".to_owned(),
+        Kind::Mapping(_) => "mapping".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_example_is_the_fixture() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/good/design.yaml");
+        assert!(INTRODUCTION.contains(&std::fs::read_to_string(path).unwrap()));
+    }
+}
