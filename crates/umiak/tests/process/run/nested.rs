@@ -14,7 +14,8 @@ pub(crate) fn register(suite: &mut Suite) {
             has_learned(&outcome, 4);
         })
         .test("run::nested::a_rank_below_paddles_launcher_is_named", &[Paddle], || {
-            let outcome = run("nested-paddle", &[("script", &support("paddle_fails.py")), ("arguments", "3")]);
+            let outcome =
+                run("nested-paddle", &[("script", &support("paddle_fails.py")), ("arguments", "3 patiently")]);
             blames_the_second(&outcome);
         })
         .test("run::nested::torchruns_form_one_job", &[Torch], || {

@@ -1,7 +1,8 @@
-"""All-reduces with Paddle on gloo until one rank raises: `paddle_fails.py RANK [slowly]`.
+"""All-reduces with Paddle on gloo until one rank raises: `paddle_fails.py RANK [slowly|patiently]`.
 
 The others ignore SIGTERM, so that they end by what really happens to them: a lost peer. What they
-print then is what umiak must not take for a cause.
+print then is what umiak must not take for a cause. With `patiently` they wait to be stopped instead: Paddle's
+launcher looks at its ranks every few seconds, and of several that have ended by then it shows the first.
 """
 
 import os
@@ -36,7 +37,8 @@ def die_slowly():
 def main():
     dist.init_parallel_env()
     failing = dist.get_rank() == int(sys.argv[1])
-    if not failing:
+    patient = "patiently" in sys.argv
+    if not failing and not patient:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         for step in range(1, 100_000):
@@ -46,6 +48,10 @@ def main():
     except ValueError:
         if "slowly" in sys.argv:
             die_slowly()
+        raise
+    except RuntimeError:
+        if patient:
+            time.sleep(60)
         raise
 
 
