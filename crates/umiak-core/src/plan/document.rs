@@ -263,9 +263,8 @@ impl Placement {
         if role.work.resources.gpus > 0 {
             let labels: Vec<&str> = attempt.devices.iter().map(|device| device.label.as_str()).collect();
             set(DeviceKind::Gpu.visible_variable(), labels.join(","));
-            if !inherited.contains_key("CUDA_DEVICE_ORDER") {
-                set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
-            }
+            // Our numbers are by PCI address, whatever the submitter's were.
+            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
         }
         set("POD_IP", placed.host.to_string());
         for (name, value) in &role.work.env {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::history::index::{self, Entry};
+use crate::history::journal;
 use crate::history::{Home, RunDir, remove};
 
 use super::rm::take_away;
@@ -39,6 +40,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 /// Ended or lost ones only, oldest first.
+/// When it ended; of one whose supervisor was lost, when that one last wrote.
+fn last_heard_of(home: &Home, entry: &Entry) -> u64 {
+    let written = || journal::replay(&RunDir::at(home, entry.run)).ok().map(|replay| replay.status.last);
+    entry.ended.or_else(written).unwrap_or(entry.created).max(entry.created)
+}
+
 fn choose(home: &Home, entries: &[Entry], arguments: &Arguments) -> Vec<RunDir> {
     let older_than = match (arguments.older_than, arguments.keep_size) {
         (None, None) => Some(OLD),
@@ -55,7 +62,7 @@ fn choose(home: &Home, entries: &[Entry], arguments: &Arguments) -> Vec<RunDir> 
         if !standing.is_over() && standing != Standing::Lost {
             continue;
         }
-        let is_old = limit.is_some_and(|limit| entry.ended.unwrap_or(entry.created) < limit);
+        let is_old = limit.is_some_and(|limit| last_heard_of(home, entry) < limit);
         let is_too_much = arguments.keep_size.is_some_and(|size| total > size);
         if is_old || is_too_much {
             let run = RunDir::at(home, entry.run);

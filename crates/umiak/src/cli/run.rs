@@ -1,5 +1,6 @@
 //! `umiak run FILE`, `resume`, `retry`, `stop`, `plan`, and the supervisor that `run -d` starts.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -126,7 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             again: Again::Unfinished,
             talk: arguments.talking.talk(false),
         };
-        begin::supervise(beginning, || {}).map(ExitCode::from).inspect_err(|_| forget_unborn(&run))
+        begin::supervise(beginning, || {}).map(ExitCode::from)
     });
     ended(arguments.talking, result)
 }
@@ -147,19 +148,26 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     Submission::new(document.job, document.masked, document.notices, engine).map_err(one)
 }
 
-/// A run of which nothing was recorded never was.
-fn forget_unborn(run: &RunDir) {
-    if journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
+fn inode(run: &RunDir) -> Option<u64> {
+    std::fs::metadata(run.path()).ok().map(|metadata| metadata.ino())
+}
+
+/// A run of which nothing was recorded never was. Its number may be somebody else's by now, who made it anew.
+fn forget_unborn(run: &RunDir, made: Option<u64>) {
+    let is_ours = made.is_some() && inode(run) == made;
+    let is_live = !matches!(life_of(run, false), Ok(Life::Lost));
+    if is_ours && !is_live && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
         let _ = std::fs::remove_dir_all(run.path());
     }
 }
 
 fn detached(home: &Home, submission: &Submission, talking: Talking) -> Done {
     let run = submission.record(home)?;
+    let made = inode(&run);
     match detach::start(home, &run)? {
         detach::Began::Failed { said, code } => {
             super::say(&said);
-            forget_unborn(&run);
+            forget_unborn(&run, made);
             Ok(ExitCode::from(code))
         }
         detach::Began::Ready => {

@@ -566,16 +566,7 @@ impl<'a> Front<'a> {
         if let (Some(text), OutputMode::Human) = (text, self.spec.own.output) {
             self.screen.talk(text);
         }
-        self.screen.close();
-        loop {
-            let Ok(ready) = readable(&[self.screen.done().as_fd(), self.signals.as_fd()], None) else { return None };
-            if ready[0] {
-                return self.screen.join();
-            }
-            if ready[1] && !self.signals.read().is_empty() {
-                return None;
-            }
-        }
+        self.screen.finish(&self.signals)
     }
 }
 

@@ -22,8 +22,6 @@ pub(super) struct Recorder {
     run: RunDir,
     writer: Writer,
     beside: Option<JoinHandle<()>>,
-    /// Why facts wait in memory.
-    broken: Option<String>,
 }
 
 impl Recorder {
@@ -34,7 +32,7 @@ impl Recorder {
             // A run without a journal is none.
             let _ = std::fs::remove_dir_all(run.path());
         })?;
-        Ok(Self { home, run, writer, beside: None, broken: None })
+        Ok(Self { home, run, writer, beside: None })
     }
 
     pub(super) fn id(&self) -> RunId {
@@ -47,7 +45,7 @@ impl Recorder {
 
     /// What cannot be written waits, and is tried again with the next.
     pub(super) fn append(&mut self, records: &[Record]) {
-        self.broken = self.writer.append(records).err().map(|error| error.to_string());
+        let _ = self.writer.append(records);
     }
 
     /// The plan is written: what `ls` needs, and the disk, are told while the ranks start.

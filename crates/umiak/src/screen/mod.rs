@@ -130,6 +130,20 @@ impl Screen {
         &self.done
     }
 
+    /// Everything out, for as long as readers take it; a signal gives that up. Why data was lost, if it was.
+    pub fn finish(self, signals: &umiak_sys::wait::Signals) -> Option<io::Error> {
+        self.close();
+        loop {
+            let ready = readable(&[self.done.as_fd(), signals.as_fd()], None).ok()?;
+            if ready[0] {
+                return self.join();
+            }
+            if ready[1] && !signals.read().is_empty() {
+                return None;
+            }
+        }
+    }
+
     /// To be called once `done` is readable. Why data was lost, if it was.
     pub fn join(mut self) -> Option<io::Error> {
         if let Some(thread) = self.thread.take() {

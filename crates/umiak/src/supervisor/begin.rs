@@ -8,8 +8,9 @@ use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRo
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
-use umiak_core::model::{Device, ExitCodes, Generation};
+use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation};
 use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
+use umiak_core::plan::{Gpu, Inventory};
 use umiak_core::status::{State, Status};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
@@ -87,11 +88,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Di
     let needs = document::needs(&secrets.job);
     let scratch = run.scratch();
     let granted = engine.lease(&needs)?;
-    let candidates: Vec<(u32, Device)> = inventory
-        .gpus
-        .iter()
-        .map(|gpu| (gpu.minor, Device { label: gpu.index.to_string(), position: gpu.index }))
-        .collect();
+    let candidates = candidates(&inventory);
     let devices = if needs.gpus > 0 { engine.lease_devices(&candidates, needs.gpus) } else { Vec::new() };
     check_devices(&secrets, needs.gpus, devices.len() as u32, candidates.len())?;
     notices.extend(unenforced(&secrets, kind, wishes)?);
@@ -162,6 +159,20 @@ fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnost
     }
     Err(Diagnostic::error(Code::J0025, format!("{} was taken up by somebody else meanwhile", run.id()))
         .hint(format!("`umiak show {}` tells where it stands", run.id())))
+}
+
+/// The GPUs that the submitter may use, as others will see them.
+fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
+    let limit = inventory.env.get(DeviceKind::Gpu.visible_variable()).filter(|value| *value != "all");
+    let named = |gpu: &Gpu| match limit {
+        None => Some(gpu.index.to_string()),
+        Some(list) => {
+            let is_it = |label: &&str| *label == gpu.index.to_string() || *label == gpu.uuid;
+            list.split(',').map(str::trim).find(is_it).map(str::to_owned)
+        }
+    };
+    let device = |gpu: &Gpu| Some((gpu.minor, Device { label: named(gpu)?, position: gpu.index }));
+    inventory.gpus.iter().filter_map(device).collect()
 }
 
 fn start_engine(

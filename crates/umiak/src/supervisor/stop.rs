@@ -30,13 +30,17 @@ pub(crate) enum Stopped {
 pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<Stopped, Diagnostic> {
     let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
     match life_of(run, status.is_finished()).map_err(|error| error.diagnostic())? {
-        Life::Finished => Err(Diagnostic::error(Code::J0025, format!("{} has ended already", run.id()))
-            .hint(format!("`umiak show {}` tells how", run.id()))),
+        Life::Finished => Err(ended(run)),
         Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
         Life::Live { supervisor } => {
+            if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
+                return Err(launched(run, supervisor.as_ref()));
+            }
             match ask(run, kill) {
                 Ok(answer) if answer.ok => {}
+                // It was killed a moment ago, and what it ran goes with it: then there is an end to write.
+                _ if !supervisor.as_ref().is_none_or(is_there) => {}
                 Ok(answer) => return Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
                 Err(error) => return Err(no_answer(run, supervisor.as_ref(), &error.to_string())),
             }
@@ -44,9 +48,16 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
                 return Ok(Stopped::Asked);
             }
             wait_for_end(run)?;
-            Ok(Stopped::Over)
+            // Whoever was to write the end may have died of something else meanwhile.
+            let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
+            if status.is_finished() { Ok(Stopped::Over) } else { close(home, run).map(|()| Stopped::Closed) }
         }
     }
+}
+
+fn ended(run: &RunDir) -> Diagnostic {
+    Diagnostic::error(Code::J0025, format!("{} has ended already", run.id()))
+        .hint(format!("`umiak show {}` tells how", run.id()))
 }
 
 /// A supervisor holds its run a moment before it listens.
@@ -73,6 +84,18 @@ pub(crate) fn elsewhere(run: &RunDir, host: &str, command: &str) -> Diagnostic {
         run.id(),
         run.id()
     ))
+}
+
+/// Whether the process that supervises is still the one that said so.
+fn is_there(supervisor: &Supervisor) -> bool {
+    umiak_sys::hold::process_start(supervisor.pid) == Some(supervisor.start)
+}
+
+/// A launcher takes orders from its terminal and from signals.
+fn launched(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
+    let pid = supervisor.map_or(0, |supervisor| supervisor.pid);
+    Diagnostic::error(Code::J0025, format!("{} was started by `umiak launch`, which takes no orders", run.id()))
+        .hint(format!("press Ctrl-C where it runs, or `kill -TERM {pid}`"))
 }
 
 fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagnostic {
@@ -105,6 +128,10 @@ fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
 /// Writes the end that a lost supervisor could not.
 fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     let mut writer = Writer::open(run).map_err(|error| error.diagnostic())?;
+    // Somebody may have gone on with it since we looked.
+    if writer.status().is_finished() {
+        return Err(ended(run));
+    }
     let clock = Clock::start();
     let mut facts = vec![Fact::Supervised(Supervised {
         why: Began::Resumed,

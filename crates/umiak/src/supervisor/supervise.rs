@@ -237,11 +237,14 @@ impl Supervisor {
         if !self.journal.is_removed() {
             self.index();
         }
-        self.screen.close();
-        let shown = self.screen.join();
+        // The run is over: nobody has to wait for those who read what it said. The socket goes while the lock is ours.
+        let (run, screen, signals) = (self.run, self.screen, self.signals);
+        drop(self.control);
+        drop(self.journal);
+        let shown = screen.finish(&signals);
         if let Some(error) = lost {
             return Err(Diagnostic::error(Code::J0003, "facts about the run could not be written")
-                .row("journal", self.run.journal().display().to_string())
+                .row("journal", run.journal().display().to_string())
                 .row("reason", error.to_string())
                 .row("the job", format!("ended with code {code}"))
                 .hint("free space there; the replicas' logs are complete"));
