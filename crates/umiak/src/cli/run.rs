@@ -155,8 +155,7 @@ fn inode(run: &RunDir) -> Option<u64> {
 /// A run of which nothing was recorded never was. Its number may be somebody else's by now, who made it anew.
 fn forget_unborn(run: &RunDir, made: Option<u64>) {
     let is_ours = made.is_some() && inode(run) == made;
-    let is_live = !matches!(life_of(run, false), Ok(Life::Lost));
-    if is_ours && !is_live && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
+    if is_ours && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
         let _ = std::fs::remove_dir_all(run.path());
     }
 }
