@@ -186,6 +186,8 @@ impl<'a> Front<'a> {
 
     /// `select`: one round of waiting, then everything that has arrived is applied.
     fn wait_once(&mut self) -> Result<(), Diagnostic> {
+        // Many ranks end at once: one write for all that is left of the round before.
+        self.flush();
         let now = self.clock.now();
         let timeout = self.timers.values().map(|(_, at)| at.since(now)).min();
         let mut fds = vec![self.guardian.as_fd(), self.signals.as_fd()];
@@ -348,7 +350,6 @@ impl<'a> Front<'a> {
                 }
             }
         }
-        self.flush();
     }
 
     /// A fact of our own.
