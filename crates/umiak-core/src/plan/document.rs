@@ -82,6 +82,9 @@ pub struct Placement {
     #[serde(default)]
     pub wishes: Wishes,
     pub job: Job,
+    /// Nothing in the job was masked: asterisks in it are its own.
+    #[serde(default)]
+    pub whole: bool,
     /// The program of each role, found.
     pub programs: Vec<PathBuf>,
     /// By rank, through the roles in their order.
@@ -162,7 +165,7 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Placement {
         }));
     }
     let Submission { run, umiak, engine, directory, wishes, programs } = submission;
-    Placement { v: VERSION, umiak, run, engine, directory, wishes, job, programs, replicas, stores }
+    Placement { v: VERSION, umiak, run, engine, directory, wishes, job, whole: true, programs, replicas, stores }
 }
 
 /// Which attempt of a replica, and what it is given only for that.

@@ -10,6 +10,7 @@ use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::formats::native;
 use umiak_core::machine::job::Again;
+use umiak_core::mask::Known;
 use umiak_core::model::JobId;
 use umiak_core::plan::document::{Placement, VERSION as PLAN_VERSION, Wishes};
 use umiak_core::status::State;
@@ -297,7 +298,7 @@ fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
     let plan: Placement = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
     let environment = crate::runtime::environment();
     let mut job = plan.job;
-    let known = unmask(&mut job, &environment)?;
+    let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
     let (engine, wishes) = (plan.engine, plan.wishes);
     Ok(Secrets { v: 1, environment, job, known, engine, wishes, directory: plan.directory, programs: plan.programs })
 }

@@ -174,7 +174,8 @@ pub(crate) fn masked_path(path: &Path, known: &Known) -> PathBuf {
 /// A plan as it may be written.
 pub(crate) fn masked_plan(placement: &Placement, known: &Known) -> Placement {
     let programs = placement.programs.iter().map(|program| masked_path(program, known)).collect();
-    Placement { job: masked(&placement.job, known), programs, ..placement.clone() }
+    let job = masked(&placement.job, known);
+    Placement { whole: job == placement.job, job, programs, ..placement.clone() }
 }
 
 /// Puts back what the plan of an ended run no longer holds: whole variables from the environment, nothing else. Returns

@@ -130,6 +130,12 @@ fn secret_parameters() {
     house.umiak("retry 1").env("HEADER", "another-secret").finish().expect_code(0);
     assert_eq!(holders(house.home.path(), "another-secret"), [""; 0]);
     house.check_ended();
+    // Asterisks of the user's own are no secret.
+    let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; : '********'; test -e good\"}\n");
+    house.umiak("run job.yaml").finish().expect_code(1);
+    house.touch("good");
+    house.umiak("retry 1").finish().expect_code(0);
+    house.check_ended();
 }
 
 /// Files below a directory that hold this text.
