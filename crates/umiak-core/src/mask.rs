@@ -1,4 +1,7 @@
-//! Secrets in anything we write: found by the variable's name, or by a password inside an address.
+//! Secrets in anything we write: found by the variable's name, by a password inside an address, or because the value is
+//! known to be one.
+
+use serde::{Deserialize, Serialize};
 
 /// Parts of names that hold secrets. Compared in upper case, as whole words between underscores where
 /// the word is short enough to occur inside harmless ones (`KEY` in `MONKEY_COUNT`).
@@ -20,6 +23,42 @@ pub fn is_secret(name: &str) -> bool {
 /// The value as it may be written.
 pub fn masked(name: &str, value: &str) -> String {
     if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { without_password(value) }
+}
+
+/// Values that are known to be secrets, whatever they stand in.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Known(Vec<String>);
+
+/// Shorter values are looked for nowhere: they would be found everywhere.
+const SHORTEST: usize = 3;
+
+impl Known {
+    pub fn add(&mut self, value: &str) {
+        // A block of YAML ends with a line feed that what is made of it may not have.
+        let value = value.trim();
+        if value.chars().count() < SHORTEST || value == MASK || self.0.iter().any(|known| known == value) {
+            return;
+        }
+        self.0.push(value.to_owned());
+        // One may be a part of another.
+        self.0.sort_by_key(|known| std::cmp::Reverse(known.len()));
+    }
+
+    /// The value of `name` as it may be written; words of a command have no name.
+    pub fn masked(&self, name: &str, value: &str) -> String {
+        let mut text = value.to_owned();
+        for known in self.0.iter().filter(|known| value.contains(known.as_str())) {
+            text = text.replace(known.as_str(), MASK);
+        }
+        masked(name, &text)
+    }
+}
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Known({})", self.0.len())
+    }
 }
 
 /// `https://user:secret@host` with the password masked.
@@ -80,5 +119,24 @@ mod tests {
         assert_eq!(masked("X", "http://li:pw@proxy:80/a"), "http://li:********@proxy:80/a");
         assert_eq!(masked("X", "http://proxy:80/a@b:c"), "http://proxy:80/a@b:c");
         assert_eq!(masked("X", "a=redis://:pw@h,b=redis://u:p@h2"), "a=redis://:********@h,b=redis://u:********@h2");
+    }
+
+    #[test]
+    fn known_values() {
+        let mut known = Known::default();
+        for value in ["abc", "abcdef\n", "a/b@c", "ab", "", "abc"] {
+            known.add(value);
+        }
+        for (text, expected) in [
+            ("--token abc", "--token ********"),
+            ("abcdef", "********"),
+            ("redis://:a/b@c@host", "redis://:********@host"),
+            ("ab is too short", "ab is too short"),
+            ("http://li:pw@proxy", "http://li:********@proxy"),
+        ] {
+            assert_eq!(known.masked("", text), expected);
+        }
+        assert_eq!(known.masked("API_KEY", "other"), MASK);
+        assert_eq!(format!("{known:?}"), "Known(3)");
     }
 }

@@ -82,6 +82,9 @@ pub struct Placement {
     #[serde(default)]
     pub wishes: Wishes,
     pub job: Job,
+    /// Nothing in the job was masked: asterisks in it are its own.
+    #[serde(default)]
+    pub whole: bool,
     /// The program of each role, found.
     pub programs: Vec<PathBuf>,
     /// By rank, through the roles in their order.
@@ -162,7 +165,7 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Placement {
         }));
     }
     let Submission { run, umiak, engine, directory, wishes, programs } = submission;
-    Placement { v: VERSION, umiak, run, engine, directory, wishes, job, programs, replicas, stores }
+    Placement { v: VERSION, umiak, run, engine, directory, wishes, job, whole: true, programs, replicas, stores }
 }
 
 /// Which attempt of a replica, and what it is given only for that.
@@ -196,6 +199,17 @@ impl Surroundings {
         let topologies = (0..placement.job.roles.len()).map(|role| placement.topology(role)).collect();
         Self { inherited, cpus, scratch, topologies }
     }
+}
+
+/// What the kernel takes as one variable, its name and the NUL behind it included (`MAX_ARG_STRLEN`): with a longer one
+/// no program can be started.
+pub const MAX_VARIABLE: usize = 128 << 10;
+
+/// A variable with which no replica could be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooLong {
+    pub name: String,
+    pub bytes: usize,
 }
 
 /// An attempt, ready to be started.
@@ -247,6 +261,22 @@ impl Placement {
         common
     }
 
+    /// The longest variable of any replica, where it is longer than the kernel takes.
+    pub fn too_long(&self, around: &Surroundings) -> Option<TooLong> {
+        // The first of each role stands for the others: lists of peers are what grows, and those are the same for all.
+        let first = self.replicas.iter().filter(|placed| placed.slot.index == 0).flat_map(|placed| {
+            let dir = Path::new("");
+            let attempt = Attempt { slot: placed.slot, number: 0, of_job: 0, devices: &[], dir };
+            self.process(attempt, around).env
+        });
+        let sized = self.common().into_iter().chain(first).map(|(name, value)| {
+            // `NAME=value` and the NUL behind it.
+            let bytes = name.len() + value.len() + 2;
+            TooLong { name, bytes }
+        });
+        sized.filter(|variable| variable.bytes > MAX_VARIABLE).max_by_key(|variable| variable.bytes)
+    }
+
     /// One attempt.
     pub fn process(&self, attempt: Attempt<'_>, around: &Surroundings) -> Process {
         let inherited = &around.inherited;
@@ -266,10 +296,10 @@ impl Placement {
             // Our numbers are by PCI address, whatever the submitter's were.
             set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
         }
-        set("POD_IP", placed.host.to_string());
-        for (name, value) in &role.work.env {
+        for (name, value) in role.work.env.iter().filter(|(name, _)| !is_common(name)) {
             set(name, value.clone());
         }
+        set("POD_IP", placed.host.to_string());
         set("UMIAK_ROLE", role.name.to_string());
         set("UMIAK_INDEX", attempt.slot.index.to_string());
         set("UMIAK_REPLICAS", role.replicas.to_string());
@@ -373,6 +403,13 @@ pub fn gloo_dir(scratch: &Path, role: &Role, of_job: u32) -> PathBuf {
     scratch.join(format!("gloo.{}.{of_job}", role.name))
 }
 
+/// Whether a variable of this name is one of [`Placement::common`], which nobody else sets.
+fn is_common(name: &str) -> bool {
+    matches!(name, "UMIAK_RUN" | "UMIAK_JOB" | "UMIAK_WORLD_SIZE")
+        || name.starts_with("UMIAK_HOSTS_")
+        || name.starts_with("UMIAK_ENDPOINTS_")
+}
+
 /// `PARAM_SERVER` for `param-server`.
 pub fn variable(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
@@ -465,6 +502,49 @@ mod tests {
         assert_eq!(server["UMIAK_PORTS_RPC"], "20002,20003");
         assert_eq!(server["UMIAK_PORT_HTTP"], "8080");
         assert!(!server.contains_key("RANK"), "it is a rank of no group");
+    }
+
+    #[test]
+    fn what_we_set_is_not_overridden() {
+        let mut placement = placement();
+        let names: Vec<String> = variables(&placement, Slot { role: 1, index: 1 }).into_keys().collect();
+        let is_ours = |name: &str| name.starts_with("UMIAK_") || name == "POD_IP";
+        let ours: Vec<String> = names.into_iter().filter(|name| is_ours(name)).collect();
+        assert!(ours.len() > 10, "{ours:?}");
+        let own = ours.iter().map(|name| (name.clone(), "theirs".to_owned()));
+        placement.job.roles[1].work.env = own.chain([("RANK".to_owned(), "theirs".to_owned())]).collect();
+        let seen = variables(&placement, Slot { role: 1, index: 1 });
+        let theirs: Vec<&String> = seen.iter().filter(|(_, value)| *value == "theirs").map(|(name, _)| name).collect();
+        assert_eq!(theirs, ["RANK"]);
+    }
+
+    #[test]
+    fn the_longest_variable_is_found() {
+        let mut placement = placement();
+        let check = |placement: &Placement| {
+            placement.too_long(&Surroundings::new(placement, BTreeMap::new(), 8, "/r/scratch".into()))
+        };
+        assert_eq!(check(&placement), None);
+        let mut with = |length: usize| {
+            placement.job.roles[1].work.env = vec![("NAME".into(), "x".repeat(length))];
+            check(&placement)
+        };
+        assert_eq!(with(MAX_VARIABLE - "NAME=".len() - 1), None);
+        assert_eq!(with(MAX_VARIABLE - "NAME=".len()), Some(TooLong { name: "NAME".into(), bytes: MAX_VARIABLE + 1 }));
+        let mut role = Role::new(RoleName::new("w").unwrap(), 12_000);
+        role.work.command = vec!["true".into()];
+        let job = Job { contracts: Vec::new(), roles: vec![role], ..job() };
+        let addresses = (0..12_000u32).map(|index| IpAddr::from((0x7f03_0000 + index).to_be_bytes())).collect();
+        let submission = Submission {
+            run: String::new(),
+            umiak: String::new(),
+            engine: String::new(),
+            directory: PathBuf::new(),
+            wishes: Wishes::default(),
+            programs: vec![PathBuf::new()],
+        };
+        let placement = place(job, submission, Granted { addresses, ports: Vec::new() });
+        assert_eq!(check(&placement).map(|variable| variable.name), Some("UMIAK_HOSTS_W".to_owned()));
     }
 
     #[test]

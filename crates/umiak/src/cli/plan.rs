@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use umiak_core::mask;
+use umiak_core::mask::Known;
 use umiak_core::model::{Device, Port};
 use umiak_core::plan::document::{self, Attempt, Granted, Placed, Placement, Surroundings};
 use umiak_sys::ports::{LeaseRequest, Place};
 
 use crate::engine::local;
-use crate::supervisor::submit::{Submission, masked};
+use crate::supervisor::submit::{Submission, check_variables, masked_plan};
 
 use super::run::{What, submission};
 use super::runs::{Done, Format, Output, print_json, print_text};
@@ -79,22 +79,25 @@ pub(super) fn show(submission: &Submission, output: Output) -> Done {
         wishes: submission.wishes,
         programs: submission.programs.clone(),
     };
-    let placement = document::place(masked(&submission.job), placed, granted);
+    let placement = document::place(submission.job.clone(), placed, granted);
     let scratch = PathBuf::from("scratch");
     let around = Surroundings::new(&placement, submission.environment.clone(), umiak_sys::host::cpus(), scratch);
-    let shape = |placed: &Placed| shape(&placement, placed, &around);
+    check_variables(submission.engine, &placement, &around)?;
+    let known = &submission.known;
+    let placement = masked_plan(&placement, known);
+    let shape = |placed: &Placed| shape(&placement, placed, &around, known);
     match output {
         Output::Json => {
             let replicas = placement.replicas.iter().map(shape).collect();
-            let common = shown(placement.common());
+            let common = shown(placement.common(), known);
             print_json(&Shown { v: 1, common, replicas, plan: placement })
         }
         Output::Quiet => print_text(""),
-        Output::Human => print_text(&human(&placement, shape)),
+        Output::Human => print_text(&human(&placement, shape, known)),
     }
 }
 
-fn shape(placement: &Placement, placed: &Placed, around: &Surroundings) -> Shape {
+fn shape(placement: &Placement, placed: &Placed, around: &Surroundings, known: &Known) -> Shape {
     let gpus = placement.role(placed.slot).work.resources.gpus;
     let devices: Vec<Device> = (0..gpus).map(|position| Device { label: "?".to_owned(), position }).collect();
     let dir = PathBuf::from(format!("tasks/{}/attempt-0", placed.replica));
@@ -105,19 +108,19 @@ fn shape(placement: &Placement, placed: &Placed, around: &Surroundings) -> Shape
         program: process.program,
         argv: process.argv,
         dir: process.dir,
-        env: shown(process.env),
+        env: shown(process.env, known),
     }
 }
 
-fn shown(variables: Vec<(String, String)>) -> BTreeMap<String, String> {
+fn shown(variables: Vec<(String, String)>, known: &Known) -> BTreeMap<String, String> {
     let masked = variables.into_iter().map(|(name, value)| {
-        let value = mask::masked(&name, &value);
+        let value = known.masked(&name, &value);
         (name, value)
     });
     masked.collect()
 }
 
-fn human(placement: &Placement, shape: impl Fn(&Placed) -> Shape) -> String {
+fn human(placement: &Placement, shape: impl Fn(&Placed) -> Shape, known: &Known) -> String {
     let mut text = format!("job {}\nengine {}\n", placement.job.name, placement.engine);
     for role in &placement.job.roles {
         let plural = if role.replicas == 1 { "" } else { "s" };
@@ -149,7 +152,7 @@ fn human(placement: &Placement, shape: impl Fn(&Placed) -> Shape) -> String {
         let line = format!("{:<width$}  {:<4}  {:<15}  {ports}", placed.replica, placed.rank.0, placed.host);
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let common = shown(placement.common());
+    let common = shown(placement.common(), known);
     // The first of each role stands for the others.
     for placed in placement.replicas.iter().filter(|placed| placed.slot.index == 0) {
         let _ = writeln!(text, "\nenvironment, {}", placed.replica);

@@ -11,7 +11,7 @@ use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::formats::native;
 use umiak_core::machine::job::Again;
-use umiak_core::mask;
+use umiak_core::mask::Known;
 use umiak_core::model::JobId;
 use umiak_core::plan::document::{Placement, VERSION as PLAN_VERSION, Wishes};
 use umiak_core::status::State;
@@ -22,7 +22,7 @@ use crate::supervisor::Talk;
 use crate::supervisor::begin::{self, Beginning};
 use crate::supervisor::detach;
 use crate::supervisor::stop::{self, Stopped};
-use crate::supervisor::submit::{Secrets, Submission, versioned};
+use crate::supervisor::submit::{Secrets, Submission, unmask, versioned};
 
 use super::runs::{Done, Format, Output, print_json, print_text, talk};
 use super::{document, fail};
@@ -145,7 +145,8 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
         })?;
     }
     document.job.labels.extend(what.label.iter().cloned());
-    Submission::new(document.job, document.masked, document.notices, engine).map_err(one)
+    let submission = Submission::new(document.job, document.masked, document.notices, engine).map_err(one)?;
+    Ok(submission.hiding(document.secrets))
 }
 
 fn inode(run: &RunDir) -> Option<u64> {
@@ -304,22 +305,9 @@ fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
     let plan: Placement = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
     let environment = crate::runtime::environment();
     let mut job = plan.job;
-    let mut missing = Vec::new();
-    for role in &mut job.roles {
-        for (name, value) in role.work.env.iter_mut().filter(|(_, value)| value.contains(mask::MASK)) {
-            match environment.get(name) {
-                Some(known) => value.clone_from(known),
-                None => missing.push(format!("{name} (role {})", role.name)),
-            }
-        }
-    }
-    if !missing.is_empty() {
-        return Err(Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again")
-            .row("variables", missing.join(", "))
-            .hint("set them in the environment of this command, or run the document again"));
-    }
+    let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
     let (engine, wishes) = (plan.engine, plan.wishes);
-    Ok(Secrets { v: 1, environment, job, engine, wishes, directory: plan.directory, programs: plan.programs })
+    Ok(Secrets { v: 1, environment, job, known, engine, wishes, directory: plan.directory, programs: plan.programs })
 }
 
 fn not_a_document(run: &RunDir) -> Diagnostic {

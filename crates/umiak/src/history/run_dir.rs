@@ -124,6 +124,11 @@ impl RunDir {
         self.path.join("plan.json")
     }
 
+    /// Variables of all replicas, for whoever runs one by hand.
+    pub fn common(&self) -> PathBuf {
+        self.path.join("common.env")
+    }
+
     pub fn journal(&self) -> PathBuf {
         self.path.join("journal.jsonl")
     }

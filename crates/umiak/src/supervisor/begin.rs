@@ -8,6 +8,7 @@ use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRo
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
+use umiak_core::mask::Known;
 use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation};
 use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
 use umiak_core::plan::{Gpu, Inventory};
@@ -19,8 +20,9 @@ use umiak_sys::wait::Signals;
 use super::Talk;
 use super::control::Control;
 use super::pool::Pool;
-use super::submit::{Secrets, masked};
+use super::submit::{Secrets, check_variables, masked_plan};
 use super::supervise::{Parts, Supervisor};
+use super::tasks;
 use crate::clock::Clock;
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
@@ -101,9 +103,10 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Di
         programs: secrets.programs.clone(),
     };
     let placement = document::place(secrets.job.clone(), submission, granted);
-    write_plan(&run, &placement)?;
+    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, scratch.clone());
+    check_variables(kind, &placement, &around)?;
+    write_plan(&run, &placement, &secrets.known)?;
     engine.prepare(&placement, &scratch)?;
-    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, scratch);
     let style = talk.style();
     let screen = Screen::start(style.clone(), mirror_to(talk)).map_err(|error| failed("start its screen", &error))?;
     let control = Control::listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
@@ -132,6 +135,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Di
         run,
         journal,
         placement,
+        known: secrets.known,
         around,
         pool: Pool::new(devices),
         kernel: kernel::Kernel::from_now(),
@@ -208,11 +212,13 @@ fn mirror_to(talk: Talk) -> MirrorTo {
     }
 }
 
-fn write_plan(run: &RunDir, placement: &Placement) -> Result<(), Diagnostic> {
-    let shown = Placement { job: masked(&placement.job), ..placement.clone() };
-    let mut text = serde_json::to_vec(&shown).expect("a plan is JSON");
+/// The plan, and the variables that all replicas are given.
+fn write_plan(run: &RunDir, placement: &Placement, known: &Known) -> Result<(), Diagnostic> {
+    let mut text = serde_json::to_vec(&masked_plan(placement, known)).expect("a plan is JSON");
     text.push(b'\n');
-    replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))
+    replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))?;
+    let common = tasks::environment(&placement.common(), known);
+    replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 
 pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {

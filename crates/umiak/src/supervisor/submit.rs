@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::mask;
+use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
-use umiak_core::plan::document::Wishes;
+use umiak_core::plan::document::{MAX_VARIABLE, Placement, Surroundings, Wishes};
 
 use crate::engine::Kind;
 use crate::history::{Home, RunDir, replace};
@@ -22,6 +22,8 @@ pub(crate) struct Submission {
     pub(crate) wishes: Wishes,
     /// As submitted, secrets masked.
     pub(crate) document: String,
+    /// What is masked wherever it stands.
+    pub(crate) known: Known,
     pub(crate) notices: Vec<Diagnostic>,
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<String, String>,
@@ -34,6 +36,9 @@ pub(crate) struct Secrets {
     pub(crate) v: u32,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) job: Job,
+    /// What is masked wherever it stands, in all that is written from now on.
+    #[serde(default)]
+    pub(crate) known: Known,
     pub(crate) engine: String,
     #[serde(default)]
     pub(crate) wishes: Wishes,
@@ -53,7 +58,14 @@ impl Submission {
         })?;
         let environment = inventory::environment();
         let programs = programs(&job, engine, &directory, &environment)?;
-        Ok(Self { job, engine, wishes: Wishes::default(), document, notices, directory, environment, programs })
+        let (wishes, known) = (Wishes::default(), Known::default());
+        Ok(Self { job, engine, wishes, document, known, notices, directory, environment, programs })
+    }
+
+    /// What is a secret in it wherever it stands.
+    #[must_use]
+    pub(crate) fn hiding(self, known: Known) -> Self {
+        Self { known, ..self }
     }
 
     /// What the command line asks for on top.
@@ -83,6 +95,7 @@ impl Submission {
             v: VERSION,
             environment: self.environment.clone(),
             job: self.job.clone(),
+            known: self.known.clone(),
             engine: self.engine.word().to_owned(),
             wishes: self.wishes,
             directory: self.directory.clone(),
@@ -133,15 +146,96 @@ pub(crate) fn versioned<T: serde::de::DeserializeOwned>(
     serde_json::from_slice(bytes).map_err(damaged)
 }
 
-/// The job as it may be written: values of secret variables masked.
-pub(crate) fn masked(job: &Job) -> Job {
+/// The job as it may be written: secrets masked, wherever a document can put one.
+pub(crate) fn masked(job: &Job, known: &Known) -> Job {
     let mut job = job.clone();
+    for (name, value) in &mut job.labels {
+        *value = known.masked(name, value);
+    }
     for role in &mut job.roles {
-        for (name, value) in &mut role.work.env {
-            *value = mask::masked(name, value);
+        let work = &mut role.work;
+        for (name, value) in &mut work.env {
+            *value = known.masked(name, value);
         }
+        let names = [&mut work.image, &mut work.queue, &mut work.priority].into_iter().flatten();
+        for text in work.command.iter_mut().chain(names) {
+            *text = known.masked("", text);
+        }
+        work.dir = work.dir.as_deref().map(|dir| masked_path(dir, known));
     }
     job
+}
+
+/// A path as it may be written.
+pub(crate) fn masked_path(path: &Path, known: &Known) -> PathBuf {
+    path.to_str().map_or_else(|| path.to_owned(), |text| known.masked("", text).into())
+}
+
+/// A plan as it may be written.
+pub(crate) fn masked_plan(placement: &Placement, known: &Known) -> Placement {
+    let programs = placement.programs.iter().map(|program| masked_path(program, known)).collect();
+    let job = masked(&placement.job, known);
+    Placement { whole: job == placement.job, job, programs, ..placement.clone() }
+}
+
+/// Puts back what the plan of an ended run no longer holds: whole variables from the environment, nothing else. Returns
+/// what is a secret in it.
+pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
+    let mut known = Known::default();
+    let (mut variables, mut others) = (Vec::new(), Vec::new());
+    for role in &mut job.roles {
+        let work = &mut role.work;
+        for (name, value) in work.env.iter_mut().filter(|(_, value)| value.contains(MASK)) {
+            match environment.get(name) {
+                Some(given) => {
+                    value.clone_from(given);
+                    // Those with a name that tells, or an address, are found without.
+                    if !Known::default().masked(name, given).contains(MASK) {
+                        known.add(given);
+                    }
+                }
+                None => variables.push(format!("{name} (role {})", role.name)),
+            }
+        }
+        let is_masked = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains(MASK));
+        let dir = work.dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
+        for (key, found) in [
+            ("command", work.command.iter().any(|word| word.contains(MASK))),
+            ("dir", is_masked(&dir)),
+            ("image", is_masked(&work.image)),
+            ("queue", is_masked(&work.queue)),
+            ("priority", is_masked(&work.priority)),
+        ] {
+            if found {
+                others.push(format!("{key} (role {})", role.name));
+            }
+        }
+    }
+    if variables.is_empty() && others.is_empty() {
+        return Ok(known);
+    }
+    let mut error = Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again");
+    if !variables.is_empty() {
+        error = error.row("variables", variables.join(", "));
+    }
+    Err(if others.is_empty() {
+        error.hint("set them in the environment of this command, or run the document again")
+    } else {
+        error
+            .row("held one", others.join(", "))
+            .hint("run the document again, with its parameters: only variables can be filled from the environment")
+    })
+}
+
+/// One variable that is too long makes every start fail.
+pub(crate) fn check_variables(engine: Kind, placement: &Placement, around: &Surroundings) -> Result<(), Diagnostic> {
+    let Some(variable) = placement.too_long(around).filter(|_| engine != Kind::Mock) else { return Ok(()) };
+    let is_own = placement.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
+    let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
+    Err(Diagnostic::error(Code::J0020, format!("`{}` is longer than a variable may be", variable.name))
+        .row("size", format!("{} bytes", variable.bytes))
+        .row("limit", format!("{MAX_VARIABLE} bytes, by the kernel"))
+        .hint(hint))
 }
 
 /// The program of each role. Nothing runs on paper, so there nothing has to be found.

@@ -8,6 +8,7 @@ use umiak_core::facts::{Evidence, Fact, Outcome, Record, StopReason, Usage};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
+use umiak_core::mask::Known;
 use umiak_core::model::{Endpoint, Exit, Slot, SpawnError, Timestamp};
 use umiak_core::plan::document::{self, Placement, Process, Surroundings};
 use umiak_sys::wait::{Signals, readable};
@@ -47,6 +48,7 @@ pub(super) struct Parts {
     pub(super) run: RunDir,
     pub(super) journal: Writer,
     pub(super) placement: Placement,
+    pub(super) known: Known,
     pub(super) around: Surroundings,
     pub(super) pool: Pool,
     pub(super) kernel: Kernel,
@@ -65,8 +67,8 @@ pub(super) struct Supervisor {
     pub(super) run: RunDir,
     journal: Writer,
     pub(super) placement: Placement,
-    /// Variables that all replicas are given, as their `env` files have them.
-    common: String,
+    /// What is written nowhere.
+    known: Known,
     around: Surroundings,
     pub(super) pool: Pool,
     kernel: Kernel,
@@ -119,6 +121,7 @@ impl Supervisor {
             run,
             journal,
             placement,
+            known,
             around,
             pool,
             kernel,
@@ -135,8 +138,8 @@ impl Supervisor {
             home,
             run,
             journal,
-            common: tasks::environment(&placement.common()),
             placement,
+            known,
             around,
             pool,
             kernel,
@@ -627,7 +630,7 @@ impl Supervisor {
     }
 
     fn make_task(&mut self, id: AttemptId, dir: &std::path::Path, process: &Process) -> std::io::Result<()> {
-        tasks::make(dir, process, &self.common)?;
+        tasks::make(dir, process, &self.known)?;
         let role = self.placement.role(id.slot);
         std::fs::create_dir_all(document::gloo_dir(&self.around.scratch, role, self.machine.attempt()))?;
         if self.mirrored() == id.slot {
@@ -710,7 +713,8 @@ impl Supervisor {
     pub(super) fn index(&self) {
         let mut entry = index::Entry::new(self.run.id(), self.journal.status());
         entry.engine.clone_from(&self.placement.engine);
-        entry.labels.clone_from(&self.placement.job.labels);
+        let labels = self.placement.job.labels.iter();
+        entry.labels = labels.map(|(name, value)| (name.clone(), self.known.masked(name, value))).collect();
         let _ = index::append(&self.home, &entry);
     }
 }

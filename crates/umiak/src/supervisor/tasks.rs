@@ -8,16 +8,19 @@ use std::path::Path;
 
 use serde::Serialize;
 use umiak_core::facts::Usage;
-use umiak_core::mask;
+use umiak_core::mask::{self, Known};
 use umiak_core::model::Exit;
 use umiak_core::plan::document::Process;
 
-/// Makes it, with `command` and `env`. An attempt's number is never used twice, so nothing is there yet. `common` are
-/// the variables of everybody, as [`environment`] writes them.
-pub(super) fn make(dir: &Path, process: &Process, common: &str) -> io::Result<()> {
+/// What `env` of an attempt begins with: the variables of everybody stand once in the run's directory, three levels up
+/// (`tasks/trainer-0/attempt-0`), as [`environment`] writes them. `$0` is `command`.
+const COMMON: &str = ". \"$(dirname \"$0\")/../../../common.env\"\n";
+
+/// Makes it, with `command` and `env`. An attempt's number is never used twice, so nothing is there yet.
+pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    write(&dir.join("env"), 0o600, (common.to_owned() + &environment(&process.env)).as_bytes())?;
-    write(&dir.join("command"), 0o700, command(process).as_bytes())
+    write(&dir.join("env"), 0o600, (COMMON.to_owned() + &environment(&process.env, known)).as_bytes())?;
+    write(&dir.join("command"), 0o700, command(process, known).as_bytes())
 }
 
 /// For a mirror, which needs its file to be there.
@@ -31,10 +34,10 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Variables as a shell reads them. Secrets are not written: whoever runs it by hand has to set them.
-pub(super) fn environment(variables: &[(String, String)]) -> String {
+pub(super) fn environment(variables: &[(String, String)], known: &Known) -> String {
     let mut text = String::new();
     for (name, value) in variables {
-        if mask::is_secret(name) || mask::masked(name, value) != *value {
+        if mask::is_secret(name) || known.masked(name, value) != *value {
             let _ = writeln!(text, "# {name} holds a secret: set it before");
         } else if is_plain_name(name) {
             let _ = writeln!(text, "export {name}={}", quoted(value));
@@ -43,13 +46,26 @@ pub(super) fn environment(variables: &[(String, String)]) -> String {
     text
 }
 
-fn command(process: &Process) -> String {
-    let words: Vec<String> = process.argv.iter().skip(1).map(|word| quoted(word)).collect();
-    let program = quoted(&process.program.to_string_lossy());
+fn command(process: &Process, known: &Known) -> String {
+    let mut is_whole = true;
+    let mut shown = |text: &str| {
+        let masked = known.masked("", text);
+        is_whole &= masked == text;
+        quoted(&masked)
+    };
+    let dir = shown(&process.dir.to_string_lossy());
+    let mut line = format!("exec {}", shown(&process.program.to_string_lossy()));
+    for word in process.argv.iter().skip(1) {
+        line += " ";
+        line += &shown(word);
+    }
+    let note = if is_whole {
+        String::new()
+    } else {
+        format!("# It held a secret where `{}` stands: put it there before you run this.\n", mask::MASK)
+    };
     format!(
-        "#!/bin/sh\n# What ran here, with the variables it was given on top of the submitter's.\n. \"$(dirname \"$0\")/env\"\ncd {} || exit\nexec {program} {}\n",
-        quoted(&process.dir.to_string_lossy()),
-        words.join(" ")
+        "#!/bin/sh\n# What ran here, with the variables it was given on top of the submitter's.\n{note}. \"$(dirname \"$0\")/env\"\ncd {dir} || exit\n{line}\n"
     )
 }
 
@@ -101,7 +117,7 @@ mod tests {
     #[test]
     fn a_command_can_be_run_by_hand() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("attempt-0");
+        let dir = root.path().join("tasks/w-0/attempt-0");
         let process = Process {
             program: "/bin/sh".into(),
             argv: vec!["sh".into(), "-c".into(), "echo \"$A $B\" it\\'s; pwd".into()],
@@ -110,9 +126,39 @@ mod tests {
             log: dir.join("log"),
             error_file: dir.join("error.json"),
         };
-        make(&dir, &process, &environment(&[("B".into(), "x\ny".into())])).unwrap();
-        let output = std::process::Command::new(dir.join("command")).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "1 'two' x\ny it's\n/\n");
+        let known = Known::default();
+        let common = environment(&[("A".into(), "common".into()), ("B".into(), "x\ny".into())], &known);
+        fs::write(root.path().join("common.env"), common).unwrap();
+        make(&dir, &process, &known).unwrap();
+        let by_path = std::process::Command::new(dir.join("command")).output().unwrap();
+        let beside = std::process::Command::new("./command").current_dir(&dir).output().unwrap();
+        let by_shell = std::process::Command::new("sh").arg("command").current_dir(&dir).output().unwrap();
+        for output in [by_path, beside, by_shell] {
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "1 'two' x\ny it's\n/\n");
+        }
         assert!(!fs::read_to_string(dir.join("env")).unwrap().contains("hidden"));
+        assert!(!fs::read_to_string(dir.join("command")).unwrap().contains("secret"));
+    }
+
+    #[test]
+    fn secrets_are_in_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let process = Process {
+            program: "/bin/echo".into(),
+            argv: vec!["echo".into(), "--token=abc".into(), "redis://:pw@host".into()],
+            env: vec![("HEADER".into(), "Bearer abc".into())],
+            dir: "/".into(),
+            log: root.path().join("log"),
+            error_file: root.path().join("error.json"),
+        };
+        let mut known = Known::default();
+        known.add("abc");
+        make(root.path(), &process, &known).unwrap();
+        let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
+        let (command, env) = (read("command"), read("env"));
+        assert!(command.ends_with("exec /bin/echo '--token=********' 'redis://:********@host'\n"), "{command}");
+        assert!(command.contains("\n# It held a secret where `********` stands"), "{command}");
+        assert!(env.contains("# HEADER holds a secret: set it before\n"), "{env}");
+        assert!(!env.contains("abc"), "{env}");
     }
 }

@@ -214,7 +214,7 @@ fn lower_role(
     let resources = resources(reader, raw, settings);
     queue(reader, raw, settings);
     for (name, _) in &raw.env {
-        if name.value.starts_with("UMIAK_") {
+        if name.value.starts_with("UMIAK_") || name.value == "POD_IP" {
             let notice = Diagnostic::notice(Code::F0051, format!("`{}` is set by umiak itself", name.value))
                 .label(reader.source.label(name.at, "without effect"));
             reader.notices.push(notice);

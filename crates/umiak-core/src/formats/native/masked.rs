@@ -5,10 +5,11 @@ use crate::diag::{Source, Span};
 use crate::formats::yaml::{Kind, Node, Value};
 use crate::mask;
 
-pub(super) fn masked(source: &Source, root: &Node) -> String {
+/// The text, and the names of the parameters that are secrets.
+pub(super) fn masked(source: &Source, root: &Node) -> (String, Vec<String>) {
     let mut places: Vec<(Span, String)> = Vec::new();
     walk(source, root, false, &mut places);
-    secret_params(source, root, &mut places);
+    let names = secret_params(source, root, &mut places);
     places.sort_by_key(|(span, _)| span.start);
     places.dedup_by_key(|(span, _)| *span);
     let mut text = String::with_capacity(source.text.len());
@@ -21,7 +22,7 @@ pub(super) fn masked(source: &Source, root: &Node) -> String {
         text += &replacement;
         end = span.end;
     }
-    text + source.text.get(end..).unwrap_or("")
+    (text + source.text.get(end..).unwrap_or(""), names)
 }
 
 /// `has_names`: keys of this mapping are names that may tell of secrets.
@@ -53,16 +54,22 @@ fn walk(source: &Source, node: &Node, has_names: bool, places: &mut Vec<(Span, S
 }
 
 /// A parameter that fills a secret variable is a secret, whatever its own name is.
-fn secret_params(source: &Source, root: &Node, places: &mut Vec<(Span, String)>) {
+fn secret_params(source: &Source, root: &Node, places: &mut Vec<(Span, String)>) -> Vec<String> {
     let secrets: String = places.iter().map(|(span, _)| source.slice(*span)).collect::<Vec<_>>().join("\n");
     let used: Vec<&str> =
         secrets.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim())).collect();
-    let Some(params) = super::child(root, "params") else { return };
-    let Value::Map(entries) = &params.value else { return };
+    let mut names = Vec::new();
+    let Some(params) = super::child(root, "params") else { return names };
+    let Value::Map(entries) = &params.value else { return names };
     for (key, value) in entries {
-        let is_used = matches!(&key.value, Value::Scalar(name) if used.contains(&name.text.as_str()));
+        let Value::Scalar(name) = &key.value else { continue };
+        let is_used = used.contains(&name.text.as_str());
+        if is_used || mask::is_secret(&name.text) {
+            names.push(name.text.clone());
+        }
         if is_used && matches!(&value.value, Value::Scalar(scalar) if scalar.kind != Kind::Null) {
             places.push((value.written, format!("\"{}\"", mask::MASK)));
         }
     }
+    names
 }

@@ -21,6 +21,7 @@ pub(crate) mod units;
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::formats::settings::Settings;
 use crate::formats::yaml::{self, Node, Value};
+use crate::mask::Known;
 use crate::model::Job;
 
 /// A format of documents.
@@ -50,6 +51,8 @@ pub struct Document {
     pub notices: Vec<Diagnostic>,
     /// The text with secrets replaced.
     pub masked: String,
+    /// What its secret parameters are worth: to be replaced in anything else that is written of it.
+    pub secrets: Known,
 }
 
 /// The format of a text, by keys that only it has. A text that is no YAML is told by its lines, so that its errors are
@@ -130,21 +133,23 @@ pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) 
     let yaml::Tree { root, errors } = yaml::parse(source).map_err(|error| vec![error])?;
     let mut reader = read::Reader::new(source);
     reader.errors = errors;
-    let job = job(&mut reader, root.clone(), params, settings);
-    match job {
-        Some(job) => Ok(Document { job, notices: reader.notices, masked: masked::masked(source, &root) }),
-        None => Err(in_order(reader.errors)),
-    }
+    let params = template::params(&mut reader, child(&root, "params"), params);
+    let Some(job) = job(&mut reader, root.clone(), &params, settings) else {
+        return Err(in_order(reader.errors));
+    };
+    let (masked, names) = masked::masked(source, &root);
+    let mut secrets = Known::default();
+    names.iter().filter_map(|name| params.value(name)).for_each(|value| secrets.add(value));
+    Ok(Document { job, notices: reader.notices, masked, secrets })
 }
 
-fn job(reader: &mut read::Reader<'_>, mut root: Node, given: &[(String, String)], settings: &Settings) -> Option<Job> {
-    let params = template::params(reader, child(&root, "params"), given);
+fn job(reader: &mut read::Reader<'_>, mut root: Node, params: &template::Params, settings: &Settings) -> Option<Job> {
     if let Value::Map(entries) = &mut root.value {
         for (key, value) in entries {
             let is_own =
                 matches!(&key.value, Value::Scalar(scalar) if matches!(scalar.text.as_str(), "umiak" | "params"));
             if !is_own {
-                template::fill(reader, value, &params);
+                template::fill(reader, value, params);
             }
         }
     }

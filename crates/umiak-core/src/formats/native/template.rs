@@ -13,6 +13,12 @@ pub(super) struct Params {
     values: BTreeMap<String, Option<String>>,
 }
 
+impl Params {
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.values.get(name)?.as_deref()
+    }
+}
+
 /// The document's `params`, with `given` (`-p`) over them.
 pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(String, String)]) -> Params {
     let mut params = Params::default();

@@ -111,6 +111,20 @@ fn masked_text_says_the_same() {
     assert_snapshot!(masked);
 }
 
+#[test]
+fn values_of_secret_parameters_are_known() {
+    let text = "umiak: v1\nparams: {token: , pw: inner, lr: 0.125, user: root}\nroles:\n  main:\n    command: train --token {{token}} --lr {{lr}}\n    env: {HEADER: \"Bearer {{ token }}\", DB: \"redis://:{{pw}}@host\", USER: \"{{user}}\"}\n";
+    let document = given(text, &[("token", "abc")]).unwrap();
+    for (shown, expected) in [
+        ("train --token abc --lr 0.125", "train --token ******** --lr 0.125"),
+        ("Bearer abc", "Bearer ********"),
+        ("the inner one", "the ******** one"),
+        ("root", "root"),
+    ] {
+        assert_eq!(document.secrets.masked("", shown), expected);
+    }
+}
+
 /// Every key of the table parses with its example, changes the job (or is known not to), and is in the schema.
 #[test]
 fn every_key_of_the_table() {

@@ -135,7 +135,14 @@ fn plans() {
     stage.sandbox.write("big.yaml", "umiak: v1\nroles: {w: {replicas: 20000, command: [actor], ports: {rpc: 1}}}");
     let big = stage.umiak("plan big.yaml").finish();
     assert!(big.code() == 0 || big.err().contains("error[J0020]"), "{}", big.err());
+    // With a variable that is too long nothing could be started.
+    let long = "x".repeat(128 << 10);
+    stage.sandbox.write("long.yaml", format!("umiak: v1\nroles: {{w: {{command: [actor], env: {{BIG: {long}}}}}}}"));
+    let outcome = stage.umiak("plan long.yaml").finish();
+    outcome.expect_code(125).expect_err("error[J0020]: `BIG` is longer").expect_err("131077 bytes");
     assert!(!stage.sandbox.path().join("state").exists(), "a plan records nothing");
+    stage.umiak("run long.yaml").finish().expect_code(125).expect_err("error[J0020]: `BIG` is longer");
+    assert!(!stage.run_dir().exists(), "a run that cannot begin is none");
 }
 
 /// Nothing runs over the edge, and the last word is there.

@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::retry::all_runs_again_when_asked", &[], all)
         .test("run::retry::budgets_are_new", &[], budgets)
         .test("run::retry::secrets_are_asked_again", &[], secrets)
+        .test("run::retry::secrets_of_parameters_are_in_no_file", &[], secret_parameters)
         .test("run::retry::killed_and_resumed", &[], killed_and_resumed);
 }
 
@@ -88,6 +89,52 @@ fn secrets() {
     assert_ne!(plan, many, "{plan}");
     fs::write(house.run().plan(), many).expect("the sandbox can be written");
     house.umiak("retry 1").finish().expect_code(125).expect_err("J0020");
+    house.check_ended();
+}
+
+/// Wherever a document puts them: in commands, in variables with harmless names, in labels.
+fn secret_parameters() {
+    let (token, label) = (format!("token={SECRET}"), "api_key=xyz-label");
+    let house = House::with(
+        "umiak: v1\nname: secret\nparams: {token: }\nroles:\n  trainer: {command: \"LEDGER; test $HEADER = a-{{token}} || exit 3; exit 7\", env: {HEADER: \"a-{{token}}\", DB: \"redis://:pw-of-db@host\"}}\n",
+    );
+    let hidden = [SECRET, "xyz-label", "pw-of-db"];
+    let line = |verb, output| {
+        let words = [verb, "job.yaml", "-p", &token, "--label", label, "--output", output];
+        house.sandbox.umiak(words).env("UMIAK_HOME", house.home.path()).finish()
+    };
+    for output in ["human", "json"] {
+        let plan = line("plan", output);
+        plan.expect_code(0);
+        let text = plan.out() + &plan.err();
+        assert!(text.contains("********") && !hidden.iter().any(|secret| text.contains(secret)), "{text}");
+    }
+    line("run", "human").expect_code(7);
+    for secret in hidden {
+        assert_eq!(holders(house.home.path(), secret), [""; 0]);
+    }
+    let command = fs::read_to_string(house.run().attempt("trainer-0", 0).join("command")).expect("a command");
+    assert!(command.contains("# It held a secret where `********` stands"), "{command}");
+    let outcome = house.umiak("retry 1").env("HEADER", "x").env("DB", "x").finish();
+    outcome.expect_code(2).expect_err("error[J0025]").expect_err("command (role trainer)");
+    outcome.expect_err("run the document again, with its parameters");
+    let outcome = house.umiak("retry 1").finish();
+    outcome.expect_code(2).expect_err("HEADER (role trainer), DB (role trainer)");
+    house.check_ended();
+    // What fills a variable with a harmless name is a secret again.
+    let house = House::with(
+        "umiak: v1\nname: secret\nparams: {token: }\nroles:\n  trainer: {command: \"LEDGER; test ${#HEADER} = 14\", env: {HEADER: \"{{token}}\"}}\n",
+    );
+    let run = house.sandbox.umiak(["run", "job.yaml", "-p", &token]).env("UMIAK_HOME", house.home.path());
+    run.finish().expect_code(1);
+    house.umiak("retry 1").env("HEADER", "another-secret").finish().expect_code(0);
+    assert_eq!(holders(house.home.path(), "another-secret"), [""; 0]);
+    house.check_ended();
+    // Asterisks of the user's own are no secret.
+    let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; : '********'; test -e good\"}\n");
+    house.umiak("run job.yaml").finish().expect_code(1);
+    house.touch("good");
+    house.umiak("retry 1").finish().expect_code(0);
     house.check_ended();
 }
 
