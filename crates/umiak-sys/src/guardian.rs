@@ -7,7 +7,7 @@
 //! SIGTERM, grace, SIGKILL. When the guardian goes away the kernel kills the ranks, and the front, a
 //! subreaper too, stops what they left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CStr, OsStr};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::ptr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -179,18 +180,35 @@ fn run(front: UnixStream, cgroup: Option<Cgroup>, namespaces: Namespaces) -> ! {
 struct Rank {
     key: Key,
     pid: u32,
-    /// Held open while the rank lives; closing it takes it out of the epoll set.
-    pidfd: Option<OwnedFd>,
-    batch: usize,
-    slot: usize,
+    /// Of one that has ended only what its leftovers are known by is kept, until its place is taken again.
+    alive: Option<Alive>,
     /// Variables that everything below it has too, unless it takes care not to.
     marks: Vec<Vec<u8>>,
 }
 
+/// What is held while a rank lives.
+#[derive(Debug)]
+struct Alive {
+    /// Closing it takes it out of the epoll set.
+    pidfd: OwnedFd,
+    /// Unmapped with the last of the batch.
+    slots: Rc<FailureSlots>,
+    slot: usize,
+}
+
 impl Rank {
     fn is_alive(&self) -> bool {
-        self.pidfd.is_some()
+        self.alive.is_some()
     }
+
+    fn place(&self) -> (u16, u32) {
+        place(self.key)
+    }
+}
+
+/// Whoever has the same is another attempt of the same replica.
+fn place(key: Key) -> (u16, u32) {
+    (key.role, key.index)
 }
 
 #[derive(Debug)]
@@ -201,9 +219,10 @@ struct Run {
     epoll: Epoll,
     children: Signals,
     me: libc::pid_t,
-    ranks: Vec<Rank>,
-    by_pid: HashMap<u32, usize>,
-    batches: Vec<FailureSlots>,
+    /// In the order of their starts, by a number that is never used again: an event may be older than its rank's end.
+    ranks: BTreeMap<u64, Rank>,
+    next_rank: u64,
+    by_pid: HashMap<u32, u64>,
     leases: Vec<Lease>,
     blocks: Vec<addresses::Block>,
     gpus: Vec<devices::GpuLease>,
@@ -241,9 +260,9 @@ impl Run {
             epoll,
             children,
             me,
-            ranks: Vec::new(),
+            ranks: BTreeMap::new(),
+            next_rank: 0,
             by_pid: HashMap::new(),
-            batches: Vec::new(),
             leases: Vec::new(),
             blocks: Vec::new(),
             gpus: Vec::new(),
@@ -266,8 +285,9 @@ impl Run {
             if ready.contains(&FRONT) {
                 match self.inbox.receive::<Command>(&mut self.front) {
                     Ok(Some(commands)) => {
-                        for command in commands {
-                            if self.obey(command)? {
+                        let mut commands = commands.into_iter();
+                        while let Some(command) = commands.next() {
+                            if self.obey(command, commands.len() > 0) {
                                 self.flush();
                                 return Ok(());
                             }
@@ -290,11 +310,7 @@ impl Run {
 
     fn handle_exits(&mut self, ready: &[u64]) -> io::Result<()> {
         for token in ready {
-            if let Ok(index) = usize::try_from(*token)
-                && index < self.ranks.len()
-            {
-                self.collect(index);
-            }
+            self.collect(*token);
         }
         if ready.contains(&CHILDREN) {
             self.children.read();
@@ -307,37 +323,38 @@ impl Run {
                     break;
                 }
                 for token in more {
-                    self.collect(token as usize);
+                    self.collect(token);
                 }
             }
             while let Reaped::Ended { pid, status, usage } = descend::reap() {
-                if let Some(index) = self.by_pid.get(&pid).copied() {
-                    self.ended(index, status, usage);
+                if let Some(id) = self.by_pid.get(&pid).copied() {
+                    self.ended(id, status, usage);
+                } else {
+                    self.loggers.retain(|logger| *logger != pid);
                 }
             }
         }
         Ok(())
     }
 
-    fn collect(&mut self, index: usize) {
-        let pid = self.ranks[index].pid;
-        if !self.ranks[index].is_alive() {
-            return;
-        }
-        if let Some((status, usage)) = descend::reap_one(pid) {
-            self.ended(index, status, usage);
+    fn collect(&mut self, id: u64) {
+        if let Some(rank) = self.ranks.get(&id)
+            && rank.is_alive()
+            && let Some((status, usage)) = descend::reap_one(rank.pid)
+        {
+            self.ended(id, status, usage);
         }
     }
 
-    fn ended(&mut self, index: usize, status: i32, usage: Usage) {
-        let rank = &mut self.ranks[index];
-        if let Some(pidfd) = rank.pidfd.take() {
-            let _ = self.epoll.delete(&pidfd);
-        }
-        self.by_pid.remove(&rank.pid);
-        let notice = match self.batches[rank.batch].read(rank.slot) {
-            Some((doing, errno)) => Notice::SpawnFailed { key: rank.key, doing, errno },
-            None => Notice::Exited { key: rank.key, pid: rank.pid, status, usage },
+    fn ended(&mut self, id: u64, status: i32, usage: Usage) {
+        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        let (key, pid) = (rank.key, rank.pid);
+        self.by_pid.remove(&pid);
+        let Some(Alive { pidfd, slots, slot }) = rank.alive.take() else { return };
+        let _ = self.epoll.delete(&pidfd);
+        let notice = match slots.read(slot) {
+            Some((doing, errno)) => Notice::SpawnFailed { key, doing, errno },
+            None => Notice::Exited { key, pid, status, usage },
         };
         self.tell(&notice);
     }
@@ -355,8 +372,8 @@ impl Run {
         }
     }
 
-    /// Returns true when the work is done.
-    fn obey(&mut self, command: Command) -> io::Result<bool> {
+    /// Returns true when the work is done. `more` is whether other commands have come with this one.
+    fn obey(&mut self, command: Command, more: bool) -> bool {
         match command {
             Command::Lease(request) => {
                 let leased = ports::lease(&request).map(|(leased, leases)| {
@@ -379,7 +396,7 @@ impl Run {
             Command::RemoveAtEnd(paths) => {
                 self.remove_at_end.extend(paths.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
             }
-            Command::Spawn(batch) => self.spawn(&batch)?,
+            Command::Spawn(batch) => self.spawn(&batch),
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
             Command::Hold { last_words } => {
@@ -392,42 +409,51 @@ impl Run {
                 }
             }
             Command::Clear { keep_ports } => {
-                // Whoever says more, or goes, does not want to wait.
-                let hurry = || wait::readable(&[self.front.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0]);
+                let hurry = || more || is_urged(&self.front);
                 let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
                 // The loggers of this attempt have ended with its ranks.
                 self.loggers.clear();
                 if !keep_ports {
                     self.leases.clear();
                 }
-                // With a budget per time there is no end to attempts; what is over must not add up.
-                if !self.ranks.iter().any(Rank::is_alive) {
+                if !self.ranks.values().any(Rank::is_alive) {
                     self.ranks.clear();
                     self.by_pid.clear();
-                    self.batches.clear();
                 }
                 self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
             }
             Command::Finish { patient } => {
                 let (grace, patience) = if patient { (self.grace, PATIENCE) } else { (Duration::ZERO, Duration::ZERO) };
-                let sweep = descend::sweep(grace, patience, &self.loggers);
+                let hurry = || more || is_urged(&self.front);
+                let sweep = descend::sweep_until(grace, patience, &self.loggers, hurry);
                 self.clean_up();
                 self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
-                return Ok(true);
+                return true;
             }
         }
-        Ok(false)
+        false
     }
 
-    fn spawn(&mut self, batch: &Batch) -> io::Result<()> {
-        self.clear_places(batch);
-        let base = Base::new(&batch.unset, &batch.set)?;
+    /// Whatever is missing for these, those who run already go on.
+    fn spawn(&mut self, batch: &Batch) {
+        if self.clear_places(batch) {
+            self.forget_places(batch);
+        }
+        let base = match Base::new(&batch.unset, &batch.set) {
+            Ok(base) => base,
+            Err(error) => return self.refuse(batch, Doing::Execute, &error),
+        };
         // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
         let prepared: Vec<_> = batch.processes.iter().map(|process| Prepared::new(process, &base)).collect();
-        let slots = FailureSlots::new(batch.processes.len())?;
-        let batch_index = self.batches.len();
+        let slots = match FailureSlots::new(batch.processes.len()) {
+            Ok(slots) => Rc::new(slots),
+            Err(error) => return self.refuse(batch, Doing::Fork, &error),
+        };
         let mut notices = Vec::with_capacity(batch.processes.len());
-        let outputs = self.start_logger(batch)?;
+        let outputs = match self.start_logger(batch) {
+            Ok(outputs) => outputs,
+            Err(error) => return self.refuse(batch, Doing::OpenLog, &error),
+        };
         make_room_for_descriptors(batch.processes.len());
         for (slot, (process, prepared)) in batch.processes.iter().zip(prepared).enumerate() {
             let output = outputs.get(slot).map(AsFd::as_fd);
@@ -436,34 +462,37 @@ impl Run {
             match forked {
                 Ok((pid, pidfd)) => {
                     let pid = pid as u32;
-                    let index = self.ranks.len();
-                    self.epoll
-                        .add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))
-                        .map_err(io::Error::from)?;
-                    self.by_pid.insert(pid, index);
-                    let marks = marks(&process.env);
-                    self.ranks.push(Rank {
-                        key: process.key,
-                        pid,
-                        pidfd: Some(pidfd),
-                        batch: batch_index,
-                        slot,
-                        marks,
-                    });
+                    let id = self.next_rank;
+                    self.next_rank += 1;
+                    // Where there is no room for one more, SIGCHLD tells of its end too, only not in the kernel's order.
+                    let _ = self.epoll.add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, id));
+                    self.by_pid.insert(pid, id);
+                    let alive = Some(Alive { pidfd, slots: Rc::clone(&slots), slot });
+                    self.ranks.insert(id, Rank { key: process.key, pid, alive, marks: marks(&process.env) });
                     notices.push(Notice::Spawned { key: process.key, pid });
                 }
-                Err(error) => notices.push(Notice::SpawnFailed {
-                    key: process.key,
-                    doing: Doing::Fork,
-                    errno: error.raw_os_error().unwrap_or(libc::EINVAL),
-                }),
+                Err(error) => notices.push(not_spawned(process.key, Doing::Fork, &error)),
             }
         }
-        self.batches.push(slots);
         for notice in notices {
             self.tell(&notice);
         }
-        Ok(())
+    }
+
+    fn refuse(&mut self, batch: &Batch, doing: Doing, error: &io::Error) {
+        for process in &batch.processes {
+            self.tell(&not_spawned(process.key, doing, error));
+        }
+    }
+
+    /// With a budget per time there is no end to attempts; what is over must not add up. Nothing is left of those whose
+    /// places these take.
+    fn forget_places(&mut self, batch: &Batch) {
+        let again = batch.processes.iter().filter(|process| process.key.attempt > 0);
+        let places: HashSet<_> = again.map(|process| place(process.key)).collect();
+        if !places.is_empty() {
+            self.ranks.retain(|_, rank| rank.is_alive() || !places.contains(&rank.place()));
+        }
     }
 
     /// Starts the process that cuts logs by size, where asked for; returns what each process writes to.
@@ -497,12 +526,17 @@ impl Run {
     }
 
     fn signal(&self, signal: i32, keys: &[Key]) {
-        for rank in self.ranks.iter().filter(|rank| rank.is_alive() && keys.contains(&rank.key)) {
-            signal_group(rank.pid, signal);
+        let wanted: HashSet<&Key> = keys.iter().collect();
+        // While others go on, only what belongs to these is meant.
+        let mut everybody = true;
+        for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
+            if wanted.contains(&rank.key) {
+                signal_group(rank.pid, signal);
+            } else {
+                everybody = false;
+            }
         }
-        // What dead ranks left behind has come home to us: our children that are no ranks. While others go on, only
-        // what belongs to these.
-        let everybody = self.ranks.iter().filter(|rank| rank.is_alive()).all(|rank| keys.contains(&rank.key));
+        // What dead ranks left behind has come home to us: our children that are no ranks.
         let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
         for pid in orphans {
             descend::signal(pid, signal);
@@ -522,27 +556,31 @@ impl Run {
         if orphans.is_empty() {
             return orphans;
         }
-        let is_place = |key: Key| keys.iter().any(|other| (other.role, other.index) == (key.role, key.index));
-        let ranks: Vec<&Rank> = self.ranks.iter().filter(|rank| is_place(rank.key)).collect();
+        let places: HashSet<_> = keys.iter().map(|key| place(*key)).collect();
+        let ranks: Vec<&Rank> = self.ranks.values().filter(|rank| places.contains(&rank.place())).collect();
         let mut found = orphans.clone();
         found.extend(orphans.into_iter().flat_map(descend::descendants));
         found.retain(|pid| {
             let session = descend::session(*pid);
             let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let has = |mark: &Vec<u8>| environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_slice());
+            let variables: HashSet<&[u8]> = environment.split(|byte| *byte == 0).collect();
+            let has = |mark: &Vec<u8>| variables.contains(mark.as_slice());
             ranks.iter().any(|rank| session == Some(rank.pid) || (!rank.marks.is_empty() && rank.marks.iter().all(has)))
         });
         found
     }
 
-    /// Whoever takes a place finds it empty: what was asked to go and did not is killed.
-    fn clear_places(&self, batch: &Batch) {
+    /// Whoever takes a place finds it empty: what was asked to go and did not is killed. Whether nothing is left.
+    fn clear_places(&self, batch: &Batch) -> bool {
         let keys: Vec<Key> = batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
         let deadline = Instant::now() + CLEARING;
         while !keys.is_empty() {
             let left = self.left_by(&keys);
-            if left.is_empty() || Instant::now() > deadline {
-                return;
+            if left.is_empty() {
+                break;
+            }
+            if Instant::now() > deadline {
+                return false;
             }
             for pid in left {
                 descend::signal(pid, libc::SIGKILL);
@@ -550,6 +588,7 @@ impl Run {
             }
             std::thread::sleep(Duration::from_micros(500));
         }
+        true
     }
 
     /// The front is gone: stop everything, and leave nothing.
@@ -559,10 +598,10 @@ impl Run {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
         }
-        let live: Vec<Key> = self.ranks.iter().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
+        let live: Vec<Key> = self.ranks.values().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
         self.signal(libc::SIGTERM, &live);
         let deadline = Instant::now() + self.grace;
-        while self.ranks.iter().any(Rank::is_alive) {
+        while self.ranks.values().any(Rank::is_alive) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -594,6 +633,15 @@ impl Run {
             cgroup.kill_all_but(self.me as u32);
         }
     }
+}
+
+/// Whoever says more during a sweep, or goes, does not want to wait for it.
+fn is_urged(front: &UnixStream) -> bool {
+    wait::readable(&[front.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+}
+
+fn not_spawned(key: Key, doing: Doing, error: &io::Error) -> Notice {
+    Notice::SpawnFailed { key, doing, errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
 }
 
 /// The variables of a document's replica that nobody else has.
@@ -694,3 +742,116 @@ pub fn decode(status: i32) -> Status {
 }
 
 pub use crate::spawn::describe_errno;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Process;
+
+    fn process(index: u32, attempt: u32, line: &str) -> Process {
+        Process {
+            key: Key { role: 0, index, attempt },
+            program: b"/bin/sh".to_vec(),
+            argv: ["sh", "-c", line].iter().map(|word| word.as_bytes().to_vec()).collect(),
+            env: Vec::new(),
+            dir: Vec::new(),
+            log: b"/dev/null".to_vec(),
+            cpus: Vec::new(),
+            inherit_stdin: false,
+        }
+    }
+
+    /// A guardian that is a process of its own as it should be, but begun by a test: what is checked in it shows in its
+    /// exit code.
+    fn in_a_guardian(check: impl FnOnce(&mut Run, &mut UnixStream) -> bool) {
+        let (mut front, guardian) = UnixStream::pair().unwrap();
+        // SAFETY: tests run in threads, so the child may only hope that nobody held the allocator; glibc sees to that.
+        match unsafe { libc::fork() } {
+            -1 => panic!("fork: {}", io::Error::last_os_error()),
+            0 => {
+                let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    check(&mut Run::new(guardian, None).unwrap(), &mut front)
+                }));
+                // SAFETY: leaves without the test's destructors.
+                unsafe { libc::_exit(i32::from(!matches!(checked, Ok(true)))) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for our own child.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(decode(status), Status::Code(0));
+            }
+        }
+    }
+
+    fn until_all_ended(run: &mut Run) {
+        while !run.by_pid.is_empty() {
+            let ready = run.wait(EpollTimeout::NONE).unwrap();
+            run.handle_exits(&ready).unwrap();
+        }
+    }
+
+    #[test]
+    fn attempts_without_end_leave_nothing() {
+        in_a_guardian(|run, _| {
+            run.spawn(&Batch { processes: vec![process(1, 0, "exec sleep 60")], ..Batch::default() });
+            let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("/dev/zero").count();
+            let before = mappings();
+            for attempt in 0..20 {
+                run.spawn(&Batch { processes: vec![process(0, attempt, "exit 3")], ..Batch::default() });
+                while run.by_pid.len() > 1 {
+                    let ready = run.wait(EpollTimeout::NONE).unwrap();
+                    run.handle_exits(&ready).unwrap();
+                }
+            }
+            let kept = run.ranks.len();
+            run.signal(libc::SIGKILL, &[Key { role: 0, index: 1, attempt: 0 }]);
+            until_all_ended(run);
+            kept == 2 && before == 1 && mappings() == 0
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_told_and_others_go_on() {
+        in_a_guardian(|run, front| {
+            run.spawn(&Batch { processes: vec![process(0, 0, "exec sleep 60")], ..Batch::default() });
+            run.flush();
+            let more = Batch { processes: vec![process(1, 0, "exit 0"), process(2, 0, "exit 0")], ..Batch::default() };
+            let limit_memory = |most| {
+                let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+                // SAFETY: concerns our own process.
+                unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }
+            };
+            limit_memory(0);
+            run.spawn(&more);
+            limit_memory(libc::RLIM_INFINITY);
+            run.flush();
+            let live = run.ranks.values().filter(|rank| rank.is_alive()).count();
+            run.signal(libc::SIGKILL, &[Key { role: 0, index: 0, attempt: 0 }]);
+            until_all_ended(run);
+            let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
+            let refused = |notice: &&Notice| matches!(notice, Notice::SpawnFailed { errno: libc::ENOMEM, .. });
+            live == 1 && notices.iter().filter(refused).count() == 2
+        });
+    }
+
+    #[test]
+    fn the_last_sweep_can_be_hurried() {
+        in_a_guardian(|run, front| {
+            run.grace = Duration::from_secs(60);
+            // It leaves somebody behind who does not hear SIGTERM.
+            let stubborn = "(trap '' TERM; while :; do sleep 60; done) & exit 0";
+            run.spawn(&Batch { processes: vec![process(0, 0, stubborn)], ..Batch::default() });
+            until_all_ended(run);
+            let begun = Instant::now();
+            let mut other = front.try_clone().unwrap();
+            let urge = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                protocol::send(&mut other, &Command::Finish { patient: false }).unwrap();
+            });
+            let is_over = run.obey(Command::Finish { patient: true }, false);
+            urge.join().unwrap();
+            is_over && begun.elapsed() < Duration::from_secs(30) && descend::children(run.me as u32).is_empty()
+        });
+    }
+}

@@ -37,12 +37,17 @@ pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io
     }
 }
 
-/// Makes a command start in a session of its own, which no terminal's end reaches.
+/// Makes a command start in a session of its own, which no terminal's end reaches, and without what our caller left
+/// open: whoever waits for the end of such a pipe would wait for the command's.
 pub fn in_own_session(command: &mut Command) -> &mut Command {
-    // SAFETY: one system call between fork and exec, without memory of ours.
+    // SAFETY: plain system calls between fork and exec, without memory of ours.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();
+            // Not closed at once: an exec that fails is told through one of them. Kernels before 5.11 do not know the
+            // flag: no matter.
+            let (all, flag) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, all, flag);
             Ok(())
         })
     }
@@ -101,6 +106,8 @@ fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd as _;
+
     use super::*;
     use crate::wait::Waker;
 
@@ -108,6 +115,25 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]);
         command
+    }
+
+    #[test]
+    fn a_session_of_its_own_begins_without_what_was_left_open() {
+        let mut ends = [0; 2];
+        // SAFETY: two fresh descriptors, deliberately without close-on-exec.
+        let (mut reader, writer) = unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            (std::fs::File::from_raw_fd(ends[0]), std::fs::File::from_raw_fd(ends[1]))
+        };
+        let mut command = shell("exec sleep 60");
+        let mut child = in_own_session(&mut command).spawn().unwrap();
+        drop(writer);
+        // A test beside this one may fork at this very moment, and execute a moment later.
+        let ready = readable(&[reader.as_fd()], Some(Duration::from_secs(10))).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ready[0]);
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub enum Command {
     /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
-    /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`].
+    /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`]. Whatever is said after it
+    /// hurries it.
     Finish {
         /// Whether to wait for what resists: not again for what has been given up already.
         patient: bool,

@@ -30,6 +30,8 @@ pub(crate) struct Local {
     guardian: Guardian,
     /// It has ended; what it held is gone.
     gone: bool,
+    /// Its end has been asked for, and has not been told yet.
+    ending: bool,
     grace: Duration,
     isolated: bool,
     /// News that came while something else was waited for.
@@ -48,7 +50,7 @@ impl Local {
         let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
         let common = environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect();
         let grace = Duration::from_secs(5);
-        Self { guardian, gone: false, grace, isolated, early: Vec::new(), common, unset }
+        Self { guardian, gone: false, ending: false, grace, isolated, early: Vec::new(), common, unset }
     }
 
     /// A guardian that is gone shows itself at its socket.
@@ -104,14 +106,23 @@ impl Local {
             Notice::Cleared { ref stopped, ref remaining } => {
                 Some(News::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
             }
-            Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) | Notice::Swept { .. } => None,
+            Notice::Swept { ref stopped, ref remaining } => {
+                Some(News::Swept(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
+            }
+            Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) => None,
         }
     }
 
     fn lose(&mut self) -> News {
         self.gone = true;
+        if self.ending {
+            self.guardian.wait();
+        }
         // What replicas had started has come to us.
-        descend::sweep(self.grace, PATIENCE, &[]);
+        let sweep = descend::sweep(self.grace, PATIENCE, &[]);
+        if self.ending {
+            return News::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
+        }
         News::Lost
     }
 }
@@ -211,6 +222,11 @@ impl Engine for Local {
             }
         }
         let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        if self.ending && !self.gone && news.iter().any(|news| matches!(news, News::Swept(_))) {
+            self.gone = true;
+            self.guardian.wait();
+            return news;
+        }
         if lost {
             news.push(self.lose());
         }
@@ -228,28 +244,14 @@ impl Engine for Local {
         self.send(&Command::Clear { keep_ports: true });
     }
 
-    fn end(&mut self, patient: bool) -> Swept {
+    fn end(&mut self, patient: bool) {
+        self.ending = true;
         if self.gone {
-            return Swept::default();
+            // Nobody is left to say so. The socket's end stays readable.
+            self.early.push(Notice::Swept { stopped: Vec::new(), remaining: Vec::new() });
+        } else {
+            self.send(&Command::Finish { patient });
         }
-        let swept = self.ask(&Command::Finish { patient }, |notice| match notice {
-            Notice::Swept { stopped, remaining } => {
-                Some(Swept { stopped: stopped.clone(), remaining: remaining.clone() })
-            }
-            _ => None,
-        });
-        self.guardian.wait();
-        let mut swept = swept.unwrap_or_else(|| {
-            let sweep = descend::sweep(self.grace, PATIENCE, &[]);
-            Swept { stopped: sweep.stopped, remaining: sweep.remaining }
-        });
-        // What was being cleared when the end was asked for.
-        for notice in std::mem::take(&mut self.early) {
-            if let Notice::Cleared { mut stopped, .. } = notice {
-                swept.stopped.append(&mut stopped);
-            }
-        }
-        swept
     }
 }
 

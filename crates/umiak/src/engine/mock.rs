@@ -138,13 +138,13 @@ impl Engine for Mock {
         self.shared.tell(News::Cleared(Swept::default()));
     }
 
-    fn end(&mut self, _: bool) -> Swept {
+    fn end(&mut self, _: bool) {
         let _ = self.sender.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
         let _ = std::fs::remove_dir_all(&self.scratch);
-        Swept::default()
+        self.shared.tell(News::Swept(Swept::default()));
     }
 }
 

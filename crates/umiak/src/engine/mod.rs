@@ -55,6 +55,8 @@ pub(crate) enum News {
     },
     /// What [`Engine::clear`] did.
     Cleared(Swept),
+    /// What [`Engine::end`] did: the last news.
+    Swept(Swept),
     /// The engine can no longer be reached, and what it ran is gone.
     Lost,
 }
@@ -100,8 +102,9 @@ pub(crate) trait Engine {
     /// hurries it.
     fn clear(&mut self);
 
-    /// Stops what replicas left behind. The engine is finished with, and what was leased is given back.
-    fn end(&mut self, patient: bool) -> Swept;
+    /// Stops what replicas left behind. The engine is finished with, and what was leased is given back. Told as news; to
+    /// ask again, without patience, hurries it.
+    fn end(&mut self, patient: bool);
 }
 
 /// `--engine`.

@@ -17,7 +17,7 @@ use super::control::{Control, Order};
 use super::pool::Pool;
 use super::{Talk, tasks};
 use crate::clock::{Clock, time_of_day};
-use crate::engine::{Engine, News, Start};
+use crate::engine::{Engine, News, Start, Swept};
 use crate::history::journal::Writer;
 use crate::history::{Home, RunDir, index};
 use crate::runtime::kernel::{Ended, Kernel};
@@ -201,11 +201,44 @@ impl Supervisor {
         if self.return_terminal {
             return Ok(self.leave());
         }
-        let swept = self.engine.end(!self.abandoned);
+        let swept = self.sweep()?;
         self.tell_swept(&swept);
         self.facts.extend(self.last.take());
         self.flush();
         self.finish()
+    }
+
+    /// What replicas left behind is stopped. Who signals once more meanwhile, or asks to kill, does not want to wait for it.
+    fn sweep(&mut self) -> Result<Swept, Diagnostic> {
+        let mut is_asked = self.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
+        let mut swept = Swept::default();
+        self.engine.end(!self.abandoned);
+        loop {
+            let clients = self.control.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            let mut fds = vec![self.engine.watch(), self.signals_fd()];
+            fds.extend(self.control.watch());
+            let ready = readable(&fds, clients).map_err(|error| failed("wait for events", &error))?;
+            let news = if ready[0] { self.engine.news() } else { Vec::new() };
+            for news in news {
+                match news {
+                    // What was being cleared when the end was asked for.
+                    News::Cleared(cleared) => swept.stopped.extend(cleared.stopped),
+                    News::Swept(last) => {
+                        swept.stopped.extend(last.stopped);
+                        return Ok(Swept { remaining: last.remaining, ..swept });
+                    }
+                    News::Started { .. } | News::Ended { .. } | News::Lost => {}
+                }
+            }
+            let mut hurry = false;
+            for _ in self.signals.read().into_iter().filter(|signal| *signal != SIGTSTP) {
+                hurry |= std::mem::replace(&mut is_asked, true);
+            }
+            hurry |= self.control.orders().contains(&Order::Stop { kill: true });
+            if hurry {
+                self.engine.end(false);
+            }
+        }
     }
 
     /// The third signal: those who do not go are not waited for. Dropping our end of the guardian's socket tells it to
@@ -307,6 +340,7 @@ impl Supervisor {
                     (self.stopping, self.killed, self.told, self.told_started) = (None, false, false, false);
                     Event::Prepared { attempt, ready: swept.remaining.is_empty() }
                 }
+                News::Swept(_) => continue,
                 News::Lost => {
                     let diagnostic = Diagnostic::error(
                         Code::L0017,

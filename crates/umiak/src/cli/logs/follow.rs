@@ -1,22 +1,26 @@
 //! `umiak logs -f`: on until the replicas have ended, or the run has. Nothing wakes up while nothing is written.
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::status::Stage;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::Watch;
 
-use crate::cli::runs::{Done, Loaded, reader_of_stdout, write};
+use crate::cli::runs::{Done, Loaded, reader_of_stdout, talk, write};
 use crate::cli::wait::lost;
-use crate::history::Life;
 use crate::history::journal::Follower;
+use crate::history::{Life, RunDir};
 
-use super::source::{Source, Window, pointers};
-use super::{Lines, Printer, have_ended};
+use super::source::{self, Pointer, Source, Window};
+use super::{Lines, Printer, begun, have_ended};
+
+/// So much is read before it is written; the rest in the next round.
+const AT_ONCE: usize = 1 << 20;
 
 /// An attempt that is followed.
 #[derive(Debug)]
@@ -26,7 +30,11 @@ struct Live {
     source: Source,
     file: Option<(File, PathBuf)>,
     offset: u64,
+    /// Where a later attempt begins in the same file.
+    end: Option<u64>,
     lines: Lines,
+    /// That its file cannot be opened has been told.
+    told: bool,
 }
 
 pub(super) fn follow(
@@ -38,17 +46,11 @@ pub(super) fn follow(
 ) -> Done {
     let run = &loaded.run;
     let mut follower = Follower::open(run)?;
+    let mut pointers: Vec<Pointer> = Vec::new();
     let mut followed: Vec<Live> = Vec::new();
-    let begin = |followed: &mut Vec<Live>, replica: &str, attempt: u32| -> Result<(), Diagnostic> {
-        let source = Source::find(run, &pointers(run)?, replica, attempt);
-        let offset = source.current().1;
-        let lines = printer.lines(replica, attempt);
-        followed.push(Live { replica: replica.to_owned(), attempt, source, file: None, offset, lines });
-        Ok(())
-    };
+    read(&mut follower, run, &mut pointers)?;
     for (replica, attempt) in wanted {
-        begin(&mut followed, replica, *attempt)?;
-        let live = followed.last_mut().expect("just begun");
+        let live = begin(run, &pointers, &mut followed, printer.lines(replica, *attempt), replica, *attempt);
         if !live.catch_up(window, follower.watch())? {
             return Ok(ExitCode::SUCCESS);
         }
@@ -56,21 +58,33 @@ pub(super) fn follow(
     loop {
         // Both are asked before the files are looked at: what was written until then is seen.
         let life = follower.life()?;
-        follower.catch_up()?;
+        read(&mut follower, run, &mut pointers)?;
         let is_over = have_ended(follower.status(), names);
         for name in names {
             let Some(replica) = follower.status().replica(name) else { continue };
-            let is_followed = followed.iter().any(|live| live.replica == *name && live.attempt >= replica.attempt);
-            if replica.stage != Stage::Waiting && !is_followed {
-                begin(&mut followed, name, replica.attempt)?;
+            let last = followed.iter().filter(|live| live.replica == *name).map(|live| live.attempt).max();
+            // Several may have begun and ended since we looked.
+            for attempt in begun(replica).into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
+                begin(run, &pointers, &mut followed, printer.lines(name, attempt), name, attempt);
             }
         }
         let mut out = Vec::new();
-        for live in &mut followed {
-            live.pump(follower.watch(), &mut out)?;
-            if is_over {
+        let newest: HashMap<String, u32> = followed.iter().map(|live| (live.replica.clone(), live.attempt)).collect();
+        let mut kept = Vec::new();
+        for mut live in followed {
+            let is_read = live.pump(follower.watch(), &mut out)?;
+            // Nothing more comes from one that has been followed by another.
+            let is_past = is_read && newest.get(&live.replica).is_some_and(|attempt| *attempt > live.attempt);
+            if is_past {
                 out.extend(live.lines.finish());
+            } else {
+                kept.push(live);
             }
+        }
+        followed = kept;
+        let is_over = is_over && out.len() <= AT_ONCE;
+        if is_over {
+            out.extend(followed.iter_mut().flat_map(|live| live.lines.finish()));
         }
         if !write(&out)? || is_over {
             return Ok(ExitCode::SUCCESS);
@@ -85,6 +99,32 @@ pub(super) fn follow(
     }
 }
 
+/// Reads the facts that are there.
+fn read(follower: &mut Follower, run: &RunDir, pointers: &mut Vec<Pointer>) -> Result<(), Diagnostic> {
+    while let Some(item) = follower.next()? {
+        source::note(run, &item.record.fact, pointers);
+    }
+    Ok(())
+}
+
+fn begin<'a>(
+    run: &RunDir,
+    pointers: &[Pointer],
+    followed: &'a mut Vec<Live>,
+    lines: Lines,
+    replica: &str,
+    attempt: u32,
+) -> &'a mut Live {
+    let source = Source::find(run, pointers, replica, attempt);
+    let (path, offset) = source.current();
+    for earlier in followed.iter_mut().filter(|live| live.source.current().0 == path) {
+        earlier.end = earlier.end.or(Some(offset));
+    }
+    let replica = replica.to_owned();
+    followed.push(Live { replica, attempt, source, file: None, offset, end: None, lines, told: false });
+    followed.last_mut().expect("just begun")
+}
+
 impl Live {
     /// What was there before: all of it, or its end. `false` when nobody reads any more.
     fn catch_up(&mut self, window: Window, watch: &Watch) -> Result<bool, Diagnostic> {
@@ -97,9 +137,7 @@ impl Live {
         let mut parts = self.source.open(window)?;
         for part in &mut parts {
             let (replica, attempt, path) = (self.replica.clone(), self.attempt, part.path());
-            while let Some(chunk) =
-                part.next().map_err(|error| super::source::unreadable(&replica, attempt, &path, &error))?
-            {
+            while let Some(chunk) = part.next().map_err(|error| source::unreadable(&replica, attempt, &path, &error))? {
                 if !write(&self.lines.feed(chunk))? {
                     return Ok(false);
                 }
@@ -112,40 +150,55 @@ impl Live {
         Ok(true)
     }
 
-    /// What has come since.
-    fn pump(&mut self, watch: &Watch, out: &mut Vec<u8>) -> Result<(), Diagnostic> {
-        const AT_ONCE: usize = 1 << 20;
+    /// Its file, once it is there; that it cannot be opened is told once, and tried again.
+    fn open(&mut self, path: &Path) -> Option<File> {
+        match File::open(path) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound && !std::mem::replace(&mut self.told, true) {
+                    talk(&source::unreadable(&self.replica, self.attempt, path, &error));
+                }
+                None
+            }
+        }
+    }
+
+    /// What has come since; whether that was all.
+    fn pump(&mut self, watch: &Watch, out: &mut Vec<u8>) -> Result<bool, Diagnostic> {
         if self.file.is_none() {
             let path = self.source.current().0.to_owned();
             // Watched before it is read: what comes in between is reported.
-            let Ok(file) = File::open(&path) else { return Ok(()) };
+            let Some(file) = self.open(&path) else { return Ok(!path.exists()) };
             let _ = watch.add(&path);
             self.file = Some((file, path));
         }
         let mut buffer = vec![0; 128 << 10];
         loop {
-            let Some((file, path)) = &mut self.file else { return Ok(()) };
-            let count = read_at(file, &mut buffer, self.offset)
-                .map_err(|error| super::source::unreadable(&self.replica, self.attempt, &*path, &error))?;
+            let Some((file, path)) = &mut self.file else { return Ok(true) };
+            let left = self.end.map_or(u64::MAX, |end| end.saturating_sub(self.offset));
+            let most = left.min(buffer.len() as u64) as usize;
+            let count = read_at(file, &mut buffer[..most], self.offset)
+                .map_err(|error| source::unreadable(&self.replica, self.attempt, &*path, &error))?;
             self.offset += count as u64;
             out.extend(self.lines.feed(&buffer[..count]));
             if out.len() > AT_ONCE {
-                return Ok(());
+                return Ok(false);
             }
             if count > 0 {
                 continue;
             }
             // Cut by size: the name is another file's now. Or made shorter: it begins again.
-            let Ok(here) = file.metadata() else { return Ok(()) };
+            let Ok(here) = file.metadata() else { return Ok(true) };
             if std::fs::metadata(&*path).is_ok_and(|named| named.ino() != here.ino()) {
-                let Ok(next) = File::open(&*path) else { return Ok(()) };
-                let _ = watch.add(path);
-                *file = next;
+                let path = path.clone();
+                let Some(next) = self.open(&path) else { return Ok(!path.exists()) };
+                let _ = watch.add(&path);
+                self.file = Some((next, path));
                 self.offset = 0;
             } else if here.len() < self.offset {
                 self.offset = 0;
             } else {
-                return Ok(());
+                return Ok(true);
             }
         }
     }

@@ -26,10 +26,16 @@ pub(super) struct Pointer {
     end: Option<u64>,
 }
 
-/// All of a run, in the order of the plans. Paths that are not absolute are within the run directory.
+/// All of a run, in the order of the plans.
 pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
     let mut pointers = Vec::new();
-    journal::each(run, |item| match &item.record.fact {
+    journal::each(run, |item| note(run, &item.record.fact, &mut pointers))?;
+    Ok(pointers)
+}
+
+/// What one fact says about where output is. Paths that are not absolute are within the run directory.
+pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
+    match fact {
         Fact::Planned(planned) => pointers.extend(planned.replicas.iter().map(|place| Pointer {
             replica: place.replica.clone(),
             attempt: planned.attempt,
@@ -45,8 +51,7 @@ pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
             }
         }
         _ => {}
-    })?;
-    Ok(pointers)
+    }
 }
 
 /// Which part is wanted.

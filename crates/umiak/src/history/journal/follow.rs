@@ -13,6 +13,10 @@ use super::{Item, Reader};
 /// How often a run of another host is looked at: the kernel reports only what is written here.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// The kernel reports that a file is closed before it lets go of its lock: whoever is woken by a writer's death may still
+/// find it alive, and looks again after so long, then after twice as long, up to the second. Then it is alive.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
 /// Follows a run by its journal. Nothing wakes up while nothing is written.
 #[derive(Debug)]
 pub struct Follower {
@@ -20,13 +24,15 @@ pub struct Follower {
     reader: Option<Reader>,
     watch: Watch,
     status: Status,
+    /// Something happened: how long until the run is looked at again.
+    again: Option<Duration>,
 }
 
 impl Follower {
     pub fn open(run: &RunDir) -> Result<Self, Error> {
         let failed = |source| Error::Journal { doing: "watch", path: run.journal(), source };
-        let mut follower =
-            Self { run: run.clone(), reader: None, watch: Watch::new().map_err(failed)?, status: Status::default() };
+        let watch = Watch::new().map_err(failed)?;
+        let mut follower = Self { run: run.clone(), reader: None, watch, status: Status::default(), again: None };
         follower.begin()?;
         Ok(follower)
     }
@@ -78,17 +84,23 @@ impl Follower {
     }
 
     /// Waits until something was written, until the writer is gone, or until one of `others` has something to say;
-    /// whether that was it.
-    pub fn wait(&self, others: &[BorrowedFd<'_>]) -> Result<bool, Error> {
+    /// whether that was it. To be called when the run has been looked at and seems to go on.
+    pub fn wait(&mut self, others: &[BorrowedFd<'_>]) -> Result<bool, Error> {
         let is_here = self.run.read_supervisor().is_none_or(|supervisor| supervisor.is_of_this_boot());
         let mut fds = vec![self.watch.as_fd()];
         fds.extend_from_slice(others);
-        let ready = readable(&fds, (!is_here).then_some(LOOK)).map_err(|source| Error::Journal {
+        let look = (!is_here).then_some(LOOK);
+        let ready = readable(&fds, self.again.into_iter().chain(look).min()).map_err(|source| Error::Journal {
             doing: "watch",
             path: self.run.journal(),
             source,
         })?;
         self.watch.clear();
+        self.again = match self.again {
+            _ if ready[0] => Some(AGAIN.0),
+            Some(again) if again < AGAIN.1 => Some((again * 2).min(AGAIN.1)),
+            _ => None,
+        };
         Ok(ready[1..].contains(&true))
     }
 }

@@ -216,6 +216,21 @@ fn a_follower_sees_what_comes_and_that_the_writer_went() {
     assert_eq!(follower.status().next_seq, 3);
 }
 
+/// As after a writer's death that is reported before its lock is gone.
+#[test]
+fn a_follower_looks_again_after_an_event_without_news() {
+    let (_directory, run) = run();
+    let mut writer = Writer::create(&run).unwrap();
+    add(&mut writer, "a").unwrap();
+    let mut follower = Follower::open(&run).unwrap();
+    follower.catch_up().unwrap();
+    drop(std::fs::File::options().append(true).open(run.journal()).unwrap());
+    for _ in 0..3 {
+        follower.wait(&[]).unwrap();
+    }
+    assert!(matches!(follower.life().unwrap(), Life::Live { .. }));
+}
+
 #[test]
 fn a_follower_goes_on_behind_an_end_that_was_cut() {
     let (_directory, run) = run();

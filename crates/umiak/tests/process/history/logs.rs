@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 
 use umiak_core::facts::{Fact, Outcome, Subject};
-use umiak_core::model::{Exit, Rank};
+use umiak_core::model::{Blame, Exit, Rank, Scope};
 use umiak_testkit::suite::Suite;
 
 use super::{Runs, first, fixture};
@@ -21,6 +21,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::logs_that_were_cut_by_size", &[], cut)
         .test("history::logs_follow_a_replica_until_its_end", &[], follow)
         .test("history::logs_follow_the_next_attempt", &[], follow_attempts)
+        .test("history::logs_follow_attempts_that_nobody_saw_begin", &[], follow_fast_attempts)
         .test("history::logs_end_when_nobody_reads", &[], nobody_reads)
         .test("history::logs_of_a_huge_file_begin_at_once", &[], huge);
 }
@@ -222,6 +223,41 @@ fn follow_attempts() {
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).expect("until the end");
     assert_eq!(rest, "second\n");
+    assert_eq!(running.finish().code(), 0);
+}
+
+/// Between two looks, one attempt may begin and end, and the next begin.
+fn follow_fast_attempts() {
+    let runs = Runs::new();
+    let (run, mut live) = runs.live("v1-replica-retry", 6);
+    Runs::log(&run, "trainer-1", 0, "first\n");
+    let mut running = runs.umiak("logs 1 trainer-1 -f").start_unread();
+    let mut stdout = running.take_stdout();
+    let mut seen = [0; 6];
+    stdout.read_exact(&mut seen).expect("the first attempt");
+    running.signal(19);
+    Runs::log(&run, "trainer-1", 1, "second\n");
+    Runs::log(&run, "trainer-1", 2, "third\n");
+    live.go_on(5);
+    live.write(ended("trainer-1", 1, 1));
+    live.write(Fact::Retrying {
+        scope: Scope::Replica,
+        subjects: vec![subject("trainer-1", 2)],
+        blame: Blame::User,
+        max: 3,
+        delay_micros: 0,
+    });
+    live.write(Fact::Starting { subject: subject("trainer-1", 2) });
+    live.write(Fact::Started { subject: subject("trainer-1", 2), pid: 4191 });
+    running.signal(18);
+    let mut seen = [0; 13];
+    stdout.read_exact(&mut seen).expect("both");
+    assert_eq!(&seen, b"second\nthird\n");
+    live.write(ended("trainer-1", 2, 0));
+    live.write(Fact::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).expect("until the end");
+    assert_eq!(rest, "");
     assert_eq!(running.finish().code(), 0);
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::control::stop_kill", &[], stop_kill)
         .test("run::control::stop_as_it_begins", &[], stop_as_it_begins)
         .test("run::control::ctrl_c_while_leftovers_are_stopped", &[], ctrl_c_in_between)
+        .test("run::control::the_last_sweep_is_hurried", &[], last_sweep)
         .test("run::control::long_homes", &[], long_homes);
 }
 
@@ -171,6 +172,29 @@ fn ctrl_c_in_between() {
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}\n{}", asked.elapsed(), outcome.err());
     // The guardian finishes alone.
     wait_for("the guardian to be done", || house.sandbox.processes().is_empty());
+}
+
+/// The job is over, and only what it left behind is waited for: a second Ctrl-C, or an order to kill, ends that.
+fn last_sweep() {
+    for by_signal in [true, false] {
+        let house = House::with(
+            "umiak: v1\npolicy: {grace: 60s}\nroles:\n  trainer: {command: \"LEDGER; (trap '' TERM; while :; do sleep 0.02; done) & exit 0\"}\n",
+        );
+        let run = house.umiak("run job.yaml").start();
+        wait_for("the end", || house.records().iter().any(|record| matches!(record.fact, Fact::Ended { .. })));
+        let asked = Instant::now();
+        if by_signal {
+            run.signal(2);
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!matches!(house.status().state, State::Finished { .. }), "the first gives them their time");
+            run.signal(2);
+        } else {
+            house.umiak("stop 1 --kill").finish_unwatched();
+        }
+        run.finish().expect_code(0);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+        house.check_ended();
+    }
 }
 
 fn long_homes() {
