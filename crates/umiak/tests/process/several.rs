@@ -200,6 +200,12 @@ fn nothing_is_left() {
     let before: BTreeSet<_> = links();
     // Somebody else's process is not ours to kill.
     let mut sleep = network.host(1).command("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+    // It has to be there before its host goes.
+    let deadline = Instant::now() + SOON;
+    while network.host(1).processes().is_empty() {
+        assert!(Instant::now() < deadline, "the process does not come to its host");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     drop(network);
     assert_eq!(names(), 0);
     assert_eq!(links(), before, "nothing came home to the root namespace");
