@@ -3,7 +3,7 @@
 //! Recording must cost a launch nothing that is felt: what need not be there before the first rank is done on a thread
 //! beside it, and a home that cannot be used is one notice, not an error.
 
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -21,7 +21,8 @@ pub(super) struct Recorder {
     home: Home,
     run: RunDir,
     writer: Writer,
-    beside: Option<JoinHandle<()>>,
+    /// Says that the run is listed.
+    listed: Option<Receiver<()>>,
 }
 
 impl Recorder {
@@ -32,7 +33,7 @@ impl Recorder {
             // A run without a journal is none.
             let _ = std::fs::remove_dir_all(run.path());
         })?;
-        Ok(Self { home, run, writer, beside: None })
+        Ok(Self { home, run, writer, listed: None })
     }
 
     pub(super) fn id(&self) -> RunId {
@@ -53,18 +54,23 @@ impl Recorder {
         let (home, entry) = (self.home.clone(), index::Entry::new(self.run.id(), self.writer.status()));
         let who = crate::history::Supervisor::here(self.writer.epoch(), std::path::Path::new(""));
         let (run, file) = (self.run.clone(), self.writer.file());
+        let (sender, receiver) = mpsc::channel();
         let work = move || {
             let _ = run.write_supervisor(&who);
             let _ = index::append(&home, &entry);
+            let _ = sender.send(());
+            // Nobody waits for the disk: a run that is over before it is on it is soon forgotten anyway.
             let _ = file.and_then(|file| file.sync_data());
         };
-        self.beside = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work).ok();
+        let thread = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work);
+        self.listed = thread.ok().map(|_| receiver);
     }
 
     /// The run is over; what is to be said if some of it could not be recorded.
     pub(super) fn finish(mut self, took: Duration) -> Option<Diagnostic> {
-        if let Some(thread) = self.beside.take() {
-            let _ = thread.join();
+        // The last line about a run is the one that counts.
+        if let Some(listed) = self.listed.take() {
+            let _ = listed.recv();
         }
         let lost = self.writer.retry().err();
         if took > WORTH_SYNCING {
