@@ -86,22 +86,8 @@ impl Local {
                 let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
                 Some(News::Started { id: attempt(key), pid: outer.unwrap_or(pid) })
             }
-            Notice::Exited { key, status, usage, .. } => {
-                let exit = match guardian::decode(status) {
-                    guardian::Status::Code(code) => Exit::Code { code },
-                    guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
-                };
-                let usage = Usage {
-                    user_micros: usage.user_micros,
-                    system_micros: usage.system_micros,
-                    max_rss_kib: usage.max_rss_kib,
-                };
-                Some(News::Ended { id: attempt(key), exit, usage: Some(usage) })
-            }
-            Notice::SpawnFailed { key, doing, errno } => {
-                let reason = guardian::describe_errno(errno);
-                let error = SpawnError { doing: doing.words().to_owned(), errno, reason };
-                Some(News::Ended { id: attempt(key), exit: Exit::Spawn(error), usage: None })
+            Notice::Exited { .. } | Notice::SpawnFailed { .. } => {
+                ended(notice).map(|(id, exit, usage)| News::Ended { id, exit, usage })
             }
             Notice::Cleared { ref stopped, ref remaining } => {
                 Some(News::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
@@ -290,11 +276,35 @@ fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 
-fn attempt(key: Key) -> AttemptId {
+/// Who has ended, and how, where the guardian says so.
+pub(crate) fn ended(notice: &Notice) -> Option<(AttemptId, Exit, Option<Usage>)> {
+    match *notice {
+        Notice::Exited { key, status, usage, .. } => {
+            let exit = match guardian::decode(status) {
+                guardian::Status::Code(code) => Exit::Code { code },
+                guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
+            };
+            let usage = Usage {
+                user_micros: usage.user_micros,
+                system_micros: usage.system_micros,
+                max_rss_kib: usage.max_rss_kib,
+            };
+            Some((attempt(key), exit, Some(usage)))
+        }
+        Notice::SpawnFailed { key, doing, errno } => {
+            let reason = guardian::describe_errno(errno);
+            let error = SpawnError { doing: doing.words().to_owned(), errno, reason };
+            Some((attempt(key), Exit::Spawn(error), None))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn attempt(key: Key) -> AttemptId {
     AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
 }
 
-fn key(id: AttemptId) -> Key {
+pub(crate) fn key(id: AttemptId) -> Key {
     Key { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
 }
 

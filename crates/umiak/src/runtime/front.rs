@@ -8,19 +8,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Evidence, Fact, Outcome, StopReason, Usage, Verdict};
+use umiak_core::facts::{Evidence, Fact, Outcome, StopReason, Verdict};
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Slot, SpawnError, Timestamp, signal_name};
+use umiak_core::model::{Exit, Slot, Timestamp, signal_name};
 use umiak_core::plan::{Inventory, Layout, Plan, Run, paddle_lines};
 use umiak_sys::descend;
-use umiak_sys::guardian::{self, Guardian};
+use umiak_sys::guardian::Guardian;
 use umiak_sys::logger::Rotate;
 use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
 use umiak_sys::wait::{Signals, readable};
 
+use crate::engine::local::{self, attempt, key};
 use crate::rendezvous::logs::Logs;
 use crate::screen::{Screen, Style};
 
@@ -295,22 +296,8 @@ impl<'a> Front<'a> {
                 }
                 Some(Event::Spawned { id, pid })
             }
-            Notice::Exited { key, status, usage, .. } => {
-                let exit = match guardian::decode(status) {
-                    guardian::Status::Code(code) => Exit::Code { code },
-                    guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
-                };
-                let usage = Usage {
-                    user_micros: usage.user_micros,
-                    system_micros: usage.system_micros,
-                    max_rss_kib: usage.max_rss_kib,
-                };
-                Some(Event::Exited { id: attempt(key), exit, usage: Some(usage) })
-            }
-            Notice::SpawnFailed { key, doing, errno } => {
-                let error =
-                    SpawnError { doing: doing.words().to_owned(), errno, reason: guardian::describe_errno(errno) };
-                Some(Event::Exited { id: attempt(key), exit: Exit::Spawn(error), usage: None })
+            Notice::Exited { .. } | Notice::SpawnFailed { .. } => {
+                local::ended(notice).map(|(id, exit, usage)| Event::Exited { id, exit, usage })
             }
             Notice::Cleared { ref stopped, ref remaining } => self.prepare_next(stopped, remaining),
             Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) | Notice::Swept { .. } => None,
@@ -569,14 +556,6 @@ impl<'a> Front<'a> {
         }
         self.screen.finish(&self.signals)
     }
-}
-
-fn attempt(key: Key) -> AttemptId {
-    AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
-}
-
-fn key(id: AttemptId) -> Key {
-    Key { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
 }
 
 /// `SIGINT` without the words in brackets.
