@@ -7,16 +7,20 @@
 //! The run's cgroup is locked as long as front or guardian live, so that the next umiak on the host can tell what killed
 //! ones left.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, processes, remove_tree};
 use crate::descend;
+use crate::guardian;
 use crate::hold;
 use crate::kernel;
+use crate::spawn::enter;
 use crate::wait::read_small;
 
 /// Followed by the run's own name, `run-000032`.
@@ -59,13 +63,21 @@ pub struct Room {
     _directory: File,
 }
 
+impl Refused {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        let is_alone = "`systemd-run --user --scope -p Delegate=yes umiak run …` gives it a cgroup of its own";
+        matches!(self, Self::NotAlone(_)).then_some(is_alone)
+    }
+}
+
 impl Room {
-    /// Makes one below our own, after a try whether limits can be set in it.
+    /// Makes one below our own, after a try whether limits can be set in it. To be called while we have one thread.
     pub fn create(run: &str) -> Result<Self, Refused> {
         let (own, version) = own_cgroup().ok_or(Refused::NotMounted)?;
         let aside = match version {
             Version::One => None,
-            Version::Two => divide(&own, CONTROLLER)?,
+            Version::Two => divide(&own)?,
         };
         let name = format!("{PREFIX}{run}-{}", cgroup::owner_name().unwrap_or_default());
         let made = make_locked(&own.join(name)).and_then(|(path, directory)| {
@@ -74,7 +86,7 @@ impl Room {
         });
         made.map_err(|error| {
             if let Some(aside) = aside {
-                aside.come_back(CONTROLLER);
+                aside.come_back();
             }
             Refused::NotPermitted(own, error)
         })
@@ -85,7 +97,9 @@ impl Room {
             fs::write(self.path.join(DIVIDED), format!("+{CONTROLLER}"))?;
         }
         let cell = self.enclose("try", 1 << 30)?;
-        fs::remove_dir(cell)
+        let entered = enter_in_child(&cell);
+        clear(&cell);
+        entered
     }
 
     /// A cgroup in it with this limit.
@@ -117,7 +131,29 @@ impl Room {
     pub fn remove(&self) {
         clear(&self.path);
         if let Some(aside) = &self.aside {
-            aside.come_back(CONTROLLER);
+            aside.come_back();
+        }
+    }
+}
+
+/// Whether a child of ours may go there, which needs more rights than to make it. To be called while we have one thread.
+fn enter_in_child(cell: &Path) -> io::Result<()> {
+    let members = CString::new(members(cell).as_os_str().as_bytes())?;
+    // SAFETY: we have one thread, by this function's contract; the child makes system calls only, and leaves by `_exit`.
+    // Its status is its errno, which is read before anything else.
+    unsafe {
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => libc::_exit(if enter(&members) { 0 } else { *libc::__errno_location() }),
+            child => {
+                let mut status = 0;
+                libc::waitpid(child, &raw mut status, 0);
+                match guardian::decode(status) {
+                    guardian::Status::Code(0) => Ok(()),
+                    guardian::Status::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+                    guardian::Status::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
+                }
+            }
         }
     }
 }
@@ -244,9 +280,9 @@ fn make_locked(path: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 /// Lets those below `own` have limits of their own. Version 2 only.
-fn divide(own: &Path, controller: &str) -> Result<Option<Aside>, Refused> {
+fn divide(own: &Path) -> Result<Option<Aside>, Refused> {
     let names = |file: &str| {
-        read_small(own.join(file)).is_some_and(|text| text.split_whitespace().any(|word| word == controller))
+        read_small(own.join(file)).is_some_and(|text| text.split_whitespace().any(|word| word == CONTROLLER))
     };
     if !names("cgroup.controllers") {
         return Err(Refused::NotGiven(own.to_owned()));
@@ -254,24 +290,33 @@ fn divide(own: &Path, controller: &str) -> Result<Option<Aside>, Refused> {
     if names(DIVIDED) {
         return Ok(None);
     }
-    let enable = || fs::write(own.join(DIVIDED), format!("+{controller}"));
+    let enable = || fs::write(own.join(DIVIDED), format!("+{CONTROLLER}"));
     let refused = |error| Refused::NotPermitted(own.to_owned(), error);
     match enable() {
         Ok(()) => return Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
         Err(error) => return Err(refused(error)),
     }
-    if read_small(own.join(MEMBERS)).is_none_or(|text| text.trim() != std::process::id().to_string()) {
+    let members = read_small(own.join(MEMBERS)).unwrap_or_default();
+    let members: Vec<u32> = members.lines().filter_map(|line| line.parse().ok()).collect();
+    if members.is_empty() || !members.iter().all(|pid| is_us(*pid)) {
         return Err(Refused::NotAlone(own.to_owned()));
     }
-    let aside = Aside::step(own).map_err(refused)?;
+    let aside = Aside::step(own, &members).map_err(refused)?;
     match enable() {
         Ok(()) => Ok(Some(aside)),
         Err(error) => {
-            aside.come_back(controller);
+            aside.come_back();
             Err(refused(error))
         }
     }
+}
+
+/// We ourselves, or the one who waits until we have taken a detached run in hand.
+fn is_us(pid: u32) -> bool {
+    let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let is_caller = || pid == std::os::unix::process::parent_id() && program(pid) == program(std::process::id());
+    pid == std::process::id() || is_caller()
 }
 
 /// Where we are while our cgroup is divided: below it.
@@ -283,23 +328,34 @@ struct Aside {
 
 impl Aside {
     /// Named as the cgroups of jobs are, so that what a killed front left is found and removed with those.
-    fn step(own: &Path) -> io::Result<Self> {
+    fn step(own: &Path, members: &[u32]) -> io::Result<Self> {
         let path = own.join(format!("{PREFIX}{}-front", cgroup::owner_name().unwrap_or_default()));
         fs::create_dir(&path)?;
-        fs::write(path.join(MEMBERS), "0").inspect_err(|_| drop(fs::remove_dir(&path)))?;
-        Ok(Self { own: own.to_owned(), path })
+        let aside = Self { own: own.to_owned(), path };
+        for pid in members {
+            move_to(&aside.path, *pid).inspect_err(|_| aside.come_back())?;
+        }
+        Ok(aside)
     }
 
     /// Unless others need the division by now.
-    fn come_back(&self, controller: &str) {
+    fn come_back(&self) {
         if children(&self.own).any(|child| child != self.path) {
             return;
         }
-        let _ = fs::write(self.own.join(DIVIDED), format!("-{controller}"));
+        let _ = fs::write(self.own.join(DIVIDED), format!("-{CONTROLLER}"));
         for pid in processes(&self.path) {
-            let _ = fs::write(self.own.join(MEMBERS), pid.to_string());
+            let _ = move_to(&self.own, pid);
         }
         remove_tree(&self.path);
+    }
+}
+
+/// Who has ended meanwhile need not go anywhere.
+fn move_to(cgroup: &Path, pid: u32) -> io::Result<()> {
+    match fs::write(cgroup.join(MEMBERS), pid.to_string()) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        moved => moved,
     }
 }
 
@@ -338,7 +394,7 @@ mod tests {
     #[test]
     fn only_who_is_alone_divides() {
         let given = ("cgroup.controllers", "cpu memory pids\n");
-        let refused = |files: &[(&str, &str)]| divide(cell(files).path(), CONTROLLER).err().map(|why| why.to_string());
+        let refused = |files: &[(&str, &str)]| divide(cell(files).path()).err().map(|why| why.to_string());
         assert!(refused(&[("cgroup.controllers", "cpu pids\n")]).unwrap().ends_with("not given the memory controller"));
         assert_eq!(refused(&[given, (DIVIDED, "memory\n")]), None, "somebody has done so before");
         assert_eq!(refused(&[given, (DIVIDED, "\n")]), None, "the kernel lets us");

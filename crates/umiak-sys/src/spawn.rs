@@ -267,7 +267,7 @@ fn leave_descriptors() -> bool {
 }
 
 /// From here on, what we and all that we start use is counted in this cgroup.
-fn enter(members: &CStr) -> bool {
+pub(crate) fn enter(members: &CStr) -> bool {
     // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed by who opened it.
     unsafe {
         let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);

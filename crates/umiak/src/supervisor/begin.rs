@@ -297,28 +297,27 @@ fn unenforced(
     let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
     let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
     let is_mock = kind == Kind::Mock;
-    let mut notices = Vec::new();
-    let mut advice = |what: &str| {
-        let text = format!("`{what}` of `resources` is advice on engine `{}`", kind.word());
-        notices.push(Diagnostic::notice(Code::J0023, text));
-    };
+    let on_engine = || format!("on engine `{}`", kind.word());
+    let mut what = Vec::new();
     if has_cpu && (is_mock || !wishes.strict_resources) {
-        advice("cpu");
+        what.push(("cpu", on_engine(), None));
     }
     if has_memory && is_mock {
-        advice("memory");
+        what.push(("memory", on_engine(), None));
     }
     if let Some(why) = unlimited {
-        notices.push(Diagnostic::notice(Code::J0023, format!("`memory` of `resources` is advice here: {why}")));
+        what.push(("memory", format!("here: {why}"), why.hint()));
     }
-    if wishes.strict_resources
-        && let Some(first) = notices.first()
-    {
-        let error = Diagnostic::error(Code::J0020, "what `resources` asks for cannot be enforced here");
-        return Err(error
-            .row("reason", first.message.clone())
-            .hint("leave `--strict-resources` out to take it as advice"));
+    if let Some((what, why, hint)) = what.first().filter(|_| wishes.strict_resources) {
+        let error = Diagnostic::error(Code::J0020, format!("`{what}` of `resources` cannot be enforced {why}"));
+        let error = hint.iter().fold(error, |error, hint| error.hint(*hint));
+        return Err(error.hint("leave `--strict-resources` out to take it as advice"));
     }
+    let notice = |(what, why, hint): (&str, String, Option<&str>)| {
+        let notice = Diagnostic::notice(Code::J0023, format!("`{what}` of `resources` is advice {why}"));
+        hint.into_iter().fold(notice, Diagnostic::hint)
+    };
+    let mut notices: Vec<Diagnostic> = what.into_iter().map(notice).collect();
     if roles.iter().any(|role| role.work.image.is_some()) {
         let text = format!("engine `{}` uses no images: commands run on this host as it is", kind.word());
         notices.push(Diagnostic::notice(Code::J0023, text));
