@@ -394,7 +394,7 @@ impl Supervisor {
 
     /// Ctrl-Z: the replicas stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
     fn pause(&mut self) {
-        if !self.engine.capabilities().suspend {
+        if !self.engine.kind().capabilities().suspend {
             return;
         }
         let live = self.live();
