@@ -1,6 +1,7 @@
 //! Waits for one event, asks the machine, records, performs. It owns the run's state.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -30,7 +31,7 @@ const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 const SIGTSTP: i32 = 20;
 
-/// How often a journal that cannot be written is tried again.
+/// How often what cannot be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// So many are handed to the engine at a time: the first run while directories of the next are made.
 const TOGETHER: usize = 32;
@@ -86,7 +87,7 @@ pub(super) struct Supervisor {
     waiting: Vec<AttemptId>,
     /// Whose ports are looked at, when next, and how long after that.
     probes: BTreeMap<AttemptId, (Timestamp, Duration)>,
-    /// When the journal is tried again, and why it has to be.
+    /// When writing is tried again, and why it has to be.
     broken: Option<(Timestamp, String)>,
     pub(super) pids: HashMap<Slot, u32>,
     /// How the current attempt of each ended, and whether by us.
@@ -174,7 +175,8 @@ impl Supervisor {
         let planned = super::begin::planned(&self.placement, &self.run, &self.machine, &self.pool);
         self.facts.push(Fact::Planned(planned));
         for notice in notices {
-            self.facts.push(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+            let message = self.known.masked("", &notice.message);
+            self.facts.push(Fact::Noticed { code: notice.code.to_string(), message });
             self.say(|style| console::diagnostic(style, notice));
         }
         self.flush();
@@ -199,7 +201,7 @@ impl Supervisor {
             self.wait_once()?;
         }
         if self.return_terminal {
-            return Ok(self.leave());
+            return self.leave();
         }
         let swept = self.sweep()?;
         self.tell_swept(&swept);
@@ -243,7 +245,7 @@ impl Supervisor {
 
     /// The third signal: those who do not go are not waited for. Dropping our end of the guardian's socket tells it to
     /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
-    fn leave(mut self) -> u8 {
+    fn leave(mut self) -> Result<u8, Diagnostic> {
         let code = 128u8.wrapping_add(self.last_signal as u8);
         let live = self.live();
         let replicas: Vec<String> = live.iter().map(|id| self.placement.placed(id.slot).replica.clone()).collect();
@@ -252,38 +254,37 @@ impl Supervisor {
         }
         self.facts.push(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
         self.flush();
-        let _ = self.journal.sync();
-        self.index();
-        if self.broken.is_none() {
-            let _ = std::fs::remove_file(self.run.secrets());
+        match self.close_journal() {
+            Some(error) => Err(lost(&self.run, &error, code)),
+            None => Ok(code),
         }
-        code
+    }
+
+    /// The last try. Nothing stays that only a living run needs, unless what is missing makes it one to be resumed.
+    fn close_journal(&mut self) -> Option<std::io::Error> {
+        let lost = self.journal.retry().err();
+        let _ = self.journal.sync();
+        if lost.is_none() && !self.journal.is_removed() {
+            let _ = std::fs::remove_file(self.run.secrets());
+            // Last, so that whoever finds a run that has ended and is not listed so knows that there is something to
+            // tidy.
+            self.index();
+        }
+        lost
     }
 
     /// The end of the run is recorded, and nothing of it stays that only a living run needs.
     fn finish(mut self) -> Result<u8, Diagnostic> {
         let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
         self.tell_end();
-        let lost = self.journal.retry().err();
-        let _ = self.journal.sync();
-        if lost.is_none() {
-            let _ = std::fs::remove_file(self.run.secrets());
-        }
-        // Last, so that whoever finds a run that has ended and is not listed so knows that there is something to tidy.
-        if !self.journal.is_removed() {
-            self.index();
-        }
+        let missing = self.close_journal();
         // The run is over: nobody has to wait for those who read what it said. The socket goes while the lock is ours.
         let (run, screen, signals) = (self.run, self.screen, self.signals);
         drop(self.control);
         drop(self.journal);
         let shown = screen.finish(&signals);
-        if let Some(error) = lost {
-            return Err(Diagnostic::error(Code::J0003, "facts about the run could not be written")
-                .row("journal", run.journal().display().to_string())
-                .row("reason", error.to_string())
-                .row("the job", format!("ended with code {code}"))
-                .hint("free space there; the replicas' logs are complete"));
+        if let Some(error) = missing {
+            return Err(lost(&run, &error, code));
         }
         match shown {
             Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
@@ -314,7 +315,7 @@ impl Supervisor {
         self.hear_orders(ready[2..].contains(&true));
         self.hear_timers();
         self.probe();
-        self.mend_journal();
+        self.try_again();
         self.give_up_starts();
         self.show_status();
         Ok(())
@@ -446,7 +447,6 @@ impl Supervisor {
                     self.last = Some(fact);
                     continue;
                 }
-                self.note(&fact);
                 self.facts.push(fact);
                 continue;
             }
@@ -494,7 +494,7 @@ impl Supervisor {
         }
     }
 
-    /// What a fact means for us.
+    /// What a fact means for us, once it is in the journal.
     fn note(&mut self, fact: &Fact) {
         match fact {
             Fact::Starting { subject } => {
@@ -550,7 +550,8 @@ impl Supervisor {
         Some(Slot { role: role as u16, index })
     }
 
-    /// Writes the facts that wait, and shows them. What cannot be written waits in the journal's own memory.
+    /// Writes the facts that wait, shows them, and does what follows from each. What cannot be written waits in the
+    /// journal's own memory.
     fn flush(&mut self) {
         if self.facts.is_empty() {
             return;
@@ -559,7 +560,10 @@ impl Supervisor {
         let written = self.journal.append(&records);
         self.show(&records);
         if let Err(error) = written {
-            self.break_journal(&error);
+            self.wait_for_room(&self.run.journal(), &error);
+        }
+        for record in &records {
+            self.note(&record.fact);
         }
     }
 
@@ -577,15 +581,16 @@ impl Supervisor {
         }
     }
 
-    fn break_journal(&mut self, error: &std::io::Error) {
+    /// The journal, or the directory of an attempt, cannot be written. Said once, until all can be written again.
+    fn wait_for_room(&mut self, path: &Path, error: &std::io::Error) {
         let first = self.broken.is_none();
         self.broken = Some((self.clock.now() + RETRY, error.to_string()));
         if first {
             let notice = Diagnostic::notice(
                 Code::J0003,
-                "the journal cannot be written: replicas run on, nothing new is started",
+                "the run's directory cannot be written: replicas run on, nothing new is started",
             )
-            .row("journal", self.run.journal().display().to_string())
+            .row("path", path.display().to_string())
             .row("reason", error.to_string())
             .hint("free space there: writing is tried again every second");
             self.screen.alert(console::diagnostic(&self.style, &notice));
@@ -593,19 +598,23 @@ impl Supervisor {
     }
 
     /// Tries again, and starts what has waited for it.
-    fn mend_journal(&mut self) {
+    fn try_again(&mut self) {
         let now = self.clock.now();
         if self.broken.as_ref().is_none_or(|(at, _)| *at > now) {
             return;
         }
         if let Err(error) = self.journal.retry() {
-            return self.break_journal(&error);
+            return self.wait_for_room(&self.run.journal(), &error);
         }
-        self.broken = None;
-        let parts = ["the journal can be written again".to_owned()];
-        self.screen.alert(self.style.progress("Recorded", &parts, &time_of_day()));
+        // They need directories: only when those can be made too is there room again.
         let unrecorded = std::mem::take(&mut self.unrecorded);
         self.spawn(&unrecorded);
+        if !self.unrecorded.is_empty() {
+            return;
+        }
+        self.broken = None;
+        let parts = ["the run's directory can be written again".to_owned()];
+        self.screen.alert(self.style.progress("Recorded", &parts, &time_of_day()));
         self.work();
     }
 
@@ -643,7 +652,7 @@ impl Supervisor {
                 if is_full(&error) {
                     self.pool.give_back(id.slot);
                     self.unrecorded.push(*id);
-                    self.break_journal(&error);
+                    self.wait_for_room(&dir, &error);
                     continue;
                 }
                 let reason = error.to_string();
@@ -663,7 +672,7 @@ impl Supervisor {
         }
     }
 
-    fn make_task(&mut self, id: AttemptId, dir: &std::path::Path, process: &Process) -> std::io::Result<()> {
+    fn make_task(&mut self, id: AttemptId, dir: &Path, process: &Process) -> std::io::Result<()> {
         tasks::make(dir, process, &self.known)?;
         let role = self.placement.role(id.slot);
         std::fs::create_dir_all(document::gloo_dir(&self.around.scratch, role, self.machine.attempt()))?;
@@ -751,6 +760,15 @@ impl Supervisor {
         entry.labels = labels.map(|(name, value)| (name.clone(), self.known.masked(name, value))).collect();
         let _ = index::append(&self.home, &entry);
     }
+}
+
+/// Facts that nobody will read.
+fn lost(run: &RunDir, error: &std::io::Error, code: u8) -> Diagnostic {
+    Diagnostic::error(Code::J0003, "facts about the run could not be written")
+        .row("journal", run.journal().display().to_string())
+        .row("reason", error.to_string())
+        .row("the job", format!("ended with code {code}"))
+        .hint("free space there; the replicas' logs are complete")
 }
 
 /// What goes away when somebody makes room.
