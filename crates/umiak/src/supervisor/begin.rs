@@ -21,7 +21,7 @@ use super::Talk;
 use super::control::Control;
 use super::pool::Pool;
 use super::submit::{Secrets, check_variables, masked_plan};
-use super::supervise::{Parts, Supervisor};
+use super::supervise::{Now, Supervisor};
 use super::tasks;
 use crate::clock::Clock;
 use crate::engine::local::Local;
@@ -128,7 +128,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
     }
     let who = Who::here(journal.epoch(), &run.control());
     run.write_supervisor(&who).map_err(|error| cannot_write(&run.supervisor(), &error))?;
-    let parts = Parts {
+    let mut supervisor = Supervisor {
         talk,
         style,
         clock,
@@ -145,8 +145,8 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
         machine,
         screen,
         control,
+        now: Now::default(),
     };
-    let mut supervisor = Supervisor::new(parts);
     supervisor.show(&first);
     supervisor.announce(&notices)?;
     Ok((supervisor, notices))
