@@ -10,34 +10,34 @@ mod source;
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use codes::Code;
 pub use source::{Label, Position, Source, Span};
 
 /// How bad it is: an error stops the command before anything starts, a notice is said once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     Error,
     Notice,
 }
 
-/// One thing to tell the user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One thing to tell the user. Read back, it has no places: their lines are not written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostic {
     pub code: Code,
     pub severity: Severity,
     /// One sentence, names in backticks, no full stop.
     pub message: String,
     /// Places in documents; the first is where it is wrong.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
     pub labels: Vec<Label>,
     /// `name  value` rows below the sentence: what was seen, what was expected.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<(String, String)>,
     /// What to do, each on its own line.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
 }
 

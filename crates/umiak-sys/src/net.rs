@@ -1,10 +1,14 @@
-//! The coordinator's socket, and what a process with thousands of connections needs.
+//! The coordinator's socket, connections that nobody waits for, and what a process with thousands of connections needs.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, setsockopt, socket, sockopt,
+};
 
 const BACKLOG: i32 = 4096;
 
@@ -19,8 +23,39 @@ pub fn listen(port: u16, send_buffer: usize) -> io::Result<TcpListener> {
     }
 }
 
+/// A connection that is being made. Nobody waits for it; dropping it gives it up.
+#[derive(Debug)]
+pub struct Connecting(OwnedFd);
+
+impl Connecting {
+    pub fn begin(address: SocketAddr) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(family(address), SockType::Stream, flags, None).map_err(io::Error::from)?;
+        match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
+            Ok(()) | Err(Errno::EINPROGRESS) => Ok(Self(fd)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether somebody has answered; an error where nobody will.
+    pub fn is_made(&self) -> io::Result<bool> {
+        let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+        if poll(&mut polled, PollTimeout::ZERO).map_err(io::Error::from)? == 0 {
+            return Ok(false);
+        }
+        match getsockopt(&self.0, sockopt::SocketError).map_err(io::Error::from)? {
+            0 => Ok(true),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
 fn listen_on(address: SocketAddr, send_buffer: usize) -> io::Result<TcpListener> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let family = family(address);
     let fd: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
     if address.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &false).map_err(io::Error::from)?;
@@ -83,6 +118,27 @@ mod tests {
         drop(listener.accept().unwrap());
         drop((client, listener));
         listen(port, 1 << 16).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_a_connection() {
+        let answer = |connecting: &Connecting| loop {
+            match connecting.is_made() {
+                Ok(false) => std::thread::yield_now(),
+                other => return other,
+            }
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(answer(&Connecting::begin(address).unwrap()).unwrap());
+        // Where the queue is full, the kernel says nothing at all.
+        // SAFETY: takes no pointers; the descriptor is the listener's.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let waiting: Vec<Connecting> = (0..8).map(|_| Connecting::begin(address).unwrap()).collect();
+        assert!(!waiting.last().unwrap().is_made().unwrap());
+        drop((waiting, listener));
+        let refused = Connecting::begin(address).and_then(|connecting| answer(&connecting));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

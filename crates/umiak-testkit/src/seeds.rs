@@ -1,8 +1,7 @@
 //! Many seeds at once, for the simulators, and how a simulator's test goes through them.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
-use std::fmt::{Debug, Display};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io::Write as _;
 use std::ops::Range;
 use std::thread;
@@ -48,7 +47,7 @@ impl<Run: Display> Campaign<Run> {
     }
 
     /// Fails unless each of these was met so often at least.
-    pub fn assert_met<Thing: Borrow<str> + Ord + Debug>(&self, met: &BTreeMap<Thing, u64>, expected: &[(&str, u64)]) {
+    pub fn assert_met(&self, met: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
         for (thing, least) in expected {
             let count = met.get(*thing).copied().unwrap_or_default();
             assert!(count >= *least, "only {count} {} have met: {thing}\n{met:?}", self.noun);
@@ -66,21 +65,54 @@ fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Tries all these seeds, on all processors: `add` takes one of them into a part's summary, `merge` puts two together.
-pub(crate) fn spread<T: Default + Send>(seeds: Range<u64>, add: fn(&mut T, u64), merge: fn(&mut T, T)) -> T {
+/// What one seed gave.
+#[derive(Debug)]
+pub(crate) struct Seen<Pair = ()> {
+    /// What happened, by name.
+    pub(crate) things: BTreeSet<String>,
+    /// Transitions that were taken, where those are watched.
+    pub(crate) taken: BTreeSet<Pair>,
+    pub(crate) is_valid: bool,
+}
+
+/// What a campaign has seen: one that meets nothing proves nothing.
+#[derive(Debug)]
+pub struct Summary<Pair = ()> {
+    pub taken: BTreeSet<Pair>,
+    /// For how many seeds each kind of thing happened.
+    pub met: BTreeMap<String, u64>,
+    /// Seeds for which something was wrong.
+    pub failing: Vec<u64>,
+}
+
+/// Tries all these seeds, on all processors.
+pub(crate) fn spread<Pair: Ord + Send>(seeds: &Range<u64>, see: fn(u64) -> Seen<Pair>) -> Summary<Pair> {
     let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let part = |thread: u64| {
-        let mut summary = T::default();
-        seeds.clone().filter(|seed| seed % threads == thread).for_each(|seed| add(&mut summary, seed));
-        summary
+        let mut part = Summary { taken: BTreeSet::new(), met: BTreeMap::new(), failing: Vec::new() };
+        for seed in seeds.clone().filter(|seed| seed % threads == thread) {
+            let seen = see(seed);
+            part.taken.extend(seen.taken);
+            for thing in seen.things {
+                *part.met.entry(thing).or_default() += 1;
+            }
+            part.failing.extend((!seen.is_valid).then_some(seed));
+        }
+        part
     };
     let part = &part;
     thread::scope(|scope| {
-        let parts: Vec<_> = (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
-        let mut whole = T::default();
+        let parts: Vec<_> = (1..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        let mut whole = part(0);
         for part in parts {
-            merge(&mut whole, part.join().expect("a simulated run does not panic"));
+            let part = part.join().expect("a simulated run does not panic");
+            whole.taken.extend(part.taken);
+            for (thing, count) in part.met {
+                *whole.met.entry(thing).or_default() += count;
+            }
+            whole.failing.extend(part.failing);
         }
+        whole.failing.sort_unstable();
         whole
     })
 }

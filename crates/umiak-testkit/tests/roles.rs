@@ -49,7 +49,7 @@ const MET: &[(&str, u64)] = &[
 #[test]
 fn every_schedule_keeps_the_rules() {
     let Some(seeds) = CAMPAIGN.seeds() else { return };
-    let summary = simulate_roles::campaign(seeds.clone());
+    let summary = simulate_roles::campaign(&seeds);
     CAMPAIGN.assert_none_fails(&seeds, &summary.failing);
     if CAMPAIGN.is_whole(&seeds) {
         CAMPAIGN.assert_met(&summary.met, MET);

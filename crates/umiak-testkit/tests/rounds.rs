@@ -37,7 +37,7 @@ const MET: &[(&str, u64)] = &[
 #[test]
 fn every_round_keeps_the_rules() {
     let Some(seeds) = CAMPAIGN.seeds() else { return };
-    let summary = simulate::campaign(seeds.clone());
+    let summary = simulate::campaign(&seeds);
     CAMPAIGN.assert_none_fails(&seeds, &summary.failing);
     if CAMPAIGN.is_whole(&seeds) {
         CAMPAIGN.assert_met(&summary.met, MET);

@@ -65,7 +65,7 @@ const MET: &[(&str, u64)] = &[
 #[test]
 fn every_schedule_keeps_the_rules() {
     let Some(seeds) = CAMPAIGN.seeds() else { return };
-    let summary = simulate::campaign(seeds.clone());
+    let summary = simulate::campaign(&seeds);
     CAMPAIGN.assert_none_fails(&seeds, &summary.failing);
     if CAMPAIGN.is_whole(&seeds) {
         let missing: Vec<Pair> = simulate::pairs().difference(&summary.taken).copied().collect();

@@ -5,7 +5,7 @@
 //! | [`cli`] | argument types, commands, exit codes |
 //! | [`history`] | recorded runs: their directories, journals and index |
 //! | [`runtime`] | the loop: gather events, ask the machine, record, perform |
-//! | `engine` | where replicas run: on this host, or only on paper |
+//! | [`engine`] | where replicas run: on this host, or only on paper |
 //! | `supervisor` | the loop of `run`: engine, machine, journal, control socket |
 //! | `clock` | time for the machines and for people |
 //! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
@@ -13,7 +13,7 @@
 
 pub mod cli;
 mod clock;
-mod engine;
+pub mod engine;
 pub mod history;
 mod rendezvous;
 pub mod runtime;

@@ -82,6 +82,19 @@ pub struct Work {
     pub contracts: Option<Vec<Contract>>,
 }
 
+impl Work {
+    /// Whether umiak itself sets the variable of this name, whatever `env` says. Others that begin with `UMIAK_` are for
+    /// an umiak that a replica may run.
+    pub fn is_given(&self, name: &str) -> bool {
+        let Some(rest) = name.strip_prefix("UMIAK_") else { return name == "POD_IP" };
+        let port = rest.strip_prefix("PORT_").or_else(|| rest.strip_prefix("PORTS_"));
+        matches!(rest, "RUN" | "JOB" | "ROLE" | "INDEX" | "REPLICAS" | "RANK" | "WORLD_SIZE" | "ATTEMPT" | "HOST")
+            || rest.starts_with("HOSTS_")
+            || rest.starts_with("ENDPOINTS_")
+            || port.is_some_and(|port| self.ports.iter().any(|need| need.name.to_ascii_uppercase() == port))
+    }
+}
+
 /// What one replica needs of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Resources {

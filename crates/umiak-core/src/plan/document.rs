@@ -514,11 +514,14 @@ mod tests {
         let is_ours = |name: &str| name.starts_with("UMIAK_") || name == "POD_IP";
         let ours: Vec<String> = names.into_iter().filter(|name| is_ours(name)).collect();
         assert!(ours.len() > 10, "{ours:?}");
-        let own = ours.iter().map(|name| (name.clone(), "theirs".to_owned()));
-        placement.job.roles[1].work.env = own.chain([("RANK".to_owned(), "theirs".to_owned())]).collect();
+        let free = ["RANK", "UMIAK_HOME", "UMIAK_PORT", "UMIAK_PORT_OTHER"].map(str::to_owned);
+        let own = ours.iter().chain(&free).map(|name| (name.clone(), "theirs".to_owned()));
+        placement.job.roles[1].work.env = own.collect();
         let seen = variables(&placement, Slot { role: 1, index: 1 });
         let theirs: Vec<&String> = seen.iter().filter(|(_, value)| *value == "theirs").map(|(name, _)| name).collect();
-        assert_eq!(theirs, ["RANK"]);
+        assert_eq!(theirs, free.iter().collect::<Vec<_>>());
+        let work = &placement.job.roles[1].work;
+        assert!(ours.iter().all(|name| work.is_given(name)) && !free.iter().any(|name| work.is_given(name)));
     }
 
     #[test]

@@ -1,58 +1,26 @@
 //! Many seeds at once, and what was met on the way: a campaign that meets nothing proves nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use umiak_core::facts::{Fact, StopReason};
 use umiak_core::machine::job::{Effect, Event};
 
-use crate::seeds::spread;
+use crate::seeds::{Seen, Summary, spread};
 
 use super::coverage::Pair;
 use super::timeline::{Death, Run};
 
-/// What a campaign has seen.
-#[derive(Debug, Default)]
-pub struct Summary {
-    pub runs: u64,
-    pub steps: u64,
-    /// Transitions that attempts took.
-    pub taken: BTreeSet<Pair>,
-    /// In how many runs each kind of thing happened.
-    pub met: BTreeMap<&'static str, u64>,
-    /// Seeds of the runs in which something was wrong.
-    pub failing: Vec<u64>,
-}
-
 /// Runs all these seeds, on all processors.
-pub fn campaign(seeds: Range<u64>) -> Summary {
-    let mut whole = spread(seeds, |summary: &mut Summary, seed| summary.add(&super::run(seed)), Summary::merge);
-    whole.failing.sort_unstable();
-    whole
-}
-
-impl Summary {
-    fn add(&mut self, run: &Run) {
-        self.runs += 1;
-        self.steps += run.steps.len() as u64;
-        self.taken.extend(&run.taken);
-        for thing in things(run) {
-            *self.met.entry(thing).or_default() += 1;
+pub fn campaign(seeds: &Range<u64>) -> Summary<Pair> {
+    spread(seeds, |seed| {
+        let run = super::run(seed);
+        Seen {
+            things: things(&run).into_iter().map(str::to_owned).collect(),
+            is_valid: run.violations().is_empty(),
+            taken: run.taken.clone(),
         }
-        if !run.violations().is_empty() {
-            self.failing.push(run.scenario.seed);
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.runs += other.runs;
-        self.steps += other.steps;
-        self.taken.extend(other.taken);
-        for (thing, count) in other.met {
-            *self.met.entry(thing).or_default() += count;
-        }
-        self.failing.extend(other.failing);
-    }
+    })
 }
 
 /// What happened in a run, by name.

@@ -23,7 +23,7 @@ mod timeline;
 mod truth;
 mod world;
 
-pub use campaign::{Summary, campaign};
+pub use campaign::campaign;
 pub use coverage::{Pair, pairs};
 pub use invariants::{Rule, Violation};
 pub use scenario::{Scenario, Script, Words};

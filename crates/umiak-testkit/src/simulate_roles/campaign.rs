@@ -1,6 +1,6 @@
 //! Many seeds at once, and what was met on the way: a campaign that meets nothing proves nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use umiak_core::facts::{Began, Fact, Limit, Outcome, StopReason};
@@ -8,46 +8,18 @@ use umiak_core::machine::job::{Effect, Event};
 use umiak_core::model::{Blame, Exit, Scope};
 
 use super::timeline::{Run, What};
-use crate::seeds::spread;
-
-/// What a campaign has seen.
-#[derive(Debug, Default)]
-pub struct Summary {
-    pub runs: u64,
-    pub steps: u64,
-    /// In how many runs each kind of thing happened.
-    pub met: BTreeMap<&'static str, u64>,
-    /// Seeds of the runs in which something was wrong.
-    pub failing: Vec<u64>,
-}
+use crate::seeds::{Seen, Summary, spread};
 
 /// Runs all these seeds, on all processors.
-pub fn campaign(seeds: Range<u64>) -> Summary {
-    let mut whole = spread(seeds, |summary: &mut Summary, seed| summary.add(&super::run(seed)), Summary::merge);
-    whole.failing.sort_unstable();
-    whole
-}
-
-impl Summary {
-    fn add(&mut self, run: &Run) {
-        self.runs += 1;
-        self.steps += run.steps.len() as u64;
-        for thing in things(run) {
-            *self.met.entry(thing).or_default() += 1;
+pub fn campaign(seeds: &Range<u64>) -> Summary {
+    spread(seeds, |seed| {
+        let run = super::run(seed);
+        Seen {
+            things: things(&run).into_iter().map(str::to_owned).collect(),
+            is_valid: run.violations().is_empty(),
+            taken: BTreeSet::new(),
         }
-        if !run.violations().is_empty() {
-            self.failing.push(run.scenario.seed);
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.runs += other.runs;
-        self.steps += other.steps;
-        for (thing, count) in other.met {
-            *self.met.entry(thing).or_default() += count;
-        }
-        self.failing.extend(other.failing);
-    }
+    })
 }
 
 /// What happened in a run, by name.

@@ -18,7 +18,7 @@ mod stops;
 mod timeline;
 mod world;
 
-pub use campaign::{Summary, campaign};
+pub use campaign::campaign;
 pub use scenario::Scenario;
 pub use timeline::{Rule, Run, Step, Violation, What};
 pub use world::Sabotage;

@@ -1,53 +1,21 @@
 //! Many rounds at once, and what they have met: a campaign that meets nothing proves nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::messages::Why;
 
-use crate::seeds::spread;
+use crate::seeds::{Seen, Summary, spread};
 
 use super::world::Run;
 
-/// What a campaign has seen.
-#[derive(Debug, Default)]
-pub struct Summary {
-    pub runs: u64,
-    pub steps: u64,
-    /// In how many rounds each kind of thing happened.
-    pub met: BTreeMap<String, u64>,
-    /// Seeds of the rounds in which something was wrong.
-    pub failing: Vec<u64>,
-}
-
 /// Runs all these seeds, on all processors.
-pub fn campaign(seeds: Range<u64>) -> Summary {
-    let mut whole = spread(seeds, |summary: &mut Summary, seed| summary.add(&super::run(seed)), Summary::merge);
-    whole.failing.sort_unstable();
-    whole
-}
-
-impl Summary {
-    fn add(&mut self, run: &Run) {
-        self.runs += 1;
-        self.steps += run.steps;
-        for thing in things(run) {
-            *self.met.entry(thing).or_default() += 1;
-        }
-        if !run.violations().is_empty() {
-            self.failing.push(run.scenario.seed);
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        self.runs += other.runs;
-        self.steps += other.steps;
-        for (thing, count) in other.met {
-            *self.met.entry(thing).or_default() += count;
-        }
-        self.failing.extend(other.failing);
-    }
+pub fn campaign(seeds: &Range<u64>) -> Summary {
+    spread(seeds, |seed| {
+        let run = super::run(seed);
+        Seen { things: things(&run), is_valid: run.violations().is_empty(), taken: BTreeSet::new() }
+    })
 }
 
 /// What happened in a round, by name.

@@ -14,7 +14,7 @@ mod node;
 mod scenario;
 mod world;
 
-pub use campaign::{Summary, campaign};
+pub use campaign::campaign;
 pub use judge::{Rule, Violation};
 pub use scenario::{Fault, Kind, NodeScript, RankScript, Scenario};
 pub use world::{NodeRun, Run, Sabotage};

@@ -72,7 +72,8 @@ pub(super) fn show(submission: &Submission, output: Output) -> Done {
         ports: ports.ports.into_iter().filter_map(Port::new).collect(),
     };
     let placed = document::Submission {
-        run: "run-000000".to_owned(),
+        // It has a number when it is run.
+        run: "run-??????".to_owned(),
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         engine: submission.engine.word().to_owned(),
         directory: submission.directory.clone(),

@@ -20,7 +20,7 @@ use crate::engine::Kind;
 use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
 use crate::supervisor::Talk;
 use crate::supervisor::begin::{self, Beginning};
-use crate::supervisor::detach;
+use crate::supervisor::detach::{self, Said};
 use crate::supervisor::stop::{self, Stopped};
 use crate::supervisor::submit::{Secrets, Submission, unmask, versioned};
 
@@ -127,7 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             again: Again::Unfinished,
             talk: arguments.talking.talk(false),
         };
-        begin::supervise(beginning, || {}).map(ExitCode::from)
+        begin::supervise(beginning, |_| {}).map(ExitCode::from)
     });
     ended(arguments.talking, result)
 }
@@ -164,31 +164,22 @@ fn forget_unborn(run: &RunDir, made: Option<u64>) {
 fn detached(home: &Home, submission: &Submission, talking: Talking) -> Done {
     let run = submission.record(home)?;
     let made = inode(&run);
-    match detach::start(home, &run)? {
-        detach::Began::Failed { said, code } => {
-            super::say(&said);
-            forget_unborn(&run, made);
-            Ok(ExitCode::from(code))
-        }
-        detach::Began::Ready => {
-            submission.notices.iter().for_each(talk);
-            if let Some(notice) = detach::ends_at_logout() {
-                talk(&notice);
-            }
-            let id = run.id();
-            match talking.format.output {
-                Output::Json => print_json(&Detached { v: 1, run: id.to_string() }),
-                Output::Quiet => print_text(&format!("{id}\n")),
-                Output::Human => {
-                    super::say(&format!("detached; `umiak logs -f {id}` follows it, `umiak stop {id}` ends it\n"));
-                    print_text(&format!("{id}\n"))
-                }
-            }
+    let mut notices: Vec<Diagnostic> = submission.notices.iter().cloned().chain(detach::ends_at_logout()).collect();
+    let noticed = detach::start(home, &run, &notices).inspect_err(|_| forget_unborn(&run, made))?;
+    notices.extend(noticed);
+    let id = run.id();
+    match talking.format.output {
+        Output::Json => print_json(&Detached { v: 1, run: id.to_string() }),
+        Output::Quiet => print_text(&format!("{id}\n")),
+        Output::Human => {
+            notices.iter().for_each(talk);
+            super::say(&format!("detached; `umiak logs -f {id}` follows it, `umiak stop {id}` ends it\n"));
+            print_text(&format!("{id}\n"))
         }
     }
 }
 
-/// Hidden: what `run -d` starts. Its stdout is the one that waits for it, its stderr a file.
+/// Hidden: what `run -d` starts. Its stdin and stdout are the one that waits for it, its stderr is a file.
 #[derive(Debug, Args)]
 pub(super) struct Supervise {
     run: String,
@@ -201,10 +192,10 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
         let run = find(&home, &arguments.run)?;
         let secrets = Secrets::read(&run)?.ok_or_else(|| not_a_document(&run))?;
         let (why, again) = (Began::Submitted, Again::Unfinished);
-        let beginning = Beginning { home: &home, run, secrets, notices: Vec::new(), why, again, talk };
-        begin::supervise(beginning, || {
+        let beginning = Beginning { home: &home, run, secrets, notices: detach::notices(), why, again, talk };
+        begin::supervise(beginning, |noticed| {
             begun.set(true);
-            let _ = crate::runtime::write_data(&format!("{}\n", detach::READY));
+            noticed.iter().cloned().map(Said::Notice).chain([Said::Ready]).for_each(|said| said.say());
             umiak_sys::helper::silence_stdout();
         })
     });
@@ -212,8 +203,9 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         // Whoever started us is there until we have begun, and reads this.
         Err(diagnostic) if !begun.get() => {
-            let _ = crate::runtime::write_data(&diagnostic.to_plain());
-            ExitCode::from(diagnostic.exit_code())
+            let code = diagnostic.exit_code();
+            Said::Failed(diagnostic).say();
+            ExitCode::from(code)
         }
         Err(diagnostic) => fail(&[diagnostic]),
     }
@@ -296,7 +288,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
 fn take_up(home: &Home, run: RunDir, secrets: Secrets, why: Began, again: Again, talking: Talking) -> Done {
     let talk = talking.talk(false);
     let beginning = Beginning { home, run, secrets, notices: Vec::new(), why, again, talk };
-    begin::supervise(beginning, || {}).map(ExitCode::from)
+    begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
 /// What an ended run no longer holds comes from the environment of whoever retries it.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
@@ -15,14 +15,15 @@ use umiak_core::model::{Device, Endpoint, Exit, Port, Role, Slot, SpawnError};
 use umiak_core::plan::document::{Granted, Needs, Placement};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
+use umiak_sys::net::Connecting;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
 use umiak_sys::protocol::{Batch, Command, Key, Limits, Memory, Notice, Process};
 
-use super::{Capabilities, Engine, News, Start, Swept};
+use super::{Engine, Kind, News, Start, Swept};
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a port may take to say yes or no: it is on this host.
+/// How long a port may take to say yes or no before it is asked anew: it is on this host.
 const CONNECT: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -36,9 +37,37 @@ pub(crate) struct Local {
     isolated: bool,
     /// News that came while something else was waited for.
     early: Vec<Notice>,
+    /// Of those whose ports do not all answer yet.
+    knocks: BTreeMap<AttemptId, Knock>,
     /// Put into every environment.
     common: Vec<(String, String)>,
     unset: Vec<String>,
+}
+
+/// How far the ports of one attempt have answered. One is asked at a time, and nobody waits for what it says.
+#[derive(Debug, Default)]
+struct Knock {
+    answered: usize,
+    asking: Option<(Connecting, Instant)>,
+}
+
+impl Knock {
+    fn answers(&mut self, endpoints: &[Endpoint]) -> bool {
+        while let Some(endpoint) = endpoints.get(self.answered) {
+            let address = SocketAddr::new(endpoint.address, endpoint.port.get());
+            let begin = || Some((Connecting::begin(address).ok()?, Instant::now()));
+            let Some((connection, since)) = self.asking.take().or_else(begin) else { return false };
+            match connection.is_made() {
+                Ok(true) => self.answered += 1,
+                Ok(false) if since.elapsed() < CONNECT => {
+                    self.asking = Some((connection, since));
+                    return false;
+                }
+                Ok(false) | Err(_) => return false,
+            }
+        }
+        true
+    }
 }
 
 impl Local {
@@ -50,7 +79,8 @@ impl Local {
         let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
         let common = environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect();
         let grace = Duration::from_secs(5);
-        Self { guardian, gone: false, ending: false, grace, isolated, early: Vec::new(), common, unset }
+        let (early, knocks) = (Vec::new(), BTreeMap::new());
+        Self { guardian, gone: false, ending: false, grace, isolated, early, knocks, common, unset }
     }
 
     /// A guardian that is gone shows itself at its socket.
@@ -116,8 +146,8 @@ impl Local {
 }
 
 impl Engine for Local {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { adoption: false, suspend: true }
+    fn kind(&self) -> Kind {
+        Kind::Local
     }
 
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
@@ -214,6 +244,11 @@ impl Engine for Local {
             }
         }
         let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        for news in &news {
+            if let News::Ended { id, .. } = news {
+                self.knocks.remove(id);
+            }
+        }
         if self.ending && !self.gone && news.iter().any(|news| matches!(news, News::Swept(_))) {
             self.gone = true;
             self.guardian.wait();
@@ -225,11 +260,12 @@ impl Engine for Local {
         news
     }
 
-    fn answers(&mut self, _: AttemptId, endpoints: &[Endpoint]) -> bool {
-        endpoints.iter().all(|endpoint| {
-            let address = SocketAddr::new(endpoint.address, endpoint.port.get());
-            TcpStream::connect_timeout(&address, CONNECT).is_ok()
-        })
+    fn answers(&mut self, id: AttemptId, endpoints: &[Endpoint]) -> bool {
+        let answers = self.knocks.entry(id).or_default().answers(endpoints);
+        if answers {
+            self.knocks.remove(&id);
+        }
+        answers
     }
 
     fn clear(&mut self) {
@@ -349,4 +385,37 @@ pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
             .hint("end what uses them, or start fewer replicas"),
     };
     diagnostic.row("needed", error.wanted.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn ports_answer_one_after_the_other() {
+        let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let (first, second) = (listen(0), listen(0));
+        let endpoint = |listener: &TcpListener| Endpoint {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: Port::new(listener.local_addr().unwrap().port()).unwrap(),
+        };
+        let endpoints = [endpoint(&first), endpoint(&second)];
+        drop(second);
+        let mut knock = Knock::default();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while knock.answered == 0 && Instant::now() < deadline {
+            assert!(!knock.answers(&endpoints));
+        }
+        // Who has answered is not asked again.
+        first.accept().unwrap();
+        first.set_nonblocking(true).unwrap();
+        assert!(!knock.answers(&endpoints) && !knock.answers(&endpoints));
+        assert_eq!(first.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        let _second = listen(endpoints[1].port.get());
+        while !knock.answers(&endpoints) {
+            assert!(Instant::now() < deadline, "it never answers");
+        }
+    }
 }

@@ -26,7 +26,7 @@ use umiak_core::plan::document::{Granted, Needs, Placement};
 use umiak_sys::guardian;
 use umiak_sys::wait::Waker;
 
-use super::{Capabilities, Engine, News, Start, Swept};
+use super::{Engine, Kind, News, Start, Swept};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -89,8 +89,8 @@ impl Mock {
 }
 
 impl Engine for Mock {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { adoption: false, suspend: false }
+    fn kind(&self) -> Kind {
+        Kind::Mock
     }
 
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
@@ -107,8 +107,9 @@ impl Engine for Mock {
         Ok(())
     }
 
-    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device> {
-        candidates.iter().take(count as usize).map(|(_, device)| device.clone()).collect()
+    /// On paper there are as many as are asked for, whatever this host has.
+    fn lease_devices(&mut self, _: &[(u32, Device)], count: u32) -> Vec<Device> {
+        (0..count).map(|position| Device { label: position.to_string(), position }).collect()
     }
 
     fn start(&mut self, starts: Vec<Start>) {

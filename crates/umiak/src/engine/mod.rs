@@ -23,11 +23,11 @@ use umiak_core::plan::document::{Granted, Needs, Placement, Process};
 
 /// What an engine may be able to do beside what all can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Capabilities {
+pub struct Capabilities {
     /// What runs survives its supervisor, and a new one can take it over.
-    pub(crate) adoption: bool,
+    pub adoption: bool,
     /// What runs can be paused and continued.
-    pub(crate) suspend: bool,
+    pub suspend: bool,
 }
 
 /// An attempt to be started.
@@ -81,7 +81,7 @@ pub(crate) struct Swept {
 }
 
 pub(crate) trait Engine {
-    fn capabilities(&self) -> Capabilities;
+    fn kind(&self) -> Kind;
 
     /// Takes what a job needs, until the engine is finished with.
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic>;
@@ -107,7 +107,7 @@ pub(crate) trait Engine {
 
     fn news(&mut self) -> Vec<News>;
 
-    /// Whether all these answer.
+    /// Whether all these have answered. Asked again and again, so it waits for nobody.
     fn answers(&mut self, id: AttemptId, endpoints: &[Endpoint]) -> bool;
 
     /// All are over, and others will follow: stops what they left behind. Told as news; an end that is asked for meanwhile
@@ -121,7 +121,7 @@ pub(crate) trait Engine {
 
 /// `--engine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Local,
     Mock,
 }
@@ -130,6 +130,9 @@ pub(crate) enum Kind {
 const LATER: &[&str] = &["container", "slurm", "mpi", "kubernetes", "paddlecloud"];
 
 impl Kind {
+    /// Every engine that there is.
+    pub const ALL: [Self; 2] = [Self::Local, Self::Mock];
+
     pub(crate) fn parse(word: &str) -> Result<Self, Diagnostic> {
         match word {
             "local" => Ok(Self::Local),
@@ -140,7 +143,7 @@ impl Kind {
             }
             _ => {
                 let error = Diagnostic::error(Code::L0001, format!("there is no engine `{word}`"));
-                Err(match nearest(word, ["local", "mock"].into_iter().chain(LATER.iter().copied())) {
+                Err(match nearest(word, Self::ALL.map(Self::word).into_iter().chain(LATER.iter().copied())) {
                     Some(near) => error.hint(format!("did you mean `{near}`?")),
                     None => error.hint("`--engine local` runs on this host"),
                 })
@@ -148,10 +151,17 @@ impl Kind {
         }
     }
 
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Mock => "mock",
+        }
+    }
+
+    pub fn capabilities(self) -> Capabilities {
+        match self {
+            Self::Local => Capabilities { adoption: false, suspend: true },
+            Self::Mock => Capabilities { adoption: false, suspend: false },
         }
     }
 }

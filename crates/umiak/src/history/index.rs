@@ -253,9 +253,7 @@ pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
         }
         // One that cannot be read is listed by its number, and `show` says why.
         let run_dir = RunDir::at(home, *run);
-        let Some(mut entry) = Entry::of(&run_dir).or_else(|| Some(Entry::new(*run, &Status::default()))) else {
-            continue;
-        };
+        let mut entry = Entry::of(&run_dir).unwrap_or_else(|| Entry::new(*run, &Status::default()));
         if let Some(old) = old {
             entry.engine.clone_from(&old.engine);
             entry.user.clone_from(&old.user);

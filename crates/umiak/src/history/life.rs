@@ -58,9 +58,12 @@ pub fn is_held(run: &RunDir) -> Result<bool, Error> {
 }
 
 /// Takes away what only a living run needs, of one that has ended: its supervisor may have been killed right after it
-/// had written the end.
+/// had written the end. The run is ours meanwhile, so that nobody takes it up and loses what it has just written; and
+/// whoever had it before us may have taken it up already.
 pub fn tidy(run: &RunDir) {
-    if !is_held(run).is_ok_and(|held| !held) {
+    let Ok(file) = File::options().write(true).open(run.journal()) else { return };
+    let is_ours = umiak_sys::hold::try_exclusive(&file).unwrap_or(false);
+    if !is_ours || !journal::replay(run).is_ok_and(|replay| replay.status.is_finished()) {
         return;
     }
     for path in [run.secrets(), run.control()] {
@@ -68,4 +71,54 @@ pub fn tidy(run: &RunDir) {
     }
     let _ = std::fs::remove_dir_all(run.scratch());
     run.drop_unfinished();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use umiak_core::facts::{Began, Fact, Outcome, Supervised};
+    use umiak_core::model::Timestamp;
+
+    use super::*;
+    use crate::history::Home;
+    use crate::history::journal::Writer;
+
+    fn write(writer: &mut Writer, fact: Fact) {
+        let records = writer.number(Timestamp::from_micros(7), [fact]);
+        writer.append(&records).unwrap();
+    }
+
+    const END: Fact = Fact::Finished { outcome: Outcome::Failed, exit_code: 1 };
+
+    #[test]
+    fn what_is_taken_up_again_keeps_its_secrets() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&Home::at(directory.path())).unwrap();
+        write(&mut Writer::create(&run).unwrap(), END);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        tidy(&run);
+                        std::thread::sleep(Duration::from_micros(500));
+                    }
+                });
+            }
+            // Those who tidy may have it.
+            let open = || std::iter::repeat_with(|| Writer::open(&run)).find_map(Result::ok).unwrap();
+            for _ in 0..100 {
+                let mut writer = open();
+                std::fs::write(run.secrets(), "{}").unwrap();
+                let (why, host, umiak) = (Began::Retried, String::new(), String::new());
+                write(&mut writer, Fact::Supervised(Supervised { why, host, pid: 1, umiak }));
+                drop(writer);
+                std::thread::yield_now();
+                assert!(run.secrets().exists());
+                write(&mut open(), END);
+            }
+        });
+        tidy(&run);
+        assert!(!run.secrets().exists());
+    }
 }

@@ -22,7 +22,7 @@ use umiak_sys::wait::Signals;
 use super::Talk;
 use super::control::Control;
 use super::submit::{Secrets, check_variables, masked_plan};
-use super::supervise::{Parts, Supervisor};
+use super::supervise::{Now, Supervisor};
 use super::tasks;
 use crate::clock::Clock;
 use crate::engine::local::Local;
@@ -50,14 +50,17 @@ pub(crate) struct Beginning<'a> {
 }
 
 /// Supervises a run to its end and returns the exit code. To be called while the process has one thread. `ready` is
-/// called when the run is in good hands. A beginning that fails leaves things as they were: no run that was never
-/// started, no secrets of one that has ended.
-pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce()) -> Result<u8, Diagnostic> {
-    let (why, run) = (beginning.why, beginning.run.clone());
+/// called when the run is in good hands, with the notices that came up on the way there. A beginning that fails leaves
+/// things as they were: no run that was never started, no secrets of one that has ended.
+pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnostic])) -> Result<u8, Diagnostic> {
+    let (why, run, given) = (beginning.why, beginning.run.clone(), beginning.notices.len());
     let writer = if why == Began::Submitted { Writer::create(&run) } else { Writer::open(&run) };
     let writer = writer.map_err(|error| error.diagnostic())?;
-    let supervisor = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
-    ready();
+    // The run is ours until we have cleaned up: whoever is next may need what is taken back here.
+    let lock = writer.file().map_err(|error| failed("hold the run", &error))?;
+    let (supervisor, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
+    drop(lock);
+    ready(&notices[given..]);
     supervisor.run()
 }
 
@@ -72,7 +75,7 @@ fn take_back(run: &RunDir, why: Began) {
 }
 
 /// The run is ours.
-fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Diagnostic> {
+fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, Vec<Diagnostic>), Diagnostic> {
     let clock = Clock::start();
     let Beginning { home, run, secrets, mut notices, why, again, talk } = beginning;
     let wishes = secrets.wishes;
@@ -130,7 +133,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Di
     }
     let who = Who::here(journal.epoch(), &run.control());
     run.write_supervisor(&who).map_err(|error| cannot_write(&run.supervisor(), &error))?;
-    let parts = Parts {
+    let mut supervisor = Supervisor {
         talk,
         style,
         clock,
@@ -147,11 +150,11 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<Supervisor, Di
         machine,
         screen,
         control,
+        now: Now::default(),
     };
-    let mut supervisor = Supervisor::new(parts);
     supervisor.show(&first);
     supervisor.announce(&notices)?;
-    Ok(supervisor)
+    Ok((supervisor, notices))
 }
 
 /// Whoever was here a moment before us may have done what we were asked for.

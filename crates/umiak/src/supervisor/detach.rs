@@ -1,60 +1,74 @@
 //! A supervisor that outlives its terminal: the same program in a session of its own.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 
 use crate::history::{Home, RunDir};
 use crate::runtime::launch::failed;
 
-/// What the new supervisor says on its stdout when the run is in good hands.
-pub(crate) const READY: &str = "ready";
-
-/// How the new supervisor's beginning went.
-#[derive(Debug)]
-pub(crate) enum Began {
+/// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Said {
+    Notice(Diagnostic),
     Ready,
-    /// It has said why, and ended with this code.
-    Failed {
-        said: String,
-        code: u8,
-    },
+    Failed(Diagnostic),
 }
 
-/// Starts a supervisor for this run and waits until it has begun.
-pub(crate) fn start(home: &Home, run: &RunDir) -> Result<Began, Diagnostic> {
+impl Said {
+    /// To whoever started this supervisor.
+    pub(crate) fn say(&self) {
+        let line = serde_json::to_string(self).expect("a diagnostic is JSON");
+        let _ = crate::runtime::write_data(&format!("{line}\n"));
+    }
+}
+
+/// Starts a supervisor for this run, which is to record these notices, and waits until it has begun. Returns what it has
+/// noticed itself.
+pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result<Vec<Diagnostic>, Diagnostic> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
     let log = log.map_err(|error| super::begin::cannot_write(&run.supervisor_log(), &error))?;
     let program = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string());
-    command.env("UMIAK_HOME", home.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()
         .map_err(|error| failed("start a supervisor", &error))?;
-    let mut output = BufReader::new(child.stdout.take().expect("it was piped"));
-    let mut first = String::new();
-    let _ = output.read_line(&mut first);
-    if first.trim_end() == READY {
-        return Ok(Began::Ready);
+    let text = serde_json::to_vec(notices).expect("notices are JSON");
+    // One that is gone already shows itself below.
+    let _ = child.stdin.take().expect("it was piped").write_all(&text);
+    let mut noticed = Vec::new();
+    for line in BufReader::new(child.stdout.take().expect("it was piped")).lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(Said::Notice(notice)) => noticed.push(notice),
+            Ok(Said::Ready) => return Ok(noticed),
+            Ok(Said::Failed(error)) => {
+                // What it has taken back must be gone when we say so.
+                let _ = child.wait();
+                return Err(error);
+            }
+            Err(_) => break,
+        }
     }
-    let mut said = first;
-    let _ = output.read_to_string(&mut said);
     let status = child.wait().map_err(|error| failed("wait for its supervisor", &error))?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    if said.is_empty() {
-        // It was killed, or it failed in a way that it could only write to its log.
-        let how = std::fs::read_to_string(run.supervisor_log()).unwrap_or_default();
-        let error = Diagnostic::error(Code::J0007, format!("the supervisor of {} was lost as it began", run.id()))
-            .row("how", status.to_string());
-        let error = if how.trim().is_empty() { error } else { error.row("it said", how.trim()) };
-        said = error.hint(format!("`umiak resume {}` goes on with the run", run.id())).to_plain();
-    }
-    Ok(Began::Failed { said, code: code.unwrap_or(125) })
+    // It was killed, or it failed in a way that it could only write to its log.
+    let how = std::fs::read_to_string(run.supervisor_log()).unwrap_or_default();
+    let error = Diagnostic::error(Code::J0007, format!("the supervisor of {} was lost as it began", run.id()))
+        .row("how", status.to_string());
+    let error = if how.trim().is_empty() { error } else { error.row("it said", how.trim()) };
+    Err(error.hint(format!("`umiak resume {}` goes on with the run", run.id())))
+}
+
+/// Those that whoever started this supervisor wants to have recorded, from stdin.
+pub(crate) fn notices() -> Vec<Diagnostic> {
+    serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default()
 }
 
 /// A notice where the system ends what a user left running when that user logs out.

@@ -1,6 +1,7 @@
 //! Waits for one event, asks the machine, records, performs. It owns the run's state.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
@@ -32,15 +33,14 @@ const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 const SIGTSTP: i32 = 20;
 
-/// How often a journal that cannot be written is tried again.
+/// How often what cannot be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// So many are handed to the engine at a time: the first run while directories of the next are made.
 const TOGETHER: usize = 32;
 /// Ports are looked at so often: at first, and in the long run.
 const PROBE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-/// What a supervisor is made of.
-pub(super) struct Parts {
+pub(super) struct Supervisor {
     pub(super) talk: Talk,
     pub(super) style: Style,
     pub(super) clock: Clock,
@@ -50,6 +50,7 @@ pub(super) struct Parts {
     pub(super) run: RunDir,
     pub(super) journal: Writer,
     pub(super) placement: Placement,
+    /// What is written nowhere.
     pub(super) known: Known,
     pub(super) around: Surroundings,
     pub(super) pool: Pool,
@@ -57,26 +58,12 @@ pub(super) struct Parts {
     pub(super) machine: Machine,
     pub(super) screen: Screen,
     pub(super) control: Control,
+    pub(super) now: Now,
 }
 
-pub(super) struct Supervisor {
-    pub(super) talk: Talk,
-    pub(super) style: Style,
-    pub(super) clock: Clock,
-    signals: Signals,
-    engine: Box<dyn Engine>,
-    home: Home,
-    pub(super) run: RunDir,
-    journal: Writer,
-    pub(super) placement: Placement,
-    /// What is written nowhere.
-    known: Known,
-    around: Surroundings,
-    pub(super) pool: Pool,
-    kernel: Kernel,
-    pub(super) machine: Machine,
-    pub(super) screen: Screen,
-    control: Control,
+/// Where a supervisor stands: nothing of this is there when it begins.
+#[derive(Default)]
+pub(super) struct Now {
     /// Facts that the next thing to be done waits for.
     facts: Vec<Fact>,
     /// What follows from what was done.
@@ -88,7 +75,7 @@ pub(super) struct Supervisor {
     waiting: Vec<AttemptId>,
     /// Whose ports are looked at, when next, and how long after that.
     probes: BTreeMap<AttemptId, (Timestamp, Duration)>,
-    /// When the journal is tried again, and why it has to be.
+    /// When writing is tried again, and why it has to be.
     broken: Option<(Timestamp, String)>,
     pub(super) pids: HashMap<Slot, u32>,
     /// How the current attempt of each ended, and whether by us.
@@ -107,6 +94,7 @@ pub(super) struct Supervisor {
     /// The attempt of the job for which room is made.
     preparing: Option<u32>,
     return_terminal: bool,
+    /// The terminal is given back after a signal, never before.
     last_signal: i32,
     pub(super) end: Option<(Outcome, u8)>,
     /// The last fact. It waits until nothing is left of the run: whoever reads it may take that for granted.
@@ -114,76 +102,17 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(super) fn new(parts: Parts) -> Self {
-        let Parts {
-            talk,
-            style,
-            clock,
-            signals,
-            engine,
-            home,
-            run,
-            journal,
-            placement,
-            known,
-            around,
-            pool,
-            kernel,
-            machine,
-            screen,
-            control,
-        } = parts;
-        Self {
-            talk,
-            style,
-            clock,
-            signals,
-            engine,
-            home,
-            run,
-            journal,
-            placement,
-            known,
-            around,
-            pool,
-            kernel,
-            machine,
-            screen,
-            control,
-            facts: Vec::new(),
-            queue: VecDeque::new(),
-            timers: BTreeMap::new(),
-            unrecorded: Vec::new(),
-            waiting: Vec::new(),
-            probes: BTreeMap::new(),
-            broken: None,
-            pids: HashMap::new(),
-            ends: HashMap::new(),
-            log_at_stop: HashMap::new(),
-            over_limit: HashSet::new(),
-            stopping: None,
-            killed: false,
-            abandoned: false,
-            told: false,
-            told_started: false,
-            preparing: None,
-            return_terminal: false,
-            last_signal: 2,
-            end: None,
-            last: None,
-        }
-    }
-
     /// The plan, and what is worth knowing before anything starts.
     pub(super) fn announce(&mut self, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
         let planned = super::begin::planned(&self.placement, &self.run, &self.machine, &self.pool);
-        self.facts.push(Fact::Planned(planned));
+        self.now.facts.push(Fact::Planned(planned));
         for notice in notices {
-            self.facts.push(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+            let message = self.known.masked("", &notice.message);
+            self.now.facts.push(Fact::Noticed { code: notice.code.to_string(), message });
             self.say(|style| console::diagnostic(style, notice));
         }
         self.flush();
-        if let Some((_, why)) = &self.broken {
+        if let Some((_, why)) = &self.now.broken {
             return Err(Diagnostic::error(
                 Code::J0029,
                 format!("`{}` cannot be written", self.run.journal().display()),
@@ -200,24 +129,24 @@ impl Supervisor {
     /// The whole run; returns the exit code.
     pub(super) fn run(mut self) -> Result<u8, Diagnostic> {
         self.dispatch(Event::Start);
-        while self.end.is_none() && !self.return_terminal {
+        while self.now.end.is_none() && !self.now.return_terminal {
             self.wait_once()?;
         }
-        if self.return_terminal {
-            return Ok(self.leave());
+        if self.now.return_terminal {
+            return self.leave();
         }
         let swept = self.sweep()?;
         self.tell_swept(&swept);
-        self.facts.extend(self.last.take());
+        self.now.facts.extend(self.now.last.take());
         self.flush();
         self.finish()
     }
 
     /// What replicas left behind is stopped. Who signals once more meanwhile, or asks to kill, does not want to wait for it.
     fn sweep(&mut self) -> Result<Swept, Diagnostic> {
-        let mut is_asked = self.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
+        let mut is_asked = self.now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
         let mut swept = Swept::default();
-        self.engine.end(!self.abandoned);
+        self.engine.end(!self.now.abandoned);
         loop {
             let clients = self.control.deadline().map(|at| at.saturating_duration_since(Instant::now()));
             let mut fds = vec![self.engine.watch(), self.signals_fd()];
@@ -248,47 +177,46 @@ impl Supervisor {
 
     /// The third signal: those who do not go are not waited for. Dropping our end of the guardian's socket tells it to
     /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
-    fn leave(mut self) -> u8 {
-        let code = 128u8.wrapping_add(self.last_signal as u8);
+    fn leave(mut self) -> Result<u8, Diagnostic> {
+        let code = 128u8.wrapping_add(self.now.last_signal as u8);
         let live = self.live();
         let replicas: Vec<String> = live.iter().map(|id| self.placement.placed(id.slot).replica.clone()).collect();
         if !replicas.is_empty() {
-            self.facts.push(Fact::Abandoned { replicas });
+            self.now.facts.push(Fact::Abandoned { replicas });
         }
-        self.facts.push(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
+        self.now.facts.push(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
         self.flush();
-        let _ = self.journal.sync();
-        self.index();
-        if self.broken.is_none() {
-            let _ = std::fs::remove_file(self.run.secrets());
+        match self.close_journal() {
+            Some(error) => Err(lost(&self.run, &error, code)),
+            None => Ok(code),
         }
-        code
+    }
+
+    /// The last try. Nothing stays that only a living run needs, unless what is missing makes it one to be resumed.
+    fn close_journal(&mut self) -> Option<std::io::Error> {
+        let lost = self.journal.retry().err();
+        let _ = self.journal.sync();
+        if lost.is_none() && !self.journal.is_removed() {
+            let _ = std::fs::remove_file(self.run.secrets());
+            // Last, so that whoever finds a run that has ended and is not listed so knows that there is something to
+            // tidy.
+            self.index();
+        }
+        lost
     }
 
     /// The end of the run is recorded, and nothing of it stays that only a living run needs.
     fn finish(mut self) -> Result<u8, Diagnostic> {
-        let (_, code) = self.end.unwrap_or((Outcome::Failed, 125));
+        let (_, code) = self.now.end.unwrap_or((Outcome::Failed, 125));
         self.tell_end();
-        let lost = self.journal.retry().err();
-        let _ = self.journal.sync();
-        if lost.is_none() {
-            let _ = std::fs::remove_file(self.run.secrets());
-        }
-        // Last, so that whoever finds a run that has ended and is not listed so knows that there is something to tidy.
-        if !self.journal.is_removed() {
-            self.index();
-        }
+        let missing = self.close_journal();
         // The run is over: nobody has to wait for those who read what it said. The socket goes while the lock is ours.
         let (run, screen, signals) = (self.run, self.screen, self.signals);
         drop(self.control);
         drop(self.journal);
         let shown = screen.finish(&signals);
-        if let Some(error) = lost {
-            return Err(Diagnostic::error(Code::J0003, "facts about the run could not be written")
-                .row("journal", run.journal().display().to_string())
-                .row("reason", error.to_string())
-                .row("the job", format!("ended with code {code}"))
-                .hint("free space there; the replicas' logs are complete"));
+        if let Some(error) = missing {
+            return Err(lost(&run, &error, code));
         }
         match shown {
             Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
@@ -302,9 +230,9 @@ impl Supervisor {
     /// `select`: one round of waiting, then everything that has arrived is applied.
     fn wait_once(&mut self) -> Result<(), Diagnostic> {
         let now = self.clock.now();
-        let timers = self.timers.values().map(|(_, at)| *at);
-        let probes = self.probes.values().map(|(at, _)| *at);
-        let retry = self.broken.as_ref().map(|(at, _)| *at);
+        let timers = self.now.timers.values().map(|(_, at)| *at);
+        let probes = self.now.probes.values().map(|(at, _)| *at);
+        let retry = self.now.broken.as_ref().map(|(at, _)| *at);
         let clients = self.control.deadline().map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = timers.chain(probes).chain(retry).map(|at| at.since(now)).chain(clients).min();
         let mut fds = vec![self.engine.watch(), self.signals_fd()];
@@ -319,7 +247,7 @@ impl Supervisor {
         self.hear_orders(ready[2..].contains(&true));
         self.hear_timers();
         self.probe();
-        self.mend_journal();
+        self.try_again();
         self.give_up_starts();
         self.show_status();
         Ok(())
@@ -334,20 +262,21 @@ impl Supervisor {
             let event = match news {
                 News::Started { id, pid } => {
                     if id.attempt == self.machine.number(id.slot) {
-                        self.pids.insert(id.slot, pid);
+                        self.now.pids.insert(id.slot, pid);
                     }
                     Event::Spawned { id, pid }
                 }
                 News::Ended { id, exit, usage, over_limit } => {
                     if over_limit && id.attempt == self.machine.number(id.slot) {
-                        self.over_limit.insert(id.slot);
+                        self.now.over_limit.insert(id.slot);
                     }
                     Event::Exited { id, exit, usage }
                 }
                 News::Cleared(swept) => {
                     self.tell_swept(&swept);
-                    let Some(attempt) = self.preparing.take() else { continue };
-                    (self.stopping, self.killed, self.told, self.told_started) = (None, false, false, false);
+                    let Some(attempt) = self.now.preparing.take() else { continue };
+                    (self.now.stopping, self.now.killed, self.now.told, self.now.told_started) =
+                        (None, false, false, false);
                     Event::Prepared { attempt, ready: swept.remaining.is_empty() }
                 }
                 News::Swept(_) => continue,
@@ -372,7 +301,7 @@ impl Supervisor {
                 self.pause();
                 continue;
             }
-            self.last_signal = signal;
+            self.now.last_signal = signal;
             self.dispatch(Event::Signalled { signal });
         }
     }
@@ -392,11 +321,11 @@ impl Supervisor {
 
     fn hear_timers(&mut self) {
         let now = self.clock.now();
-        let due = self.timers.iter().filter(|(_, (_, at))| *at <= now);
+        let due = self.now.timers.iter().filter(|(_, (_, at))| *at <= now);
         let due: Vec<(Timer, u32)> = due.map(|(timer, (attempt, _))| (*timer, *attempt)).collect();
         for (timer, attempt) in due {
             // An earlier one may have disarmed it.
-            if self.timers.remove(&timer).is_some() {
+            if self.now.timers.remove(&timer).is_some() {
                 self.dispatch(Event::Timer(timer, attempt));
             }
         }
@@ -404,7 +333,7 @@ impl Supervisor {
 
     /// Ctrl-Z: the replicas stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
     fn pause(&mut self) {
-        if !self.engine.capabilities().suspend {
+        if !self.engine.kind().capabilities().suspend {
             return;
         }
         let live = self.live();
@@ -416,7 +345,7 @@ impl Supervisor {
         self.engine.signal(SIGCONT, &live);
         self.record_now(Fact::Continued);
         let paused = self.clock.now().since(before);
-        for (_, at) in self.timers.values_mut() {
+        for (_, at) in self.now.timers.values_mut() {
             *at = *at + paused;
         }
     }
@@ -430,20 +359,20 @@ impl Supervisor {
     /// `apply`: asks the machine and performs, in order, until there is nothing left to do. Facts that stand before
     /// an effect are in the journal before it is performed.
     fn dispatch(&mut self, event: Event) {
-        self.queue.push_back(event);
+        self.now.queue.push_back(event);
         self.work();
     }
 
     fn work(&mut self) {
         loop {
-            while let Some(event) = self.queue.pop_front() {
+            while let Some(event) = self.now.queue.pop_front() {
                 self.apply(event);
             }
             self.flush();
             // Only now: whoever ended and gave its device back may have been the reason to stop those who wait for it.
-            let waiting = std::mem::take(&mut self.waiting);
+            let waiting = std::mem::take(&mut self.now.waiting);
             self.spawn(&waiting);
-            if self.queue.is_empty() {
+            if self.now.queue.is_empty() {
                 return;
             }
         }
@@ -453,11 +382,10 @@ impl Supervisor {
         for effect in self.machine.step(event, self.clock.now()) {
             if let Effect::Record(fact) = effect {
                 if matches!(fact, Fact::Finished { .. }) {
-                    self.last = Some(fact);
+                    self.now.last = Some(fact);
                     continue;
                 }
-                self.note(&fact);
-                self.facts.push(fact);
+                self.now.facts.push(fact);
                 continue;
             }
             self.flush();
@@ -468,17 +396,17 @@ impl Supervisor {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Record(_) | Effect::Stand(_) => {}
-            Effect::Spawn(attempts) if self.broken.is_some() => self.unrecorded.extend(attempts),
+            Effect::Spawn(attempts) if self.now.broken.is_some() => self.now.unrecorded.extend(attempts),
             Effect::Spawn(attempts) => self.spawn(&attempts),
             Effect::Signal { signal, targets } => self.signal(signal, &targets),
             Effect::ArmTimer { timer, attempt, at } => {
-                self.timers.insert(timer, (attempt, at));
+                self.now.timers.insert(timer, (attempt, at));
             }
             Effect::DisarmTimer(timer) => {
-                self.timers.remove(&timer);
+                self.now.timers.remove(&timer);
             }
             Effect::Await(id) => {
-                self.probes.insert(id, (self.clock.now(), PROBE.0));
+                self.now.probes.insert(id, (self.clock.now(), PROBE.0));
             }
             Effect::Inspect(id) => {
                 let mut evidence = self.gather(&[id.slot], &[], |_| id.attempt);
@@ -491,28 +419,28 @@ impl Supervisor {
                 let numbers: HashMap<Slot, u32> =
                     ended.iter().chain(&stopped).map(|slot| (*slot, self.machine.number(*slot))).collect();
                 let evidence = self.gather(&ended, &stopped, |slot| numbers[&slot]);
-                self.queue.push_back(Event::Gathered(evidence));
+                self.now.queue.push_back(Event::Gathered(evidence));
             }
             Effect::Report(verdict) => self.report(&verdict),
             Effect::Prepare { attempt } => {
                 // Nothing of the failed attempt stays but its logs.
-                self.preparing = Some(attempt);
+                self.now.preparing = Some(attempt);
                 self.engine.clear();
             }
-            Effect::ReturnTerminal => self.return_terminal = true,
-            Effect::Finish { outcome, code } => self.end = Some((outcome, code)),
+            Effect::ReturnTerminal => self.now.return_terminal = true,
+            Effect::Finish { outcome, code } => self.now.end = Some((outcome, code)),
         }
     }
 
-    /// What a fact means for us.
+    /// What a fact means for us, once it is in the journal.
     fn note(&mut self, fact: &Fact) {
         match fact {
             Fact::Starting { subject } => {
                 if let Some(slot) = self.slot(&subject.replica) {
-                    self.pids.remove(&slot);
-                    self.ends.remove(&slot);
-                    self.log_at_stop.remove(&slot);
-                    self.over_limit.remove(&slot);
+                    self.now.pids.remove(&slot);
+                    self.now.ends.remove(&slot);
+                    self.now.log_at_stop.remove(&slot);
+                    self.now.over_limit.remove(&slot);
                 }
             }
             Fact::Ended { subject, exit, by_us, usage, .. } => {
@@ -520,14 +448,14 @@ impl Supervisor {
             }
             Fact::Stopping { reason } => {
                 self.screen.let_go(false);
-                let first = self.stopping.is_none();
-                self.stopping = Some((self.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
+                let first = self.now.stopping.is_none();
+                self.now.stopping = Some((self.now.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
                 if first {
                     self.tell_stopping(*reason);
                 }
             }
-            Fact::Signalled { signal: 9, .. } if self.stopping.is_some() => self.killed = true,
-            Fact::Abandoned { .. } => self.abandoned = true,
+            Fact::Signalled { signal: 9, .. } if self.now.stopping.is_some() => self.now.killed = true,
+            Fact::Abandoned { .. } => self.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 let ids = subjects.iter().filter_map(|subject| {
                     Some(AttemptId { slot: self.slot(&subject.replica)?, attempt: subject.attempt })
@@ -545,8 +473,8 @@ impl Supervisor {
 
     fn note_end(&mut self, replica: &str, attempt: u32, exit: &Exit, by_us: bool, usage: Option<Usage>) {
         let Some(slot) = self.slot(replica) else { return };
-        self.ends.insert(slot, (exit.clone(), by_us));
-        self.probes.remove(&AttemptId { slot, attempt });
+        self.now.ends.insert(slot, (exit.clone(), by_us));
+        self.now.probes.remove(&AttemptId { slot, attempt });
         if self.mirrored() == slot {
             self.screen.let_go(true);
         }
@@ -561,21 +489,25 @@ impl Supervisor {
         Some(Slot { role: role as u16, index })
     }
 
-    /// Writes the facts that wait, and shows them. What cannot be written waits in the journal's own memory.
+    /// Writes the facts that wait, shows them, and does what follows from each. What cannot be written waits in the
+    /// journal's own memory.
     fn flush(&mut self) {
-        if self.facts.is_empty() {
+        if self.now.facts.is_empty() {
             return;
         }
-        let records = self.journal.number(self.clock.now(), std::mem::take(&mut self.facts));
+        let records = self.journal.number(self.clock.now(), std::mem::take(&mut self.now.facts));
         let written = self.journal.append(&records);
         self.show(&records);
         if let Err(error) = written {
-            self.break_journal(&error);
+            self.wait_for_room(&self.run.journal(), &error);
+        }
+        for record in &records {
+            self.note(&record.fact);
         }
     }
 
     pub(super) fn record_now(&mut self, fact: Fact) {
-        self.facts.push(fact);
+        self.now.facts.push(fact);
         self.flush();
     }
 
@@ -588,15 +520,16 @@ impl Supervisor {
         }
     }
 
-    fn break_journal(&mut self, error: &std::io::Error) {
-        let first = self.broken.is_none();
-        self.broken = Some((self.clock.now() + RETRY, error.to_string()));
+    /// The journal, or the directory of an attempt, cannot be written. Said once, until all can be written again.
+    fn wait_for_room(&mut self, path: &Path, error: &std::io::Error) {
+        let first = self.now.broken.is_none();
+        self.now.broken = Some((self.clock.now() + RETRY, error.to_string()));
         if first {
             let notice = Diagnostic::notice(
                 Code::J0003,
-                "the journal cannot be written: replicas run on, nothing new is started",
+                "the run's directory cannot be written: replicas run on, nothing new is started",
             )
-            .row("journal", self.run.journal().display().to_string())
+            .row("path", path.display().to_string())
             .row("reason", error.to_string())
             .hint("free space there: writing is tried again every second");
             self.screen.alert(console::diagnostic(&self.style, &notice));
@@ -604,28 +537,32 @@ impl Supervisor {
     }
 
     /// Tries again, and starts what has waited for it.
-    fn mend_journal(&mut self) {
+    fn try_again(&mut self) {
         let now = self.clock.now();
-        if self.broken.as_ref().is_none_or(|(at, _)| *at > now) {
+        if self.now.broken.as_ref().is_none_or(|(at, _)| *at > now) {
             return;
         }
         if let Err(error) = self.journal.retry() {
-            return self.break_journal(&error);
+            return self.wait_for_room(&self.run.journal(), &error);
         }
-        self.broken = None;
-        let parts = ["the journal can be written again".to_owned()];
-        self.screen.alert(self.style.progress("Recorded", &parts, &time_of_day()));
-        let unrecorded = std::mem::take(&mut self.unrecorded);
+        // They need directories: only when those can be made too is there room again.
+        let unrecorded = std::mem::take(&mut self.now.unrecorded);
         self.spawn(&unrecorded);
+        if !self.now.unrecorded.is_empty() {
+            return;
+        }
+        self.now.broken = None;
+        let parts = ["the run's directory can be written again".to_owned()];
+        self.screen.alert(self.style.progress("Recorded", &parts, &time_of_day()));
         self.work();
     }
 
     /// The run's directory was removed and will not come back: those who wait for it are all that is left.
     fn give_up_starts(&mut self) {
-        if self.unrecorded.is_empty() || self.broken.is_none() || !self.journal.is_removed() {
+        if self.now.unrecorded.is_empty() || self.now.broken.is_none() || !self.journal.is_removed() {
             return;
         }
-        if self.live().iter().all(|id| self.unrecorded.contains(id)) {
+        if self.live().iter().all(|id| self.now.unrecorded.contains(id)) {
             self.dispatch(Event::StopAsked { kill: false });
         }
     }
@@ -642,7 +579,7 @@ impl Supervisor {
         for id in attempts {
             let resources = self.placement.role(id.slot).work.resources;
             let Some(given) = self.pool.take(id.slot, resources) else {
-                self.waiting.push(*id);
+                self.now.waiting.push(*id);
                 continue;
             };
             let replica = self.placement.placed(id.slot).replica.clone();
@@ -654,14 +591,14 @@ impl Supervisor {
             if let Err(error) = self.make_task(*id, &dir, &process) {
                 if is_full(&error) {
                     self.pool.give_back(id.slot);
-                    self.unrecorded.push(*id);
-                    self.break_journal(&error);
+                    self.now.unrecorded.push(*id);
+                    self.wait_for_room(&dir, &error);
                     continue;
                 }
                 let reason = error.to_string();
                 let errno = error.raw_os_error().unwrap_or(0);
                 let error = SpawnError { doing: "make its directory".to_owned(), errno, reason };
-                self.queue.push_back(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
+                self.now.queue.push_back(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
                 continue;
             }
             let sole = self.placement.replicas.len() == 1 && !self.talk.detached;
@@ -677,7 +614,7 @@ impl Supervisor {
         }
     }
 
-    fn make_task(&mut self, id: AttemptId, dir: &std::path::Path, process: &Process) -> std::io::Result<()> {
+    fn make_task(&mut self, id: AttemptId, dir: &Path, process: &Process) -> std::io::Result<()> {
         tasks::make(dir, process, &self.known)?;
         let role = self.placement.role(id.slot);
         std::fs::create_dir_all(document::gloo_dir(&self.around.scratch, role, self.machine.attempt()))?;
@@ -692,12 +629,12 @@ impl Supervisor {
     fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
         // Those that were never started end at once: there is nobody to ask.
         let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
-            targets.iter().partition(|id| self.unrecorded.contains(id) || self.waiting.contains(id));
-        self.unrecorded.retain(|id| !unborn.contains(id));
-        self.waiting.retain(|id| !unborn.contains(id));
+            targets.iter().partition(|id| self.now.unrecorded.contains(id) || self.now.waiting.contains(id));
+        self.now.unrecorded.retain(|id| !unborn.contains(id));
+        self.now.waiting.retain(|id| !unborn.contains(id));
         for id in unborn {
             let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
-            self.queue.push_back(Event::Exited { id, exit, usage: None });
+            self.now.queue.push_back(Event::Exited { id, exit, usage: None });
         }
         if born.is_empty() {
             return;
@@ -705,7 +642,7 @@ impl Supervisor {
         self.engine.signal(signal, &born);
         for id in born {
             let size = std::fs::metadata(self.log(id)).map_or(0, |metadata| metadata.len());
-            self.log_at_stop.entry(id.slot).or_insert(size);
+            self.now.log_at_stop.entry(id.slot).or_insert(size);
         }
     }
 
@@ -726,13 +663,13 @@ impl Supervisor {
         // Most were healthy: those whose last words before our signal hold no error are not looked at twice.
         let hurried = stopped.iter().filter_map(|slot| {
             let (log, error_file) = place(*slot);
-            let end = *self.log_at_stop.get(slot)?;
+            let end = *self.now.log_at_stop.get(slot)?;
             evidence::has_error(&log, 0, end).then(|| (*slot, evidence::read(&log, 0, Some(end), &error_file)))
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
         let ends = ended.iter().chain(stopped).filter_map(|slot| {
-            let (pid, (exit, _)) = (*self.pids.get(slot)?, self.ends.get(slot)?);
-            Some(Ended { slot: *slot, pid, exit: exit.clone(), stopped: self.log_at_stop.contains_key(slot) })
+            let (pid, (exit, _)) = (*self.now.pids.get(slot)?, self.now.ends.get(slot)?);
+            Some(Ended { slot: *slot, pid, exit: exit.clone(), stopped: self.now.log_at_stop.contains_key(slot) })
         });
         let ends: Vec<Ended> = ends.collect();
         self.kernel.explain(&ends, self.run.path(), &mut evidence);
@@ -749,22 +686,22 @@ impl Supervisor {
 
     /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.
     fn is_over_limit(&self, end: &Ended) -> bool {
-        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.killed;
-        self.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
+        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.now.killed;
+        self.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
     }
 
     /// Looks at ports that somebody waits for.
     fn probe(&mut self) {
         let now = self.clock.now();
-        let due: Vec<AttemptId> = self.probes.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
+        let due: Vec<AttemptId> = self.now.probes.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
         for id in due {
             let placed = self.placement.placed(id.slot);
             let ports = placed.ports.iter().flat_map(|(_, ports)| ports);
             let endpoints: Vec<Endpoint> = ports.map(|port| Endpoint { address: placed.host, port: *port }).collect();
             if self.engine.answers(id, &endpoints) {
-                self.probes.remove(&id);
+                self.now.probes.remove(&id);
                 self.dispatch(Event::Ready { id });
-            } else if let Some((at, pause)) = self.probes.get_mut(&id) {
+            } else if let Some((at, pause)) = self.now.probes.get_mut(&id) {
                 *at = now + *pause;
                 *pause = (*pause * 2).min(PROBE.1);
             }
@@ -779,6 +716,15 @@ impl Supervisor {
         entry.labels = labels.map(|(name, value)| (name.clone(), self.known.masked(name, value))).collect();
         let _ = index::append(&self.home, &entry);
     }
+}
+
+/// Facts that nobody will read.
+fn lost(run: &RunDir, error: &std::io::Error, code: u8) -> Diagnostic {
+    Diagnostic::error(Code::J0003, "facts about the run could not be written")
+        .row("journal", run.journal().display().to_string())
+        .row("reason", error.to_string())
+        .row("the job", format!("ended with code {code}"))
+        .hint("free space there; the replicas' logs are complete")
 }
 
 /// What goes away when somebody makes room.

@@ -43,21 +43,21 @@ impl Supervisor {
 
     /// Once everybody who need not wait exists.
     pub(super) fn tell_started(&mut self) {
-        if self.told_started || self.stopping.is_some() {
+        if self.now.told_started || self.now.stopping.is_some() {
             return;
         }
         let all = || self.placement.replicas.iter().map(|placed| placed.slot);
         let is_starting = |slot: Slot| matches!(self.machine.attempt_of(slot), Some(Attempt::Starting { .. }));
-        if self.pids.is_empty() || all().any(is_starting) {
+        if self.now.pids.is_empty() || all().any(is_starting) {
             return;
         }
-        self.told_started = true;
+        self.now.told_started = true;
         // Who has been there and will start again waits for nobody.
         let waiting = |slot: &Slot| {
-            matches!(self.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !self.pids.contains_key(slot)
+            matches!(self.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !self.now.pids.contains_key(slot)
         };
         let waiting = all().filter(waiting).count();
-        let started = self.pids.len();
+        let started = self.now.pids.len();
         let plural = if started == 1 { "" } else { "s" };
         let mut parts = vec![format!("{started} replica{plural} in {}", duration(self.clock.started().elapsed()))];
         if waiting > 0 {
@@ -120,7 +120,7 @@ impl Supervisor {
 
     /// The verdict on a failed job, in every output mode.
     pub(super) fn report(&mut self, verdict: &Verdict) {
-        self.told = true;
+        self.now.told = true;
         self.screen.status(None);
         let text = summary::failure(&self.style, verdict, &self.others(verdict), |finding| self.place(finding));
         self.screen.alert(text);
@@ -128,7 +128,7 @@ impl Supervisor {
 
     /// Those whom we stopped and who are not to blame.
     fn others(&self, verdict: &Verdict) -> Others {
-        let Some((since, _)) = self.stopping else { return Others::Nobody };
+        let Some((since, _)) = self.now.stopping else { return Others::Nobody };
         let live = self.live();
         if !live.is_empty() {
             let who = self.crowd(live.into_iter().map(|id| id.slot));
@@ -136,12 +136,12 @@ impl Supervisor {
         }
         let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot(&cause.subject.replica)).collect();
         let is_stopped = |(slot, (_, by_us)): &(&Slot, &(Exit, bool))| *by_us && !causes.contains(slot);
-        let mut stopped: Vec<Slot> = self.ends.iter().filter(is_stopped).map(|(slot, _)| *slot).collect();
+        let mut stopped: Vec<Slot> = self.now.ends.iter().filter(is_stopped).map(|(slot, _)| *slot).collect();
         stopped.sort_unstable();
         if stopped.is_empty() {
             return Others::Nobody;
         }
-        let by = if self.killed { "SIGKILL" } else { "SIGTERM" };
+        let by = if self.now.killed { "SIGKILL" } else { "SIGTERM" };
         Others::Gone { who: self.crowd(stopped), by, after: since.elapsed() }
     }
 
@@ -151,7 +151,7 @@ impl Supervisor {
         let labels: Vec<&str> = self.pool.devices_of(slot).iter().map(|device| device.label.as_str()).collect();
         Place {
             host: umiak_sys::host::name(),
-            pid: self.pids.get(&slot).copied(),
+            pid: self.now.pids.get(&slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
             log: self.log(AttemptId { slot, attempt: finding.subject.attempt }).display().to_string(),
             name: Some(name),
@@ -174,7 +174,7 @@ impl Supervisor {
     }
 
     pub(super) fn tell_end(&self) {
-        let Some((outcome, code)) = self.end else { return };
+        let Some((outcome, code)) = self.now.end else { return };
         let took = duration(self.clock.started().elapsed());
         let run = self.run.id();
         let count = self.placement.replicas.len();
@@ -184,15 +184,15 @@ impl Supervisor {
                 self.progress("Finished", &[format!("{count} replica{plural} in {took}"), run.to_string()]);
             }
             Outcome::Failed => {
-                let by = match self.stopping {
+                let by = match self.now.stopping {
                     Some((_, StopReason::Timeout)) => "took longer than its `timeout`",
                     _ => "failed",
                 };
                 self.say(|style| format!("{} {run} {by} after {took}, code {code}\n", style.mark(Mark::Failed)));
             }
             Outcome::Interrupted | Outcome::Stopped => {
-                let after = self.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
-                let how = if self.killed { "killed" } else { "gone" };
+                let after = self.now.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+                let how = if self.now.killed { "killed" } else { "gone" };
                 self.say(|style| {
                     format!("{} {run} stopped: everybody {how} within {}\n", style.mark(Mark::Stopped), duration(after))
                 });
@@ -201,7 +201,7 @@ impl Supervisor {
     }
 
     pub(super) fn show_status(&mut self) {
-        if !self.style.live || self.told || self.talk.output != OutputMode::Human {
+        if !self.style.live || self.now.told || self.talk.output != OutputMode::Human {
             return;
         }
         let role = |(position, role): (usize, &umiak_core::model::Role)| {
@@ -213,7 +213,7 @@ impl Supervisor {
         self.screen.status(Some(Status {
             job: format!("{} {}", self.run.id(), self.placement.job.name),
             since: self.clock.started(),
-            doing: Doing::Roles { roles, stopping: self.stopping.is_some() },
+            doing: Doing::Roles { roles, stopping: self.now.stopping.is_some() },
         }));
     }
 }

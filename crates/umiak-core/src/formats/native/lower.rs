@@ -213,13 +213,6 @@ fn lower_role(
     let completion = completion(reader, raw);
     let resources = resources(reader, raw, settings);
     queue(reader, raw, settings);
-    for (name, _) in &raw.env {
-        if name.value.starts_with("UMIAK_") || name.value == "POD_IP" {
-            let notice = Diagnostic::notice(Code::F0051, format!("`{}` is set by umiak itself", name.value))
-                .label(reader.source.label(name.at, "without effect"));
-            reader.notices.push(notice);
-        }
-    }
     if let Some(at) = raw.start_timeout.as_ref().filter(|_| !is_awaited) {
         let message = format!("nobody waits for role `{}` to be ready", raw.name.value);
         let notice = Diagnostic::notice(Code::F0051, message).label(reader.source.label(at.at, "without effect"));
@@ -244,6 +237,11 @@ fn lower_role(
         priority: raw.priority.clone(),
         contracts: raw.contracts.clone(),
     };
+    for (name, _) in raw.env.iter().filter(|(name, _)| work.is_given(&name.value)) {
+        let notice = Diagnostic::notice(Code::F0051, format!("`{}` is set by umiak itself", name.value))
+            .label(reader.source.label(name.at, "without effect"));
+        reader.notices.push(notice);
+    }
     let start = raw.start_timeout.as_ref().map(|at| at.value).or(is_awaited.then_some(START_TIMEOUT));
     Some(Role {
         name: RoleName::new(raw.name.value.clone()).ok()?,

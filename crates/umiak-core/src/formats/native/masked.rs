@@ -53,11 +53,15 @@ fn walk(source: &Source, node: &Node, has_names: bool, places: &mut Vec<(Span, S
     }
 }
 
+/// The parameters that a text names.
+pub(super) fn used(text: &str) -> impl Iterator<Item = &str> {
+    text.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim()))
+}
+
 /// A parameter that fills a secret variable is a secret, whatever its own name is.
 fn secret_params(source: &Source, root: &Node, places: &mut Vec<(Span, String)>) -> Vec<String> {
     let secrets: String = places.iter().map(|(span, _)| source.slice(*span)).collect::<Vec<_>>().join("\n");
-    let used: Vec<&str> =
-        secrets.split("{{").skip(1).filter_map(|rest| Some(rest.split_once("}}")?.0.trim())).collect();
+    let used: Vec<&str> = used(&secrets).collect();
     let mut names = Vec::new();
     let Some(params) = super::child(root, "params") else { return names };
     let Value::Map(entries) = &params.value else { return names };

@@ -134,13 +134,24 @@ pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) 
     let mut reader = read::Reader::new(source);
     reader.errors = errors;
     let params = template::params(&mut reader, child(&root, "params"), params);
+    let (masked, names) = masked::masked(source, &root);
+    refuse_secret_name(&mut reader, &root, &names);
     let Some(job) = job(&mut reader, root.clone(), &params, settings) else {
         return Err(in_order(reader.errors));
     };
-    let (masked, names) = masked::masked(source, &root);
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.value(name)).for_each(|value| secrets.add(value));
     Ok(Document { job, notices: reader.notices, masked, secrets })
+}
+
+/// A name is how people find a run: it stands in lists, in messages and in variables, and cannot be masked there.
+fn refuse_secret_name(reader: &mut read::Reader<'_>, root: &Node, secrets: &[String]) {
+    let Some(name) = child(root, "name") else { return };
+    if let Some(secret) = masked::used(reader.source.slice(name.written)).find(|used| secrets.iter().any(|s| s == used))
+    {
+        let label = format!("`{secret}` is a secret");
+        reader.error(Code::F0014, name.at, "the name of a job cannot hold a secret", label);
+    }
 }
 
 fn job(reader: &mut read::Reader<'_>, mut root: Node, params: &template::Params, settings: &Settings) -> Option<Job> {

@@ -282,8 +282,22 @@ fn json_has_the_places() {
 
 #[test]
 fn queues_and_settings_without_effect_are_notices() {
-    let text = role("queue: defalt, start_timeout: 1m, env: {UMIAK_RANK: 1}");
+    let text = role("queue: defalt, start_timeout: 1m, env: {UMIAK_RANK: 1, UMIAK_HOME: /tmp}");
     assert_snapshot!(plain(&given(&text, &[]).unwrap().notices));
+}
+
+#[test]
+fn a_name_cannot_hold_a_secret() {
+    let text = |name: &str| {
+        format!(
+            "umiak: v1\nname: \"{name}\"\nparams: {{token: abc, a: x, b: y}}\nroles: {{main: {{command: \"true\", env: {{KEY: \"{{{{ b }}}}\"}}}}}}\n"
+        )
+    };
+    assert_eq!(given(&text("job-{{ a }}"), &[]).unwrap().job.name.as_str(), "job-x");
+    for name in ["job-{{ token }}", "{{a}}-{{b}}"] {
+        let errors = given(&text(name), &[("token", "other")]).unwrap_err();
+        assert!(errors.starts_with("error[F0014]: the name of a job cannot hold a secret\n"), "{errors}");
+    }
 }
 
 #[test]

@@ -96,11 +96,6 @@ impl Writer {
         self.epoch
     }
 
-    /// The number of the next record to be appended.
-    pub fn next_seq(&self) -> u64 {
-        self.next_seq
-    }
-
     /// The file itself, for whoever makes it survive a power cut while we go on.
     pub fn file(&self) -> io::Result<File> {
         self.file.try_clone()
@@ -198,11 +193,6 @@ impl Writer {
     /// Whether somebody has taken the file away: what is written to it nobody will read.
     pub fn is_removed(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
-    }
-
-    /// How many bytes wait for the disk to take them.
-    pub fn unwritten(&self) -> usize {
-        self.pending.len() - self.written
     }
 
     /// Makes what was written survive a power cut; the first time, the names of the files too.

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::process::ChildStdout;
 
 use umiak_core::facts::{Fact, Outcome, Subject};
 use umiak_core::model::{Blame, Exit, Rank, Scope};
+use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
 use super::{Runs, first, fixture};
@@ -184,25 +186,47 @@ fn ended(replica: &str, attempt: u32, code: i32) -> Fact {
     }
 }
 
+/// `umiak` that follows, and what it has printed so far.
+struct Follower<'a> {
+    running: Running<'a>,
+    stdout: ChildStdout,
+}
+
+impl<'a> Follower<'a> {
+    fn start(runs: &'a Runs, line: &str) -> Self {
+        let mut running = runs.umiak(line).start_unread();
+        let stdout = running.take_stdout();
+        Self { running, stdout }
+    }
+
+    /// This comes next.
+    fn expect(&mut self, text: &str) {
+        let mut seen = vec![0; text.len()];
+        self.stdout.read_exact(&mut seen).expect("it goes on");
+        assert_eq!(String::from_utf8_lossy(&seen), text);
+    }
+
+    /// This comes next, and then it ends.
+    fn expect_end(mut self, text: &str) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).expect("until the end");
+        assert_eq!(rest, text);
+        assert_eq!(self.running.finish().code(), 0);
+    }
+}
+
 fn follow() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
     let log = Runs::log(&run, "trainer-0", 0, "one\ntwo\n");
-    let mut running = runs.umiak("logs 1 -f -n 1").start_unread();
-    let mut stdout = running.take_stdout();
-    let mut seen = [0; 4];
-    stdout.read_exact(&mut seen).expect("the last line");
-    assert_eq!(&seen, b"two\n");
+    let mut follower = Follower::start(&runs, "logs 1 -f -n 1");
+    follower.expect("two\n");
     let mut file = fs::File::options().append(true).open(&log).expect("the log");
     file.write_all(b"half").expect("written");
-    stdout.read_exact(&mut seen).expect("as it comes");
-    assert_eq!(&seen, b"half");
+    follower.expect("half");
     file.write_all(b" done\n").expect("written");
     live.write(ended("trainer-0", 0, 0));
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).expect("until the end");
-    assert_eq!(rest, " done\n");
-    assert_eq!(running.finish().code(), 0);
+    follower.expect_end(" done\n");
     drop(live);
 }
 
@@ -210,20 +234,15 @@ fn follow_attempts() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
     Runs::log(&run, "trainer-1", 0, "first\n");
-    let mut running = runs.umiak("logs 1 trainer-1 -f").start_unread();
-    let mut stdout = running.take_stdout();
-    let mut seen = [0; 6];
-    stdout.read_exact(&mut seen).expect("the first attempt");
+    let mut follower = Follower::start(&runs, "logs 1 trainer-1 -f");
+    follower.expect("first\n");
     // It fails, and is started again.
     live.go_on(3);
     Runs::log(&run, "trainer-1", 1, "second\n");
     live.go_on(2);
     live.write(ended("trainer-1", 1, 1));
     live.write(Fact::Finished { outcome: Outcome::Failed, exit_code: 1 });
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).expect("until the end");
-    assert_eq!(rest, "second\n");
-    assert_eq!(running.finish().code(), 0);
+    follower.expect_end("second\n");
 }
 
 /// Between two looks, one attempt may begin and end, and the next begin.
@@ -231,11 +250,9 @@ fn follow_fast_attempts() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
     Runs::log(&run, "trainer-1", 0, "first\n");
-    let mut running = runs.umiak("logs 1 trainer-1 -f").start_unread();
-    let mut stdout = running.take_stdout();
-    let mut seen = [0; 6];
-    stdout.read_exact(&mut seen).expect("the first attempt");
-    running.signal(19);
+    let mut follower = Follower::start(&runs, "logs 1 trainer-1 -f");
+    follower.expect("first\n");
+    follower.running.signal(19);
     Runs::log(&run, "trainer-1", 1, "second\n");
     Runs::log(&run, "trainer-1", 2, "third\n");
     live.go_on(5);
@@ -249,16 +266,11 @@ fn follow_fast_attempts() {
     });
     live.write(Fact::Starting { subject: subject("trainer-1", 2) });
     live.write(Fact::Started { subject: subject("trainer-1", 2), pid: 4191 });
-    running.signal(18);
-    let mut seen = [0; 13];
-    stdout.read_exact(&mut seen).expect("both");
-    assert_eq!(&seen, b"second\nthird\n");
+    follower.running.signal(18);
+    follower.expect("second\nthird\n");
     live.write(ended("trainer-1", 2, 0));
     live.write(Fact::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
-    let mut rest = String::new();
-    stdout.read_to_string(&mut rest).expect("until the end");
-    assert_eq!(rest, "");
-    assert_eq!(running.finish().code(), 0);
+    follower.expect_end("");
 }
 
 fn nobody_reads() {
@@ -266,11 +278,10 @@ fn nobody_reads() {
     let (run, live) = runs.live("v1-replica-retry", 6);
     Runs::log(&run, "trainer-0", 0, "one\n");
     for command in ["logs 1 -f", "logs 1 -f trainer-0"] {
-        let mut running = runs.umiak(command).start_unread();
-        let mut stdout = running.take_stdout();
-        stdout.read_exact(&mut [0; 4]).expect("a line");
-        drop(stdout);
-        assert_eq!(running.finish().code(), 0);
+        let mut follower = Follower::start(&runs, command);
+        follower.expect("one\n");
+        drop(follower.stdout);
+        assert_eq!(follower.running.finish().code(), 0);
     }
     let big = Runs::log(&run, "trainer-0", 0, vec![b'x'; 4 << 20]);
     let mut running = runs.umiak("logs 1").start_unread();

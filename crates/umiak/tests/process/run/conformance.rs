@@ -1,17 +1,15 @@
 //! What every engine must do: the same documents on all of them, and the same facts out of each.
 //!
-//! An engine is one more column of [`ENGINES`]. A row is a document, what is done to the run meanwhile, its code and the
+//! An engine is one more column, with what it says it can do. A row is a document, what is done to the run meanwhile, its code and the
 //! story that its facts tell, replica by replica (see [`super::stories`]).
 
 use std::collections::BTreeMap;
 
+use umiak::engine::{Capabilities, Kind};
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
 use super::{Stage, facts, stories, together};
-
-/// Engines, and whether what they run survives a supervisor and can be taken over by the next.
-const ENGINES: &[(&str, bool)] = &[("local", false), ("mock", false)];
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -338,7 +336,7 @@ const ORDER: &[Row] = &[
 
 /// Every row on every engine.
 fn check(rows: &'static [Row]) {
-    let all = rows.iter().flat_map(|row| ENGINES.iter().map(move |(engine, _)| (row, *engine)));
+    let all = rows.iter().flat_map(|row| Kind::ALL.map(|engine| (row, engine.word())));
     together(all.map(|(row, engine)| (format!("{} on {engine}", row.name), move || perform(row, engine))).collect());
 }
 
@@ -404,12 +402,10 @@ fn in_order(row: &Row, facts: &[serde_json::Value]) {
     assert!(position(first, "s-") < position("starting", "w-"), "{}", row.name);
 }
 
-fn on_all(test: impl Fn(&Stage, bool) + Copy + Send + Sync) {
-    let one = |(engine, adopts): &(&'static str, bool)| {
-        let (engine, adopts) = (*engine, *adopts);
-        (engine.to_owned(), move || test(&Stage::new(engine), adopts))
-    };
-    together(ENGINES.iter().map(one).collect());
+fn on_all(test: impl Fn(&Stage, Capabilities) + Copy + Send + Sync) {
+    let one =
+        |engine: Kind| (engine.word().to_owned(), move || test(&Stage::new(engine.word()), engine.capabilities()));
+    together(Kind::ALL.map(one).into());
 }
 
 /// Twice as long each time, a little more or less, and never longer than the longest.
@@ -500,7 +496,7 @@ fn logs() {
 fn lost_supervisor() {
     let document =
         "umiak: v1\nroles: {done: {command: [actor, print=done]}, w: {command: [actor, '@0:print=up', '@0:sleep=60']}}";
-    on_all(|stage, adopts| {
+    on_all(|stage, can| {
         let running = stage.run(document).start();
         stage.wait_for_log(&running, "w-0", 0, "up");
         running.wait_until("`done` has ended", || stage.journal().iter().any(|fact| fact["type"] == "ended"));
@@ -510,7 +506,7 @@ fn lost_supervisor() {
         let outcome = stage.umiak("resume 1 --output json").finish();
         outcome.expect_code(0);
         let seen = stories(&stage.journal());
-        let expected = if adopts {
+        let expected = if can.adoption {
             "starting@0 started@0 ended@0=0"
         } else {
             "starting@0 started@0 ended@0=lost starting@1 started@1 ended@1=0"

@@ -18,6 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::detach::others_follow_it_to_its_end", &[], others_follow)
         .test("run::detach::outlives_its_terminal", &[], outlives_its_terminal)
         .test("run::detach::errors_come_back_to_the_caller", &[], errors_come_back)
+        .test("run::detach::notices_are_told_and_recorded", &[], notices)
         .test("run::detach::killed_as_it_begins", &[], killed_as_it_begins)
         .test("run::detach::one_of_two_that_resume", &[], one_of_two)
         .test("run::detach::runs_of_other_hosts", &[], other_hosts)
@@ -111,6 +112,10 @@ fn errors_come_back() {
             assert_eq!(house.runs(), [""; 0], "{line} of {document}");
             assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
             assert!(house.ledger().is_empty());
+            let outcome = house.umiak(&format!("{line} --output json")).finish();
+            outcome.expect_code(code).expect_err(message);
+            let said: serde_json::Value = serde_json::from_str(&outcome.out()).expect("JSON");
+            assert_eq!(said["error"]["severity"], "error", "{line} of {document}: {said}");
         }
     }
     // What cannot be enforced is asked for strictly.
@@ -119,6 +124,31 @@ fn errors_come_back() {
     if outcome.status.code() != Some(0) {
         outcome.expect_code(125).expect_err("J0020");
         assert_eq!(house.runs(), [""; 0]);
+    }
+}
+
+/// Those of the document, and those of the supervisor.
+fn notices() {
+    let document =
+        "umiak: v1\nroles:\n  trainer: {command: \"LEDGER\", image: \"python:3.12\", env: {UMIAK_RANK: 7}}\n";
+    let told = ["notice[F0051]: `UMIAK_RANK` is set by umiak itself", "notice[J0023]: engine `local` uses no images"];
+    for line in ["run job.yaml", "run -d job.yaml"] {
+        let house = House::with(document);
+        let outcome = house.umiak(line).finish_unwatched();
+        outcome.expect_code(0);
+        house.umiak("wait 1").finish_unwatched().expect_code(0);
+        let (events, explained) =
+            (house.umiak("events 1").finish_unwatched(), house.umiak("explain 1").finish_unwatched());
+        for text in [outcome.err(), events.out(), explained.out()] {
+            for notice in told {
+                assert_eq!(text.matches(notice).count(), 1, "{line}: {notice}\n{text}");
+            }
+        }
+        house.wait_until_free();
+        house.check_ended();
+        let outcome = house.umiak("run -d job.yaml --output quiet").finish_unwatched();
+        assert_eq!((outcome.out().as_str(), outcome.err().as_str()), ("run-000002\n", ""));
+        house.umiak("wait 2").finish_unwatched().expect_code(0);
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::disk::newer_versions_are_left_alone", &[], newer)
         .test("run::disk::damaged_files_are_named", &[], damaged)
         .test("run::disk::directory_removed_while_running", &[], removed)
+        .test("run::disk::facts_are_lost_after_a_third_signal_too", &[], removed_and_left)
+        .test("run::disk::facts_come_before_what_follows", &[], facts_first)
         .test("run::disk::index_of_garbage", &[], garbage);
 }
 
@@ -121,17 +123,21 @@ fn full_until_the_end() {
     assert!(house.ledger().values().any(|lines| *lines == [0, 1]));
 }
 
-/// A start that cannot be written down waits, and goes on when there is room.
+/// A start that cannot be written down waits, and goes on when there is room. The journal may have room where the
+/// directory of an attempt has none; what cannot be written is said once, however often it is tried.
 fn starts_wait() {
     let house = House::with(
         "umiak: v1\nname: later\nroles:\n  first: {command: \"LEDGER; touch up; until test -e go; do sleep 0.01; done\"}\n  second: {command: \"LEDGER\", start_after: {role: first, when: succeeded}}\n",
     );
     let lines = format!(
-        "umiak run job.yaml 2> said & run=$!\nuntil test -e up; do sleep 0.01; done\n{FILL}\ntouch go\nuntil grep -q 'nothing new is started' said; do sleep 0.01; done\nsleep 0.3\ntest -e ledger/second-0 && exit 97\nrm state/fill\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
+        "umiak run job.yaml 2> said & run=$!\nuntil test -e up; do sleep 0.01; done\n{FILL}\ntouch go\nuntil grep -q 'nothing new is started' said; do sleep 0.01; done\nsleep 2.3\ntest -e ledger/second-0 && exit 97\nrm state/fill\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
     );
     let outcome = house.on_a_small_disk("1m", &lines).finish();
     assert!(outcome.status.code() == Some(0), "{:?} {}\n{}", outcome.status, outcome.err(), house.sandbox.read("said"));
-    assert!(house.sandbox.read("said").contains("the journal can be written again"), "{}", house.sandbox.read("said"));
+    let said = house.sandbox.read("said");
+    for words in ["cannot be written: replicas run on", "the run's directory can be written again"] {
+        assert_eq!(said.matches(words).count(), 1, "{said}");
+    }
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
     assert_eq!(status.state, State::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
     assert_eq!(house.ledger()["second-0"], [0]);
@@ -280,6 +286,40 @@ fn removed() {
     assert_eq!(house.ledger()["trainer-1"], [0], "nothing new is started");
     assert_eq!(house.runs(), [""; 0], "nothing of it comes back");
     assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
+}
+
+/// Nobody waits for those who do not go; that facts are missing is told all the same.
+fn removed_and_left() {
+    let house = House::with(
+        "umiak: v1\npolicy: {grace: 1m}\nroles:\n  trainer: {command: \"trap '' TERM; touch up; until test -e go; do sleep 0.01; done\"}\n",
+    );
+    let run = house.umiak("run job.yaml").start();
+    house.wait_for_file("up");
+    wait_for("it to be known", || house.records().iter().any(|record| matches!(record.fact, Fact::Started { .. })));
+    fs::remove_dir_all(house.run().path()).expect("it can be removed");
+    // All three are there when it looks, in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
+    for signal in [19, 1, 2, 15, 18] {
+        run.signal(signal);
+    }
+    let outcome = run.finish();
+    outcome.expect_code(125).expect_err("error[J0003]").expect_err("ended with code 143");
+    assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
+}
+
+/// Whoever reads `exit.json` finds that end in the journal.
+fn facts_first() {
+    let usual = House::with(DONE);
+    usual.umiak("run job.yaml").finish().expect_code(0);
+    let ended = usual.records().iter().position(|record| matches!(record.fact, Fact::Ended { .. })).expect("an end");
+    assert!(usual.run().attempt("trainer-0", 0).join("exit.json").exists());
+    let house = House::with(DONE);
+    let outcome = house.umiak("run job.yaml").env("UMIAK_TEST_JOURNAL_DIE", format!("{ended}.0")).start();
+    outcome.finish_unchecked();
+    house.wait_until_free();
+    assert_eq!(house.records().len(), ended);
+    assert!(!house.run().attempt("trainer-0", 0).join("exit.json").exists());
+    house.umiak("resume 1").finish().expect_code(0);
+    house.check_ended();
 }
 
 fn garbage() {

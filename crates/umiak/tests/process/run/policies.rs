@@ -331,58 +331,55 @@ const IN_TURN: &str = "umiak: v1\npolicy: {gang: false}\nroles: {w: {replicas: 3
 
 /// Two devices, three replicas: the third waits for one that is free.
 fn devices_in_turn() {
-    for engine in ["mock", "local"] {
-        let stage = Stage::new(engine);
-        let driver = gpus::fake(stage.sandbox.path(), 2);
-        let outcome = stage.run(IN_TURN).env("UMIAK_NVIDIA_PROC", driver).finish();
-        outcome.expect_code(0);
-        let facts = facts(&stage, &outcome);
-        let at = |kind: &str, replica: &str| {
-            facts.iter().position(|fact| fact["type"] == kind && fact["subject"]["replica"] == replica).expect("a fact")
-        };
-        let first_end = at("ended", "w-0").min(at("ended", "w-1"));
-        assert!(first_end < at("started", "w-2"), "{engine}: nobody has two on one device");
-        if engine == "local" {
-            let seen = |replica: &str| stage.log(replica, 0);
-            assert_ne!(seen("w-0"), seen("w-1"));
-            for replica in ["w-0", "w-1", "w-2"] {
-                assert!(
-                    ["CUDA_VISIBLE_DEVICES=0\n", "CUDA_VISIBLE_DEVICES=1\n"].contains(&&*seen(replica)),
-                    "{replica}"
-                );
-            }
-        }
+    let stage = Stage::new("local");
+    let driver = gpus::fake(stage.sandbox.path(), 2);
+    let outcome = stage.run(IN_TURN).env("UMIAK_NVIDIA_PROC", driver).finish();
+    outcome.expect_code(0);
+    let facts = facts(&stage, &outcome);
+    let at = |kind: &str, replica: &str| {
+        facts.iter().position(|fact| fact["type"] == kind && fact["subject"]["replica"] == replica).expect("a fact")
+    };
+    let first_end = at("ended", "w-0").min(at("ended", "w-1"));
+    assert!(first_end < at("started", "w-2"), "nobody has two on one device");
+    let seen = |replica: &str| stage.log(replica, 0);
+    assert_ne!(seen("w-0"), seen("w-1"));
+    for replica in ["w-0", "w-1", "w-2"] {
+        assert!(["CUDA_VISIBLE_DEVICES=0\n", "CUDA_VISIBLE_DEVICES=1\n"].contains(&&*seen(replica)), "{replica}");
     }
 }
 
 /// The failure of the one that has the device must not start the one that waits for it.
 fn devices_never() {
     let document = "umiak: v1\npolicy: {gang: false}\nroles: {w: {replicas: 2, resources: {gpu: 1}, command: [actor, print=up, '0:exit=3', sleep=60]}}";
-    for engine in ["mock", "local"] {
-        let stage = Stage::new(engine);
-        let driver = gpus::fake(stage.sandbox.path(), 1);
-        let outcome = stage.run(document).env("UMIAK_NVIDIA_PROC", driver).finish();
-        outcome.expect_code(3);
-        let facts = facts(&stage, &outcome);
-        let started = facts.iter().filter(|fact| fact["type"] == "started").count();
-        assert_eq!((started, stage.log("w-1", 0)), (1, String::new()), "{engine}: {facts:#?}");
-        stage.assert_nothing_left();
-    }
+    let stage = Stage::new("local");
+    let driver = gpus::fake(stage.sandbox.path(), 1);
+    let outcome = stage.run(document).env("UMIAK_NVIDIA_PROC", driver).finish();
+    outcome.expect_code(3);
+    let facts = facts(&stage, &outcome);
+    let started = facts.iter().filter(|fact| fact["type"] == "started").count();
+    assert_eq!((started, stage.log("w-1", 0)), (1, String::new()), "{facts:#?}");
+    stage.assert_nothing_left();
 }
 
 fn too_few_devices() {
     let gang = IN_TURN.replace("policy: {gang: false}\n", "");
-    for engine in ["mock", "local"] {
-        let stage = Stage::new(engine);
+    // No host has half of what one replica needs.
+    let wide = IN_TURN.replace("gpu: 1", "gpu: 3");
+    let stage = Stage::new("local");
+    let driver = gpus::fake(stage.sandbox.path(), 2);
+    let outcome = stage.run(&gang).env("UMIAK_NVIDIA_PROC", &driver).finish();
+    outcome.expect_code(125).expect_err("error[J0020]").expect_err("needed  3").expect_err("free    2 of 2");
+    outcome.expect_err("gang: false");
+    assert!(!stage.run_dir().exists(), "a run that never was");
+    let outcome = stage.run(&wide).env("UMIAK_NVIDIA_PROC", &driver).finish();
+    outcome.expect_code(125).expect_err("error[J0020]");
+    // On paper there are always enough.
+    for document in [gang, wide] {
+        let stage = Stage::new("mock");
         let driver = gpus::fake(stage.sandbox.path(), 2);
-        let outcome = stage.run(&gang).env("UMIAK_NVIDIA_PROC", &driver).finish();
-        outcome.expect_code(125).expect_err("error[J0020]").expect_err("needed  3").expect_err("free    2 of 2");
-        outcome.expect_err("gang: false");
-        assert!(!stage.run_dir().exists(), "{engine}: a run that never was");
-        // No host has half of what one replica needs.
-        let wide = IN_TURN.replace("gpu: 1", "gpu: 3");
-        let outcome = stage.run(&wide).env("UMIAK_NVIDIA_PROC", &driver).finish();
-        outcome.expect_code(125).expect_err("error[J0020]");
+        let outcome = stage.run(&document).env("UMIAK_NVIDIA_PROC", &driver).finish();
+        outcome.expect_code(0);
+        assert_eq!(outcome.facts().iter().filter(|fact| fact["type"] == "started").count(), 3);
     }
 }
 
