@@ -357,6 +357,8 @@ pub enum OomScope {
     Host,
     /// A cgroup's, by its limit.
     Cgroup,
+    /// That of the replica, by the limit that its role sets.
+    Replica,
     /// That of the NUMA nodes that it may use.
     Nodes,
 }

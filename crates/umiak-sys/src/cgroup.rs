@@ -140,11 +140,12 @@ fn pid_namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-fn processes(path: &Path) -> Vec<u32> {
+/// Processes in it and below it. Those that our PID namespace does not see have the number 0, which would be us.
+pub(crate) fn processes(path: &Path) -> Vec<u32> {
     let mut found: Vec<u32> = fs::read_to_string(path.join("cgroup.procs"))
         .unwrap_or_default()
         .lines()
-        .filter_map(|line| line.parse().ok())
+        .filter_map(|line| line.parse().ok().filter(|pid| *pid != 0))
         .collect();
     for entry in fs::read_dir(path)
         .into_iter()

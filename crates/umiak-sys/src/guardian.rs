@@ -29,8 +29,9 @@ use crate::descend::{self, Reaped};
 use crate::devices;
 use crate::fork::{Namespaces, fork_into};
 use crate::logger;
+use crate::memory::{self, Room};
 use crate::ports::{self, Lease};
-use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Notice, Usage};
+use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Limits, Notice, Process, Usage};
 use crate::spawn::{Base, FailureSlots, Prepared};
 use crate::wait::{self, Signals};
 
@@ -59,11 +60,17 @@ pub struct Guardian {
     stream: UnixStream,
     inbox: Inbox,
     cgroup: Option<PathBuf>,
+    room: Option<Room>,
 }
 
 impl Guardian {
     /// Forks the guardian. To be called before this process has a second thread.
     pub fn start(options: Options) -> io::Result<Self> {
+        Self::start_with(options, None)
+    }
+
+    /// The same with a place in which limits of memory can be set.
+    pub fn start_with(options: Options, room: Option<Room>) -> io::Result<Self> {
         descend::become_subreaper()?;
         let (front, guardian) = UnixStream::pair()?;
         let mut cgroup = options.cgroup;
@@ -96,10 +103,13 @@ impl Guardian {
                 break;
             }
         }
-        if pid.is_err()
-            && let Some(unused) = &cgroup
-        {
-            unused.remove();
+        if pid.is_err() {
+            if let Some(unused) = &cgroup {
+                unused.remove();
+            }
+            if let Some(unused) = &room {
+                unused.remove();
+            }
         }
         if !matches!(pid, Ok(0))
             && let Ok(own) = std::ffi::CString::new(own.trim_end())
@@ -109,13 +119,14 @@ impl Guardian {
         match pid? {
             0 => {
                 drop(front);
-                run(guardian, cgroup, made)
+                run(guardian, cgroup, room, made)
             }
             pid => Ok(Self {
                 pid: pid as u32,
                 stream: front,
                 inbox: Inbox::default(),
                 cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
+                room,
             }),
         }
     }
@@ -135,8 +146,16 @@ impl Guardian {
         unsafe {
             libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), 0);
         }
+        self.remove_cgroups();
+    }
+
+    /// For when the guardian could not, because it was killed.
+    pub fn remove_cgroups(&self) {
         if let Some(path) = &self.cgroup {
             cgroup::remove_tree(path);
+        }
+        if let Some(room) = &self.room {
+            room.remove();
         }
     }
 
@@ -161,14 +180,14 @@ fn set_name(name: &CStr) {
 }
 
 /// The guardian's whole life; never returns to the caller's code.
-fn run(front: UnixStream, cgroup: Option<Cgroup>, namespaces: Namespaces) -> ! {
+fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<Room>, namespaces: Namespaces) -> ! {
     if namespaces == Namespaces::ProcessAndUser {
         keep_user();
     }
     if namespaces != Namespaces::None {
         mount_own_proc();
     }
-    let code = match Run::new(front, cgroup).and_then(|mut run| run.serve()) {
+    let code = match Run::new(front, cgroup, room).and_then(|mut run| run.serve()) {
         Ok(()) => 0,
         Err(_) => 125,
     };
@@ -194,6 +213,8 @@ struct Alive {
     /// Unmapped with the last of the batch.
     slots: Rc<FailureSlots>,
     slot: usize,
+    /// Its cgroup, where its memory is limited.
+    cell: Option<PathBuf>,
 }
 
 impl Rank {
@@ -205,6 +226,9 @@ impl Rank {
         place(self.key)
     }
 }
+
+/// What is to be forked, and the cgroup it will be in.
+type Ready<'a> = (Prepared<'a>, Option<PathBuf>);
 
 /// Whoever has the same is another attempt of the same replica.
 fn place(key: Key) -> (u16, u32) {
@@ -233,11 +257,16 @@ struct Run {
     /// For the coordinator of several nodes.
     last_words: Option<(OwnedFd, Vec<u8>)>,
     cgroup: Option<Cgroup>,
+    room: Option<Room>,
+    /// Of those that are started next.
+    limits: HashMap<Key, Limits>,
+    /// Cgroups of ranks that have ended: somebody may still be in them.
+    emptying: Vec<PathBuf>,
     pause_before_exec: Duration,
 }
 
 impl Run {
-    fn new(front: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
+    fn new(front: UnixStream, cgroup: Option<Cgroup>, room: Option<Room>) -> io::Result<Self> {
         // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
         let me = unsafe {
             libc::setsid();
@@ -271,6 +300,9 @@ impl Run {
             grace: Duration::from_secs(5),
             last_words: None,
             cgroup,
+            room,
+            limits: HashMap::new(),
+            emptying: Vec::new(),
             pause_before_exec: pause_before_exec(),
         })
     }
@@ -334,7 +366,13 @@ impl Run {
                 }
             }
         }
+        self.remove_cells();
         Ok(())
+    }
+
+    /// Those that nobody is in any more.
+    fn remove_cells(&mut self) {
+        self.emptying.retain(|cell| !cgroup::remove_tree(cell));
     }
 
     fn collect(&mut self, id: u64) {
@@ -350,11 +388,13 @@ impl Run {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         let (key, pid) = (rank.key, rank.pid);
         self.by_pid.remove(&pid);
-        let Some(Alive { pidfd, slots, slot }) = rank.alive.take() else { return };
+        let Some(Alive { pidfd, slots, slot, cell }) = rank.alive.take() else { return };
         let _ = self.epoll.delete(&pidfd);
+        let over_limit = cell.as_deref().is_some_and(memory::is_over_limit);
+        self.emptying.extend(cell);
         let notice = match slots.read(slot) {
             Some((doing, errno)) => Notice::SpawnFailed { key, doing, errno },
-            None => Notice::Exited { key, pid, status, usage },
+            None => Notice::Exited { key, pid, status, usage, over_limit },
         };
         self.tell(&notice);
     }
@@ -396,6 +436,7 @@ impl Run {
             Command::RemoveAtEnd(paths) => {
                 self.remove_at_end.extend(paths.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
             }
+            Command::Limit(limits) => self.limits.extend(limits.into_iter().map(|limits| (limits.key, limits))),
             Command::Spawn(batch) => self.spawn(&batch),
             Command::Signal { signal, keys } => self.signal(signal, &keys),
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
@@ -411,6 +452,7 @@ impl Run {
             Command::Clear { keep_ports } => {
                 let hurry = || more || is_urged(&self.front);
                 let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
+                self.remove_cells();
                 // The loggers of this attempt have ended with its ranks.
                 self.loggers.clear();
                 if !keep_ports {
@@ -444,7 +486,7 @@ impl Run {
             Err(error) => return self.refuse(batch, Doing::Execute, &error),
         };
         // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
-        let prepared: Vec<_> = batch.processes.iter().map(|process| Prepared::new(process, &base)).collect();
+        let prepared: Vec<_> = batch.processes.iter().map(|process| self.prepare(process, &base)).collect();
         let slots = match FailureSlots::new(batch.processes.len()) {
             Ok(slots) => Rc::new(slots),
             Err(error) => return self.refuse(batch, Doing::Fork, &error),
@@ -457,9 +499,14 @@ impl Run {
         make_room_for_descriptors(batch.processes.len());
         for (slot, (process, prepared)) in batch.processes.iter().zip(prepared).enumerate() {
             let output = outputs.get(slot).map(AsFd::as_fd);
-            let forked =
-                prepared.and_then(|prepared| prepared.fork(self.me, &slots, slot, self.pause_before_exec, output));
-            match forked {
+            let (prepared, cell) = match prepared {
+                Ok(prepared) => prepared,
+                Err((doing, error)) => {
+                    notices.push(not_spawned(process.key, doing, &error));
+                    continue;
+                }
+            };
+            match prepared.fork(self.me, &slots, slot, self.pause_before_exec, output) {
                 Ok((pid, pidfd)) => {
                     let pid = pid as u32;
                     let id = self.next_rank;
@@ -467,15 +514,36 @@ impl Run {
                     // Where there is no room for one more, SIGCHLD tells of its end too, only not in the kernel's order.
                     let _ = self.epoll.add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, id));
                     self.by_pid.insert(pid, id);
-                    let alive = Some(Alive { pidfd, slots: Rc::clone(&slots), slot });
+                    let alive = Some(Alive { pidfd, slots: Rc::clone(&slots), slot, cell });
                     self.ranks.insert(id, Rank { key: process.key, pid, alive, marks: marks(&process.env) });
                     notices.push(Notice::Spawned { key: process.key, pid });
                 }
-                Err(error) => notices.push(not_spawned(process.key, Doing::Fork, &error)),
+                Err(error) => {
+                    self.emptying.extend(cell);
+                    notices.push(not_spawned(process.key, Doing::Fork, &error));
+                }
             }
         }
         for notice in notices {
             self.tell(&notice);
+        }
+    }
+
+    /// With the cgroup it will be in, where its memory is limited.
+    fn prepare<'a>(&mut self, process: &Process, base: &'a Base) -> Result<Ready<'a>, (Doing, io::Error)> {
+        let limits = self.limits.remove(&process.key);
+        let cell = match (&self.room, limits.as_ref().and_then(|limits| limits.memory.as_ref())) {
+            (Some(room), Some(limit)) => Some(room.enclose(&limit.name, limit.bytes)),
+            _ => None,
+        };
+        let cell = cell.transpose().map_err(|error| (Doing::LimitMemory, error))?;
+        let prepared = Prepared::new(process, base, limits.as_ref(), cell.as_deref());
+        match prepared {
+            Ok(prepared) => Ok((prepared, cell)),
+            Err(error) => {
+                self.emptying.extend(cell);
+                Err((Doing::Fork, error))
+            }
         }
     }
 
@@ -632,6 +700,9 @@ impl Run {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill_all_but(self.me as u32);
         }
+        if let Some(room) = &self.room {
+            room.remove();
+        }
     }
 }
 
@@ -746,7 +817,6 @@ pub use crate::spawn::describe_errno;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Process;
 
     fn process(index: u32, attempt: u32, line: &str) -> Process {
         Process {
@@ -770,7 +840,7 @@ mod tests {
             -1 => panic!("fork: {}", io::Error::last_os_error()),
             0 => {
                 let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    check(&mut Run::new(guardian, None).unwrap(), &mut front)
+                    check(&mut Run::new(guardian, None, None).unwrap(), &mut front)
                 }));
                 // SAFETY: leaves without the test's destructors.
                 unsafe { libc::_exit(i32::from(!matches!(checked, Ok(true)))) }
@@ -832,6 +902,25 @@ mod tests {
             let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
             let refused = |notice: &&Notice| matches!(notice, Notice::SpawnFailed { errno: libc::ENOMEM, .. });
             live == 1 && notices.iter().filter(refused).count() == 2
+        });
+    }
+
+    #[test]
+    fn who_cannot_be_held_to_its_limits_is_not_started() {
+        in_a_guardian(|run, front| {
+            let key = |index| Key { role: 0, index, attempt: 0 };
+            let bound = |index, cpus: &[u32]| Limits { key: key(index), cpus: cpus.to_vec(), memory: None };
+            let own = crate::host::allowed_cpus()[0];
+            // No machine has the last one that there can be.
+            run.obey(Command::Limit(vec![bound(0, &[own]), bound(1, &[1023])]), false);
+            let look = format!("grep -qx 'Cpus_allowed_list:.{own}' /proc/self/status");
+            run.spawn(&Batch { processes: vec![process(0, 0, &look), process(1, 0, "exit 0")], ..Batch::default() });
+            until_all_ended(run);
+            run.flush();
+            let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
+            let bound = |notice: &Notice| matches!(notice, Notice::Exited { key: k, status: 0, .. } if *k == key(0));
+            let refused = |notice: &Notice| matches!(notice, Notice::SpawnFailed { key: k, doing: Doing::BindCpus, .. } if *k == key(1));
+            notices.iter().any(bound) && notices.iter().any(refused) && run.limits.is_empty()
         });
     }
 

@@ -65,7 +65,7 @@ pub fn numa_nodes() -> Vec<(u32, Vec<u32>)> {
 }
 
 /// The CPUs our own affinity leaves us.
-fn allowed_cpus() -> Vec<u32> {
+pub fn allowed_cpus() -> Vec<u32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_cpus).unwrap_or_default()
 }

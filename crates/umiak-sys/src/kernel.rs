@@ -129,11 +129,15 @@ pub fn memory_limit() -> Option<u64> {
 
 /// The directory of the cgroup that accounts for our memory.
 pub fn memory_cgroup() -> Option<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    cgroup_directories(&mounts, &own)
+    own_directories()
         .into_iter()
         .find(|path| path.join("memory.oom_control").exists() || path.join("memory.events").exists())
+}
+
+/// Where the cgroup that accounts for our memory may be.
+pub(crate) fn own_directories() -> Vec<PathBuf> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    cgroup_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
 }
 
 /// Where to look, version 1 first: a host with both accounts for memory there. A container shows its own cgroup as the

@@ -14,6 +14,7 @@
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
 //! | [`logger`] | logs that are cut by size |
+//! | [`memory`] | limits of memory, and cleaning the cgroups that killed runs left |
 //! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`watch`] | changes of many files |
@@ -33,6 +34,7 @@ pub mod hold;
 pub mod host;
 pub mod kernel;
 pub mod logger;
+pub mod memory;
 pub mod net;
 pub mod ports;
 pub mod protocol;

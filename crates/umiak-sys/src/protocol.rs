@@ -40,6 +40,8 @@ pub enum Command {
     LeaseGpus { candidates: Vec<u32>, count: u32 },
     /// Directories to remove at the very end, whoever is left to do it.
     RemoveAtEnd(Vec<Vec<u8>>),
+    /// What some of those that are started next are held to.
+    Limit(Vec<Limits>),
     /// Start these, in order.
     Spawn(Batch),
     /// Send a signal to the groups of these, and to what dead ranks left behind.
@@ -80,6 +82,8 @@ pub enum Notice {
         pid: u32,
         status: i32,
         usage: Usage,
+        /// The kernel killed something of it, because it was at its limit of memory.
+        over_limit: bool,
     },
     /// The attempt never ran.
     SpawnFailed {
@@ -108,13 +112,15 @@ pub enum Doing {
     OpenStdin = 3,
     ChangeDirectory = 4,
     Execute = 5,
+    LimitMemory = 6,
+    BindCpus = 7,
 }
 
 impl Doing {
     pub fn from_u32(value: u32) -> Option<Self> {
-        [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::Execute]
-            .into_iter()
-            .find(|doing| *doing as u32 == value)
+        let before =
+            [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory, Self::BindCpus];
+        before.into_iter().chain([Self::Execute]).find(|doing| *doing as u32 == value)
     }
 
     pub fn words(self) -> &'static str {
@@ -124,6 +130,8 @@ impl Doing {
             Self::OpenStdin => "open /dev/null",
             Self::ChangeDirectory => "change directory",
             Self::Execute => "execute",
+            Self::LimitMemory => "limit its memory",
+            Self::BindCpus => "bind it to its CPUs",
         }
     }
 }
@@ -160,10 +168,27 @@ pub struct Process {
     pub dir: Vec<u8>,
     /// Where stdout and stderr go.
     pub log: Vec<u8>,
-    /// Where it may run; empty for anywhere.
+    /// Where it had best run; empty for anywhere. A wish: a CPU that went away is no reason not to start.
     pub cpus: Vec<u32>,
     /// The caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
+}
+
+/// What one process is held to. Where that cannot be done, it is not started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    pub key: Key,
+    /// Where it may run; empty for anywhere.
+    pub cpus: Vec<u32>,
+    pub memory: Option<Memory>,
+}
+
+/// A limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Of its cgroup, below the run's.
+    pub name: String,
+    pub bytes: u64,
 }
 
 /// Writes one frame.

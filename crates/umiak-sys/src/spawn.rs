@@ -7,12 +7,14 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
 use crate::fork::fork_with_descriptor;
-use crate::protocol::{Doing, Process};
+use crate::memory;
+use crate::protocol::{Doing, Limits, Process};
 
 /// Where children of one batch leave the step that failed: shared memory, read after their exit.
 #[derive(Debug)]
@@ -103,11 +105,22 @@ pub(crate) struct Prepared<'a> {
     dir: Option<CString>,
     log: CString,
     inherit_stdin: bool,
+    /// Wished for.
     cpus: Option<libc::cpu_set_t>,
+    /// Held to.
+    bound: Option<libc::cpu_set_t>,
+    /// Who writes here is in its cgroup.
+    members: Option<CString>,
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn new(process: &Process, base: &'a Base) -> io::Result<Self> {
+    /// `cell` is its cgroup, where it has one of its own.
+    pub(crate) fn new(
+        process: &Process,
+        base: &'a Base,
+        limits: Option<&Limits>,
+        cell: Option<&Path>,
+    ) -> io::Result<Self> {
         let mut environment: BTreeMap<&[u8], *const libc::c_char> =
             base.0.iter().map(|(name, entry)| (name.as_slice(), entry.as_ptr())).collect();
         let mut own = Vec::with_capacity(process.env.len() + process.argv.len());
@@ -134,7 +147,9 @@ impl<'a> Prepared<'a> {
             dir: (!process.dir.is_empty()).then(|| CString::new(process.dir.as_slice())).transpose()?,
             log: CString::new(process.log.as_slice())?,
             inherit_stdin: process.inherit_stdin,
-            cpus: (!process.cpus.is_empty()).then(|| cpu_set(&process.cpus)),
+            cpus: cpu_set(&process.cpus),
+            bound: limits.and_then(|limits| cpu_set(&limits.cpus)),
+            members: cell.map(|cell| CString::new(memory::members(cell).as_os_str().as_bytes())).transpose()?,
         })
     }
 
@@ -195,9 +210,17 @@ impl<'a> Prepared<'a> {
             if libc::getppid() != guardian {
                 libc::_exit(127);
             }
+            if let Some(members) = &self.members
+                && !enter(members)
+            {
+                fail(Doing::LimitMemory);
+            }
+            let bind = |cpus| libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), ptr::from_ref(cpus)) == 0;
             if let Some(cpus) = &self.cpus {
-                // A wish, not a condition: a CPU that went away is no reason not to start.
-                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), ptr::from_ref(cpus));
+                bind(cpus);
+            }
+            if self.bound.as_ref().is_some_and(|cpus| !bind(cpus)) {
+                fail(Doing::BindCpus);
             }
             if !pause.is_zero() {
                 std::thread::sleep(pause);
@@ -243,14 +266,30 @@ fn leave_descriptors() -> bool {
     }
 }
 
-fn cpu_set(cpus: &[u32]) -> libc::cpu_set_t {
+/// From here on, what we and all that we start use is counted in this cgroup.
+pub(crate) fn enter(members: &CStr) -> bool {
+    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed by who opened it.
+    unsafe {
+        let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
+            return false;
+        }
+        libc::close(file);
+    }
+    true
+}
+
+fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
+    if cpus.is_empty() {
+        return None;
+    }
     // SAFETY: plain data; the macro's function only sets bits inside it, and ignores what is beyond.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < libc::CPU_SETSIZE as usize) {
             libc::CPU_SET(*cpu as usize, &mut set);
         }
-        set
+        Some(set)
     }
 }
 

@@ -184,13 +184,13 @@ register! {
     J0011, 0, "facts that this version does not know",
         "The journal holds facts of a newer umiak. What is shown leaves them out.";
     J0020, 125, "too little room on this host",
-        "The job needs more ports, loopback addresses or GPUs than are free. The message says how many of which. A job is a gang unless `policy: {gang: false}` says otherwise: nobody starts unless there is room for everybody.";
+        "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than there are for it, or a limit that cannot be set here. The message says how many of which. A job is a gang unless `policy: {gang: false}` says otherwise: nobody starts unless there is room for everybody.";
     J0021, 127, "a command was not found",
         "The first word of a role's `command` is neither a file nor on the `PATH`. Relative paths start at the role's `dir`, else where the run was submitted.";
     J0022, 126, "a command cannot be executed",
         "The first word of a role's `command` is a file that may not be executed. `chmod +x` makes it one, or name the interpreter in front of it.";
     J0023, 0, "a resource that is not enforced",
-        "The document asks for CPUs or memory, and this host cannot hold replicas to it: CPUs are advice unless `--strict-resources` binds them, and memory needs a cgroup with a memory controller that we may use. Images are not used on `local`.";
+        "The document asks for CPUs or memory, and replicas are not held to it. CPUs are advice unless `--strict-resources` binds replicas to their own. A limit of memory needs a memory cgroup below umiak's own, and the message says why there is none: no controller, no permission (containers often show cgroups that may not be changed), or, with cgroup version 2, other processes in the same cgroup, which `systemd-run --user --scope -p Delegate=yes umiak run …` avoids. With `--strict-resources` it is an error. Images are not used on `local`.";
     J0024, 0, "logging out ends this run",
         "The system ends a user's processes at log-out (`KillUserProcesses=yes`) and lingering is off. `loginctl enable-linger` lets the run go on.";
     J0025, 2, "nothing to do for this run",

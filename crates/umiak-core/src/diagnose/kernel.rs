@@ -63,6 +63,20 @@ pub fn add(evidence: &mut Evidence, fact: KernelFact) {
     evidence.kernel.push(fact);
 }
 
+/// The kernel killed in a replica's own cgroup because of its limit. What was found about a kill by a cgroup's limit is
+/// about this one.
+pub fn add_over_limit(evidence: &mut Evidence, limit_kib: u64) {
+    for fact in &mut evidence.kernel {
+        if let KernelFact::OomKilled { scope: scope @ OomScope::Cgroup, limit_kib: limit, .. } = fact {
+            (*scope, *limit) = (OomScope::Replica, Some(limit_kib));
+            return;
+        }
+    }
+    let (scope, limit_kib) = (OomScope::Replica, Some(limit_kib));
+    evidence.kernel.retain(|fact| !matches!(fact, KernelFact::MemoryKills { .. }));
+    add(evidence, KernelFact::OomKilled { scope, named: false, resident_kib: None, limit_kib, cgroup: None });
+}
+
 /// The facts about each of `deaths`, in their order.
 pub fn attribute(deaths: &[Death<'_>], account: &Account) -> Vec<Vec<KernelFact>> {
     let log = parse(&account.log);
@@ -338,6 +352,10 @@ impl KernelFact {
                         details.push(format!("the limit of its cgroup is {}", size(*limit)));
                     }
                     (OomScope::Cgroup, None) => details.push("the limit of its cgroup was reached".to_owned()),
+                    (OomScope::Replica, Some(limit)) => {
+                        details.push(format!("it went over its limit of {}", size(*limit)));
+                    }
+                    (OomScope::Replica, None) => details.push("it went over its limit".to_owned()),
                     (OomScope::Host, _) => details.push("the host had none left".to_owned()),
                     (OomScope::Nodes, _) => details.push("the NUMA nodes it may use had none left".to_owned()),
                 }

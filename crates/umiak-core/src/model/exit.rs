@@ -20,7 +20,7 @@ pub enum Exit {
 /// A refused system call on the way from fork to exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpawnError {
-    /// What was being done: `fork`, `open log`, `change directory`, `execute`.
+    /// What was being done: `fork`, `open log`, `change directory`, `limit its memory`, `execute`.
     pub doing: String,
     pub errno: i32,
     /// The errno in words.

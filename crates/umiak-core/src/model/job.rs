@@ -107,6 +107,13 @@ pub struct Resources {
     pub gpus: u32,
 }
 
+impl Resources {
+    /// A part of a CPU is one that nobody else gets; 0 for who asks for none.
+    pub fn whole_cpus(&self) -> u32 {
+        self.cpu_millis.map_or(0, |millis| millis.div_ceil(1000).max(1))
+    }
+}
+
 /// Ports of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortNeed {

@@ -24,6 +24,8 @@ pub struct Needs {
     pub addresses: u32,
     pub ports: u32,
     pub gpus: u32,
+    /// Whole ones, for when replicas are bound to them.
+    pub cpus: u32,
 }
 
 /// What a job needs before it can be placed.
@@ -32,6 +34,7 @@ pub fn needs(job: &Job) -> Needs {
     for role in &job.roles {
         needs.addresses += role.replicas;
         needs.gpus = needs.gpus.saturating_add(role.replicas.saturating_mul(role.work.resources.gpus));
+        needs.cpus = needs.cpus.saturating_add(role.replicas.saturating_mul(role.work.resources.whole_cpus()));
         needs.ports = needs.ports.saturating_add(role.replicas.saturating_mul(free_ports(role)));
         if is_group(job, role) {
             needs.ports = needs.ports.saturating_add(role.replicas + STORES);
@@ -65,7 +68,7 @@ pub struct Wishes {
     /// A PID namespace of its own.
     #[serde(default)]
     pub isolate: bool,
-    /// What cannot be enforced is an error.
+    /// Replicas are bound to CPUs of their own, and what cannot be enforced is an error.
     #[serde(default)]
     pub strict_resources: bool,
 }
@@ -287,8 +290,8 @@ impl Placement {
         let mut set = |name: &str, value: String| env.push((name.to_owned(), value));
         if !inherited.contains_key("OMP_NUM_THREADS") {
             let share = (around.cpus / self.replicas.len().max(1)).max(1);
-            let asked = role.work.resources.cpu_millis.map(|millis| (millis as usize).div_ceil(1000).max(1));
-            set("OMP_NUM_THREADS", asked.unwrap_or(share).to_string());
+            let asked = role.work.resources.whole_cpus() as usize;
+            set("OMP_NUM_THREADS", if asked > 0 { asked } else { share }.to_string());
         }
         if role.work.resources.gpus > 0 {
             let labels: Vec<&str> = attempt.devices.iter().map(|device| device.label.as_str()).collect();
@@ -444,7 +447,7 @@ mod tests {
 
     fn placement() -> Placement {
         let needs = needs(&job());
-        assert_eq!(needs, Needs { addresses: 4, ports: 2 * 2 + 2 + 2, gpus: 2 });
+        assert_eq!(needs, Needs { addresses: 4, ports: 2 * 2 + 2 + 2, gpus: 2, cpus: 2 * 2 });
         let granted = Granted {
             addresses: (1..=4).map(|last| IpAddr::from([127, 3, 0, last])).collect(),
             ports: (0..needs.ports as u16).map(|port| Port::new(20_000 + port).unwrap()).collect(),

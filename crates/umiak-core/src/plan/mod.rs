@@ -12,6 +12,7 @@ mod launch;
 pub mod nodes;
 mod numa;
 pub mod paddle_lines;
+pub mod pool;
 mod share;
 
 pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};

@@ -35,6 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let chosen = choose(&home, &entries, arguments);
     if !arguments.dry_run {
         remove::sweep(&home);
+        umiak_sys::memory::clean_all_orphans();
     }
     take_away(&home, &chosen, arguments.dry_run, arguments.format)
 }

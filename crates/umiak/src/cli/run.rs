@@ -89,7 +89,7 @@ pub(super) struct Arguments {
     /// A PID namespace for the replicas: whatever is killed, nothing of them stays
     #[arg(long)]
     isolate: bool,
-    /// `cpu` and `memory` that cannot be enforced are an error
+    /// Bind each replica to CPUs of its own; `cpu` and `memory` that cannot be enforced are an error
     #[arg(long)]
     strict_resources: bool,
     #[command(flatten)]

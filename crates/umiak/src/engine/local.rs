@@ -17,7 +17,7 @@ use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::net::Connecting;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
-use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
+use umiak_sys::protocol::{Batch, Command, Key, Limits, Memory, Notice, Process};
 
 use super::{Engine, Kind, News, Start, Swept};
 
@@ -117,7 +117,8 @@ impl Local {
                 Some(News::Started { id: attempt(key), pid: outer.unwrap_or(pid) })
             }
             Notice::Exited { .. } | Notice::SpawnFailed { .. } => {
-                ended(notice).map(|(id, exit, usage)| News::Ended { id, exit, usage })
+                let over_limit = matches!(notice, Notice::Exited { over_limit: true, .. });
+                ended(notice).map(|(id, exit, usage)| News::Ended { id, exit, usage, over_limit })
             }
             Notice::Cleared { ref stopped, ref remaining } => {
                 Some(News::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
@@ -136,6 +137,7 @@ impl Local {
         }
         // What replicas had started has come to us.
         let sweep = descend::sweep(self.grace, PATIENCE, &[]);
+        self.guardian.remove_cgroups();
         if self.ending {
             return News::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
         }
@@ -207,10 +209,14 @@ impl Engine for Local {
                 env: variables(&start.process.env),
                 dir: bytes(&start.process.dir),
                 log: bytes(&start.process.log),
-                cpus: start.cpus.clone(),
+                cpus: Vec::new(),
                 inherit_stdin: start.inherit_stdin,
             })
             .collect();
+        let limits: Vec<Limits> = starts.into_iter().filter_map(limits).collect();
+        if !limits.is_empty() {
+            self.send(&Command::Limit(limits));
+        }
         let unset = self.unset.iter().map(|name| name.as_bytes().to_vec()).collect();
         let batch = Batch { unset, set: variables(&self.common), rotate: None, processes };
         self.send(&Command::Spawn(batch));
@@ -275,6 +281,12 @@ impl Engine for Local {
             self.send(&Command::Finish { patient });
         }
     }
+}
+
+/// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
+fn limits(start: Start) -> Option<Limits> {
+    let memory = start.memory.map(|memory| Memory { name: memory.name, bytes: memory.bytes });
+    (memory.is_some() || !start.cpus.is_empty()).then(|| Limits { key: key(start.id), cpus: start.cpus, memory })
 }
 
 /// A port that the document names is free on the replica's own address, unless somebody has it on all addresses. Then the

@@ -235,7 +235,7 @@ impl Stage {
         let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
         let refuse = |doing: &str, errno: i32| {
             let error = SpawnError { doing: doing.to_owned(), errno, reason: guardian::describe_errno(errno) };
-            News::Ended { id, exit: Exit::Spawn(error), usage: None }
+            News::Ended { id, exit: Exit::Spawn(error), usage: None, over_limit: false }
         };
         if let Some(errno @ (EAGAIN | ENOMEM)) = refused {
             return self.shared.tell(refuse("fork", errno));
@@ -280,7 +280,7 @@ impl Stage {
 
     fn leave(&mut self, id: AttemptId, exit: Exit) {
         self.actors.remove(&id);
-        self.shared.tell(News::Ended { id, exit, usage: None });
+        self.shared.tell(News::Ended { id, exit, usage: None, over_limit: false });
     }
 }
 

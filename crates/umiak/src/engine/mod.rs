@@ -37,8 +37,18 @@ pub(crate) struct Start {
     pub(crate) process: Process,
     /// Where it may run; empty for anywhere.
     pub(crate) cpus: Vec<u32>,
+    /// What it and all that it starts may use, where the engine can hold them to it.
+    pub(crate) memory: Option<Memory>,
     /// The caller's stdin instead of nothing.
     pub(crate) inherit_stdin: bool,
+}
+
+/// A limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Of whose, for those who look at the host.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
 }
 
 /// What an engine tells.
@@ -52,6 +62,8 @@ pub(crate) enum News {
         id: AttemptId,
         exit: Exit,
         usage: Option<Usage>,
+        /// Something of it was killed, because it was at its limit of memory.
+        over_limit: bool,
     },
     /// What [`Engine::clear`] did.
     Cleared(Swept),

@@ -9,17 +9,18 @@ use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation};
+use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job};
 use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
+use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory};
 use umiak_core::status::{State, Status};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
+use umiak_sys::memory::{self, Refused, Room};
 use umiak_sys::wait::Signals;
 
 use super::Talk;
 use super::control::Control;
-use super::pool::Pool;
 use super::submit::{Secrets, check_variables, masked_plan};
 use super::supervise::{Now, Supervisor};
 use super::tasks;
@@ -80,6 +81,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
     let wishes = secrets.wishes;
     prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
+    memory::clean_orphans();
     check_stage(&run, why, journal.status())?;
     run.drop_unfinished();
     if matches!(why, Began::Retried | Began::RetriedAll) {
@@ -88,15 +90,18 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
     let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
     let kind = Kind::parse(&secrets.engine)?;
     let inventory = inventory::gather(secrets.environment.clone(), false);
-    // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
-    let mut engine = start_engine(kind, wishes, &secrets.environment)?;
     let needs = document::needs(&secrets.job);
+    let cpus = (wishes.strict_resources && kind == Kind::Local).then(own_cpus);
+    check_cpus(&secrets, needs.cpus, cpus.as_deref())?;
+    let (room, unlimited) = make_room(kind, &secrets.job, &run);
+    notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
+    // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
+    let mut engine = start_engine(kind, wishes, &secrets.environment, room)?;
     let scratch = run.scratch();
     let granted = engine.lease(&needs)?;
     let candidates = candidates(&inventory);
     let devices = if needs.gpus > 0 { engine.lease_devices(&candidates, needs.gpus) } else { Vec::new() };
     check_devices(&secrets, needs.gpus, devices.len() as u32, candidates.len())?;
-    notices.extend(unenforced(&secrets, kind, wishes)?);
     let submission = document::Submission {
         run: run.id().to_string(),
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
@@ -140,7 +145,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
         placement,
         known: secrets.known,
         around,
-        pool: Pool::new(devices),
+        pool: Pool::new(devices, cpus),
         kernel: kernel::Kernel::from_now(),
         machine,
         screen,
@@ -186,12 +191,13 @@ fn start_engine(
     kind: Kind,
     wishes: Wishes,
     environment: &BTreeMap<String, String>,
+    room: Option<Room>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
     match kind {
         Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
         Kind::Local => {
             let options = Options { cgroup: Cgroup::create(), isolate: wishes.isolate };
-            let guardian = Guardian::start(options).map_err(|error| not_started(wishes, &error))?;
+            let guardian = Guardian::start_with(options, room).map_err(|error| not_started(wishes, &error))?;
             Ok(Box::new(Local::new(guardian, wishes.isolate, environment)))
         }
     }
@@ -249,27 +255,72 @@ fn check_devices(secrets: &Secrets, needed: u32, leased: u32, there: usize) -> R
     })
 }
 
-/// What the document asks for and this engine does not hold anybody to: said once.
-fn unenforced(secrets: &Secrets, kind: Kind, wishes: Wishes) -> Result<Vec<Diagnostic>, Diagnostic> {
+/// The CPUs that replicas can be bound to: those we may run on, and no more than our cgroup gives us time of.
+fn own_cpus() -> Vec<u32> {
+    let mut cpus = umiak_sys::host::allowed_cpus();
+    cpus.truncate(umiak_sys::host::cpus());
+    cpus
+}
+
+/// With `--strict-resources` CPUs are as hard as devices.
+fn check_cpus(secrets: &Secrets, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
+    let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
+    let widest = secrets.job.roles.iter().map(|role| role.work.resources.whole_cpus()).max().unwrap_or(0);
+    if there >= if secrets.job.policy.gang { needed } else { widest } {
+        return Ok(());
+    }
+    let error = Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
+        .row("needed", needed.to_string())
+        .row("for us", there.to_string());
+    Err(if there >= widest {
+        error.hint("start fewer replicas, ask for less `cpu`, or let replicas wait for each other with `policy: {gang: false}`")
+    } else {
+        error.hint("ask for less `cpu`, or leave `--strict-resources` out to take it as advice")
+    })
+}
+
+/// Where limits of memory are set, if anybody asks for one; and why there is no such place.
+fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<Room>, Option<Refused>) {
+    let is_wanted = kind == Kind::Local && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+    match is_wanted.then(|| Room::create(&run.id().to_string())) {
+        None => (None, None),
+        Some(Ok(room)) => (Some(room), None),
+        Some(Err(why)) => (None, Some(why)),
+    }
+}
+
+/// What the document asks for and nobody is held to: said once, or an error where that was asked for.
+fn unenforced(
+    secrets: &Secrets,
+    kind: Kind,
+    wishes: Wishes,
+    unlimited: Option<&Refused>,
+) -> Result<Vec<Diagnostic>, Diagnostic> {
     let roles = &secrets.job.roles;
+    let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
+    let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+    let is_mock = kind == Kind::Mock;
+    let on_engine = || format!("on engine `{}`", kind.word());
     let mut what = Vec::new();
-    if roles.iter().any(|role| role.work.resources.cpu_millis.is_some()) {
-        what.push("`cpu`");
+    if has_cpu && (is_mock || !wishes.strict_resources) {
+        what.push(("cpu", on_engine(), None));
     }
-    if roles.iter().any(|role| role.work.resources.memory_bytes.is_some()) {
-        what.push("`memory`");
+    if has_memory && is_mock {
+        what.push(("memory", on_engine(), None));
     }
-    if !what.is_empty() && wishes.strict_resources {
-        return Err(Diagnostic::error(Code::J0020, format!("{} cannot be enforced on this host", what.join(" and ")))
-            .hint("leave `--strict-resources` out to take them as advice"));
+    if let Some(why) = unlimited {
+        what.push(("memory", format!("here: {why}"), why.hint()));
     }
-    let mut notices = Vec::new();
-    if !what.is_empty() {
-        notices.push(Diagnostic::notice(
-            Code::J0023,
-            format!("{} of `resources` are advice on engine `{}`", what.join(" and "), kind.word()),
-        ));
+    if let Some((what, why, hint)) = what.first().filter(|_| wishes.strict_resources) {
+        let error = Diagnostic::error(Code::J0020, format!("`{what}` of `resources` cannot be enforced {why}"));
+        let error = hint.iter().fold(error, |error, hint| error.hint(*hint));
+        return Err(error.hint("leave `--strict-resources` out to take it as advice"));
     }
+    let notice = |(what, why, hint): (&str, String, Option<&str>)| {
+        let notice = Diagnostic::notice(Code::J0023, format!("`{what}` of `resources` is advice {why}"));
+        hint.into_iter().fold(notice, Diagnostic::hint)
+    };
+    let mut notices: Vec<Diagnostic> = what.into_iter().map(notice).collect();
     if roles.iter().any(|role| role.work.image.is_some()) {
         let text = format!("engine `{}` uses no images: commands run on this host as it is", kind.word());
         notices.push(Diagnostic::notice(Code::J0023, text));
@@ -289,7 +340,7 @@ pub(super) fn planned(placement: &Placement, run: &RunDir, machine: &Machine, po
         rank: placed.rank,
         node: placed.host.to_string(),
         endpoint: placed.endpoint.map_or_else(|| placed.host.to_string(), |endpoint| endpoint.to_string()),
-        devices: pool.of(placed.slot).iter().map(|device| device.label.clone()).collect(),
+        devices: pool.devices_of(placed.slot).iter().map(|device| device.label.clone()).collect(),
         log: run.attempt(&placed.replica, machine.number(placed.slot)).join("log").to_string_lossy().into_owned(),
         log_start: 0,
     };

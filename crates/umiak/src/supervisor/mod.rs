@@ -7,14 +7,12 @@
 //! | [`supervise`] | waits for one event, asks the machine, records, performs |
 //! | [`tell`] | what a person is told meanwhile |
 //! | [`tasks`] | the directories of attempts |
-//! | [`pool`] | who has which device |
 //! | [`control`] | orders of other processes |
 //! | [`detach`] | a supervisor that outlives its terminal |
 
 pub(crate) mod begin;
 pub(crate) mod control;
 pub(crate) mod detach;
-mod pool;
 pub(crate) mod stop;
 pub(crate) mod submit;
 mod supervise;

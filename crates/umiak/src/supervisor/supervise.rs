@@ -1,10 +1,11 @@
 //! Waits for one event, asks the machine, records, performs. It owns the run's state.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::diagnose::kernel::add_over_limit;
 use umiak_core::facts::{Evidence, Fact, Outcome, Record, StopReason, Usage};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::Attempt;
@@ -12,13 +13,13 @@ use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::mask::Known;
 use umiak_core::model::{Endpoint, Exit, Slot, SpawnError, Timestamp};
 use umiak_core::plan::document::{self, Placement, Process, Surroundings};
+use umiak_core::plan::pool::Pool;
 use umiak_sys::wait::{Signals, readable};
 
 use super::control::{Control, Order};
-use super::pool::Pool;
 use super::{Talk, tasks};
 use crate::clock::{Clock, time_of_day};
-use crate::engine::{Engine, News, Start, Swept};
+use crate::engine::{Engine, Memory, News, Start, Swept};
 use crate::history::journal::Writer;
 use crate::history::{Home, RunDir, index};
 use crate::runtime::kernel::{Ended, Kernel};
@@ -26,6 +27,7 @@ use crate::runtime::launch::failed;
 use crate::runtime::{console, evidence};
 use crate::screen::{Screen, Style};
 
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
@@ -80,6 +82,8 @@ pub(super) struct Now {
     pub(super) ends: HashMap<Slot, (Exit, bool)>,
     /// How long each log was when we first signalled its replica: what stands before is its own account.
     log_at_stop: HashMap<Slot, u64>,
+    /// Something of their current attempt was killed, because it was at its limit of memory.
+    over_limit: HashSet<Slot>,
     /// Since when, and why, everything is being stopped.
     pub(super) stopping: Option<(Instant, StopReason)>,
     pub(super) killed: bool,
@@ -262,7 +266,12 @@ impl Supervisor {
                     }
                     Event::Spawned { id, pid }
                 }
-                News::Ended { id, exit, usage } => Event::Exited { id, exit, usage },
+                News::Ended { id, exit, usage, over_limit } => {
+                    if over_limit && id.attempt == self.machine.number(id.slot) {
+                        self.now.over_limit.insert(id.slot);
+                    }
+                    Event::Exited { id, exit, usage }
+                }
                 News::Cleared(swept) => {
                     self.tell_swept(&swept);
                     let Some(attempt) = self.now.preparing.take() else { continue };
@@ -431,6 +440,7 @@ impl Supervisor {
                     self.now.pids.remove(&slot);
                     self.now.ends.remove(&slot);
                     self.now.log_at_stop.remove(&slot);
+                    self.now.over_limit.remove(&slot);
                 }
             }
             Fact::Ended { subject, exit, by_us, usage, .. } => {
@@ -567,15 +577,16 @@ impl Supervisor {
     fn spawn(&mut self, attempts: &[AttemptId]) {
         let mut starts = Vec::new();
         for id in attempts {
-            let gpus = self.placement.role(id.slot).work.resources.gpus;
-            let Some(devices) = self.pool.take(id.slot, gpus) else {
+            let resources = self.placement.role(id.slot).work.resources;
+            let Some(given) = self.pool.take(id.slot, resources) else {
                 self.now.waiting.push(*id);
                 continue;
             };
             let replica = self.placement.placed(id.slot).replica.clone();
             let dir = self.run.attempt(&replica, id.attempt);
             let of_job = self.machine.attempt();
-            let attempt = document::Attempt { slot: id.slot, number: id.attempt, of_job, devices: &devices, dir: &dir };
+            let devices = &given.devices;
+            let attempt = document::Attempt { slot: id.slot, number: id.attempt, of_job, devices, dir: &dir };
             let process = self.placement.process(attempt, &self.around);
             if let Err(error) = self.make_task(*id, &dir, &process) {
                 if is_full(&error) {
@@ -591,7 +602,9 @@ impl Supervisor {
                 continue;
             }
             let sole = self.placement.replicas.len() == 1 && !self.talk.detached;
-            starts.push(Start { id: *id, process, cpus: Vec::new(), inherit_stdin: sole });
+            let name = format!("{replica}.{}", id.attempt);
+            let memory = resources.memory_bytes.map(|bytes| Memory { name, bytes });
+            starts.push(Start { id: *id, process, cpus: given.cpus, memory, inherit_stdin: sole });
             if starts.len() == TOGETHER {
                 self.engine.start(std::mem::take(&mut starts));
             }
@@ -660,7 +673,21 @@ impl Supervisor {
         });
         let ends: Vec<Ended> = ends.collect();
         self.kernel.explain(&ends, self.run.path(), &mut evidence);
+        for end in ends.iter().filter(|end| self.is_over_limit(end)) {
+            let Some(bytes) = self.placement.role(end.slot).work.resources.memory_bytes else { continue };
+            let position = evidence.iter().position(|(slot, _)| *slot == end.slot).unwrap_or_else(|| {
+                evidence.push((end.slot, Evidence::default()));
+                evidence.len() - 1
+            });
+            add_over_limit(&mut evidence[position].1, bytes >> 10);
+        }
         evidence
+    }
+
+    /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.
+    fn is_over_limit(&self, end: &Ended) -> bool {
+        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.now.killed;
+        self.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
     }
 
     /// Looks at ports that somebody waits for.

@@ -148,7 +148,7 @@ impl Supervisor {
     fn place(&self, finding: &Finding) -> Place {
         let name = finding.subject.replica.clone();
         let Some(slot) = self.slot(&name) else { return Place::default() };
-        let labels: Vec<&str> = self.pool.of(slot).iter().map(|device| device.label.as_str()).collect();
+        let labels: Vec<&str> = self.pool.devices_of(slot).iter().map(|device| device.label.as_str()).collect();
         Place {
             host: umiak_sys::host::name(),
             pid: self.now.pids.get(&slot).copied(),

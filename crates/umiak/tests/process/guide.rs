@@ -6,12 +6,13 @@
 //! alone. Every block must be known here, with what it needs.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use regex::{Captures, Regex};
-use umiak_testkit::components::Component::Python;
+use umiak_testkit::components::Component::{KernelLog, MemoryCgroup, Python};
 use umiak_testkit::suite::Suite;
 use umiak_testkit::terminal::Session;
 
@@ -51,6 +52,8 @@ const JOBS: Guide = Guide {
         ("umiak run -d half.yaml", Setting::Plain),
         ("umiak run stage.yaml; echo $?", Setting::Plain),
         ("umiak rm hello", Setting::Plain),
+        ("umiak run bound.yaml --strict-resources", Setting::Plain),
+        ("umiak run large.yaml", Setting::MemoryLimit),
     ],
     mistakes: &["typo.yaml"],
     goes_on: true,
@@ -66,6 +69,8 @@ enum Setting {
     TakenPort,
     /// The ports are moved, and free.
     FixedPorts,
+    /// Memory can be limited here, and the kernel's log names whom it kills. Else it is skipped, aloud.
+    MemoryLimit,
     /// Ctrl-C, once the line before umiak's answer to it is there.
     Interrupt,
 }
@@ -128,6 +133,11 @@ fn examples(guide: &Guide) {
     let common = guide.goes_on.then(|| shell(Setting::Plain));
     lint(guide, &shell(Setting::Plain), &scripts);
     for example in &examples {
+        if guide.settings.contains(&(example.first(), Setting::MemoryLimit)) && !limits_memory() {
+            let text = format!("skipped: `{}` of {}: memory cannot be limited here\n", example.first(), guide.file);
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            continue;
+        }
         let checked = match guide.settings.iter().find(|(first, _)| example.first() == *first) {
             Some((_, setting)) => match &common {
                 Some(shell) => example.check(shell, *setting),
@@ -140,6 +150,10 @@ fn examples(guide: &Guide) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn limits_memory() -> bool {
+    [MemoryCgroup, KernelLog].iter().all(|component| component.version().is_some())
 }
 
 /// Every document of the guide is fine, or shown for not being so.

@@ -202,3 +202,22 @@ fn a_fact_brings_its_hint_where_the_rank_said_nothing() {
     add(&mut fault, full);
     assert_eq!(code(&fault).as_deref(), Some("U3104"), "the reason of the bus error");
 }
+
+#[test]
+fn a_limit_of_its_own_is_named() {
+    let told = |mut evidence: Evidence| {
+        add_over_limit(&mut evidence, 64 << 10);
+        assert_eq!(evidence.signature.as_ref().map(|signature| &*signature.code), Some("U3103"));
+        evidence.kernel.iter().map(KernelFact::describe).collect::<Vec<_>>()
+    };
+    let unsure = "the kernel killed it, or a process of its own, for memory (it went over its limit of 64 MiB)";
+    assert_eq!(told(Evidence::default()), [unsure]);
+    let mut counted = Evidence::default();
+    add(&mut counted, KernelFact::MemoryKills { count: 2 });
+    assert_eq!(told(counted), [unsure], "it is what was counted");
+    let mut named = Evidence::default();
+    let (scope, resident_kib) = (OomScope::Cgroup, Some(61 << 10));
+    add(&mut named, KernelFact::OomKilled { scope, named: true, resident_kib, limit_kib: None, cgroup: None });
+    let sure = "the kernel killed it for memory (it held 61 MiB; it went over its limit of 64 MiB)";
+    assert_eq!(told(named), [sure], "the log named it already");
+}

@@ -288,8 +288,14 @@ pub static RESOURCES: Table = Table {
     title: "`resources`",
     help: "What one replica needs of a host.",
     keys: &[
-        key("cpu", Kind::Cpu, "", "CPUs: `2`, `0.5` or `500m`.", "500m"),
-        key("memory", Kind::Memory, "", "`4Gi`, `512M` or bytes.", "4Gi"),
+        key(
+            "cpu",
+            Kind::Cpu,
+            "",
+            "CPUs: `2`, `0.5` or `500m`. Advice, unless `--strict-resources` binds replicas to their own.",
+            "500m",
+        ),
+        key("memory", Kind::Memory, "", "`4Gi`, `512M` or bytes. A limit, where the engine can enforce it.", "4Gi"),
         key("gpu", Kind::Number(0, 1024), "`0`", "Whole GPUs, which nobody else is given meanwhile.", "1"),
     ],
 };

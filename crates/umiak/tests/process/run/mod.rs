@@ -11,6 +11,7 @@ mod first_steps;
 mod house;
 mod nested;
 mod policies;
+mod resources;
 mod retry;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use umiak_testkit::toy::actor;
 pub(crate) fn register(suite: &mut Suite) {
     conformance::register(suite);
     policies::register(suite);
+    resources::register(suite);
     addresses::register(suite);
     first_steps::register(suite);
     examples::register(suite);
