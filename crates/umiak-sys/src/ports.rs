@@ -72,7 +72,7 @@ pub struct Lease {
 /// Chooses and leases ports, ascending from a place that depends on the seed.
 pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<Lease>), LeaseError> {
     // Asked once and first: without descriptors every port would look taken.
-    if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+    if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Bind::First) {
         let refused = Some(error.raw_os_error().unwrap_or(libc::EINVAL));
         return Err(LeaseError { wanted: request.count, found: 0, low: 0, high: 0, taken: Vec::new(), refused });
     }
@@ -100,7 +100,7 @@ fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<Lease>), LeaseError> {
     let mut taken = Vec::new();
     let mut refused = None;
     for port in start..=last {
-        match take(port) {
+        match take(port, Bind::Again) {
             Ok(lease) => leases.push(lease),
             Err(Taken::ByUmiak) => taken.push((port, true)),
             Err(Taken::ByOther) => taken.push((port, false)),
@@ -132,7 +132,7 @@ fn walk(
         if reserved.iter().any(|(first, last)| (*first..=*last).contains(&port)) {
             continue;
         }
-        match take(port) {
+        match take(port, Bind::First) {
             Ok(lease) => {
                 ports.push(port);
                 leases.push(lease);
@@ -169,30 +169,43 @@ impl Taken {
     }
 }
 
-fn take(port: u16) -> Result<Lease, Taken> {
+/// How free a port must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bind {
+    /// For whoever binds it, however that is done.
+    First,
+    /// Connections of a job that has just ended may still fade out. Who names a port wants it again for the next job, and
+    /// frameworks ask for that when they bind.
+    Again,
+}
+
+fn take(port: u16, how: Bind) -> Result<Lease, Taken> {
     let address = UnixAddr::from_abstract_name(format!("umiak-port-{port}")).map_err(|_| Taken::ByUmiak)?;
     let name = UnixDatagram::bind_addr(&address).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
-    is_free(port).map_err(|error| Taken::ByOther.or_refused(&error))?;
+    is_free(port, how).map_err(|error| Taken::ByOther.or_refused(&error))?;
     Ok(Lease { _name: name })
 }
 
-/// Free on every address, in both families: one socket asks for all of them. Without address reuse, as ranks bind.
-fn is_free(port: u16) -> io::Result<()> {
-    match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+/// Free on every address, in both families: one socket asks for all of them.
+fn is_free(port: u16, how: Bind) -> io::Result<()> {
+    match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), how) {
         // No IPv6 on this host is no reason to refuse.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-            try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).map(drop)
+            try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), how).map(drop)
         }
         other => other.map(drop),
     }
 }
 
 /// Binds without listening: enough to be refused by any listener, and nothing can connect meanwhile.
-fn try_bind(address: SocketAddr) -> io::Result<OwnedFd> {
+fn try_bind(address: SocketAddr, how: Bind) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
     if address.is_ipv6() {
         setsockopt(&fd, sockopt::Ipv6V6Only, &false).map_err(io::Error::from)?;
+    }
+    if how == Bind::Again {
+        setsockopt(&fd, sockopt::ReuseAddr, &true).map_err(io::Error::from)?;
     }
     bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(address)).map_err(io::Error::from)?;
     Ok(fd)
@@ -255,6 +268,20 @@ mod tests {
         let (_listener, port) = occupy().unwrap();
         let error = lease(&request(1, Place::Exactly { start: port })).unwrap_err();
         assert_eq!(error.taken, [(port, false)]);
+    }
+
+    #[test]
+    fn a_named_port_can_be_had_again_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (served, _) = listener.accept().unwrap();
+        // Who closes first keeps the port for a while.
+        drop(served);
+        drop(listener);
+        drop(client);
+        assert!(is_free(port, Bind::First).is_err());
+        assert!(lease(&request(1, Place::Exactly { start: port })).is_ok());
     }
 
     #[test]

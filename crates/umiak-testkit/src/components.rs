@@ -12,6 +12,8 @@ use crate::net;
 pub enum Component {
     /// PaddlePaddle in the test environment.
     Paddle,
+    /// PaddlePaddle with parameter servers, in an environment of its own.
+    PaddlePs,
     /// PyTorch in the test environment.
     Torch,
     /// Any Python 3 on `PATH`.
@@ -34,8 +36,9 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Paddle,
+        Self::PaddlePs,
         Self::Torch,
         Self::Python,
         Self::Gpu,
@@ -50,6 +53,7 @@ impl Component {
     pub fn name(self) -> &'static str {
         match self {
             Self::Paddle => "paddle",
+            Self::PaddlePs => "paddle-ps",
             Self::Torch => "torch",
             Self::Python => "python",
             Self::Gpu => "gpu",
@@ -65,8 +69,9 @@ impl Component {
     /// The version that is here, if any.
     pub fn version(self) -> Option<String> {
         match self {
-            Self::Paddle => distribution("paddlepaddle"),
-            Self::Torch => distribution("torch"),
+            Self::Paddle => distribution(&environment()?, "paddlepaddle"),
+            Self::PaddlePs => distribution(&ps_environment()?, "paddlepaddle"),
+            Self::Torch => distribution(&environment()?, "torch"),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));
@@ -103,17 +108,27 @@ pub fn trials(usual: usize) -> usize {
 
 /// The virtual environment that holds the frameworks.
 pub fn environment() -> Option<PathBuf> {
-    let directory = match (std::env::var_os("UMIAK_E2E_VENV"), std::env::var_os("XDG_CACHE_HOME")) {
+    virtual_environment("UMIAK_E2E_VENV", "e2e")
+}
+
+/// The virtual environment that holds the Paddle with parameter servers.
+pub fn ps_environment() -> Option<PathBuf> {
+    virtual_environment("UMIAK_PS_VENV", "ps")
+}
+
+/// Where `variable` says, else `name` in our part of the user's cache.
+fn virtual_environment(variable: &str, name: &str) -> Option<PathBuf> {
+    let directory = match (std::env::var_os(variable), std::env::var_os("XDG_CACHE_HOME")) {
         (Some(directory), _) => PathBuf::from(directory),
-        (None, Some(cache)) => PathBuf::from(cache).join("umiak/e2e"),
-        (None, None) => PathBuf::from(std::env::var_os("HOME")?).join(".cache/umiak/e2e"),
+        (None, Some(cache)) => PathBuf::from(cache).join("umiak").join(name),
+        (None, None) => PathBuf::from(std::env::var_os("HOME")?).join(".cache/umiak").join(name),
     };
     directory.join("bin/python").exists().then_some(directory)
 }
 
 /// Read from the file system: importing a framework only to ask its version takes seconds.
-fn distribution(name: &str) -> Option<String> {
-    let library = environment()?.join("lib");
+fn distribution(environment: &Path, name: &str) -> Option<String> {
+    let library = environment.join("lib");
     let prefix = format!("{name}-");
     std::fs::read_dir(library).ok()?.flatten().find_map(|python| {
         let packages = std::fs::read_dir(python.path().join("site-packages")).ok()?;

@@ -3,9 +3,13 @@
 //!
 //! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; `RANKS@N` means these ranks
 //! in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
+//!
+//! In a parameter-server job a process has a name instead, `pserver-1` or `heter_trainer-0`, and that or its role alone
+//! stands in the list; a number is a trainer's.
 
 pub mod actor;
 pub mod family;
+mod part;
 mod ring;
 
 use std::io::Write as _;
@@ -23,7 +27,7 @@ pub fn run_if_asked() -> Option<u8> {
 }
 
 fn run(arguments: &[String]) -> u8 {
-    let rank = std::env::var("PADDLE_TRAINER_ID").unwrap_or_else(|_| "0".to_owned());
+    let own = part::Part::own();
     let attempt = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
     for argument in arguments {
         let (ranks, actions) = argument.split_once(':').expect("RANKS:ACTIONS");
@@ -31,7 +35,7 @@ fn run(arguments: &[String]) -> u8 {
         if in_attempt != attempt {
             continue;
         }
-        if ranks != "*" && !ranks.split(',').any(|candidate| candidate == rank) {
+        if !own.is_in(ranks) {
             continue;
         }
         for action in actions.split(';') {
@@ -77,6 +81,15 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "ring-close" => ring::close(),
         "ring-wait" => ring::wait_for_loss(),
         "env" => dump_environment(value),
+        // Parameter servers, and who needs them.
+        "listen" => part::listen(),
+        "listen-gloo" => part::listen_for_gloo(),
+        "reach" => part::reach(),
+        "seek" => part::seek(),
+        "pid" => part::Part::own().write_pid(),
+        "name" => write_out(&mut std::io::stdout(), format!("I am {}\n", part::Part::own()).as_bytes()),
+        // Exits with this code, unless it has done so before.
+        "fail-once" => return part::Part::own().fails_first().then(|| value.parse().expect("a code")),
         // Ends that the kernel decides: a bad address, in the main thread or another; memory; a full file system.
         "fault" => umiak_sys::toy::fault(),
         "fault-in-thread" => std::thread::spawn(umiak_sys::toy::fault).join().expect("never returns"),
@@ -149,7 +162,7 @@ fn spawn_sleeper(own_session: bool) {
 fn dump_environment(path: &str) {
     let variables: serde_json::Map<String, serde_json::Value> =
         std::env::vars().map(|(name, value)| (name, value.into())).collect();
-    let rank = std::env::var("PADDLE_TRAINER_ID").unwrap_or_default();
+    let rank = part::Part::own().file_ending();
     std::fs::write(format!("{path}.{rank}"), serde_json::Value::from(variables).to_string()).expect("can be written");
 }
 

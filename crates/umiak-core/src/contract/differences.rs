@@ -35,6 +35,14 @@ pub enum Kind {
     Absent,
 }
 
+/// Jobs that an entry is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Jobs {
+    All,
+    /// Those with servers: `ps` and `ps-heter`.
+    Servers,
+}
+
 /// One entry of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
@@ -44,15 +52,17 @@ pub struct Difference {
     pub patterns: &'static [&'static str],
     /// `None` for both.
     pub generation: Option<Generation>,
+    pub jobs: Jobs,
     pub kind: Kind,
     pub reason: &'static str,
 }
 
 impl Difference {
-    pub fn covers(&self, surface: Surface, generation: Generation, kind: Kind, name: &str) -> bool {
+    pub fn covers(&self, surface: Surface, generation: Generation, jobs: Jobs, kind: Kind, name: &str) -> bool {
         self.surface == surface
             && self.kind == kind
             && self.generation.is_none_or(|only| only == generation)
+            && (self.jobs == Jobs::All || self.jobs == jobs)
             && self.patterns.iter().any(|pattern| matches(pattern, name))
     }
 }
@@ -74,6 +84,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Variable,
         patterns: torch::NAMES,
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "torch's contract is given beside Paddle's, so that either framework's script works",
     },
@@ -86,8 +97,10 @@ pub const DIFFERENCES: &[Difference] = &[
             "PADDLE_GLOO_RENDEZVOUS",
             "PADDLE_GLOO_FS_PATH",
             "FLAGS_selected_accelerators",
+            "PADDLE_COORDINATOR_ENDPOINTS",
         ],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the legacy launcher's variables: always the union of both generations",
     },
@@ -104,15 +117,26 @@ pub const DIFFERENCES: &[Difference] = &[
             "PADDLE_LOG_DIR",
             "PADDLE_BACKUP_ENV_PATH",
             "POD_NAME",
+            "PADDLE_ROLE",
         ],
         generation: Some(Generation::Legacy),
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the current launcher's variables: always the union of both generations",
     },
     Difference {
         surface: Surface::Variable,
+        patterns: &["PADDLE_NNODES"],
+        generation: Some(Generation::Current),
+        jobs: Jobs::Servers,
+        kind: Kind::Added,
+        reason: "Paddle tells it only where no lists were given",
+    },
+    Difference {
+        surface: Surface::Variable,
         patterns: &["OMP_NUM_THREADS"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "unset, it is this node's CPUs divided among its ranks; `--compat paddle` gives Paddle's 1",
     },
@@ -120,13 +144,23 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Variable,
         patterns: &["CUDA_VISIBLE_DEVICES", "FLAGS_selected_gpus"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "a subset of devices is what ranks see, and positions count in it: right for torch's LOCAL_RANK too",
     },
     Difference {
         surface: Surface::Variable,
+        patterns: &["CUDA_VISIBLE_DEVICES", "XPU_VISIBLE_DEVICES"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Changed,
+        reason: "a device of the visible ones; Paddle gives its position among them, which names another, and on CPU 0",
+    },
+    Difference {
+        surface: Surface::Variable,
         patterns: &["CUDA_DEVICE_ORDER"],
-        generation: Some(Generation::Current),
+        generation: None,
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "our numbers go by PCI address; without it CUDA counts by speed",
     },
@@ -134,6 +168,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Process,
         patterns: &["stdin"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "several ranks that read one input would take it from each other: only a sole rank has the caller's",
     },
@@ -141,20 +176,39 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Process,
         patterns: &["parent is the launcher"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "ranks are children of the guardian, which outlives the launcher and takes them with it",
+    },
+    Difference {
+        surface: Surface::Process,
+        patterns: &["is_session_leader", "leads its group"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Changed,
+        reason: "a session of its own, as all other ranks have: what it has started is stopped with it",
     },
     Difference {
         surface: Surface::File,
         patterns: &["endpoints.log"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the legacy launcher's file, which the user's guide promises: always the union of both generations",
     },
     Difference {
         surface: Surface::File,
+        patterns: &["endpoints.log"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Added,
+        reason: "the file is there in every mode, with the trainers' endpoints",
+    },
+    Difference {
+        surface: Surface::File,
         patterns: &["envlog.*", "backup_env.*.json", "*.<pod *>.log"],
         generation: Some(Generation::Legacy),
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the current launcher's files: always the union of both generations",
     },
@@ -162,6 +216,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::File,
         patterns: &["backup_env.*.json"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "only the launcher's own variables, mode 0600: the rest of the environment may hold secrets",
     },
@@ -169,13 +224,23 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::File,
         patterns: &["*.<pod *>.log"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "Paddle's console lines follow its two own ones here, because the console is ours",
     },
     Difference {
         surface: Surface::File,
+        patterns: &["serverlog.*", "workerlog.*"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Changed,
+        reason: "logs are continued, as in all other jobs; Paddle empties these",
+    },
+    Difference {
+        surface: Surface::File,
         patterns: &["*.gpu.log"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Absent,
         reason: "only with `--enable_gpu_log`: a query of the driver every five seconds is not free",
     },
@@ -183,6 +248,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Console,
         patterns: &["*/extension_utils.py:*: UserWarning: *", "<frozen runpy>:*", "  warnings.warn(*"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Absent,
         reason: "Python's own remarks about a launcher that imports the framework",
     },
@@ -190,6 +256,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Console,
         patterns: &["[<ts>] [*] launch*.py - *"],
         generation: Some(Generation::Legacy),
+        jobs: Jobs::All,
         kind: Kind::Absent,
         reason: "the legacy launcher says everything twice in two forms; the second is kept",
     },
@@ -197,6 +264,7 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Console,
         patterns: &["LAUNCH INFO <ts> ------------------------- ERROR LOG DETAIL -------------------------"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Absent,
         reason: "the end of the failing rank's log stands in the explanation of the failure, without a heading",
     },
@@ -204,23 +272,25 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Console,
         patterns: &["LAUNCH INFO <ts> Exit code *"],
         generation: Some(Generation::Current),
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "it tells the exit code, and that is the causing rank's",
     },
     Difference {
         surface: Surface::Console,
-        patterns: &["ABORT!!! Out of all * trainers, *"],
+        patterns: &["*ABORT!!! Out of all * trainers, *"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the guide's line, in both generations and alone on its line",
     },
     Difference {
         surface: Surface::Console,
         patterns: &[
-            "* planned * rank* on * node*",
-            "* started * rank*",
-            "* finished * rank*",
-            "✗ rank * on *",
+            "* planned * on * node*",
+            "* started * in *",
+            "* finished * in *",
+            "✗ * on *",
             "  │ *",
             "  used *",
             "  log *",
@@ -230,13 +300,55 @@ pub const DIFFERENCES: &[Difference] = &[
             "  PADDLE_JOB_ID *",
         ],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the console is ours",
     },
     Difference {
         surface: Surface::Console,
+        patterns: &["probe rank 0 *"],
+        generation: None,
+        jobs: Jobs::Servers,
+        kind: Kind::Added,
+        reason: "the console shows the first trainer's output, as in all other jobs",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["probe rank pserver-0 *"],
+        generation: Some(Generation::Current),
+        jobs: Jobs::Servers,
+        kind: Kind::Absent,
+        reason: "the first server's output, which Paddle shows instead, is in its log",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &[">>> *"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Absent,
+        reason: "traces that were left in Paddle's launcher",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["WARNING <ts> launch.py] launch start with CPUONLY mode"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Absent,
+        reason: "Paddle says it for its build, umiak where there are no devices",
+    },
+    Difference {
+        surface: Surface::Console,
+        patterns: &["| CUDA_VISIBLE_DEVICES *", "| XPU_VISIBLE_DEVICES *"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Changed,
+        reason: "as the variables",
+    },
+    Difference {
+        surface: Surface::Console,
         patterns: &["gpus: *"],
         generation: Some(Generation::Legacy),
+        jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the configuration block lists the flags of every build; Paddle's lists those of the build for CPU",
     },
@@ -244,8 +356,17 @@ pub const DIFFERENCES: &[Difference] = &[
         surface: Surface::Exit,
         patterns: &["exit code"],
         generation: None,
+        jobs: Jobs::All,
         kind: Kind::Changed,
         reason: "the causing rank's own code; `--exit-codes paddle` gives Paddle's",
+    },
+    Difference {
+        surface: Surface::Exit,
+        patterns: &["exit code"],
+        generation: Some(Generation::Legacy),
+        jobs: Jobs::Servers,
+        kind: Kind::Changed,
+        reason: "Paddle exits with 0 when trainers have failed; `--exit-codes paddle` gives 1, as in all other jobs",
     },
 ];
 

@@ -34,7 +34,7 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
 }
 
 /// Lists that Paddle drops from an environment that would become too large.
-fn is_over_limit(name: &str, value: &str, limit: usize) -> bool {
+pub(super) fn is_over_limit(name: &str, value: &str, limit: usize) -> bool {
     matches!(name, "PADDLE_TRAINER_ENDPOINTS" | "TRAINER_IP_PORT_LIST") && value.chars().count() >= limit
 }
 
@@ -95,7 +95,7 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
 pub(crate) mod tests {
     use super::*;
     use crate::contract::Node;
-    use crate::model::{Device, Endpoint, JobId, NodeIndex, Port, Rank, global_rank};
+    use crate::model::{Device, Endpoint, JobId, NodeIndex, Part, Port, Rank, global_rank};
 
     pub(crate) fn topology(sizes: &[u32], device_kind: Option<DeviceKind>) -> Topology {
         let endpoint = |node: u32, port: u16| Endpoint {
@@ -111,6 +111,9 @@ pub(crate) mod tests {
                     rank: Rank(rank),
                     node: NodeIndex(node),
                     local_rank: local,
+                    part: Part::Trainer,
+                    index: rank,
+                    stage: 0,
                     endpoint: endpoint(node, 6170 + local as u16),
                     devices: if device_kind.is_some() { vec![device] } else { vec![] },
                 }
@@ -129,7 +132,7 @@ pub(crate) mod tests {
         Topology::new(JobId::new("default").unwrap(), nodes, members, stores, device_kind)
     }
 
-    fn options(generation: Generation) -> Options {
+    pub(crate) fn options(generation: Generation) -> Options {
         Options {
             generation,
             backend: "gloo".into(),

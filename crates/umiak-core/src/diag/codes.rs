@@ -46,7 +46,7 @@ register! {
     L0003, 2, "not in this version",
         "The command line is understood, but what it asks for is not built yet. The changelog says what each version holds.";
     L0004, 2, "this host is not in the node list",
-        "None of this host's addresses is in `--ips`. Run on a listed node, or say which one this is with `--host`.";
+        "None of this host's addresses is in `--ips`, or in the lists of a parameter-server job. Run on a listed node, or say which one this is with `--host`.";
     L0005, 2, "a device that is not there",
         "`--gpus` (or `--devices`, `--xpus`, `--npus`) names a device that this machine does not have or that `CUDA_VISIBLE_DEVICES` hides. The message lists those that are there.";
     L0006, 2, "processes and devices do not fit",
@@ -74,7 +74,7 @@ register! {
     L0017, 125, "the guardian was lost",
         "The process that holds the ranks was killed from outside. The ranks ended with it, and what they had started was stopped.";
     L0018, 2, "several entries of the node list are this host",
-        "More than one address in `--ips` belongs to this host, and each entry is a node of its own. Say which of them this command is for with `--host`; start one command for each entry.";
+        "More than one address in `--ips`, or in the lists of a parameter-server job, belongs to this host, and each entry is a node of its own. Say which of them this command is for with `--host`; start one command for each entry.";
     L0020, 0, "a rehearsal on CPU",
         "Devices were named, but this machine has no accelerator at all: the list sets the number of processes, and they run on CPU.";
     L0021, 0, "more processes than devices",
@@ -95,6 +95,8 @@ register! {
         "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
     L0029, 0, "no interface has this node's address",
         "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
+    L0030, 0, "a GPU that another run uses",
+        "GPUs of a launched job are held for it, so that runs of documents take others. Another run holds this one already: both use it, and its memory is shared between them. Name other devices with `--gpus`, or wait for the other run to end.";
     F0001, 2, "the document cannot be read",
         "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
     F0002, 2, "not YAML",

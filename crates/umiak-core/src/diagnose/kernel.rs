@@ -67,8 +67,10 @@ pub fn add(evidence: &mut Evidence, fact: KernelFact) {
 /// about this one.
 pub fn add_over_limit(evidence: &mut Evidence, limit_kib: u64) {
     for fact in &mut evidence.kernel {
-        if let KernelFact::OomKilled { scope: scope @ OomScope::Cgroup, limit_kib: limit, .. } = fact {
+        if let KernelFact::OomKilled { scope: scope @ OomScope::Cgroup, limit_kib: limit, resident_kib, .. } = fact {
             (*scope, *limit) = (OomScope::Replica, Some(limit_kib));
+            // All processes of a replica are killed together, and the shell in front of the program held next to nothing.
+            *resident_kib = resident_kib.filter(|held| held.saturating_mul(2) >= limit_kib);
             return;
         }
     }

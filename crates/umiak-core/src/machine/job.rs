@@ -43,6 +43,8 @@ pub struct Machine {
     seed: u64,
     /// Ranks of lower nodes come first.
     first_rank: Rank,
+    /// What replicas are called by, where it is not their rank: by role.
+    numbers: Option<Vec<Vec<u32>>>,
     roles: Vec<Vec<Attempt>>,
     /// What is known of each replica beside its attempt.
     places: Vec<Vec<Place>>,
@@ -111,6 +113,7 @@ impl Machine {
             style,
             seed,
             first_rank: Rank(0),
+            numbers: None,
             roles,
             places,
             groups,
@@ -143,6 +146,13 @@ impl Machine {
         self
     }
 
+    /// What the replicas of each role are numbered over all nodes, by index.
+    #[must_use]
+    pub fn numbered(mut self, numbers: Vec<Vec<u32>>) -> Self {
+        self.numbers = Some(numbers);
+        self
+    }
+
     /// For tests that count which transitions were taken.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
@@ -159,6 +169,9 @@ impl Machine {
             Event::Start if !self.started => self.start(now, &mut effects),
             Event::Spawned { id, pid } if self.is_current(id) => self.spawned(id.slot, pid, now, &mut effects),
             Event::Ready { id } if self.is_current(id) => self.ready(id, &mut effects),
+            Event::AnsweredElsewhere { role, attempt, missing } => {
+                self.answered_elsewhere(role, attempt, missing, &mut effects);
+            }
             Event::Inspected { id, evidence } => self.inspected(id, evidence, &mut effects),
             Event::Exited { id, exit, usage } if self.is_current(id) => {
                 self.exited(id.slot, exit, usage, now, &mut effects);
@@ -206,7 +219,11 @@ impl Machine {
 
     /// `trainer-3`: the number counts over all nodes.
     pub fn replica_name(&self, slot: Slot) -> String {
-        format!("{}-{}", self.job.roles[slot.role as usize].name, self.first_rank.0 + slot.index)
+        let number = match &self.numbers {
+            Some(numbers) => numbers[slot.role as usize][slot.index as usize],
+            None => self.first_rank.0 + slot.index,
+        };
+        format!("{}-{number}", self.job.roles[slot.role as usize].name)
     }
 
     pub fn subject(&self, slot: Slot) -> Subject {
@@ -242,6 +259,7 @@ impl Machine {
         }
         self.arm_deadline(now, effects);
         self.look_for_starts = true;
+        self.await_elsewhere(now, effects);
         if self.guardian_lost {
             // Nobody is left who could start them or tell how they ended.
             self.start_due(now, effects);
@@ -432,7 +450,7 @@ impl Machine {
             Timer::GraceOf(Of::Role(role)) | Timer::AbandonOf(Of::Role(role)) | Timer::BackoffOf(Of::Role(role)) => {
                 self.groups[role as usize].cycle
             }
-            Timer::Settle | Timer::Grace | Timer::Abandon | Timer::Backoff => self.attempt,
+            Timer::Settle | Timer::Grace | Timer::Abandon | Timer::Backoff | Timer::Elsewhere(_) => self.attempt,
         }
     }
 
@@ -450,6 +468,7 @@ impl Machine {
             Timer::GraceOf(of) => self.kill_these(&self.slots_of(of), Timer::AbandonOf(of), now, effects),
             Timer::AbandonOf(of) => self.gave_up(of, now, effects),
             Timer::BackoffOf(of) => self.backed_off(of),
+            Timer::Elsewhere(role) => self.miss_elsewhere(role, now, effects),
             Timer::StartUp(slot) => self.time_out(slot, Limit::Start, now, effects),
             Timer::Run(slot) => self.time_out(slot, Limit::Run, now, effects),
         }
@@ -543,7 +562,14 @@ impl Machine {
                 self.arm(Timer::Settle, now + self.job.policy.settle, effects);
             }
         } else if deciding_succeeded && self.stop.is_none() {
-            if somebody_lives {
+            if self.is_needed_elsewhere() {
+                let somebody_waits = self.roles.iter().flatten().any(|attempt| *attempt == Attempt::Waiting);
+                if somebody_lives {
+                    self.stand(Stand::Serving, effects);
+                } else {
+                    self.completed = !somebody_waits;
+                }
+            } else if somebody_lives {
                 self.stop(StopReason::Completed, Outcome::Succeeded, None, now, effects);
             } else {
                 self.completed = true;

@@ -6,6 +6,7 @@ mod dialect;
 mod exit;
 mod ids;
 mod job;
+mod part;
 mod seconds;
 mod time;
 
@@ -16,4 +17,5 @@ pub use job::{
     Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
     Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,
 };
+pub use part::Part;
 pub use time::Timestamp;

@@ -2,9 +2,9 @@
 
 use crate::diag::{Code, Diagnostic};
 use crate::formats::launch::{Backend, DeviceRequest, Generation, LaunchSpec};
-use crate::model::{Device, DeviceKind};
+use crate::model::{Device, DeviceKind, Part};
 
-use super::Inventory;
+use super::{Inventory, Seat};
 
 /// Devices and processes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,26 @@ pub struct Assignment {
     /// Devices of each process, by local rank; empty lists where none are assigned.
     pub processes: Vec<Vec<Device>>,
     pub notices: Vec<Diagnostic>,
+}
+
+impl Assignment {
+    /// The GPUs that processes of this node have: the number of each one's device node, and what it is called. Inside a run
+    /// of umiak they are that run's already.
+    pub fn gpus(&self, inventory: &Inventory) -> Vec<(u32, String)> {
+        if self.kind != Some(DeviceKind::Gpu) || inventory.env.contains_key("UMIAK_RUN") {
+            return Vec::new();
+        }
+        let mut found: Vec<(u32, String)> = Vec::new();
+        for device in self.processes.iter().flatten() {
+            let is_it = |gpu: &&super::Gpu| gpu.index.to_string() == device.label || gpu.uuid == device.label;
+            if let Some(gpu) = inventory.gpus.iter().find(is_it)
+                && found.iter().all(|(minor, _)| *minor != gpu.minor)
+            {
+                found.push((gpu.minor, device.label.clone()));
+            }
+        }
+        found
+    }
 }
 
 /// The devices of this node as the user may name them.
@@ -45,6 +65,33 @@ pub fn assign(spec: &LaunchSpec, inventory: &Inventory) -> Result<Assignment, Di
         .collect();
     let processes = spread(spec, &visible, &devices, &mut notices)?;
     Ok(Assignment { kind: Some(visible.kind), visible: narrowed.then(|| chosen.join(",")), processes, notices })
+}
+
+/// Assigns devices to the processes of a parameter-server job. The legacy generation gives each that computes one device,
+/// in turn, and shows it no other; the current one leaves them to the script.
+pub fn assign_to(spec: &LaunchSpec, inventory: &Inventory, seats: &[Seat]) -> Result<Assignment, Diagnostic> {
+    let mut notices = Vec::new();
+    let selected = select(spec, inventory, &mut notices)?;
+    let nothing = || vec![Vec::new(); seats.len()];
+    let Some((visible, chosen)) = selected else {
+        return Ok(Assignment { kind: None, visible: None, processes: nothing(), notices });
+    };
+    if spec.generation == Generation::Current {
+        let narrowed = spec.devices.is_some();
+        let visible_list = narrowed.then(|| chosen.join(","));
+        return Ok(Assignment { kind: Some(visible.kind), visible: visible_list, processes: nothing(), notices });
+    }
+    let mut turns = [0; Part::ALL.len()];
+    let device = |seat: &Seat| {
+        if seat.part == Part::Server {
+            return Vec::new();
+        }
+        let turn = &mut turns[seat.part as usize];
+        let label = chosen[*turn % chosen.len()].clone();
+        *turn += 1;
+        vec![Device { label, position: 0 }]
+    };
+    Ok(Assignment { kind: Some(visible.kind), visible: None, processes: seats.iter().map(device).collect(), notices })
 }
 
 /// The devices to use and their kind; `None` on CPU.

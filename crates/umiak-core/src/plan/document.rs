@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Member, Node, Topology, Variable, paddle, torch};
-use crate::model::{Contract, Device, DeviceKind, Endpoint, Generation, Job, NodeIndex, Port, Rank, Role, Slot};
+use crate::model::{Contract, Device, DeviceKind, Endpoint, Generation, Job, NodeIndex, Part, Port, Rank, Role, Slot};
 
 /// The version of `plan.json` that this build writes.
 pub const VERSION: u32 = 1;
@@ -386,6 +386,9 @@ impl Placement {
                     rank: Rank(placed.slot.index),
                     node: NodeIndex(placed.slot.index),
                     local_rank: 0,
+                    part: Part::Trainer,
+                    index: placed.slot.index,
+                    stage: 0,
                     endpoint: placed.endpoint?,
                     // Frameworks count by position, and each replica sees only its own.
                     devices: (0..gpus).map(|position| Device { label: position.to_string(), position }).collect(),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::contract::{Topology, Variable};
 use crate::formats::launch::LaunchSpec;
+use crate::model::Part;
 
 use super::{Inventory, Plan, ReplicaPlan, mask};
 
@@ -52,8 +53,12 @@ pub fn all(spec: &LaunchSpec, plan: &Plan) -> Vec<FilePlan> {
             private: false,
             late: true,
         });
+        // It is called after the trainer's number, which others do not have.
+        if replica.part != Part::Trainer {
+            continue;
+        }
         files.push(FilePlan {
-            path: plan.log_dir.join(format!("backup_env.{}.json", replica.rank.0)),
+            path: plan.log_dir.join(format!("backup_env.{}.json", replica.index)),
             content: Content::Backup(position),
             append: false,
             private: true,
@@ -90,8 +95,7 @@ impl<'a> Author<'a> {
 
 /// The bytes that Paddle's legacy launcher writes: a space after the colon, no line feed at the end.
 fn endpoints_log(topology: &Topology) -> String {
-    let endpoints: Vec<String> = topology.members.iter().map(|member| member.endpoint.to_string()).collect();
-    format!("PADDLE_TRAINER_ENDPOINTS: \n{}", endpoints.join("\n"))
+    format!("PADDLE_TRAINER_ENDPOINTS: \n{}", topology.endpoint_list().replace(',', "\n"))
 }
 
 /// What is the same in every rank's environment, as it may be written: masked once, not once for each rank.
@@ -121,7 +125,9 @@ fn backup_env(plan: &Plan, replica: &ReplicaPlan) -> String {
         variables.insert(name, mask::masked(name, value));
     }
     // Left out of the environment when too long, but this file is where it is then looked for.
-    variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list().to_owned());
+    if plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS") {
+        variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list().to_owned());
+    }
     let object: Map<String, Value> =
         variables.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect();
     let mut bytes = Vec::new();

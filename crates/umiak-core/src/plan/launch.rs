@@ -5,16 +5,20 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use crate::contract::{Member, Topology, Variable, paddle, torch};
+use crate::contract::{Member, Topology, Variable, paddle, rpc, servers, torch};
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Backend, Compat, LaunchSpec, LogNames, Nodes, PortRequest, Spelling};
+use crate::formats::launch::{
+    Backend, Compat, Crew, LaunchSpec, LogNames, Mode, Nodes, PortRequest, ServerMode, Spelling,
+};
 use crate::model::{
-    Contract, Device, DeviceKind, Endpoint, Job, Policy, Port, Rank, Restart, Role, RoleName, Slot, StopPolicy,
+    Contract, Device, DeviceKind, Endpoint, Job, NodeIndex, Part, Policy, Port, Rank, Restart, Slot, StartAfter,
+    StopPolicy, When,
 };
 
 use super::command::Resolved;
 use super::devices::{self, Assignment};
 use super::files::{self, FilePlan};
+use super::seats::{self, Seat};
 use super::share::Share;
 use super::{Address, Inventory, nodes, numa};
 
@@ -24,8 +28,10 @@ pub struct Layout {
     pub assignment: Assignment,
     /// This node's, as far as it is known: with a master and without `--host` it is the one that reaches the master.
     pub address: Option<IpAddr>,
-    /// Ports for the ranks' endpoints.
-    pub endpoints: u16,
+    /// This node's processes, with the devices of each in the assignment.
+    pub seats: Vec<Seat>,
+    /// The first store's port, where the command line says it: gloo's processes meet there.
+    pub store: Option<Port>,
     /// Ports for the frameworks' stores.
     pub stores: u16,
 }
@@ -33,6 +39,7 @@ pub struct Layout {
 /// Ports that were leased for a [`Layout`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {
+    /// One for each seat.
     pub endpoints: Vec<Port>,
     pub stores: Vec<Port>,
 }
@@ -72,9 +79,20 @@ pub struct Plan {
     pub unset: Vec<String>,
     /// Put into every rank's environment.
     pub common: Vec<Variable>,
+    /// Servers on other nodes that must answer before trainers start here.
+    pub awaited: Vec<Awaited>,
     /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
     pub notices: Vec<Diagnostic>,
+}
+
+/// A server that must answer before trainers start: at its own port, or at one that it opens first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    /// `host:port`, as people know it.
+    pub name: String,
+    /// Any of these: `host:port`.
+    pub at: Vec<String>,
 }
 
 /// One rank of the plan.
@@ -82,6 +100,9 @@ pub struct Plan {
 pub struct ReplicaPlan {
     pub slot: Slot,
     pub rank: Rank,
+    pub part: Part,
+    /// Among those of its part, over all nodes: `trainer-3`.
+    pub index: u32,
     pub node: IpAddr,
     pub endpoint: Endpoint,
     pub devices: Vec<Device>,
@@ -89,6 +110,8 @@ pub struct ReplicaPlan {
     pub argv: Vec<OsString>,
     pub env: Vec<Variable>,
     pub log: PathBuf,
+    /// Where it answers when it is ready, if somebody waits for that.
+    pub answers: Option<Awaited>,
     /// Where torch may leave its error.
     pub error_file: PathBuf,
     pub inherit_stdin: bool,
@@ -106,38 +129,87 @@ impl Plan {
     pub fn replica(&self, rank: Rank) -> Option<&ReplicaPlan> {
         self.replicas.get(rank.0.checked_sub(self.first_rank().0)? as usize)
     }
+
+    /// The plan of one of this node's. They stand in the order of the roles.
+    pub fn at(&self, slot: Slot) -> Option<&ReplicaPlan> {
+        let lower: u32 = self.job.roles.get(..slot.role as usize)?.iter().map(|role| role.replicas).sum();
+        self.replicas.get((lower + slot.index) as usize).filter(|replica| replica.slot == slot)
+    }
+
+    /// What the replicas of each role are numbered, in the order of their slots.
+    pub fn numbers(&self) -> Vec<Vec<u32>> {
+        let mut numbers = vec![Vec::new(); self.job.roles.len()];
+        for replica in &self.replicas {
+            numbers[replica.slot.role as usize].push(replica.index);
+        }
+        numbers
+    }
+
+    /// The one whose output is on the console: the first trainer, if there is one here.
+    pub fn mirrored(&self) -> Option<&ReplicaPlan> {
+        self.replicas.iter().find(|replica| replica.part == Part::Trainer)
+    }
 }
 
 /// Paddle's store and torch's.
 const STORES: u16 = 2;
+
+/// Processes on one node.
+const MOST: usize = 20_000;
+
+/// Where gloo's processes meet.
+const GLOO: &str = "PADDLE_GLOO_HTTP_ENDPOINT";
 
 /// What nodes prove to each other is no business of the ranks.
 const TOKEN: &str = "UMIAK_TOKEN";
 
 /// How many processes and ports, and on which address.
 pub fn layout(spec: &LaunchSpec, inventory: &Inventory) -> Result<Layout, Diagnostic> {
-    let assignment = devices::assign(spec, inventory)?;
     let address = address(spec, &inventory.addresses)?;
-    let processes = assignment.processes.len();
-    let endpoints = u16::try_from(processes).ok().filter(|count| *count <= 20_000).ok_or_else(|| {
-        Diagnostic::error(Code::L0010, format!("{processes} processes on one node need more ports than there are"))
-            .hint("start fewer processes with `--nproc_per_node`")
-    })?;
-    Ok(Layout { assignment, address, endpoints, stores: STORES })
+    let (assignment, seats) = match &spec.mode {
+        Mode::Collective | Mode::Rpc => {
+            let assignment = devices::assign(spec, inventory)?;
+            let seats = seats::seats(spec, address, assignment.processes.len());
+            (assignment, seats)
+        }
+        Mode::Servers(_) => {
+            let seats = seats::seats(spec, address, 0);
+            (devices::assign_to(spec, inventory, &seats)?, seats)
+        }
+    };
+    let processes = seats.len();
+    if processes > MOST {
+        let message = format!("{processes} processes on one node need more ports than there are");
+        return Err(Diagnostic::error(Code::L0010, message).hint("start fewer processes with `--nproc_per_node`"));
+    }
+    let store = match &spec.mode {
+        Mode::Servers(mode) => mode.gloo_port.filter(|_| may_host_gloo(mode, address, &seats)),
+        Mode::Collective | Mode::Rpc => None,
+    };
+    Ok(Layout { assignment, address, seats, store, stores: STORES })
+}
+
+/// The first server hosts gloo's rendezvous. Where servers are only counted, it is not known yet which node has that one.
+fn may_host_gloo(mode: &ServerMode, address: Option<IpAddr>, seats: &[Seat]) -> bool {
+    match &mode.servers {
+        Crew::Listed(list) if mode.pod.is_none() => list.first().map(|first| first.address) == address,
+        _ => seats.first().is_some_and(|seat| seat.part == Part::Server),
+    }
 }
 
 /// The address of this node: `--ips`, `--host`; for one node else loopback.
 fn address(spec: &LaunchSpec, own: &[Address]) -> Result<Option<IpAddr>, Diagnostic> {
     match &spec.nodes {
         Nodes::One => {}
-        Nodes::List { addresses, .. } => {
-            return nodes::own_index(addresses, own, spec.host).map(|index| Some(addresses[index]));
+        Nodes::List { addresses, source } => {
+            return nodes::own_index(addresses, source, own, spec.host).map(|index| Some(addresses[index]));
         }
         Nodes::Master { .. } | Nodes::Auto { .. } => return Ok(spec.host),
     }
     let Some(listed) = spec.ip else { return Ok(Some(spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))) };
+    let source = if matches!(spec.mode, Mode::Servers(_)) { "--servers" } else { "--ips" };
     let is_own = listed.is_loopback() || own.iter().any(|address| address.ip == listed);
-    if is_own || spec.host == Some(listed) { Ok(Some(listed)) } else { Err(nodes::not_listed(&[listed], own)) }
+    if is_own || spec.host == Some(listed) { Ok(Some(listed)) } else { Err(nodes::not_listed(&[listed], source, own)) }
 }
 
 /// The plan of this node, now that everybody's place is known.
@@ -146,6 +218,11 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, share: S
     let (topology, you) = share.into_parts();
     let address = topology.nodes[you.0 as usize].address;
     let contract = ContractOptions { spec, inventory, run, topology: &topology };
+    let parts = topology.parts();
+    let role_of = |part: Part| parts.iter().position(|other| *other == part).unwrap_or(0) as u16;
+    let gloo = vec![(GLOO.to_owned(), topology.paddle_store.to_string())];
+    let gloo = as_placed(spec, inventory, gloo).remove(0).1;
+    let mut taken = vec![0; parts.len()];
     let sole = topology.members.len() == 1;
     let cpus = if spec.own.numa {
         numa::bind(inventory, &assignment.processes)
@@ -156,23 +233,37 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, share: S
         .members
         .iter()
         .filter(|member| member.node == you)
-        .map(|member| ReplicaPlan {
-            slot: Slot { role: 0, index: member.local_rank },
-            rank: member.rank,
-            node: address,
-            endpoint: member.endpoint,
-            devices: member.devices.clone(),
-            program: run.command.program.clone(),
-            argv: run.command.argv.clone(),
-            env: contract.variables(member),
-            log: run.log_dir.join(format!("workerlog.{}", log_number(spec, member))),
-            error_file: contract.error_file(member),
-            inherit_stdin: sole,
-            cpus: cpus[member.local_rank as usize].clone(),
+        .map(|member| {
+            let role = role_of(member.part);
+            let slot = Slot { role, index: taken[role as usize] };
+            taken[role as usize] += 1;
+            let number = match spec.own.log_names {
+                LogNames::Global => member.index,
+                LogNames::Local => slot.index,
+            };
+            ReplicaPlan {
+                slot,
+                rank: member.rank,
+                part: member.part,
+                index: member.index,
+                node: address,
+                endpoint: member.endpoint,
+                devices: member.devices.clone(),
+                program: run.command.program.clone(),
+                argv: run.command.argv.clone(),
+                env: contract.variables(member),
+                log: run.log_dir.join(format!("{}.{number}", member.part.log_stem())),
+                answers: (member.part == Part::Server)
+                    .then(|| answers_at(spec, &gloo, member.endpoint.to_string(), member.index)),
+                error_file: contract.error_file(member),
+                inherit_stdin: sole,
+                cpus: cpus[member.local_rank as usize].clone(),
+            }
         })
         .collect();
     let mut unset = vec!["http_proxy".to_owned(), "https_proxy".to_owned()];
-    if replicas.first().is_some_and(|first| !first.env.iter().any(|(name, _)| name == "PADDLE_TRAINER_ENDPOINTS")) {
+    let has_endpoints = |replica: &ReplicaPlan| replica.env.iter().any(|(name, _)| name == "PADDLE_TRAINER_ENDPOINTS");
+    if spec.mode != Mode::Rpc && replicas.first().is_some_and(|first| !has_endpoints(first)) {
         unset.push("PADDLE_TRAINER_ENDPOINTS".to_owned());
     }
     if inventory.env.contains_key(TOKEN) {
@@ -191,7 +282,8 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, share: S
         }
     }
     let mut plan = Plan {
-        job: job(spec, replicas.len() as u32),
+        job: job(spec, &parts, &taken),
+        awaited: awaited(spec, &topology, you, &gloo),
         topology,
         log_dir: run.log_dir.clone(),
         pod_name: run.pod_name.clone(),
@@ -205,21 +297,74 @@ pub fn finish(spec: &LaunchSpec, inventory: &Inventory, layout: Layout, share: S
     plan
 }
 
-fn log_number(spec: &LaunchSpec, member: &Member) -> u32 {
-    match spec.own.log_names {
-        LogNames::Global => member.rank.0,
-        LogNames::Local => member.local_rank,
+/// What a platform has said of the pod stays as it is: names of hosts, for one, are better than the addresses behind them.
+/// It is given, and not only left alone: what nobody is given may be taken away.
+fn as_placed(spec: &LaunchSpec, inventory: &Inventory, mut variables: Vec<Variable>) -> Vec<Variable> {
+    if matches!(&spec.mode, Mode::Servers(mode) if mode.pod.is_some()) {
+        for (name, value) in &mut variables {
+            if let Some(said) = inventory.env.get(name) {
+                value.clone_from(said);
+            }
+        }
     }
+    variables
 }
 
-fn job(spec: &LaunchSpec, replicas: u32) -> Job {
+/// The roles that the job has on any node, with as many replicas as there are here.
+fn job(spec: &LaunchSpec, parts: &[Part], replicas: &[u32]) -> Job {
+    let servers = parts.iter().position(|part| *part == Part::Server);
+    let roles = parts.iter().zip(replicas).map(|(part, replicas)| {
+        let mut role = part.as_role(*replicas);
+        match servers {
+            Some(_) if *part == Part::Server => {
+                role.timeouts.start = Some(spec.own.server_timeout).filter(|time| !time.is_zero());
+            }
+            // Whoever needs servers waits for all of them.
+            Some(servers) => {
+                let when = if spec.own.server_timeout.is_zero() { When::Started } else { When::Ready };
+                role.start_after = vec![StartAfter { role: servers as u16, when }];
+            }
+            None => {}
+        }
+        role
+    });
     Job {
         name: spec.job_id.clone(),
         labels: BTreeMap::new(),
-        contracts: vec![Contract::Paddle, Contract::Torch],
-        roles: vec![Role::new(RoleName::new("trainer").expect("a constant name is valid"), replicas)],
+        contracts: match spec.mode {
+            Mode::Servers(_) => vec![Contract::Paddle],
+            Mode::Collective | Mode::Rpc => vec![Contract::Paddle, Contract::Torch],
+        },
+        roles: roles.collect(),
         policy: policy(spec),
     }
+}
+
+/// Servers on other nodes, where somebody here waits for servers.
+fn awaited(spec: &LaunchSpec, topology: &Topology, you: NodeIndex, gloo: &str) -> Vec<Awaited> {
+    let somebody_waits = topology.members.iter().any(|member| member.node == you && member.part != Part::Server);
+    if !somebody_waits || spec.own.server_timeout.is_zero() {
+        return Vec::new();
+    }
+    if let Mode::Servers(mode) = &spec.mode
+        && let Some(pod) = &mode.pod
+    {
+        let servers = pod.servers.iter().zip(0..);
+        return servers.map(|(server, index)| answers_at(spec, gloo, server.clone(), index)).collect();
+    }
+    let elsewhere = topology.members.iter().filter(|member| member.part == Part::Server && member.node != you);
+    elsewhere.map(|member| answers_at(spec, gloo, member.endpoint.to_string(), member.index)).collect()
+}
+
+/// Where a server answers. With gloo the first of them hosts its rendezvous, and opens its own port only when all trainers
+/// have been there: waiting for that would never end.
+fn answers_at(spec: &LaunchSpec, gloo: &str, name: String, index: u32) -> Awaited {
+    let with_gloo = match &spec.mode {
+        Mode::Servers(mode) => mode.with_gloo != "0",
+        Mode::Collective | Mode::Rpc => false,
+    };
+    let gloo = (with_gloo && index == 0).then(|| gloo.to_owned());
+    Awaited { at: [name.clone()].into_iter().chain(gloo).collect(), name }
 }
 
 /// What a command line says about stopping and starting again.
@@ -289,13 +434,38 @@ struct ContractOptions<'a> {
 
 impl ContractOptions<'_> {
     fn variables(&self, member: &Member) -> Vec<Variable> {
-        let mut variables = paddle::variables(self.topology, member, &self.paddle(member));
+        if let Mode::Servers(mode) = &self.spec.mode {
+            let variables = servers::variables(self.topology, member, &self.servers(mode, member));
+            return as_placed(self.spec, self.inventory, variables);
+        }
+        let mut variables = match self.spec.mode {
+            Mode::Rpc => rpc::variables(self.topology, member, &self.paddle(member)),
+            _ => paddle::variables(self.topology, member, &self.paddle(member)),
+        };
         variables.extend(torch::variables(self.topology, member, &self.torch(member)));
         variables
     }
 
     fn paddle(&self, member: &Member) -> paddle::Options {
         paddle_options(self.spec, self.inventory, self.topology, self.run, member)
+    }
+
+    fn servers(&self, mode: &ServerMode, member: &Member) -> servers::Options {
+        let paddle = self.paddle(member);
+        let stages = match mode.stages.as_slice() {
+            [] => Vec::new(),
+            stages => ["cpu"].into_iter().chain(stages.iter().map(|stage| stage.device.as_str())).collect(),
+        };
+        servers::Options {
+            generation: paddle.generation,
+            pod_name: paddle.pod_name,
+            log_dir: paddle.log_dir,
+            gloo_dir: paddle.gloo_dir,
+            backup_env_path: paddle.backup_env_path,
+            env_limit: paddle.env_limit,
+            with_gloo: mode.with_gloo.clone(),
+            stages: stages.into_iter().map(str::to_owned).collect(),
+        }
     }
 
     fn error_file(&self, member: &Member) -> PathBuf {
@@ -326,7 +496,7 @@ fn paddle_options(
         (Backend::Auto, Some(DeviceKind::Npu)) => "hccl",
         (explicit, _) => explicit.as_str(),
     };
-    let backup = run.log_dir.join(format!("backup_env.{}.json", member.rank.0));
+    let backup = run.log_dir.join(format!("backup_env.{}.json", member.index));
     paddle::Options {
         generation: spec.generation,
         backend: backend.to_owned(),
@@ -368,7 +538,11 @@ pub fn too_few_ports(
             Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
                 .row("asked for", if wanted == 1 { start.to_string() } else { format!("{start}-{last}") })
                 .row("taken", list)
-                .hint(format!("end what uses them, choose another start, or leave `{source}` out to get free ones"))
+                .hint(if is_list(source) {
+                    format!("end what uses them, or give others in `{source}`, on all nodes")
+                } else {
+                    format!("end what uses them, choose another start, or leave `{source}` out to get free ones")
+                })
         }
         PortRequest::Range { source, .. } => {
             Diagnostic::error(Code::L0010, format!("too few free ports in the range that `{source}` gives"))
@@ -381,6 +555,11 @@ pub fn too_few_ports(
             .row("free", format!("{found} between {low} and {high}"))
             .hint("end what uses them, or start fewer processes"),
     }
+}
+
+/// Ports that were named one by one.
+fn is_list(source: &str) -> bool {
+    ["--servers", "--workers", "--trainers", "--coordinators", "--heter_workers"].contains(&source)
 }
 
 /// More than one for each process, which wants explaining.
@@ -412,6 +591,7 @@ pub(super) mod tests {
             log_overwrite: false,
             devices: None,
             nproc_per_node: None,
+            mode: Mode::Collective,
             nodes: Nodes::One,
             host: None,
             ip: None,
@@ -445,11 +625,11 @@ pub(super) mod tests {
         }
     }
 
-    fn plan(spec: &LaunchSpec, inventory: &Inventory) -> Plan {
+    pub(in crate::plan) fn plan(spec: &LaunchSpec, inventory: &Inventory) -> Plan {
         let layout = layout(spec, inventory).unwrap();
         let port = |port: u16| Port::new(port).unwrap();
         let ports = Ports {
-            endpoints: (0..layout.endpoints).map(|i| port(6170 + i)).collect(),
+            endpoints: (0..layout.seats.len() as u16).map(|i| port(6170 + i)).collect(),
             stores: vec![port(7001), port(7002)],
         };
         let share = Share::alone(spec, inventory, &layout, &ports);
@@ -551,7 +731,7 @@ pub(super) mod tests {
 
     fn start() -> Start {
         let endpoint = |port: u16| Endpoint { address: "10.0.0.1".parse().unwrap(), port: Port::new(port).unwrap() };
-        let process = |port: u16| Process { port: Port::new(port).unwrap(), devices: vec![] };
+        let process = |port: u16| Process::trainer(Port::new(port).unwrap(), vec![]);
         let node = |last: u16, count: u16| NodeShare {
             launch: u64::from(last),
             address: format!("10.0.0.{last}").parse().unwrap(),

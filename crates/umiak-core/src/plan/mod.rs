@@ -13,10 +13,12 @@ pub mod nodes;
 mod numa;
 pub mod paddle_lines;
 pub mod pool;
+mod seats;
 mod share;
 
-pub use launch::{Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};
-pub use share::{Share, offer};
+pub use launch::{Awaited, Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};
+pub use seats::Seat;
+pub use share::{Share, offer, rehearsed};
 
 pub use crate::mask;
 

@@ -4,21 +4,18 @@ use std::net::IpAddr;
 
 use crate::contract::Variable;
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{LaunchSpec, PortRequest, Spelling};
+use crate::formats::launch::meeting::{self, FIRST_PORT, PORTS};
+use crate::formats::launch::{Crew, LaunchSpec, Mode, PortRequest, ServerMode, Spelling};
 use crate::model::{Endpoint, Port};
 
 use super::{Address, Inventory};
 
-/// Ports where the nodes of a list meet, unless one is given: from here, so many.
-const FIRST_PORT: u16 = 7168;
-const PORTS: u16 = 64;
-
 /// Which entry of `list` this node is: the address of one of our interfaces, or `host`, which is `--host` or `POD_IP`.
 /// Loopback addresses are every host's, and count only when they are said to be ours.
-pub fn own_index(list: &[IpAddr], own: &[Address], host: Option<IpAddr>) -> Result<usize, Diagnostic> {
+pub fn own_index(list: &[IpAddr], source: &str, own: &[Address], host: Option<IpAddr>) -> Result<usize, Diagnostic> {
     if let Some(host) = host {
         return list.iter().position(|listed| *listed == host).ok_or_else(|| {
-            let message = format!("this host is said to be {host}, which is not in `--ips`");
+            let message = format!("this host is said to be {host}, which is not in `{source}`");
             Diagnostic::error(Code::L0004, message)
                 .row("listed", lines(list))
                 .row("this host", addresses(own))
@@ -30,10 +27,10 @@ pub fn own_index(list: &[IpAddr], own: &[Address], host: Option<IpAddr>) -> Resu
         .collect();
     match ours.as_slice() {
         [index] => Ok(*index),
-        [] => Err(not_listed(list, own)),
+        [] => Err(not_listed(list, source, own)),
         [first, ..] => {
             let ours: Vec<IpAddr> = ours.iter().map(|index| list[*index]).collect();
-            Err(Diagnostic::error(Code::L0018, "several addresses in `--ips` are this host's")
+            Err(Diagnostic::error(Code::L0018, format!("several addresses in `{source}` are this host's"))
                 .row("this host", lines(&ours))
                 .hint(format!("say which of them this node is, as in `--host {}`", list[*first])))
         }
@@ -41,8 +38,8 @@ pub fn own_index(list: &[IpAddr], own: &[Address], host: Option<IpAddr>) -> Resu
 }
 
 /// None of our addresses is in the list.
-pub(super) fn not_listed(list: &[IpAddr], own: &[Address]) -> Diagnostic {
-    let error = Diagnostic::error(Code::L0004, "this host is not in `--ips`")
+pub(super) fn not_listed(list: &[IpAddr], source: &str, own: &[Address]) -> Diagnostic {
+    let error = Diagnostic::error(Code::L0004, format!("this host is not in `{source}`"))
         .row("listed", lines(list))
         .row("this host", addresses(own));
     match list.first() {
@@ -76,13 +73,32 @@ pub fn port(spec: &LaunchSpec, list: &[IpAddr]) -> Port {
     if let Some(port) = spec.own.rdzv_port {
         return port;
     }
-    let offset = (hash(spec.job_id.as_str(), list) % u64::from(PORTS)) as u16;
     let named = named(spec, list.len());
-    let is_named = |port: &u16| named.is_some_and(|(low, high)| (low..high).contains(&u32::from(*port)));
-    let found = (0..PORTS).map(|step| FIRST_PORT + (offset + step) % PORTS).find(|port| !is_named(port));
+    let listed = listed(spec);
+    let is_named =
+        |port: u16| named.is_some_and(|(low, high)| (low..high).contains(&u32::from(port))) || listed.contains(&port);
+    let text = list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    let mut ports = meeting::ports(spec.job_id.as_str(), &text).peekable();
+    let offset = ports.peek().map_or(0, |first| first - FIRST_PORT);
+    let found = ports.find(|port| !is_named(*port));
     // All of them are the ranks': the first ones behind those.
     let beyond = || named.and_then(|(_, end)| u16::try_from(end + u32::from(offset)).ok());
     found.or_else(beyond).and_then(Port::new).unwrap_or_else(|| Port::new(FIRST_PORT - 1).expect("not 0"))
+}
+
+/// The ports of endpoint lists, and gloo's: on whichever host, for every node is to come to the same answer.
+fn listed(spec: &LaunchSpec) -> Vec<u16> {
+    let Mode::Servers(mode) = &spec.mode else { return Vec::new() };
+    let ports = crews(mode).flat_map(|crew| match crew {
+        Crew::Listed(list) => list.as_slice(),
+        Crew::Each(_) => &[],
+    });
+    ports.map(|endpoint| endpoint.port.get()).chain(mode.gloo_port.map(Port::get)).collect()
+}
+
+fn crews(mode: &ServerMode) -> impl Iterator<Item = &Crew> {
+    let stages = mode.stages.iter().map(|stage| &stage.crew);
+    [&mode.servers, &mode.trainers, &mode.coordinators].into_iter().chain(stages)
 }
 
 /// The ranks' ports that the command line names, as every node knows them: from the first up to before the last. A
@@ -90,7 +106,11 @@ pub fn port(spec: &LaunchSpec, list: &[IpAddr]) -> Port {
 fn named(spec: &LaunchSpec, nodes: usize) -> Option<(u32, u32)> {
     let PortRequest::Fixed { start, source } = &spec.ports else { return None };
     let listed = spec.devices.as_ref().map(|devices| devices.ids.len() as u32);
-    let processes = spec.nproc_per_node.or(listed).unwrap_or(u32::from(PORTS));
+    let processes = match &spec.mode {
+        // Of those with counts alone; lists have ports of their own. Nodes may have other counts.
+        Mode::Servers(_) => u32::from(PORTS),
+        Mode::Collective | Mode::Rpc => spec.nproc_per_node.or(listed).unwrap_or(u32::from(PORTS)),
+    };
     let start = u32::from(*start);
     match source.as_str() {
         "DISTRIBUTED_TRAINER_ENDPOINTS" => None,
@@ -103,20 +123,10 @@ fn named(spec: &LaunchSpec, nodes: usize) -> Option<(u32, u32)> {
     }
 }
 
-fn hash(job: &str, list: &[IpAddr]) -> u64 {
-    let list = list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
-    fnv(job.bytes().chain([0]).chain(list.bytes()))
-}
-
 /// What nodes of one job most likely have in common and nodes of two jobs do not: script and arguments.
 pub fn command_hash(spec: &LaunchSpec) -> u64 {
     let words = std::iter::once(&spec.script).chain(&spec.script_args);
-    fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
-}
-
-/// FNV-1a, 64 bits: the same in every build and on every machine.
-fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    meeting::fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
 }
 
 /// The address by which others most likely reach this host: the first that is not its own alone.
@@ -205,26 +215,25 @@ mod tests {
             (&["127.0.0.2", "127.0.0.3"], None, Err(Code::L0004)),
             (&["127.0.0.2", "127.0.0.3"], Some("127.0.0.3"), Ok(1)),
         ] {
-            let seen = own_index(&list(listed), &own(), host.map(ip)).map_err(|diagnostic| diagnostic.code);
+            let seen = own_index(&list(listed), "--ips", &own(), host.map(ip)).map_err(|diagnostic| diagnostic.code);
             assert_eq!(seen, expected, "{listed:?} {host:?}");
         }
         assert_eq!(
-            own_index(&list(&["10.0.0.1", "10.0.0.3"]), &own(), None).unwrap_err().to_plain(),
+            own_index(&list(&["10.0.0.1", "10.0.0.3"]), "--ips", &own(), None).unwrap_err().to_plain(),
             "error[L0004]: this host is not in `--ips`\n  listed     10.0.0.1\n             10.0.0.3\n  this host  10.0.0.2 (eth0)\n             fe80::2 (eth0)\n             10.1.0.2 (ib0)\nhint: run on a listed node, or say which one this is with `--host 10.0.0.1`\n"
         );
         assert_eq!(
-            own_index(&list(&["10.0.0.2", "10.1.0.2"]), &own(), None).unwrap_err().to_plain(),
+            own_index(&list(&["10.0.0.2", "10.1.0.2"]), "--ips", &own(), None).unwrap_err().to_plain(),
             "error[L0018]: several addresses in `--ips` are this host's\n  this host  10.0.0.2\n             10.1.0.2\nhint: say which of them this node is, as in `--host 10.0.0.2`\n"
         );
         let many: Vec<IpAddr> = (0..40).map(|last| ip(&format!("10.9.0.{last}"))).collect();
-        assert!(own_index(&many, &[], None).unwrap_err().to_plain().contains("and 24 more"));
+        assert!(own_index(&many, "--ips", &[], None).unwrap_err().to_plain().contains("and 24 more"));
     }
 
     #[test]
     fn the_port_is_the_same_for_ever() {
         let two = list(&["192.168.0.1", "192.168.0.2"]);
         // These are part of the protocol: nodes with different builds must agree.
-        assert_eq!(hash("", &[]), 0xaf63_bd4c_8601_b7df);
         let named = |job: &str| LaunchSpec { job_id: JobId::new(job).unwrap(), ..spec() };
         let ports: Vec<u16> = ["default", "job1", "job2"].map(|job| port(&named(job), &two).get()).to_vec();
         assert_eq!(ports, [7231, 7230, 7203]);
@@ -255,6 +264,25 @@ mod tests {
         };
         assert_eq!(port(&ranked(0), &two), port(&ranked(1), &two));
         assert_ne!(port(&ranked(0), &two).get(), free);
+    }
+
+    #[test]
+    fn the_port_is_none_of_the_lists() {
+        let two = list(&["192.168.0.1", "192.168.0.2"]);
+        let free = port(&spec(), &two).get();
+        let endpoint = |port: u16| Endpoint { address: two[1], port: Port::new(port).unwrap() };
+        let mode = ServerMode {
+            servers: Crew::Listed(vec![endpoint(free)]),
+            trainers: Crew::Each(1),
+            coordinators: Crew::Each(0),
+            stages: Vec::new(),
+            gloo_port: Port::new(FIRST_PORT),
+            with_gloo: "1".to_owned(),
+            pod: None,
+        };
+        assert_eq!(free, FIRST_PORT + PORTS - 1);
+        let spec = LaunchSpec { mode: Mode::Servers(Box::new(mode)), ..spec() };
+        assert_eq!(port(&spec, &two).get(), FIRST_PORT + 1);
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //!
 //! `<ts>` stands for the time; who writes the line fills it in.
 
+mod servers;
+
 use std::ffi::OsStr;
 
+use crate::contract::Topology;
 use crate::facts::{Outcome, Verdict};
 use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{ExitCodes, Generation, LaunchSpec, Nodes};
+use crate::formats::launch::{ExitCodes, Generation, LaunchSpec, Mode, Nodes};
+use crate::machine::job::AttemptId;
 use crate::model::{DeviceKind, Endpoint, Exit};
 
 use super::launch::kept_proxies;
@@ -53,7 +57,12 @@ pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<St
     match spec.generation {
         Generation::Current => {
             let mut log = |level: &str, text: &str| lines.extend(launch_line(spec, level, text));
-            log("DEBUG", "CollectiveController enabled");
+            let (controller, mode) = match spec.mode {
+                Mode::Collective => ("CollectiveController", "collective"),
+                Mode::Rpc => ("RpcController", "rpc"),
+                Mode::Servers(_) => ("PSController", "ps"),
+            };
+            log("DEBUG", &format!("{controller} enabled"));
             let mut say = |text: &str| log("INFO", text);
             say("-----------  Configuration  ----------------------");
             for (name, value) in &spec.configuration {
@@ -61,8 +70,10 @@ pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<St
             }
             say(&"-".repeat(50));
             let nodes = nodes_flag(spec);
-            say(&format!("Job: {}, mode collective, replicas {nodes}[{nodes}:{nodes}], elastic False", spec.job_id));
-            log("DEBUG", &format!("sync peers done {}", peers(spec, plan)));
+            say(&format!("Job: {}, mode {mode}, replicas {nodes}[{nodes}:{nodes}], elastic False", spec.job_id));
+            if let Some(exchanged) = exchanged(spec, plan) {
+                log("DEBUG", &format!("sync peers done {exchanged}"));
+            }
             log("INFO", &format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
             log("DEBUG", &container(spec, &plan.replicas[0], "uninit", -1));
         }
@@ -70,6 +81,10 @@ pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<St
             lines.push("-----------  Configuration Arguments -----------".to_owned());
             lines.extend(spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")));
             lines.push("-".repeat(48));
+            if let Mode::Servers(_) = spec.mode {
+                lines.extend(servers::at_start(spec, inventory, plan));
+                return lines;
+            }
             if plan.topology.device_kind.is_none() {
                 lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
             }
@@ -124,6 +139,9 @@ fn nodes_flag(spec: &LaunchSpec) -> u32 {
 /// Who takes part: a record for each node, or with a static list of several nodes the endpoints.
 fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
     let topology = &plan.topology;
+    if let Mode::Servers(mode) = &spec.mode {
+        return servers::peers(spec, mode, plan);
+    }
     if let Nodes::List { .. } = spec.nodes {
         let endpoints: Vec<String> = topology.members.iter().map(|member| member.endpoint.to_string()).collect();
         return list(endpoints.iter().map(OsStr::new));
@@ -140,13 +158,26 @@ fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
         format!(
             "{{'name': {}, 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{candidate}', 'endpoints': '{}'}}",
             quoted(OsStr::new(if is_own { &plan.pod_name } else { &node.host })),
-            if topology.nodes.len() == 1 { spec.node_rank.map_or(-1, i64::from) } else { index as i64 },
+            node_rank(spec, topology, index),
             node.size,
             topology.device_kind.map_or("cpu", DeviceKind::word),
             endpoints.join(","),
         )
     });
     format!("[{}]", records.collect::<Vec<_>>().join(", "))
+}
+
+/// A node that is alone is not given a place.
+fn node_rank(spec: &LaunchSpec, topology: &Topology, index: usize) -> i64 {
+    if topology.nodes.len() == 1 { spec.node_rank.map_or(-1, i64::from) } else { index as i64 }
+}
+
+/// What the nodes have told each other.
+fn exchanged(spec: &LaunchSpec, plan: &Plan) -> Option<String> {
+    match &spec.mode {
+        Mode::Servers(mode) => servers::exchanged(spec, mode, plan),
+        Mode::Collective | Mode::Rpc => Some(peers(spec, plan)),
+    }
 }
 
 /// What this node shows when it has become the master: the command for the others, between two lines.
@@ -156,7 +187,7 @@ pub fn copy_to_others(spec: &LaunchSpec, master: Endpoint) -> String {
     format!("Copy the following command to other nodes to run.\n{line}\n{command}\n{line}")
 }
 
-/// The legacy launcher's table of the first rank's variables: keys at the right of 40 cells, values centred in 45.
+/// What the legacy launcher shows of the first rank.
 fn environment_table(plan: &Plan) -> String {
     const NAMES: [&str; 7] = [
         "PADDLE_TRAINER_ID",
@@ -168,46 +199,56 @@ fn environment_table(plan: &Plan) -> String {
         "PADDLE_WORLD_DEVICE_IDS",
     ];
     let first = &plan.replicas[0];
+    let value = |name: &str| first.env.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
+    table("Local start", plan.replicas.len(), &NAMES.map(|name| (name, value(name))))
+}
+
+/// The legacy launcher's table of a process's variables: keys at the right of 40 cells or more, values centred in 45.
+fn table(heading: &str, processes: usize, rows: &[(&str, &str)]) -> String {
+    let keys = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(40);
     let row = |name: &str, value: &str| {
         let shown = match value.chars().count() {
             0..45 => value.to_owned(),
             length => format!("... {}", value.chars().skip(length - 41).collect::<String>()),
         };
-        format!("    |{name:>40}{shown:^45}  |")
+        format!("    |{name:>keys$}  {shown:^45}|")
     };
+    let border = |line: &str| format!("    +{}+", line.repeat(keys + 47));
     let mut lines = vec![
-        format!(
-            "Local start {} processes. First process distributed environment info (Only For Debug): ",
-            plan.replicas.len()
-        ),
-        format!("    +{}+", "=".repeat(87)),
+        format!("{heading} {processes} processes. First process distributed environment info (Only For Debug): "),
+        border("="),
         row("Distributed Envs", "Value"),
-        format!("    +{}+", "-".repeat(87)),
+        border("-"),
     ];
-    for name in NAMES {
-        let value = first.env.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
-        lines.push(row(name, value));
-    }
-    lines.push(format!("    +{}+", "=".repeat(87)));
+    lines.extend(rows.iter().map(|(name, value)| row(name, value)));
+    lines.push(border("="));
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// Once the ranks have been started.
-pub fn at_spawn(spec: &LaunchSpec, plan: &Plan) -> Option<String> {
+/// Once the last ranks have been started.
+pub fn at_spawn(spec: &LaunchSpec, plan: &Plan, started: &[AttemptId]) -> Option<String> {
+    let last = plan.replicas.last()?.slot;
+    if !started.iter().any(|id| id.slot == last) {
+        return None;
+    }
     let text = format!("Watching Pod: {}, replicas {}, status running", plan.pod_name, plan.replicas.len());
     (spec.generation == Generation::Current).then(|| launch_line(spec, "INFO", &text)).flatten()
 }
 
 /// For each rank, once its process exists.
 pub fn at_started(spec: &LaunchSpec, index: u32, pid: u32) -> Option<String> {
-    (spec.generation == Generation::Legacy).then(|| format!("launch proc_id:{pid} idx:{index}"))
+    tells_processes(spec).then(|| format!("launch proc_id:{pid} idx:{index}"))
 }
 
 /// When a rank is stopped by us.
 pub fn at_stop(spec: &LaunchSpec, pid: u32) -> Option<String> {
-    (spec.generation == Generation::Legacy)
-        .then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
+    tells_processes(spec).then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
+}
+
+/// Whether each process has lines of its own.
+fn tells_processes(spec: &LaunchSpec) -> bool {
+    spec.generation == Generation::Legacy && !matches!(spec.mode, Mode::Servers(_))
 }
 
 /// When a signal asks the launcher to stop.
@@ -250,6 +291,10 @@ pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str
             lines.push(abort.to_owned());
             lines
         }
+        // It says nothing of the kind, which is no reason to do likewise.
+        Generation::Legacy if matches!(spec.mode, Mode::Servers(_)) => {
+            vec![legacy("ERROR", "launch_utils.py", abort)]
+        }
         Generation::Legacy => {
             vec![
                 legacy("INFO", "launch_utils.py", "terminate all the procs"),
@@ -272,6 +317,7 @@ pub fn at_restart(spec: &LaunchSpec, plan: &Plan, attempt: u32) -> Option<String
 /// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
 pub fn at_end(
     spec: &LaunchSpec,
+    plan: &Plan,
     outcome: Outcome,
     signal: Option<i32>,
     code: u8,
@@ -291,6 +337,7 @@ pub fn at_end(
             };
             completed.into_iter().chain([exit]).filter_map(|text| launch_line(spec, "INFO", &text)).collect()
         }
+        (Generation::Legacy, _) if matches!(spec.mode, Mode::Servers(_)) => servers::at_end(plan),
         (Generation::Legacy, Outcome::Succeeded) => {
             vec![legacy("INFO", "launch.py", "Local processes completed.")]
         }

@@ -106,6 +106,11 @@ impl Host {
         self.change(|rules| rules.loss = percent);
     }
 
+    /// Drops whatever others send to this TCP port of this host, as a firewall does.
+    pub fn filter(&self, port: u16) {
+        self.change(|rules| rules.filter(port));
+    }
+
     /// Packets lost to [`Self::cut`] and [`Self::lose`] since either was last changed.
     pub fn dropped(&self) -> u64 {
         ["iptables-save", "ip6tables-save"]

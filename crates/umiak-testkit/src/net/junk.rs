@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TIMEOUTS: usize = 10;
 
 /// How a connection to a coordinator begins: magic and version, see `docs/design/rendezvous.md`.
-const GREETING: &[u8] = b"UMIAK\0\x01\0";
+const GREETING: &[u8] = b"UMIAK\0\x02\0";
 
 /// Junk on its way from a host; gone when dropped.
 #[derive(Debug)]

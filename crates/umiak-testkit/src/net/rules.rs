@@ -9,6 +9,8 @@ use std::fmt;
 pub(super) struct Rules {
     /// By hardware address: that covers whatever addresses the other host has.
     silent: BTreeSet<String>,
+    /// Ports at which nobody else is heard.
+    filtered: BTreeSet<u16>,
     /// In percent.
     pub(super) loss: u8,
 }
@@ -20,6 +22,10 @@ impl Rules {
 
     pub(super) fn hear(&mut self, mac: &str) {
         self.silent.remove(mac);
+    }
+
+    pub(super) fn filter(&mut self, port: u16) {
+        self.filtered.insert(port);
     }
 
     /// Packets dropped, from what `iptables-save -c` says.
@@ -34,6 +40,9 @@ impl fmt::Display for Rules {
         writeln!(f, "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]")?;
         for mac in &self.silent {
             writeln!(f, "-A INPUT -i eth0 -m mac --mac-source {mac} -j DROP")?;
+        }
+        for port in &self.filtered {
+            writeln!(f, "-A INPUT -i eth0 -p tcp --dport {port} -j DROP")?;
         }
         match self.loss {
             0 => {}

@@ -156,6 +156,7 @@ impl<'a> Judge<'a> {
                 | Event::Decided(_)
                 | Event::Alone
                 | Event::Ready { .. }
+                | Event::AnsweredElsewhere { .. }
                 | Event::Inspected { .. }
                 | Event::StopAsked { .. } => true,
             }
@@ -183,6 +184,7 @@ impl<'a> Judge<'a> {
             }
             Event::GuardianLost => self.guardian_lost = true,
             Event::Spawned { .. }
+            | Event::AnsweredElsewhere { .. }
             | Event::Ready { .. }
             | Event::Inspected { .. }
             | Event::StopAsked { .. }
@@ -231,7 +233,11 @@ impl<'a> Judge<'a> {
         };
         self.check(follows, Rule::FactFirst, || format!("{effect:?} after {announced:?}"));
         match effect {
-            Effect::DisarmTimer(_) | Effect::Await(_) | Effect::Inspect(_) | Effect::TellFailed(_) => {
+            Effect::DisarmTimer(_)
+            | Effect::Await(_)
+            | Effect::AwaitElsewhere { .. }
+            | Effect::Inspect(_)
+            | Effect::TellFailed(_) => {
                 self.check(false, Rule::Decision, || format!("{effect:?} in a group that is one thing"));
             }
             Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} is told to nobody")),
@@ -409,6 +415,7 @@ impl<'a> Judge<'a> {
             | Timer::GraceOf(_)
             | Timer::AbandonOf(_)
             | Timer::BackoffOf(_)
+            | Timer::Elsewhere(_)
             | Timer::StartUp(_)
             | Timer::Run(_) => return self.check(false, Rule::Timers, || format!("{timer:?} was armed")),
         };

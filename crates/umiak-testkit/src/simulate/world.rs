@@ -197,6 +197,7 @@ impl World {
             | Effect::ReturnTerminal
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
+            | Effect::AwaitElsewhere { .. }
             | Effect::Inspect(_)
             | Effect::TellFailed(_)
             | Effect::Finish { .. } => {}

@@ -402,7 +402,9 @@ impl World {
                 let after = pick(&mut self.rng, &[Duration::ZERO, Duration::from_millis(700)]);
                 self.notice(Event::Prepared { attempt, ready }, after);
             }
-            Effect::TellFailed(_)
+            // All replicas are here.
+            Effect::AwaitElsewhere { .. }
+            | Effect::TellFailed(_)
             | Effect::Report(_)
             | Effect::Stand(_)
             | Effect::ReturnTerminal

@@ -31,9 +31,7 @@ impl Scenario {
             Stage::Unable { why: "no ports".to_owned() }
         } else {
             Stage::Ready(Offer {
-                processes: (0..script.ranks[0].len())
-                    .map(|rank| Process { port: port(rank), devices: vec![] })
-                    .collect(),
+                processes: (0..script.ranks[0].len()).map(|rank| Process::trainer(port(rank), vec![])).collect(),
                 stores: [port(50), port(51)],
                 device_kind: None,
             })
@@ -145,6 +143,7 @@ impl World {
             Effect::Stand(stand) => {
                 let attempt = self.nodes[node].machine.attempt();
                 let stage = match stand {
+                    Stand::Serving => Stage::Serving,
                     Stand::Succeeded => Stage::Succeeded,
                     Stand::Failed => Stage::Failed,
                     Stand::Told(ends) => Stage::Told(ends.into_iter().map(|end| self.told(node, end)).collect()),
@@ -166,6 +165,7 @@ impl World {
             | Effect::ReturnTerminal
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
+            | Effect::AwaitElsewhere { .. }
             | Effect::Inspect(_)
             | Effect::TellFailed(_) => {}
         }

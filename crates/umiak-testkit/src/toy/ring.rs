@@ -27,7 +27,7 @@ pub(super) fn connect() {
 }
 
 /// The neighbour may not listen yet.
-fn dial(endpoint: &str) -> TcpStream {
+pub(super) fn dial(endpoint: &str) -> TcpStream {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match TcpStream::connect(endpoint) {

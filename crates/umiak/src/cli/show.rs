@@ -14,7 +14,7 @@ use crate::history::index::Entry;
 use crate::history::{RunDir, RunId, Supervisor, index};
 use crate::screen::Style;
 use crate::screen::style::Mark;
-use crate::screen::summary::{self, Others, Place};
+use crate::screen::summary::{self, Others, Place, SERVER_TIMEOUT};
 
 use super::runs::{
     Cell, Done, Format, Loaded, Output, Standing, ago, between, load, moment, now, painted, print_json, print_text,
@@ -287,14 +287,16 @@ pub(super) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Place {
         .unwrap_or_else(|| "this host".to_owned());
     let replica = status.replica(&finding.subject.replica);
     let log = replica.map(|replica| log(run, replica, finding.subject.attempt)).unwrap_or_default();
+    let is_document = run.document().exists();
     Place {
         host,
         pid: None,
         devices: replica.map(|replica| replica.devices.join(",")).unwrap_or_default(),
         log,
-        // Ranks are how people think of a launch; a document has names.
-        name: run.document().exists().then(|| finding.subject.replica.clone()),
+        // Ranks are how people think of a launch; where there are roles, replicas have names.
+        name: (is_document || !status.roles.is_empty()).then(|| finding.subject.replica.clone()),
         run: None,
+        start_limit: (!is_document).then_some(SERVER_TIMEOUT),
     }
 }
 

@@ -141,9 +141,8 @@ impl Job {
     fn options(self, launch: u64) -> Options {
         let port = |port| Port::new(port).expect("not 0");
         let device = |number: u16| Device { label: number.to_string(), position: number.into() };
-        let processes = (0..self.ranks)
-            .map(|number| Process { port: port(6170 + number), devices: vec![device(number)] })
-            .collect();
+        let processes =
+            (0..self.ranks).map(|number| Process::trainer(port(6170 + number), vec![device(number)])).collect();
         let offer = Offer { processes, stores: [port(6168), port(6169)], device_kind: Some(DeviceKind::Gpu) };
         let [.., high, low] = launch.to_be_bytes();
         Options {

@@ -17,13 +17,14 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::logs::{CHUNK, FromSender, Have, Hello, Ledger, Member, ToSender, file_name, fresh};
+use umiak_core::machine::round::logs::{CHUNK, FromSender, Have, Hello, Ledger, Member, ToSender, fresh};
 use umiak_core::model::Timestamp;
 use umiak_core::wire::Session;
 use umiak_core::wire::frame::{Frame, LogChunk, Payload, Sealer, read_message};
 
 use crate::clock::Clock;
 
+use super::Mark;
 use super::frames::Frames;
 use super::link::{Parts, write_all};
 use super::thread;
@@ -59,7 +60,7 @@ pub(crate) enum GatherNews {
 #[derive(Debug)]
 enum Command {
     /// The name of a file in our log directory that nobody else has.
-    Mark(String),
+    Mark(Mark),
     Members(Vec<Member>),
     Connection(Box<Arrival>),
     /// The umiak of that node is dead.
@@ -101,7 +102,7 @@ impl Gatherer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (events, from_links) = channel(MAX_WAITING);
         let desk = Desk {
-            marker: None,
+            mark: None,
             early: Vec::new(),
             gather,
             limits,
@@ -127,8 +128,8 @@ impl Gatherer {
         let _ = self.0.send(command);
     }
 
-    pub(super) fn mark(&self, marker: String) {
-        self.send(Command::Mark(marker));
+    pub(super) fn mark(&self, mark: Mark) {
+        self.send(Command::Mark(mark));
     }
 
     pub(super) fn members(&self, members: Vec<Member>) {
@@ -225,7 +226,7 @@ struct Desk {
     copies: BTreeMap<u32, Copy>,
     /// Ranks whose files take no more.
     broken: BTreeSet<u32>,
-    marker: Option<String>,
+    mark: Option<Mark>,
     /// Connections that came before it.
     early: Vec<Arrival>,
     told_waiting: bool,
@@ -273,8 +274,8 @@ impl Desk {
     async fn obey(&mut self, command: Command) {
         let now = self.clock.now();
         match command {
-            Command::Mark(marker) => {
-                self.marker = Some(marker);
+            Command::Mark(mark) => {
+                self.mark = Some(mark);
                 for arrival in std::mem::take(&mut self.early) {
                     self.admit(arrival);
                 }
@@ -292,7 +293,7 @@ impl Desk {
     }
 
     fn admit(&mut self, arrival: Arrival) {
-        let Some(marker) = self.marker.clone() else { return self.early.push(arrival) };
+        let Some(Mark { marker, .. }) = self.mark.clone() else { return self.early.push(arrival) };
         let Arrival { stream, session, rest, hello } = arrival;
         self.last_link += 1;
         let id = self.last_link;
@@ -370,7 +371,8 @@ impl Desk {
         Ok(match self.copies.entry(rank) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Copy::open(&log_dir.join(file_name(rank)), *overwrite)?)
+                let name = file_name(self.mark.as_ref(), rank);
+                entry.insert(Copy::open(&log_dir.join(name), *overwrite)?)
             }
         })
     }
@@ -383,7 +385,7 @@ impl Desk {
             link.say(ToSender::Enough { rank });
         }
         if is_first {
-            let path = self.gather.log_dir.join(file_name(rank));
+            let path = self.gather.log_dir.join(file_name(self.mark.as_ref(), rank));
             self.tell(GatherNews::NotWritten { path, reason: error.to_string() }).await;
         }
     }
@@ -449,4 +451,10 @@ async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: Unbounded
             return;
         }
     }
+}
+
+/// What a rank's log is called.
+fn file_name(mark: Option<&Mark>, rank: u32) -> String {
+    let name = mark.and_then(|mark| mark.names.get(rank as usize));
+    name.cloned().unwrap_or_else(|| format!("workerlog.{rank}"))
 }

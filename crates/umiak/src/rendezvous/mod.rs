@@ -84,11 +84,20 @@ pub(crate) struct Host {
 #[derive(Debug)]
 pub(crate) enum Order {
     Standing(Standing),
-    /// Where logs are gathered: a file in our log directory with a name that nobody else has.
-    Mark(String),
+    /// Where logs are gathered.
+    Mark(Mark),
     /// Nothing more will be ordered: what is queued is sent, and then the thread ends. A node that leaves before the
     /// decision tells the others that it is gone.
     Leave,
+}
+
+/// How a log directory is known, and what is in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    /// A file in our log directory with a name that nobody else has.
+    pub(crate) marker: String,
+    /// What each rank's log is called, by rank.
+    pub(crate) names: Vec<String>,
 }
 
 /// To the front.

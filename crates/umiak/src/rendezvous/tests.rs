@@ -65,7 +65,7 @@ fn job(nodes: u32) -> (Job, TcpListener) {
 
 fn ready() -> Stage {
     let port = |port| Port::new(port).unwrap();
-    let processes = vec![Process { port: port(6170), devices: Vec::new() }];
+    let processes = vec![Process::trainer(port(6170), Vec::new())];
     Stage::Ready(Offer { processes, stores: [port(6171), port(6172)], device_kind: None })
 }
 
@@ -368,7 +368,7 @@ fn another_version_is_answered_with_ours_and_shown() {
     let mut answer = Vec::new();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer[..9], *b"UMIAK\0\x01\x00\x01");
+    assert_eq!(answer[..9], *b"UMIAK\0\x02\x00\x01");
     first.news("the other version", |news| match news {
         News::Waiting(waiting) => {
             waiting.missing.iter().any(|missing| missing.answer == Answer::OtherVersion { version: 99 }).then_some(())
@@ -384,8 +384,8 @@ fn an_agent_of_another_version_says_which() {
     job.port = listener.local_addr().unwrap().port();
     let mut node = job.agent(2);
     let (mut peer, _) = listener.accept().unwrap();
-    peer.write_all(b"UMIAK\0\x02\x00\x01\x01\x002").unwrap();
-    let other = News::TurnedAway(Answer::OtherVersion { version: 2 });
+    peer.write_all(b"UMIAK\0\x09\x00\x01\x01\x009").unwrap();
+    let other = News::TurnedAway(Answer::OtherVersion { version: 9 });
     node.news("a closed door", |news| (*news == other).then_some(()));
     node.finish();
 }
@@ -549,7 +549,7 @@ fn logs_are_taken_from_nodes_that_bring_their_own() {
     let (job, listener) = job(3);
     let gather = Gather { log_dir: directory.path().to_owned(), overwrite: false };
     let mut first = job.host_with(1, listener, Some(gather));
-    first.net.order(Order::Mark("ctr.abcdef.log".to_owned()));
+    first.net.order(Order::Mark(super::Mark { marker: "ctr.abcdef.log".to_owned(), names: Vec::new() }));
     let mut options = job.options(2);
     options.join.logs = true;
     let mut second = Node::start(options);

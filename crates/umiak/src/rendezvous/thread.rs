@@ -376,9 +376,9 @@ impl Round {
         match order {
             Order::Standing(standing) if !self.leaving => self.step(agent::Event::Standing(standing)),
             Order::Standing(_) => {}
-            Order::Mark(marker) => {
+            Order::Mark(mark) => {
                 if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
-                    gatherer.mark(marker);
+                    gatherer.mark(mark);
                 }
             }
             Order::Leave => self.leave(),

@@ -4,46 +4,74 @@ use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use umiak_core::diag::{Diagnostic, Severity};
-use umiak_core::plan::Plan;
+use umiak_core::model::Part;
+use umiak_core::plan::{Plan, ReplicaPlan};
 
 use crate::screen::Style;
 use crate::screen::style::{Mark, duration, ranges};
+use crate::screen::summary::Crowd;
 
 use super::launch::failed;
 use crate::clock::time_of_day;
 
 pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str, run: Option<String>) -> String {
-    if plan.topology.nodes.len() > 1 {
-        return planned_among(style, plan, log_dir, run);
-    }
     let nodes = plan.topology.nodes.len();
-    let ranks = plan.topology.members.len();
-    let mut parts = vec![
-        format!("{ranks} rank{} on {nodes} node{}", plural(ranks), plural(nodes)),
-        endpoints(plan),
-        format!("logs {log_dir}"),
-    ];
-    if let Some(kind) = plan.topology.device_kind {
-        parts.insert(1, format!("{} {}", kind.word(), devices(plan)));
+    let mut parts = vec![format!("{} on {nodes} node{}", everybody(plan), plural(nodes))];
+    if nodes > 1 {
+        parts.push(format!("here {}", crowd(plan, &plan.replicas.iter().collect::<Vec<_>>()).names));
     }
+    if let Some(kind) = plan.topology.device_kind.filter(|_| !devices(plan).is_empty()) {
+        parts.push(format!("{} {}", kind.word(), devices(plan)));
+    }
+    parts.push(endpoints(plan));
+    parts.push(format!("logs {log_dir}"));
     parts.extend(run);
     style.progress("Planned", &parts, &time_of_day())
 }
 
-/// One of several nodes.
-fn planned_among(style: &Style, plan: &Plan, log_dir: &str, run: Option<String>) -> String {
-    let ranks: Vec<u32> = plan.replicas.iter().map(|replica| replica.rank.0).collect();
-    let mut parts = vec![
-        format!("{} ranks on {} nodes", plan.topology.world_size().get(), plan.topology.nodes.len()),
-        format!("here rank{} {}", plural(ranks.len()), ranges(&ranks)),
-        endpoints(plan),
-        format!("logs {log_dir}"),
-    ];
-    if let Some(kind) = plan.topology.device_kind {
-        parts.insert(2, format!("{} {}", kind.word(), devices(plan)));
+/// `8 ranks`; `2 servers and 4 trainers` where there are several parts.
+fn everybody(plan: &Plan) -> String {
+    let parts: Vec<(Part, u32)> =
+        plan.topology.parts().into_iter().map(|part| (part, plan.topology.count(part))).collect();
+    counted(&parts, has_parts(plan))
+}
+
+/// The same for this node.
+pub(super) fn here(plan: &Plan) -> String {
+    let count = |part: &Part| plan.replicas.iter().filter(|replica| replica.part == *part).count() as u32;
+    let parts = plan.topology.parts().into_iter().map(|part| (part, count(&part))).filter(|(_, count)| *count > 0);
+    counted(&parts.collect::<Vec<_>>(), has_parts(plan))
+}
+
+fn counted(parts: &[(Part, u32)], has_parts: bool) -> String {
+    let word = |part: Part| match part {
+        _ if !has_parts => "rank",
+        Part::Server => "server",
+        Part::Trainer => "trainer",
+        Part::Coordinator => "coordinator",
+        Part::HeterTrainer => "heterogeneous trainer",
+    };
+    let words: Vec<String> =
+        parts.iter().map(|(part, count)| format!("{count} {}{}", word(*part), plural(*count as usize))).collect();
+    match words.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
-    parts.extend(run);
-    style.progress("Planned", &parts, &time_of_day())
+}
+
+/// Where there are several parts, numbers alone say little.
+pub(super) fn has_parts(plan: &Plan) -> bool {
+    plan.topology.members.iter().any(|member| member.part != Part::Trainer)
+}
+
+/// Some of this node's, in words.
+pub(super) fn crowd(plan: &Plan, replicas: &[&ReplicaPlan]) -> Crowd {
+    if has_parts(plan) {
+        Crowd::replicas(replicas.iter().map(|replica| (replica.part.role(), replica.index)))
+    } else {
+        Crowd::ranks(&replicas.iter().map(|replica| replica.rank.0).collect::<Vec<_>>())
+    }
 }
 
 fn devices(plan: &Plan) -> String {
@@ -60,13 +88,23 @@ fn endpoints(plan: &Plan) -> String {
 }
 
 /// `attempt` is told where there can be several.
-pub(super) fn started(style: &Style, ranks: usize, took: Duration, attempt: Option<String>) -> String {
-    let parts = [Some(format!("{ranks} rank{} in {}", plural(ranks), duration(took))), attempt];
+pub(super) fn started(style: &Style, who: &str, took: Duration, attempt: Option<String>) -> String {
+    let parts = [Some(format!("{who} in {}", duration(took))), attempt];
     style.progress("Started", &parts.into_iter().flatten().collect::<Vec<_>>(), &time_of_day())
 }
 
-pub(super) fn finished(style: &Style, ranks: usize, took: Duration, attempt: Option<String>) -> String {
-    let parts = [Some(format!("{ranks} rank{} in {}", plural(ranks), duration(took))), attempt];
+/// Trainers wait for these servers.
+pub(super) fn awaiting(style: &Style, servers: &[String]) -> String {
+    let parts = [format!(
+        "for {}, which {} not answer yet",
+        servers.join(", "),
+        if servers.len() == 1 { "does" } else { "do" }
+    )];
+    style.progress("Waiting", &parts, &time_of_day())
+}
+
+pub(super) fn finished(style: &Style, who: &str, took: Duration, attempt: Option<String>) -> String {
+    let parts = [Some(format!("{who} in {}", duration(took))), attempt];
     style.progress("Finished", &parts.into_iter().flatten().collect::<Vec<_>>(), &time_of_day())
 }
 
@@ -84,16 +122,15 @@ pub(super) fn not_restarted(style: &Style, by: &str) -> String {
     format!("{} stopped by {by} before the restart\n", style.mark(Mark::Stopped))
 }
 
-pub(super) fn stopping(style: &Style, signal: &str, ranks: &[u32]) -> String {
-    let parts = [format!("{signal} received: SIGTERM to rank{} {}, again to kill", plural(ranks.len()), ranges(ranks))];
+pub(super) fn stopping(style: &Style, signal: &str, who: &Crowd) -> String {
+    let parts = [format!("{signal} received: SIGTERM to {}, again to kill", who.names)];
     style.progress("Stopping", &parts, &time_of_day())
 }
 
-pub(super) fn interrupted(style: &Style, by: &str, ranks: usize, took: Duration, killed: bool) -> String {
+pub(super) fn interrupted(style: &Style, by: &str, who: &str, took: Duration, killed: bool) -> String {
     format!(
-        "{} stopped by {by}: {ranks} rank{} {} within {}\n",
+        "{} stopped by {by}: {who} {} within {}\n",
         style.mark(Mark::Stopped),
-        plural(ranks),
         if killed { "killed" } else { "ended" },
         duration(took)
     )

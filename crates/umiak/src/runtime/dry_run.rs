@@ -7,7 +7,7 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::plan::{Plan, ReplicaPlan, files, mask};
 
-use super::console::write_data;
+use super::console::{has_parts, write_data};
 
 pub(super) fn print(plan: &Plan, output: OutputMode) -> Result<(), Diagnostic> {
     let text = match output {
@@ -22,12 +22,14 @@ fn to_text(plan: &Plan) -> String {
     let mut text = format!("job {}\nlogs {}\n", plan.job.name, plan.log_dir.display());
     let first = &plan.replicas[0];
     let _ = writeln!(text, "command {}", words(first));
-    text += "\nrank  endpoint               devices  log\n";
+    let width = plan.replicas.iter().map(|replica| name(plan, replica).len()).max().unwrap_or(0).max(4);
+    let head = if has_parts(plan) { "replica" } else { "rank" };
+    let _ = writeln!(text, "\n{head:<width$}  endpoint               devices  log");
     for replica in &plan.replicas {
         let _ = writeln!(
             text,
-            "{:<4}  {:<21}  {:<7}  {}",
-            replica.rank.0,
+            "{:<width$}  {:<21}  {:<7}  {}",
+            name(plan, replica),
             replica.endpoint.to_string(),
             devices(replica, ","),
             replica.log.display()
@@ -41,12 +43,22 @@ fn to_text(plan: &Plan) -> String {
         let _ = writeln!(text, "  {line}");
     }
     for replica in &plan.replicas {
-        let _ = writeln!(text, "\nenvironment, rank {}", replica.rank.0);
+        let who = if has_parts(plan) { name(plan, replica) } else { format!("rank {}", replica.rank.0) };
+        let _ = writeln!(text, "\nenvironment, {who}");
         for line in files::shown(&replica.env) {
             let _ = writeln!(text, "  {line}");
         }
     }
     text
+}
+
+/// A number says enough where all are alike.
+fn name(plan: &Plan, replica: &ReplicaPlan) -> String {
+    if has_parts(plan) { replica_name(replica) } else { replica.rank.0.to_string() }
+}
+
+fn replica_name(replica: &ReplicaPlan) -> String {
+    format!("{}-{}", replica.part.role(), replica.index)
 }
 
 fn devices(replica: &ReplicaPlan, separator: &str) -> String {
@@ -71,7 +83,7 @@ fn to_json(plan: &Plan) -> Value {
         "unset": plan.unset,
         "env": variables(&plan.common),
         "replicas": plan.replicas.iter().map(|replica| json!({
-            "replica": format!("{}-{}", plan.job.roles[replica.slot.role as usize].name, replica.rank.0),
+            "replica": replica_name(replica),
             "rank": replica.rank,
             "node": replica.node,
             "endpoint": replica.endpoint.to_string(),

@@ -14,7 +14,7 @@ use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, Timestamp, signal_name};
-use umiak_core::plan::{Inventory, Layout, Plan, Run, paddle_lines};
+use umiak_core::plan::{Inventory, Layout, Plan, ReplicaPlan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::Guardian;
 use umiak_sys::logger::Rotate;
@@ -26,6 +26,7 @@ use crate::rendezvous::logs::Logs;
 use crate::screen::{Screen, Style};
 
 use super::kernel::{Ended, Kernel};
+use super::knock::Knocker;
 use super::launch::{Prepared, failed};
 use super::pod_log::PodLog;
 use super::record::Recorder;
@@ -37,6 +38,7 @@ mod logs;
 mod peers;
 mod recording;
 mod restart;
+mod servers;
 mod tell;
 
 pub(super) const SIGTSTP: i32 = 20;
@@ -75,6 +77,10 @@ pub(super) struct Front<'a> {
     /// With `--gather-logs`, on nodes that send theirs.
     logs: Option<Logs>,
     next: Option<Layout>,
+    /// Servers that are waited for, and who of those on other nodes has not answered.
+    knocker: Option<Knocker>,
+    missing: Vec<String>,
+    awaits: Option<servers::Awaits>,
     attempt_started: Instant,
     seq: u64,
     pids: HashMap<Slot, u32>,
@@ -107,7 +113,9 @@ impl<'a> Front<'a> {
     ) -> Self {
         let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation, document: false };
         let Prepared { screen, peers, inventory, run, plan, log_starts, pod_log } = prepared;
-        let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..)).ranks_from(plan.first_rank());
+        let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
+        let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
+        servers::expect_elsewhere(&mut machine, &plan);
         let is_shared = peers.is_some();
         if is_shared {
             machine.share();
@@ -134,6 +142,9 @@ impl<'a> Front<'a> {
             peers,
             logs: None,
             next: None,
+            knocker: None,
+            missing: Vec::new(),
+            awaits: None,
             // How long other nodes were waited for says nothing about this one.
             attempt_started: if is_shared { Instant::now() } else { clock.started() },
             seq: 0,
@@ -190,15 +201,23 @@ impl<'a> Front<'a> {
         // Many ranks end at once: one write for all that is left of the round before.
         self.flush();
         let now = self.clock.now();
-        let timeout = self.timers.values().map(|(_, at)| at.since(now)).min();
-        let mut fds = vec![self.guardian.as_fd(), self.signals.as_fd()];
-        fds.extend(self.peers.as_ref().map(AsFd::as_fd));
-        fds.extend(self.logs.as_ref().map(AsFd::as_fd));
-        let ready = readable(&fds, timeout).map_err(|error| failed("wait for events", &error))?;
-        if ready[0] {
+        let times = self.timers.values().map(|(_, at)| *at).chain(self.tell_awaits_at());
+        let timeout = times.map(|at| at.since(now)).min();
+        let fds = [
+            Some(self.guardian.as_fd()),
+            Some(self.signals.as_fd()),
+            self.peers.as_ref().map(AsFd::as_fd),
+            self.logs.as_ref().map(AsFd::as_fd),
+            self.knocker.as_ref().map(AsFd::as_fd),
+        ];
+        let there: Vec<_> = fds.iter().copied().flatten().collect();
+        let ready = readable(&there, timeout).map_err(|error| failed("wait for events", &error))?;
+        let mut ready = ready.into_iter();
+        let [guardian, signals, peers, logs, servers] = fds.map(|fd| fd.is_some() && ready.next() == Some(true));
+        if guardian {
             self.hear_guardian();
         }
-        if ready[1] {
+        if signals {
             for signal in self.signals.read() {
                 if signal == SIGTSTP {
                     self.pause();
@@ -209,12 +228,16 @@ impl<'a> Front<'a> {
             }
             self.show_status();
         }
-        if ready.get(2) == Some(&true) {
+        if peers {
             self.hear_peers();
         }
-        if ready.get(3) == Some(&true) {
+        if logs {
             self.hear_logs();
         }
+        if servers {
+            self.hear_servers();
+        }
+        self.tell_awaits();
         let now = self.clock.now();
         let due: Vec<(Timer, u32)> = self
             .timers
@@ -248,12 +271,8 @@ impl<'a> Front<'a> {
     }
 
     fn live_ids(&self) -> Vec<AttemptId> {
-        let live = self
-            .plan
-            .replicas
-            .iter()
-            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live));
-        live.map(|replica| AttemptId { slot: replica.slot, attempt: self.machine.attempt() }).collect()
+        let id = |replica: &&ReplicaPlan| AttemptId { slot: replica.slot, attempt: self.machine.number(replica.slot) };
+        self.live().iter().map(id).collect()
     }
 
     fn hear_guardian(&mut self) {
@@ -324,8 +343,10 @@ impl<'a> Front<'a> {
                     Effect::DisarmTimer(timer) => {
                         self.timers.remove(&timer);
                     }
-                    // A launched group is one thing: no role of it waits for another, or starts again by itself.
-                    Effect::Record(_) | Effect::Await(_) | Effect::Inspect(_) | Effect::TellFailed(_) => {}
+                    Effect::Await(id) => self.await_server(id),
+                    Effect::AwaitElsewhere { role, attempt } => self.await_elsewhere(role, attempt),
+                    // A launched group is one thing: no role of it starts again by itself.
+                    Effect::Record(_) | Effect::Inspect(_) | Effect::TellFailed(_) => {}
                     Effect::Prepare { .. } => self.clear(),
                     Effect::Gather { ended, stopped } => {
                         queue.push_back(Event::Gathered(self.gather(&ended, &stopped)));
@@ -356,7 +377,7 @@ impl<'a> Front<'a> {
             Fact::Ended { subject, exit, by_us, .. } => {
                 let slot = subject.rank.and_then(|rank| self.plan.replica(rank));
                 // The one on the console.
-                if subject.rank == Some(self.plan.first_rank()) {
+                if subject.rank.is_some() && subject.rank == self.plan.mirrored().map(|replica| replica.rank) {
                     self.screen.let_go(true);
                 }
                 if let Some(replica) = slot {
@@ -371,10 +392,10 @@ impl<'a> Front<'a> {
                     if let Some(line) = paddle_lines::at_signal(self.spec, *signal) {
                         self.pod_log.line(&line);
                     }
-                    let ranks = self.live_ranks();
+                    let live = self.crowd(&self.live());
                     // Between two attempts nobody has to be asked.
-                    let text = console::stopping(&self.style, &short_signal(*signal), &ranks);
-                    if self.spec.own.output == OutputMode::Human && !ranks.is_empty() {
+                    let text = console::stopping(&self.style, &short_signal(*signal), &live);
+                    if self.spec.own.output == OutputMode::Human && live.count > 0 {
                         self.screen.alert(text);
                     }
                 }
@@ -397,7 +418,7 @@ impl<'a> Front<'a> {
         };
         let processes = attempts
             .iter()
-            .filter_map(|id| self.plan.replicas.get(id.slot.index as usize).map(|replica| (id, replica)))
+            .filter_map(|id| self.plan.at(id.slot).map(|replica| (id, replica)))
             .map(|(id, replica)| Process {
                 key: key(*id),
                 program: replica.program.as_os_str().as_bytes().to_vec(),
@@ -419,7 +440,7 @@ impl<'a> Front<'a> {
         // A guardian that is gone shows itself at its socket.
         self.screen.take_up();
         let _ = self.guardian.send(&Command::Spawn(batch));
-        if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan) {
+        if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan, attempts) {
             self.pod_log.line(&line);
         }
     }
@@ -428,7 +449,7 @@ impl<'a> Front<'a> {
         let keys = targets.iter().map(|id| key(*id)).collect();
         let _ = self.guardian.send(&Command::Signal { signal, keys });
         for id in targets {
-            if let Some(replica) = self.plan.replicas.get(id.slot.index as usize) {
+            if let Some(replica) = self.plan.at(id.slot) {
                 let size = std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len());
                 self.log_at_stop.entry(id.slot).or_insert(size);
             }
@@ -466,13 +487,9 @@ impl<'a> Front<'a> {
         evidence
     }
 
-    fn live_ranks(&self) -> Vec<u32> {
-        self.plan
-            .replicas
-            .iter()
-            .filter(|replica| self.machine.attempt_of(replica.slot).is_some_and(Attempt::is_live))
-            .map(|replica| replica.rank.0)
-            .collect()
+    fn live(&self) -> Vec<&ReplicaPlan> {
+        let is_live = |slot| self.machine.attempt_of(slot).is_some_and(Attempt::is_live);
+        self.plan.replicas.iter().filter(|replica| is_live(replica.slot)).collect()
     }
 
     /// Has the guardian stop what ranks left behind, remove the scratch directory, and end.
@@ -520,7 +537,7 @@ impl<'a> Front<'a> {
     fn close(mut self, elsewhere: Option<String>) -> Option<std::io::Error> {
         let (outcome, code) = self.end.unwrap_or((Outcome::Failed, 125));
         let took = self.clock.started().elapsed();
-        let total = self.plan.replicas.len();
+        let who = console::here(&self.plan);
         let signal = match self.stopping {
             Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
             _ => None,
@@ -532,18 +549,18 @@ impl<'a> Front<'a> {
             .filter_map(|replica| self.ends.get(&replica.slot))
             .map(|(exit, _)| exit)
             .find(|exit| !exit.is_success());
-        for line in paddle_lines::at_end(self.spec, outcome, signal, code, first_failed) {
+        for line in paddle_lines::at_end(self.spec, &self.plan, outcome, signal, code, first_failed) {
             self.pod_log.line(&line);
         }
         self.screen.status(None);
         let by = signal.map(short_signal).or(elsewhere);
         let text = match (outcome, by, self.stopping) {
-            (Outcome::Succeeded, ..) => Some(console::finished(&self.style, total, took, self.attempt_words())),
+            (Outcome::Succeeded, ..) => Some(console::finished(&self.style, &who, took, self.attempt_words())),
             (Outcome::Interrupted, Some(by), _) if self.machine.is_pausing() => {
                 Some(console::not_restarted(&self.style, &by))
             }
             (Outcome::Interrupted, Some(by), Some((since, _))) => {
-                Some(console::interrupted(&self.style, &by, total, since.elapsed(), self.killed))
+                Some(console::interrupted(&self.style, &by, &who, since.elapsed(), self.killed))
             }
             // The report could only say that they had been asked to go.
             (Outcome::Failed, _, Some((since, _))) if self.told_while_going => {

@@ -153,6 +153,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Pre
     let outline = prepare::outline(spec, &inventory, &mut |request| lease(guardian, request, &mut broken));
     let outline = outline.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
     prepare::make_log_dir(outline.log_dir())?;
+    let shared = lease_gpus(around.guardian, &outline.layout.assignment.gpus(&inventory))?;
     let directory = scratch.make()?;
     tell(around.guardian, &Command::Grace { millis: spec.own.grace.as_millis() as u64 })?;
     let screen = start_screen(around)?;
@@ -170,7 +171,8 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Pre
             return Err(ended);
         }
     };
-    let (plan, run) = outline.complete(spec, &inventory, share, directory);
+    let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
+    plan.notices.extend(shared);
     let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
     let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
@@ -200,13 +202,42 @@ pub(super) fn lease(
 }
 
 fn ask_for_lease(guardian: &mut Guardian, command: &Command) -> std::io::Result<Result<Leased, LeaseError>> {
+    ask(guardian, command, |notice| match notice {
+        Notice::Leased(leased) => Some(leased),
+        _ => None,
+    })
+}
+
+fn ask<T>(guardian: &mut Guardian, command: &Command, answer: fn(Notice) -> Option<T>) -> std::io::Result<T> {
     guardian.send(command)?;
     loop {
         let notices = guardian.receive()?.ok_or_else(|| std::io::Error::other("the guardian has ended"))?;
-        if let Some(Notice::Leased(leased)) = notices.into_iter().find(|notice| matches!(notice, Notice::Leased(_))) {
-            return Ok(leased);
+        if let Some(answer) = notices.into_iter().find_map(answer) {
+            return Ok(answer);
         }
     }
+}
+
+/// Has the guardian hold the GPUs of this node's ranks, so that runs of documents keep away from them. Who names a GPU on
+/// the command line gets it even when another run has it, and is told.
+fn lease_gpus(guardian: &mut Guardian, gpus: &[(u32, String)]) -> Result<Option<Diagnostic>, Diagnostic> {
+    if gpus.is_empty() {
+        return Ok(None);
+    }
+    let candidates: Vec<u32> = gpus.iter().map(|(minor, _)| *minor).collect();
+    let command = Command::LeaseGpus { count: candidates.len() as u32, candidates };
+    let held = ask(guardian, &command, |notice| match notice {
+        Notice::Gpus(minors) => Some(minors),
+        _ => None,
+    });
+    let held = held.map_err(|error| failed("lease GPUs", &error))?;
+    let taken: Vec<&str> =
+        gpus.iter().filter(|(minor, _)| !held.contains(minor)).map(|(_, label)| label.as_str()).collect();
+    Ok((!taken.is_empty()).then(|| {
+        let are = if taken.len() == 1 { "is" } else { "are" };
+        Diagnostic::notice(Code::L0030, format!("gpu {} {are} in use by another run of umiak", taken.join(", ")))
+            .hint("they share it; name other devices with `--gpus`, or wait for that run to end")
+    }))
 }
 
 fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {

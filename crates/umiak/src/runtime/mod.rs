@@ -11,6 +11,7 @@ mod front;
 mod gpu_log;
 pub(crate) mod inventory;
 pub(crate) mod kernel;
+mod knock;
 pub mod launch;
 mod pod_log;
 pub(crate) mod prepare;

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{LaunchSpec, PortRequest};
-use umiak_core::model::Port;
+use umiak_core::formats::launch::{Crew, Generation, LaunchSpec, Mode, PortRequest};
+use umiak_core::model::{Part, Port};
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
@@ -39,7 +39,7 @@ pub(super) fn outline(spec: &LaunchSpec, inventory: &Inventory, lease: &mut Leas
     let layout = plan::layout(spec, inventory)?;
     let log_dir = std::path::absolute(&spec.log_dir).map_err(|error| log_dir_error(&spec.log_dir, &error))?;
     let mut notices = Vec::new();
-    let ports = lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut notices)?;
+    let ports = Leasing { spec, layout: &layout, lease, notices: &mut notices }.all()?;
     Ok(Outline { layout, ports, command, log_dir, notices })
 }
 
@@ -77,8 +77,8 @@ pub(super) fn outline_again(
     lease: &mut Lease<'_>,
 ) -> Result<(Layout, Ports), Diagnostic> {
     let layout = plan::layout(spec, inventory)?;
-    let ports = if let PortRequest::Fixed { .. } = spec.ports {
-        let stores = lease_ports(&spec.ports, 0, layout.stores, lease, &mut Vec::new())?.stores;
+    let ports = if keeps_ports(spec) {
+        let stores = Leasing { spec, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
         Ports { endpoints: last.replicas.iter().map(|replica| replica.endpoint.port).collect(), stores }
     } else {
         fresh_ports(spec, &layout, last, lease)?
@@ -91,7 +91,7 @@ pub(super) fn outline_again(
 fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
     let stores = [last.topology.paddle_store.port, last.topology.torch_store.port];
     let old: Vec<Port> = last.replicas.iter().map(|replica| replica.endpoint.port).chain(stores).collect();
-    let mut take = || lease_ports(&spec.ports, layout.endpoints, layout.stores, lease, &mut Vec::new());
+    let mut take = || Leasing { spec, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
     let ports = take()?;
     if !ports.endpoints.iter().chain(&ports.stores).any(|port| old.contains(port)) {
         return Ok(ports);
@@ -103,7 +103,11 @@ fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Leas
 /// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just
 /// closed cannot be bound for a minute, though the ranks, which ask for its reuse, can.
 pub(super) fn keeps_ports(spec: &LaunchSpec) -> bool {
-    matches!(spec.ports, PortRequest::Fixed { .. })
+    let listed = match &spec.mode {
+        Mode::Servers(mode) => matches!(mode.servers, Crew::Listed(_)) || mode.pod.is_some(),
+        Mode::Collective | Mode::Rpc => false,
+    };
+    listed || matches!(spec.ports, PortRequest::Fixed { .. })
 }
 
 /// Six letters, as Paddle names its pods.
@@ -111,46 +115,99 @@ fn pod_name() -> String {
     std::iter::repeat_with(fastrand::lowercase).take(6).collect()
 }
 
-fn lease_ports(
-    request: &PortRequest,
-    endpoints: u16,
-    stores: u16,
-    lease: &mut Lease<'_>,
-    notices: &mut Vec<Diagnostic>,
-) -> Result<Ports, Diagnostic> {
-    let place = match *request {
-        PortRequest::Free => Place::Anywhere,
-        PortRequest::Range { low, high, .. } => Place::Within { low, high },
-        PortRequest::Fixed { start, .. } => Place::Exactly { start },
-    };
-    let mut take = |count: u16, place: Place| {
-        let leased = lease(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
+/// Leases what a layout needs.
+struct Leasing<'a, 'l> {
+    spec: &'a LaunchSpec,
+    layout: &'a Layout,
+    lease: &'a mut Lease<'l>,
+    notices: &'a mut Vec<Diagnostic>,
+}
+
+impl Leasing<'_, '_> {
+    fn all(&mut self) -> Result<Ports, Diagnostic> {
+        let open = self.layout.seats.iter().filter(|seat| seat.port.is_none()).count() as u16;
+        let mut named = Vec::with_capacity(self.layout.seats.len());
+        for seat in &self.layout.seats {
+            if let Some(port) = seat.port {
+                named.extend(self.exactly(port, self.lists(seat.part))?);
+            }
+        }
+        let stores = self.layout.stores - u16::from(self.layout.store.is_some());
+        let mut chosen = match self.place() {
+            // A fixed start is for the endpoints; the stores' ports are nobody's business.
+            Place::Exactly { .. } if open == 0 => self.take(stores, Place::Anywhere)?,
+            place @ Place::Exactly { .. } => {
+                let mut endpoints = self.take(open, place)?;
+                endpoints.extend(self.take(stores, Place::Anywhere)?);
+                endpoints
+            }
+            place @ (Place::Anywhere | Place::Within { .. }) => self.take(open + stores, place)?,
+        };
+        let mut stores = chosen.split_off(open as usize);
+        if let Some(port) = self.layout.store {
+            let source = match self.spec.generation {
+                Generation::Legacy => "--http_port",
+                Generation::Current => "--gloo_port",
+            };
+            stores.splice(0..0, self.exactly(port, source)?);
+        }
+        let (mut named, mut chosen) = (named.into_iter(), chosen.into_iter());
+        let seats = self.layout.seats.iter();
+        let endpoints = seats.filter_map(|seat| if seat.port.is_some() { named.next() } else { chosen.next() });
+        Ok(Ports { endpoints: endpoints.collect(), stores })
+    }
+
+    /// Of a later attempt whose other ports stay: a named one stays too.
+    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Diagnostic> {
+        let kept = self.layout.store.map(|_| last.topology.paddle_store.port);
+        let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), Place::Anywhere)?;
+        Ok(kept.into_iter().chain(fresh).collect())
+    }
+
+    fn place(&self) -> Place {
+        match self.spec.ports {
+            PortRequest::Free => Place::Anywhere,
+            PortRequest::Range { low, high, .. } => Place::Within { low, high },
+            PortRequest::Fixed { start, .. } => Place::Exactly { start },
+        }
+    }
+
+    /// Where the ports of a part are named.
+    fn lists(&self, part: Part) -> &'static str {
+        match (part, self.spec.generation) {
+            _ if matches!(&self.spec.mode, Mode::Servers(mode) if mode.pod.is_some()) => "PADDLE_PORT",
+            (Part::Server, _) => "--servers",
+            (Part::Trainer, Generation::Legacy) => "--workers",
+            (Part::Trainer, Generation::Current) => "--trainers",
+            (Part::Coordinator, _) => "--coordinators",
+            (Part::HeterTrainer, _) => "--heter_workers",
+        }
+    }
+
+    /// A port that was named.
+    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Diagnostic> {
+        let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
+        self.ask(&request, 1, Place::Exactly { start: port.get() })
+    }
+
+    fn take(&mut self, count: u16, place: Place) -> Result<Vec<Port>, Diagnostic> {
+        self.ask(&self.spec.ports.clone(), count, place)
+    }
+
+    fn ask(&mut self, request: &PortRequest, count: u16, place: Place) -> Result<Vec<Port>, Diagnostic> {
+        let leased = (self.lease)(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
             error.refused.map_or_else(
                 || plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
                 |errno| no_sockets(error.wanted, errno),
             )
         })?;
-        if leased.inside_ephemeral && notices.is_empty() {
-            notices.push(Diagnostic::notice(
+        if leased.inside_ephemeral && self.notices.is_empty() {
+            self.notices.push(Diagnostic::notice(
                 Code::L0022,
                 "the kernel's ephemeral range leaves no room below it: ports were chosen inside it",
             ));
         }
-        Ok::<_, Diagnostic>(leased.ports.into_iter().filter_map(Port::new).collect::<Vec<_>>())
-    };
-    match place {
-        // A fixed start is for the endpoints; the stores' ports are nobody's business.
-        Place::Exactly { .. } if endpoints == 0 => {
-            Ok(Ports { endpoints: Vec::new(), stores: take(stores, Place::Anywhere)? })
-        }
-        Place::Exactly { .. } => {
-            Ok(Ports { endpoints: take(endpoints, place)?, stores: take(stores, Place::Anywhere)? })
-        }
-        Place::Anywhere | Place::Within { .. } => {
-            let mut endpoints_and_stores = take(endpoints + stores, place)?;
-            let stores = endpoints_and_stores.split_off(endpoints as usize);
-            Ok(Ports { endpoints: endpoints_and_stores, stores })
-        }
+        Ok(leased.ports.into_iter().filter_map(Port::new).collect())
     }
 }
 
@@ -262,12 +319,12 @@ pub(super) fn write_files(
     for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
     }
+    let mirrored = plan.mirrored().map(|replica| replica.rank);
     plan.replicas
         .iter()
-        .enumerate()
-        .map(|(position, replica)| {
+        .map(|replica| {
             // The mirror needs its file to be there; the others are made by the ranks that write them.
-            let start = if position == 0 || overwrite {
+            let start = if mirrored == Some(replica.rank) || overwrite {
                 open_log(&replica.log, overwrite)
             } else {
                 Ok(std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len()))

@@ -14,6 +14,9 @@ const IN_FULL: usize = 3;
 /// Lines of a traceback, or last lines, for each cause.
 const TRACEBACK: usize = 24;
 
+/// The flag that limits how long the servers of a launched job are waited for.
+pub const SERVER_TIMEOUT: &str = "--server-timeout";
+
 /// What the summary needs to know of a rank besides the finding.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
@@ -27,6 +30,8 @@ pub struct Place {
     pub name: Option<String>,
     /// Where the run is recorded.
     pub run: Option<String>,
+    /// What limits the time until its ports answer.
+    pub start_limit: Option<&'static str>,
 }
 
 /// The ranks that we stopped.
@@ -81,11 +86,11 @@ impl Crowd {
     }
 }
 
-/// The guide's line. `ranks` are the causes.
-pub fn abort(world: u32, ranks: &[u32]) -> String {
+/// The guide's line, for `trainer` or whatever it is. `ranks` are the causes.
+pub fn abort(what: &str, world: u32, ranks: &[u32]) -> String {
     let list = ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     format!(
-        "ABORT!!! Out of all {world} trainers, the trainer process with rank=[{list}] was aborted. Please check its log."
+        "ABORT!!! Out of all {world} {what}s, the {what} process with rank=[{list}] was aborted. Please check its log."
     )
 }
 
@@ -142,7 +147,8 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
             format!("was stopped: it ran longer than its `timeout`, for {ran}")
         }
         _ if finding.timed_out == Some(Limit::Start) => {
-            format!("was stopped: its ports did not answer within its `start_timeout`, after {ran}")
+            let limit = place.start_limit.unwrap_or("start_timeout");
+            format!("was stopped: its ports did not answer within its `{limit}`, after {ran}")
         }
         exit => format!("{} after {ran}", exit.describe()),
     };
@@ -301,7 +307,7 @@ mod tests {
     #[test]
     fn the_guides_line_has_no_spaces_in_the_list() {
         assert_eq!(
-            abort(8, &[2, 3]),
+            abort("trainer", 8, &[2, 3]),
             "ABORT!!! Out of all 8 trainers, the trainer process with rank=[2,3] was aborted. Please check its log."
         );
     }

@@ -395,7 +395,7 @@ impl Supervisor {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Record(_) | Effect::Stand(_) => {}
+            Effect::Record(_) | Effect::Stand(_) | Effect::AwaitElsewhere { .. } => {}
             Effect::Spawn(attempts) if self.now.broken.is_some() => self.now.unrecorded.extend(attempts),
             Effect::Spawn(attempts) => self.spawn(&attempts),
             Effect::Signal { signal, targets } => self.signal(signal, &targets),

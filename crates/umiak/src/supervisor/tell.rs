@@ -156,6 +156,7 @@ impl Supervisor {
             log: self.log(AttemptId { slot, attempt: finding.subject.attempt }).display().to_string(),
             name: Some(name),
             run: Some(self.run.id().to_string()),
+            start_limit: None,
         }
     }
 

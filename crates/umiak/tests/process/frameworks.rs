@@ -1,5 +1,7 @@
 //! Real training: Paddle and PyTorch over gloo, on CPU, with nothing but what the launcher gives them.
 
+mod servers;
+
 use std::path::PathBuf;
 
 use umiak_testkit::components::Component::{Paddle, Torch};
@@ -19,6 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("frameworks::torch_trains_on_two_ranks", &[Torch], || trains_in_paddles_words("torch_ddp.py"))
         .test("frameworks::torch_trains_on_four_ranks", &[Torch], || trains_in_our_words("torch_ddp.py"))
         .test("frameworks::torch_rank_1_is_the_cause", &[Torch], || names_the_cause("torch_fails.py", &["1"]));
+    servers::register(suite);
 }
 
 pub(crate) fn virtual_environment() -> PathBuf {
@@ -70,8 +73,13 @@ pub(crate) fn has_learned(outcome: &Outcome, ranks: u32) {
     let last = text.lines().find(|line| line.contains("done in")).unwrap_or_else(|| panic!("no last line:\n{text}"));
     assert!(last.starts_with(&format!("rank 0/{ranks} ")), "{last}");
     assert!(last.ends_with(&format!("weights identical on all {ranks} ranks")), "{last}");
-    let losses = last.split_once("loss ").and_then(|(_, rest)| rest.split_once(',')).map_or("", |(losses, _)| losses);
-    let (first, last) = losses.split_once(" -> ").unwrap_or_else(|| panic!("no losses: {last}"));
+    has_fallen(last);
+}
+
+/// `… loss 1.2 -> 0.3`, and perhaps more behind a comma.
+fn has_fallen(line: &str) {
+    let losses = line.split_once("loss ").and_then(|(_, rest)| rest.split(',').next()).unwrap_or_default();
+    let (first, last) = losses.split_once(" -> ").unwrap_or_else(|| panic!("no losses: {line}"));
     let number = |text: &str| text.parse::<f64>().unwrap_or_else(|error| panic!("{error}: {text}"));
     assert!(number(last) < number(first), "the loss did not fall: {losses}");
 }

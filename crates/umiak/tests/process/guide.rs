@@ -1,5 +1,5 @@
 //! The guides to one machine: their examples are typed into a shell on a terminal, and the screen must show what the
-//! guide shows. Documents in them are looked at by `umiak lint`.
+//! guide shows. Documents in them are looked at by `umiak lint`, and commands for several machines are rehearsed.
 //!
 //! What differs from run to run (times, ports, process numbers, hosts) counts for nothing, and neither does where a
 //! rank's line stands between umiak's. A `…` of the guide is anything: the rest of a line, or lines where it stands
@@ -19,11 +19,10 @@ use umiak_testkit::terminal::Session;
 use crate::shell::Shell;
 
 pub(crate) fn register(suite: &mut Suite) {
-    suite.test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH)).test(
-        "guide::the_examples_of_jobs_are_true",
-        &[Python],
-        || examples(&JOBS),
-    );
+    suite
+        .test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH))
+        .test("guide::the_examples_of_jobs_are_true", &[Python], || examples(&JOBS))
+        .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
 }
 
 /// One of the guides.
@@ -57,6 +56,21 @@ const JOBS: Guide = Guide {
     ],
     mistakes: &["typo.yaml"],
     goes_on: true,
+};
+
+const SERVERS: Guide = Guide {
+    file: "docs/guide/parameter-server.md",
+    settings: &[
+        ("umiak launch --run_mode ps --server_num 2 --trainer_num 2 examples/tiny_ps.py", Setting::Plain),
+        ("umiak launch --dry-run --run_mode ps --server_num 2 --trainer_num 2 examples/tiny_ps.py", Setting::Plain),
+        ("umiak launch --run_mode ps --server_num 1 --trainer_num 1 --server-timeout 1s ./deaf.sh", Setting::Plain),
+        (
+            "umiak launch --run_mode ps --server_num 2 --trainer_num 2 examples/tiny_ps.py --fail-server 1",
+            Setting::Plain,
+        ),
+    ],
+    mistakes: &[],
+    goes_on: false,
 };
 
 /// What an example needs besides the scripts of the guide and the directory `examples`.
@@ -110,7 +124,7 @@ fn examples(guide: &Guide) {
     let examples: Vec<Example<'_>> = blocks.iter().filter_map(Block::example).collect();
     let mut wrong = Vec::new();
     for block in &blocks {
-        if block.script().is_none() && block.example().is_none() {
+        if block.script().is_none() && block.example().is_none() && block.commands().is_empty() {
             wrong.push(format!("neither an example nor a script:\n{}", block.text));
         }
     }
@@ -132,6 +146,9 @@ fn examples(guide: &Guide) {
     };
     let common = guide.goes_on.then(|| shell(Setting::Plain));
     lint(guide, &shell(Setting::Plain), &scripts);
+    for command in blocks.iter().flat_map(Block::commands) {
+        rehearse(&shell(Setting::Plain), command);
+    }
     for example in &examples {
         if guide.settings.contains(&(example.first(), Setting::MemoryLimit)) && !limits_memory() {
             let text = format!("skipped: `{}` of {}: memory cannot be limited here\n", example.first(), guide.file);
@@ -165,6 +182,15 @@ fn lint(guide: &Guide, shell: &Shell, scripts: &[(&str, &str)]) {
     }
 }
 
+/// A command for other machines is planned as the first of them would.
+fn rehearse(shell: &Shell, command: &str) {
+    shell.sandbox.write("train.py", "");
+    let line = command.replace("umiak launch ", "umiak launch --dry-run ");
+    let several = line.contains("192.168.0.1");
+    let line = if several { line.replace("--dry-run ", "--dry-run --host 192.168.0.1 ") } else { line };
+    shell.line(&line).finish().expect_code(0);
+}
+
 /// What stands between fences.
 #[derive(Debug)]
 struct Block<'a> {
@@ -192,6 +218,13 @@ impl<'a> Block<'a> {
         };
         let (_, name) = introduction?.rsplit_once('`')?;
         Some((name, self.text))
+    }
+
+    /// Command lines that nobody types here.
+    fn commands(&self) -> Vec<&'a str> {
+        let is_command = |line: &&str| line.contains("umiak launch ");
+        let is_shell = self.kind == "sh" && self.script().is_none() && self.text.lines().all(|line| is_command(&line));
+        if is_shell { self.text.lines().collect() } else { Vec::new() }
     }
 
     fn example(&self) -> Option<Example<'a>> {
@@ -388,6 +421,8 @@ fn without_figures(text: &str) -> String {
         (r#""at":\d+"#, r#""at":MICROS"#),
         (r#""umiak":"[^"]+""#, r#""umiak":"VERSION""#),
         ("OMP_NUM_THREADS=[0-9]+", "OMP_NUM_THREADS=COUNT"),
+        // What trainers learn depends on who is first.
+        (r"\b(trainer \d/\d .*loss) .*", "$1 LOSS"),
     ]
     .into_iter()
     .fold(text.to_owned(), |text, (what, neutral)| regex(what).replace_all(&text, neutral).into_owned())

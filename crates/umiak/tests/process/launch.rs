@@ -3,12 +3,14 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use umiak_testkit::components::Component::Python;
+use umiak_testkit::gpus;
 use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("launch::readme_example_trains", &[Python], readme_example_trains)
+        .test("launch::gpus_are_held_for_a_launch", &[], gpus_are_held_for_a_launch)
         .test("launch::first_rank_is_mirrored_and_all_are_logged", &[], first_rank_is_mirrored_and_all_are_logged)
         .test("launch::logs_are_appended_and_only_new_lines_are_shown", &[], logs_are_appended)
         .test("launch::log_overwrite_truncates", &[], log_overwrite_truncates)
@@ -155,6 +157,35 @@ fn secrets_are_masked() {
     }
     let mode = std::fs::metadata(sandbox.path().join("log/backup_env.0.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// A document keeps away from them; a command line that names them gets them too, and is told.
+fn gpus_are_held_for_a_launch() {
+    let sandbox = Sandbox::new();
+    let driver = gpus::fake(sandbox.path(), 2);
+    sandbox
+        .write("job.yaml", "umiak: v1\nroles: {w: {resources: {gpu: 1}, command: 'echo on $CUDA_VISIBLE_DEVICES'}}\n");
+    let launch = |flags: &str, actions: &[&str]| {
+        sandbox.launch_toy(&format!("--gpus {flags}"), actions).env("UMIAK_NVIDIA_PROC", &driver)
+    };
+    let first = launch("0 --log_dir a", &["0:touch up;await go"]).start();
+    first.wait_for_file("up");
+    let run = || sandbox.umiak(["run", "job.yaml"]).env("UMIAK_NVIDIA_PROC", &driver);
+    let free = run().start().finish_unchecked();
+    free.expect_code(0);
+    assert!(free.out().contains("on 1"), "{}", free.out());
+    let second = launch("0,1 --log_dir b", &["0:touch up2;await go"]).start();
+    second.wait_for_file("up2");
+    run().start().finish_unchecked().expect_code(125).expect_err("error[J0020]").expect_err("free    0 of 2");
+    sandbox.write("go", "");
+    let first = first.finish_unchecked();
+    assert!(!first.err().contains("L0030"), "{}", first.err());
+    first.expect_code(0);
+    second.finish_unchecked().expect_code(0).expect_err("notice[L0030]: gpu 0 is in use by another run of umiak");
+    // Inside a run its GPUs are its own.
+    let nested = launch("0 --log_dir c", &["0:print up"]).env("UMIAK_RUN", "run-000001").finish();
+    assert!(!nested.err().contains("L0030"), "{}", nested.err());
+    sandbox.assert_nothing_left();
 }
 
 fn two_jobs_at_once() {

@@ -21,6 +21,7 @@ mod restart;
 mod run;
 mod screen;
 mod seeds;
+mod servers;
 mod several;
 mod shell;
 mod signals;
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);
+    servers::register(&mut suite);
     guide::register(&mut suite);
     input::register(&mut suite);
     lint::register(&mut suite);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use umiak_core::contract::differences::{DIFFERENCES, Kind, Surface};
+use umiak_core::contract::differences::{DIFFERENCES, Jobs, Kind, Surface};
 use umiak_core::formats::launch::Generation;
 
 use super::HEADER;
@@ -27,11 +27,12 @@ pub(super) fn page() -> String {
         }
         let _ = write!(text, "\n## {title}\n\n");
         text += &table(
-            &["name", "generation", "how", "why"],
+            &["name", "generation", "jobs", "how", "why"],
             entries.map(|entry| {
                 [
                     codes(entry.patterns.iter().copied()),
                     generation(entry.generation).to_owned(),
+                    jobs(entry.jobs).to_owned(),
                     how(entry.kind).to_owned(),
                     entry.reason.to_owned(),
                 ]
@@ -53,6 +54,13 @@ fn generation(generation: Option<Generation>) -> &'static str {
         None => "both",
         Some(Generation::Current) => "current",
         Some(Generation::Legacy) => "legacy",
+    }
+}
+
+fn jobs(jobs: Jobs) -> &'static str {
+    match jobs {
+        Jobs::All => "all",
+        Jobs::Servers => "with servers",
     }
 }
 

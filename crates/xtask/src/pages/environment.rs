@@ -1,7 +1,7 @@
 //! `docs/reference/environment.md`: variables that umiak reads, and those it gives to ranks. The latter are what
 //! the planner gives to the ranks of a few sample machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use umiak::variables::VARIABLES;
 use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, parse};
-use umiak_core::model::Port;
+use umiak_core::model::{Part, Port};
 use umiak_core::plan::command::Resolved;
 use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, Share, finish, layout};
 
@@ -32,8 +32,18 @@ pub(super) fn page() -> String {
     text += &variables(given.iter().filter(|(name, _)| !is_torch(name)));
     text += "\n### torch's\n\nWhat `torchrun` gives its workers, so that either framework's script works.\n\n";
     text += &variables(given.iter().filter(|(name, _)| is_torch(name)));
+    text += SERVERS;
+    text += &table(&["variable", "sample", "given to"], of_servers());
     text
 }
+
+const SERVERS: &str = "
+### Of parameter-server jobs
+
+These, and not those of the ranks above. The values are of a sample job with all parts: of its first server, or of the first process that has the
+variable. In a PaddleCloud pod what the platform has set stays as it is.
+
+";
 
 const RANKS: &str = "
 ## Given to the ranks
@@ -57,7 +67,7 @@ fn overrides() -> Vec<[String; 2]> {
 }
 
 /// Variables of Paddle's launchers that stand for no flag. A test keeps this list complete.
-const OTHERS: [(&str, &str); 18] = [
+const OTHERS: [(&str, &str); 20] = [
     ("PADDLE_TRAINER_ID", "Rank of this node, from 0 up; stands for `--rank`."),
     (
         "PADDLE_TRAINER_ENDPOINTS",
@@ -70,8 +80,19 @@ const OTHERS: [(&str, &str); 18] = [
     ("PADDLE_LAUNCH_WITH_ARGS", "Not 0: a list of endpoints sets the number of nodes only, not the master."),
     ("PADDLE_TRAINERS", "PaddleCloud, legacy generation: addresses of the nodes."),
     ("TRAINER_PORTS_NUM", "PaddleCloud, legacy generation: number of ports of each node."),
-    ("PADDLE_TRAINERS_NUM", "PaddleCloud, legacy generation: number of trainers."),
-    ("PADDLE_PORT", "PaddleCloud, legacy generation: first of the ranks' ports, with several nodes and ports enough."),
+    ("PADDLE_TRAINERS_NUM", "PaddleCloud: number of trainers; in collective jobs in the legacy generation only."),
+    (
+        "PADDLE_PORT",
+        "PaddleCloud: port of this server; in the legacy generation the first of the ranks' ports, with several nodes and ports enough.",
+    ),
+    (
+        "TRAINING_ROLE",
+        "PaddleCloud, parameter-server jobs: `PSERVER` or `TRAINER`. With the list below and no flag that asks for anything else, this command is one process of such a job, and meets the others beside the first server.",
+    ),
+    (
+        "PADDLE_PSERVERS_IP_PORT_LIST",
+        "PaddleCloud, parameter-server jobs: `host:port` of all servers. A server is the entry that has its `POD_IP` and `PADDLE_PORT`.",
+    ),
     ("FLAGS_START_PORT", "First of the ranks' consecutive ports."),
     ("FLAGS_FIXED_PORT", "The same; the node's rank is added."),
     ("PORT_RANGE", "Two ports, `35100:64000`: free ones are chosen between them."),
@@ -96,6 +117,69 @@ fn variables<'a>(variables: impl Iterator<Item = &'a (String, Given)>) -> String
         variables.map(|(name, given)| [code(name), code(&given.value), given.when.clone()]),
     )
 }
+
+/// Every variable of a heterogeneous job with coordinators, which has all that others have, and who is given it.
+fn of_servers() -> Vec<[String; 3]> {
+    let names_of = |sample: &Sample| -> BTreeSet<String> {
+        plan(sample).replicas.iter().flat_map(|replica| replica.env.iter().map(|(name, _)| name.clone())).collect()
+    };
+    let [heter, legacy, current] = &SERVER_SAMPLES;
+    let (legacy, current) = (names_of(legacy), names_of(current));
+    let mut found: Vec<(String, String, Vec<Part>)> = Vec::new();
+    for replica in plan(heter).replicas.iter().filter(|replica| replica.index == 0) {
+        for (name, value) in &replica.env {
+            match found.iter_mut().find(|(other, ..)| other == name) {
+                Some((.., parts)) => parts.push(replica.part),
+                None => found.push((name.clone(), value.clone(), vec![replica.part])),
+            }
+        }
+    }
+    let row = |(name, value, parts): (String, String, Vec<Part>)| {
+        let roles: Vec<String> = parts.iter().map(|part| code(part.role())).collect();
+        let who = if parts.len() == Part::ALL.len() { "all".to_owned() } else { roles.join(", ") };
+        let when = match (legacy.contains(&name), current.contains(&name)) {
+            (false, _) => ", in `ps-heter`",
+            (true, false) => ", legacy generation",
+            (true, true) => "",
+        };
+        [code(&name), code(&value), who + when]
+    };
+    found.into_iter().map(row).collect()
+}
+
+/// All parts there are; and the same job without stages, in either generation.
+const SERVER_SAMPLES: [Sample; 3] = [
+    Sample {
+        words: &[
+            "--server_num",
+            "2",
+            "--worker_num",
+            "2",
+            "--coordinator_num",
+            "1",
+            "--heter_worker_num",
+            "1;1",
+            "--heter_devices",
+            "cpu;gpu",
+            "train.py",
+        ],
+        gpus: 0,
+        env: &[],
+        when: "",
+    },
+    Sample {
+        words: &["--server_num", "2", "--worker_num", "2", "--coordinator_num", "1", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "",
+    },
+    Sample {
+        words: &["--run_mode", "ps", "--server_num", "2", "--trainer_num", "2", "train.py"],
+        gpus: 0,
+        env: &[],
+        when: "",
+    },
+];
 
 /// A variable of a rank.
 struct Given {
@@ -196,7 +280,7 @@ fn plan(sample: &Sample) -> Plan {
     let layout = layout(&spec, &inventory).expect("the samples fit their machines");
     let port = |number: u16| Port::new(number).expect("a sample port");
     let ports = Ports {
-        endpoints: (0..layout.endpoints).map(|index| port(6170 + index)).collect(),
+        endpoints: (0..layout.seats.len() as u16).map(|index| port(6170 + index)).collect(),
         stores: (0..layout.stores).map(|index| port(6180 + index)).collect(),
     };
     let run = Run {

@@ -215,9 +215,13 @@ fn a_limit_of_its_own_is_named() {
     let mut counted = Evidence::default();
     add(&mut counted, KernelFact::MemoryKills { count: 2 });
     assert_eq!(told(counted), [unsure], "it is what was counted");
-    let mut named = Evidence::default();
-    let (scope, resident_kib) = (OomScope::Cgroup, Some(61 << 10));
-    add(&mut named, KernelFact::OomKilled { scope, named: true, resident_kib, limit_kib: None, cgroup: None });
-    let sure = "the kernel killed it for memory (it held 61 MiB; it went over its limit of 64 MiB)";
-    assert_eq!(told(named), [sure], "the log named it already");
+    let scope = OomScope::Cgroup;
+    for (resident_kib, sure) in [
+        (Some(61 << 10), "the kernel killed it for memory (it held 61 MiB; it went over its limit of 64 MiB)"),
+        (Some(1 << 10), "the kernel killed it for memory (it went over its limit of 64 MiB)"),
+    ] {
+        let mut named = Evidence::default();
+        add(&mut named, KernelFact::OomKilled { scope, named: true, resident_kib, limit_kib: None, cgroup: None });
+        assert_eq!(told(named), [sure], "the log named it already");
+    }
 }

@@ -116,7 +116,8 @@ pub static SIGNATURES: &[Signature] = &[
         "Somebody else holds the lock of a file, or its file system knows no locks. Ranks that open the same HDF5 or \
          SQLite file for writing exclude each other; a network file system may refuse locks altogether.").exact(),
     Signature::new("U1301", Cause, "the address is already in use",
-        r"Address already in use|EADDRINUSE|\[Errno 98\]",
+        // brpc, in Paddle's parameter servers, names the endpoint only.
+        r"Address already in use|EADDRINUSE|\[Errno 98\]|server\.cpp:[0-9]+\] Fail to listen |BrpcPsServer start failed, ip_port=",
         "another process holds the port: choose another one, or look for a job that was left running",
         "The rank wanted to listen on a port that somebody else has. `ss -ltnp` shows who. A port written into the \
          script collides as soon as two jobs share a host."),
@@ -189,6 +190,11 @@ pub static SIGNATURES: &[Signature] = &[
         "reboot the host, or unload and load the driver's kernel modules",
         "The driver's files were updated while its kernel module was in use: the running one is still the old one. An \
          automatic update is the usual reason."),
+    Signature::new("U1408", Cause, "this Paddle has no parameter servers",
+        r"'paddle\.(base|fluid)\.\w+' has no attribute '(DistFleetWrapper|WorkerInfo)'|cannot import name 'CommContext' from 'paddle\.",
+        "install a build that has them: `pip install paddlepaddle==2.6.2 'numpy<2' 'protobuf==4.25.*'` (Python 3.11)",
+        "Parameter servers and `paddle.distributed.rpc` are parts of Paddle that not every package holds: those of \
+         version 3 for CPU do not. Version 2.6.2 does.").exact(),
     Signature::new("U1501", Cause, "the scheduler gave fewer places than ranks",
         r"not enough slots available in the system|More processors requested than permitted|All nodes which are allocated for this job are already filled",
         "ask the scheduler for as many tasks as there are ranks, or correct the host list",
@@ -224,6 +230,12 @@ pub static SIGNATURES: &[Signature] = &[
         "A check inside Paddle failed. The word in parentheses is the kind of error, the sentence after it says what \
          was expected, and `[operator < … > error]` which operation it was. `FLAGS_call_stack_level=2` adds the \
          native stack.").general(),
+    Signature::new("U2107", Cause, "a process is not in its own list of endpoints",
+        r"^ValueError: '\S+:[0-9]+' is not in list",
+        "`POD_IP` and `PADDLE_PORT` of a server must be an entry of `PADDLE_PSERVERS_IP_PORT_LIST`, as text",
+        "A parameter server finds out which one it is by looking for its own address and port in the list of all. \
+         They are compared as text: a name in one place and an address in the other do not fit. Usually one of the \
+         variables was set by hand, or by another launcher in between."),
     Signature::new("U2201", Cause, "tensor shapes do not fit",
         r"shapes cannot be multiplied|must match the size of tensor|Sizes of tensors must match|shape '\[.*\]' is invalid for input|(InvalidArgument\)|InvalidArgumentError:) .*([Ss]hape|\bdims?\b|[Dd]imension)|could not be broadcast together",
         "print the shapes just before the place named above",
@@ -459,6 +471,11 @@ pub static SIGNATURES: &[Signature] = &[
         "try to reach the address from this host; check the firewall, the interface, and whether that host is up",
         "Packets to the address go nowhere: a firewall, a wrong interface or network, or a host that went down. The \
          rank that reports it is rarely at fault."),
+    Signature::new("U4208", Waiting, "waited in vain for the parameter servers",
+        r"^not ready endpoints: ?\[",
+        "look at the servers that the line names: they have not started, have ended, or cannot be reached from here",
+        "Paddle's trainers look for their servers every three seconds, without end. The line names those that do not \
+         answer: their logs (`serverlog.N`) say why."),
     Signature::new("U9101", Victim, "stopped by SIGTERM",
         r"\*\*\* SIGTERM \(@|`Termination signal` is detected|SignalException: Process [0-9]+ got signal: (15|SIGTERM)|[Rr]eceived (signal (15|SIGTERM)|SIGTERM|15 death signal|Signals\.SIGTERM)\b",
         "somebody else ended this rank: look at the other ranks, then at the scheduler's limits",
@@ -513,7 +530,7 @@ pub static SIGNATURES: &[Signature] = &[
         "The group's connections were torn down while this rank still used them, because an earlier error was \
          noticed elsewhere."),
     Signature::new("U9208", Victim, "a service does not answer any more",
-        r"\[E112\] ?Not connected to|\[E1014\]|failed to connect to all addresses|StatusCode\.UNAVAILABLE|[Rr]pc failed.*(unavailable|not connected)",
+        r"\[E112\] ?Not connected to|\[E1014\]|failed to connect to all addresses|StatusCode\.UNAVAILABLE|[Rr]pc failed.*(unavailable|not connected)|brpc_ps_client\.cc:[0-9]+\] .* failed, err:|fleet (pull|push) (sparse|dense) failed",
         "the server ended first, or never started: look at its log",
         "The rank called a parameter server or another service, and nobody is there. Its log tells why it ended; if \
          it is still running, compare the endpoints."),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
-use super::flags::{FLAGS, Owner, Support};
+use super::flags::{FLAGS, Heading, Owner, Support};
+use super::mode::Kind;
 use super::{Backend, Compat, DeviceRequest, Generation, Nodes, words};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
@@ -42,6 +43,7 @@ pub(super) struct Checks<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) generation: Generation,
     pub(super) compat: Compat,
+    pub(super) kind: Kind,
     pub(super) env: &'a Environment,
     pub(super) issues: &'a mut Issues,
 }
@@ -71,7 +73,7 @@ impl Checks<'_> {
 
     /// Flags of the command line that change nothing. Variables that do so are inherited by accident, and are not
     /// worth a word.
-    pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes) {
+    pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes, ip: Option<IpAddr>) {
         let with_master = "with `--master` the current launcher runs, and does not know it";
         for item in &line.items {
             match item {
@@ -82,8 +84,13 @@ impl Checks<'_> {
                 }
                 Item::Known(given) => {
                     let flag = &FLAGS[given.key];
-                    if flag.owner == Owner::Legacy && self.generation == Generation::Current {
+                    let is_about_servers = flag.heading == Heading::ParameterServer;
+                    if is_about_servers && self.kind.has_servers() {
+                        // Those of both generations count, and the crews have said which do not.
+                    } else if flag.owner == Owner::Legacy && self.generation == Generation::Current {
                         self.idle(given.name, with_master);
+                    } else if is_about_servers && self.asks(flag.attribute) {
+                        self.idle(given.name, "the job has no servers");
                     } else if let Support::NoEffect(why) = flag.support
                         && self.asks(flag.attribute)
                         && self.is_from_flag(flag.attribute)
@@ -93,7 +100,8 @@ impl Checks<'_> {
                 }
             }
         }
-        self.idle_about_nodes(nodes);
+        self.idle_about_nodes(nodes, ip);
+        self.idle_about_mode();
         for (flag, attribute) in [("--restart-backoff", "restart-backoff"), ("--restart-window", "restart-window")] {
             if self.arguments.text(attribute).is_some()
                 && self.arguments.int("max_restart").is_none_or(|times| times <= 0)
@@ -142,24 +150,6 @@ impl Checks<'_> {
                 ask(what, self.arguments.name(flag.attribute).to_owned());
             }
         }
-        let mode = self.arguments.text("run_mode").unwrap_or("collective");
-        let mode_name = format!("{} {mode}", self.arguments.name("run_mode"));
-        let mode_is_known = match mode {
-            "collective" => true,
-            "ps" => {
-                ask("parameter-server jobs", mode_name);
-                true
-            }
-            "ps-heter" => {
-                ask("heterogeneous parameter-server jobs", mode_name);
-                true
-            }
-            "rpc" => {
-                ask("RPC jobs", mode_name);
-                true
-            }
-            _ => false,
-        };
         let elastic = |attribute: &str, variable: &str| {
             self.arguments.is_set(attribute) || self.env.get(variable).is_some_and(|text| !text.is_empty())
         };
@@ -183,20 +173,6 @@ impl Checks<'_> {
                 (if what.ends_with('s') { "are" } else { "is" }, if names.len() == 1 { "asks" } else { "ask" });
             let message = format!("{what} {verb} not in this version, and {} {asks} for that", words::both(&names));
             self.error(Diagnostic::error(Code::L0003, message));
-        }
-        if !mode_is_known {
-            self.unknown_mode(mode);
-        }
-    }
-
-    /// The current launcher takes any word for `collective`, a misspelt `ps` too.
-    fn unknown_mode(&mut self, mode: &str) {
-        let name = self.arguments.name("run_mode");
-        if self.compat == Compat::Paddle && self.generation == Generation::Current {
-            self.idle(name, &format!("`{mode}` is no mode, and means `collective` as in Paddle"));
-        } else {
-            let choices = words::either(&["collective", "ps", "ps-heter", "rpc"]);
-            self.error(self.wrong_value("run_mode", format!("`{name}` takes {choices}, not `{mode}`")));
         }
     }
 
@@ -271,10 +247,15 @@ impl Checks<'_> {
             });
             return Backend::Auto;
         };
-        if backend != Backend::Auto
-            && let Some(mode) = self.arguments.text("run_mode").filter(|mode| *mode != "collective")
-        {
-            let message = format!("`{name} {text}` goes with collective jobs only, and `--run_mode` is `{mode}`");
+        if backend != Backend::Auto && self.kind != Kind::Collective {
+            let mode = self.kind.word();
+            let asks = match (self.arguments.text("run_mode"), self.arguments.source("backend")) {
+                // Children of a collective job inherit the variable; it says nothing of this job.
+                (None, Some(Source::Variable(_))) => return Backend::Auto,
+                (None, _) => format!("other flags ask for `{mode}`"),
+                (Some(_), _) => format!("`--run_mode` is `{mode}`"),
+            };
+            let message = format!("`{name} {text}` goes with collective jobs only, and {asks}");
             self.error(Diagnostic::error(Code::L0002, message));
         }
         backend

@@ -201,11 +201,8 @@ pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.attribute == attribute)
 }
 
-const PS: &str = "parameter-server jobs";
-const HETER: &str = "heterogeneous parameter-server jobs";
 const ELASTIC: &str = "elastic jobs";
 const NO_ELASTIC: &str = "elastic jobs are not in this version";
-const NO_PS: &str = "parameter-server jobs are not in this version";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Umiak};
@@ -238,7 +235,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Both, Base, "--log_dir", "log_dir", Path, "DIR", "Directory of the log files.")
         .default("log")
         .variable(11, "PADDLE_LOG_DIR"),
-    Flag::new(Both, Base, "--run_mode", "run_mode", Text, "MODE", "`collective`; `ps`, `ps-heter` and `rpc` are not in this version.")
+    Flag::new(Both, Base, "--run_mode", "run_mode", Text, "MODE", "`collective`, `ps`, `ps-heter` or `rpc`. Else what the other flags imply.")
         .variable(4, "PADDLE_RUN_MODE"),
     Flag::new(Both, Base, "--gpus", "devices", Text, "LIST", "Devices of this node, one process for each: `--gpus 0,1,2,3`. Physical numbers or labels, separated by commas.")
         .aliases(&["--devices", "--npus", "--xpus"])
@@ -267,45 +264,34 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Legacy, Collective, "--enable_auto_mapping", "enable_auto_mapping", AnyTextIsTrue, "BOOL", "Start once to find the mapping, then again with it.")
         .default("False")
         .not_yet("auto mapping"),
-    Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of the servers.")
+    Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of all servers, separated by commas. Their addresses, and those of the lists below, are the nodes.")
         .default("")
-        .variable(17, "PADDLE_SERVERS_ENDPOINTS")
-        .not_yet(PS),
-    Flag::new(Legacy, ParameterServer, "--workers", "workers", Text, "LIST", "`ip:port` of the workers; the port may be left out.")
+        .variable(17, "PADDLE_SERVERS_ENDPOINTS"),
+    Flag::new(Legacy, ParameterServer, "--workers", "workers", Text, "LIST", "`ip:port` of all trainers; without ports they get those from 6170 up, behind the servers'.")
+        .default(""),
+    Flag::new(Current, ParameterServer, "--trainers", "trainers", Text, "LIST", "`ip:port` of all trainers.")
         .default("")
-        .not_yet(PS),
-    Flag::new(Current, ParameterServer, "--trainers", "trainers", Text, "LIST", "`ip:port` of the trainers.")
-        .default("")
-        .variable(18, "PADDLE_TRAINERS_ENDPOINTS")
-        .not_yet(PS),
-    Flag::new(Legacy, ParameterServer, "--heter_workers", "heter_workers", Text, "LIST", "`ip:port` of the heterogeneous workers, stages separated by `;`.")
-        .default("")
-        .not_yet(HETER),
-    Flag::new(Legacy, ParameterServer, "--heter_devices", "heter_devices", Text, "LIST", "Kind of device in each stage, separated by `;`.")
-        .default("")
-        .not_yet(HETER),
-    Flag::new(Legacy, ParameterServer, "--coordinators", "coordinators", Text, "LIST", "`ip:port` of the coordinators.")
-        .default("")
-        .not_yet(PS),
-    Flag::new(Both, ParameterServer, "--server_num", "server_num", Int, "N", "Number of servers.")
-        .variable(15, "PADDLE_SERVER_NUM")
-        .not_yet(PS),
-    Flag::new(Legacy, ParameterServer, "--worker_num", "worker_num", Int, "N", "Number of workers.").not_yet(PS),
-    Flag::new(Current, ParameterServer, "--trainer_num", "trainer_num", Int, "N", "Number of trainers.")
-        .variable(16, "PADDLE_TRAINER_NUM")
-        .not_yet(PS),
-    Flag::new(Legacy, ParameterServer, "--heter_worker_num", "heter_worker_num", Text, "LIST", "Number of heterogeneous workers, stages separated by `;`.")
-        .not_yet(HETER),
-    Flag::new(Legacy, ParameterServer, "--coordinator_num", "coordinator_num", Int, "N", "Number of coordinators.").not_yet(PS),
-    Flag::new(Legacy, ParameterServer, "--http_port", "http_port", Int, "PORT", "Port where gloo's processes meet.").not_yet(PS),
-    Flag::new(Current, ParameterServer, "--gloo_port", "gloo_port", Int, "PORT", "Port where gloo's processes meet.")
+        .variable(18, "PADDLE_TRAINERS_ENDPOINTS"),
+    Flag::new(Legacy, ParameterServer, "--heter_workers", "heter_workers", Text, "LIST", "`ip:port` of all heterogeneous workers, stages separated by `;`.")
+        .default(""),
+    Flag::new(Legacy, ParameterServer, "--heter_devices", "heter_devices", Text, "LIST", "Kind of device in each stage: `gpu;cpu`. With one stage it may be left out.")
+        .default(""),
+    Flag::new(Legacy, ParameterServer, "--coordinators", "coordinators", Text, "LIST", "`ip:port` of all coordinators of a federated job.")
+        .default(""),
+    Flag::new(Both, ParameterServer, "--server_num", "server_num", Int, "N", "Number of servers on each node.")
+        .variable(15, "PADDLE_SERVER_NUM"),
+    Flag::new(Legacy, ParameterServer, "--worker_num", "worker_num", Int, "N", "Number of trainers on each node."),
+    Flag::new(Current, ParameterServer, "--trainer_num", "trainer_num", Int, "N", "Number of trainers on each node.")
+        .variable(16, "PADDLE_TRAINER_NUM"),
+    Flag::new(Legacy, ParameterServer, "--heter_worker_num", "heter_worker_num", Text, "LIST", "Number of heterogeneous workers on each node, stages separated by `;`."),
+    Flag::new(Legacy, ParameterServer, "--coordinator_num", "coordinator_num", Int, "N", "Number of coordinators on each node."),
+    Flag::new(Legacy, ParameterServer, "--http_port", "http_port", Int, "PORT", "Port where gloo's processes meet, on the first server's host; a free one when omitted."),
+    Flag::new(Current, ParameterServer, "--gloo_port", "gloo_port", Int, "PORT", "The same, with lists of servers and trainers; without them it is a free one.")
         .default("6767")
-        .variable(19, "PADDLE_GLOO_PORT")
-        .no_effect(NO_PS),
-    Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Use gloo in parameter-server jobs.")
+        .variable(19, "PADDLE_GLOO_PORT"),
+    Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Given to the processes as `PADDLE_WITH_GLOO`.")
         .default("1")
-        .variable(20, "PADDLE_WITH_GLOO")
-        .no_effect(NO_PS),
+        .variable(20, "PADDLE_WITH_GLOO"),
     Flag::new(Legacy, Elastic, "--elastic_server", "elastic_server", Text, "HOST:PORT", "The etcd server.").not_yet(ELASTIC),
     Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, in log names too.")
         .default("default")
@@ -352,12 +338,14 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")
         .default("0s"),
     Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "A secret that all nodes share; who does not know it cannot join. Else `UMIAK_TOKEN`, which does not show in `ps`."),
-    Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Where the nodes of `--ips` meet, on the first of them. Else `UMIAK_PORT`, else a port from 7168 up, by job and list."),
+    Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Where the nodes of a list meet, on the first of them. Else `UMIAK_PORT`, else a port from 7168 up, by job and list."),
     Flag::new(Umiak, Heading::Umiak, "--rdzv-timeout", "rdzv-timeout", Duration, "TIME", "Wait so long for all nodes.").default("10m"),
     Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for so long is lost.").default("30s"),
     Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "A broken connection between nodes may come back for so long, while ranks run on.")
         .default("60s"),
     Flag::switch("--uneven", "uneven", "Let nodes have different numbers of processes."),
+    Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "Trainers start when all servers answer at their ports, and wait so long for that; `0s` starts them at once.")
+        .default("10m"),
     Flag::switch("--gather-logs", "gather-logs", "Copy the logs of all nodes to the first one's log directory."),
 ];
 

@@ -144,9 +144,10 @@ mod tests {
         ));
         assert!(text.contains(
             "
-  --worker_num N          Number of workers. (not in this version)
+  --worker_num N          Number of trainers on each node.
 "
         ));
+        assert!(text.contains("(not in this version)\n"));
         assert!(text.contains("\n  --gpus LIST, --devices, --npus, --xpus\n                          Devices of"));
     }
 }

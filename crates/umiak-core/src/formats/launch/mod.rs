@@ -9,14 +9,19 @@
 mod arguments;
 mod checks;
 mod cloud;
+mod endpoints;
 mod environment;
 pub mod flags;
 mod help;
+pub(crate) mod meeting;
+mod mode;
 mod nodes;
 mod own;
 mod parse;
+mod pod;
 mod ports;
 pub(crate) mod python;
+mod servers;
 pub(crate) mod shell;
 mod spec;
 mod words;
@@ -24,8 +29,8 @@ mod words;
 pub use help::help;
 pub use parse::{Parsed, parse};
 pub use spec::{
-    Backend, Compat, DeviceRequest, LaunchSpec, LogNames, MAX_NODES, Nodes, OutputMode, OwnFlags, PortRequest,
-    Spelling, Token,
+    Backend, Compat, Crew, DeviceRequest, HeterStage, LaunchSpec, LogNames, MAX_NODES, Mode, Nodes, OutputMode,
+    OwnFlags, Pod, PortRequest, ServerMode, Spelling, Token,
 };
 
 pub use crate::model::{ExitCodes, Generation};

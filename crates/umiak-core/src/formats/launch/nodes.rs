@@ -6,11 +6,14 @@
 //! | `--ips a,b,…`, PaddleCloud's list | the list, in its order |
 //! | `--master` and `--nnodes N` | whoever joins there; `--ips` is passed over, as in Paddle |
 //! | `--nnodes N` alone | the same, with this node as the master |
+//!
+//! Lists of servers and trainers say it before all of these (see `servers`).
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::checks::{Checks, parse_address};
+use super::mode::Kind;
 use super::{Generation, MAX_NODES, Nodes};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
@@ -60,7 +63,7 @@ impl Checks<'_> {
     }
 
     /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and what it asks for, where it was given.
-    fn count(&mut self) -> Option<(&'static str, u32)> {
+    pub(super) fn count(&mut self) -> Option<(&'static str, u32)> {
         let mut found = None;
         for attribute in ["nnodes", "np"] {
             if attribute == "np" && self.generation == Generation::Current {
@@ -245,12 +248,22 @@ impl Checks<'_> {
 
     /// This node's address. Paddle passes over a name without a dot; a job that then listens somewhere else is
     /// harder to understand than an error. `platform` is PaddleCloud's word.
-    pub(super) fn host(&mut self, nodes: &Nodes, platform: Option<IpAddr>) -> Option<IpAddr> {
+    pub(super) fn host(&mut self, nodes: &Nodes, ip: Option<IpAddr>, platform: Option<IpAddr>) -> Option<IpAddr> {
         let several = !matches!(nodes, Nodes::One);
         if platform.is_some() && several {
             return platform;
         }
-        let text = self.arguments.text("host").filter(|_| self.generation == Generation::Current || several)?;
+        let pod_ip = || self.env.get("POD_IP").and_then(|text| parse_address(text));
+        if self.kind == Kind::Pod {
+            // A name tells the others where this server is; the address is then found out.
+            return pod_ip().or_else(|| self.arguments.text("host").and_then(parse_address));
+        }
+        let counts = self.counts_host(nodes, ip);
+        let Some(text) = self.arguments.text("host").filter(|_| counts) else {
+            // The legacy launcher reads the variable in this mode alone.
+            let is_read = self.generation == Generation::Legacy && self.kind.has_servers() && counts;
+            return if is_read { pod_ip() } else { None };
+        };
         let address = parse_address(text);
         let name = self.arguments.name("host");
         if address.is_some() {
@@ -267,9 +280,15 @@ impl Checks<'_> {
         None
     }
 
+    /// In the legacy launcher `--host` finds this node among several, and in the lists of servers and trainers.
+    fn counts_host(&self, nodes: &Nodes, ip: Option<IpAddr>) -> bool {
+        self.generation == Generation::Current || *nodes != Nodes::One || (self.kind.has_servers() && ip.is_some())
+    }
+
     /// Flags about nodes that change nothing, by what the nodes are.
-    pub(super) fn idle_about_nodes(&mut self, nodes: &Nodes) {
+    pub(super) fn idle_about_nodes(&mut self, nodes: &Nodes, ip: Option<IpAddr>) {
         let why = match nodes {
+            _ if self.kind == Kind::Pod => "the platform says which node this is",
             Nodes::One => "there is one node",
             Nodes::List { .. } => "the order of the list counts",
             Nodes::Master { .. } | Nodes::Auto { .. } => "",
@@ -289,11 +308,11 @@ impl Checks<'_> {
                     self.idle(flag, why);
                 }
             }
-            if self.generation == Generation::Legacy && self.arguments.text("host").is_some() {
+            if self.arguments.text("host").is_some() && !self.counts_host(nodes, ip) {
                 self.idle("--host", "the legacy launcher takes the address of a single node from `--ips`");
             }
         }
-        if matches!(nodes, Nodes::Master { .. }) && self.arguments.is_set("rdzv-port") {
+        if matches!(nodes, Nodes::Master { .. }) && self.kind != Kind::Pod && self.arguments.is_set("rdzv-port") {
             self.idle("--rdzv-port", "the port is that of `--master`");
         }
     }

@@ -45,6 +45,7 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         reconnect_window: arguments.text("reconnect-window").and_then(duration).unwrap_or(default.reconnect_window),
         uneven: arguments.is_switched_on("uneven"),
         gather_logs: arguments.is_switched_on("gather-logs"),
+        server_timeout: arguments.text("server-timeout").and_then(duration).unwrap_or(default.server_timeout),
     }
 }
 

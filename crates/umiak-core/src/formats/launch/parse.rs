@@ -7,14 +7,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 
 use super::arguments::{Arguments, Source};
 use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Flag, Owner, ValueKind};
-use super::{Compat, Generation, LaunchSpec, Nodes, Spelling, cloud, help, own, ports, python, shell};
+use super::mode::Kind;
+use super::{
+    Backend, Compat, Crew, Generation, LaunchSpec, Mode, Nodes, ServerMode, Spelling, cloud, help, own, pod, ports,
+    python, shell,
+};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
+use crate::model::Port;
 
 /// What a launch command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,16 +75,37 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         }
     }
     let command_line = command_line(argv, line.script_args.len());
-    let configuration = configuration(&arguments, generation, &script, &line.script_args);
-    let mut checks = Checks { arguments: &arguments, generation, compat: own.compat, env, issues: &mut issues };
+    let mut checks = Checks {
+        arguments: &arguments,
+        generation,
+        compat: own.compat,
+        kind: Kind::Collective,
+        env,
+        issues: &mut issues,
+    };
     checks.not_in_this_version(&script);
+    checks.kind = checks.choose_kind();
+    let kind = checks.kind;
+    let configuration = configuration(&arguments, generation, kind, &script, &line.script_args);
     let platform = match generation {
-        Generation::Legacy => checks.report(cloud::read(env, processes(&arguments))).flatten(),
-        Generation::Current => None,
+        Generation::Legacy if !kind.has_servers() => checks.report(cloud::read(env, processes(&arguments))).flatten(),
+        _ => None,
     }
     .unwrap_or_default();
-    let (nodes, ip) = checks.nodes(&platform.nodes);
-    checks.without_effect(&line, &nodes);
+    let job_id = checks.job_id();
+    // What it says of the mode comes before what the mode needs.
+    let backend = checks.backend();
+    let (mode, nodes, ip) = match kind {
+        Kind::Collective | Kind::Rpc => {
+            let (nodes, ip) = checks.nodes(&platform.nodes);
+            (if kind == Kind::Rpc { Mode::Rpc } else { Mode::Collective }, nodes, ip)
+        }
+        // A backend goes with no servers, and that has been said.
+        Kind::Servers | Kind::Heter if backend != Backend::Auto => (Mode::Collective, Nodes::One, None),
+        Kind::Servers | Kind::Heter => with_crews(&mut checks),
+        Kind::Pod => in_pod(&mut checks, job_id.as_str(), own.rdzv_port),
+    };
+    checks.without_effect(&line, &nodes, ip);
     if let (Nodes::Auto { .. }, Some(0..)) = (&nodes, arguments.int("rank")) {
         let message = "--rank set in the command may not compatible in auto mode";
         announced.lines.extend(environment::log_line(&arguments, environment::WARNING, message));
@@ -88,7 +115,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     let spec = LaunchSpec {
         spelling,
         generation,
-        job_id: checks.job_id(),
+        job_id,
         script,
         script_args: line.script_args,
         log_dir: checks.log_dir(),
@@ -96,12 +123,17 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         log_overwrite: arguments.is_switched_on("log_overwrite"),
         devices: checks.devices(),
         nproc_per_node: checks.nproc_per_node(),
-        host: checks.host(&nodes, platform.host),
+        host: checks.host(&nodes, ip, platform.host),
         ip,
-        node_rank: checks.node_rank(&nodes),
-        sort_ip: arguments.is_switched_on("sort_ip"),
+        node_rank: match &mode {
+            Mode::Servers(mode) if mode.pod.is_some() => mode.pod.as_ref().map(pod::rank),
+            _ => checks.node_rank(&nodes),
+        },
+        // The platform has said who is who.
+        sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod,
+        mode,
         nodes,
-        backend: checks.backend(),
+        backend,
         ports: ports.unwrap_or(super::PortRequest::Free),
         max_restart: arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX)),
         enable_gpu_log: arguments.is_switched_on("enable_gpu_log"),
@@ -123,6 +155,34 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     } else {
         Err(issues.errors)
     }
+}
+
+/// A parameter-server job by its flags.
+fn with_crews(checks: &mut Checks<'_>) -> (Mode, Nodes, Option<IpAddr>) {
+    let Some(crews) = checks.crews() else {
+        return (Mode::Collective, Nodes::One, None);
+    };
+    let (nodes, ip) = if crews.addresses.is_empty() { checks.nodes(&[]) } else { checks.nodes_of(&crews) };
+    checks.is_whole(&crews.mode, &nodes);
+    (Mode::Servers(Box::new(crews.mode)), nodes, ip)
+}
+
+/// One process of a parameter-server job, by the platform's variables.
+fn in_pod(checks: &mut Checks<'_>, job: &str, rdzv_port: Option<Port>) -> (Mode, Nodes, Option<IpAddr>) {
+    let pod = pod::read(checks.env).and_then(|pod| Ok((pod::nodes(&pod, job, rdzv_port)?, pod)));
+    let Some((nodes, pod)) = checks.report(pod) else {
+        return (Mode::Collective, Nodes::One, None);
+    };
+    let mode = ServerMode {
+        servers: Crew::Each(0),
+        trainers: Crew::Each(0),
+        coordinators: Crew::Each(0),
+        stages: Vec::new(),
+        gloo_port: checks.gloo_port_said(),
+        with_gloo: checks.with_gloo(),
+        pod: Some(pod),
+    };
+    (Mode::Servers(Box::new(mode)), nodes, None)
 }
 
 /// The table in the form that the parser takes: a key is a row. The generation that the command's name leads to
@@ -271,6 +331,7 @@ fn command_line(argv: &[OsString], script_args: usize) -> String {
 fn configuration(
     arguments: &Arguments,
     generation: Generation,
+    kind: Kind,
     script: &OsStr,
     script_args: &[OsString],
 ) -> Vec<(String, String)> {
@@ -293,8 +354,8 @@ fn configuration(
         block.insert(name, arguments.printed(flag, generation));
     }
     if generation == Generation::Current {
-        // The block is printed after the mode was chosen, and the mode is this one.
-        block.insert("run_mode", "collective".to_owned());
+        // The block is printed after the mode was chosen.
+        block.insert("run_mode", kind.word().to_owned());
     }
     block.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

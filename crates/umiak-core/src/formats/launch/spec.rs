@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{DeviceKind, ExitCodes, Generation, JobId, Port};
+use crate::model::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Port};
 
 /// How the command was written: decides usage text, dispatch and interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,7 @@ pub struct LaunchSpec {
     /// `--gpus 2,3` and its aliases; `None` when omitted.
     pub devices: Option<DeviceRequest>,
     pub nproc_per_node: Option<u32>,
+    pub mode: Mode,
     /// Who takes part.
     pub nodes: Nodes,
     /// `--host` or `POD_IP`. The legacy generation has it with several nodes only: it takes a single node's address
@@ -81,6 +82,13 @@ pub struct LaunchSpec {
     pub command_line: String,
 }
 
+impl LaunchSpec {
+    /// Nodes may have different numbers of processes: where parts are spread over them they mostly do.
+    pub fn may_be_uneven(&self) -> bool {
+        self.own.uneven || matches!(self.mode, Mode::Servers(_))
+    }
+}
+
 /// The most nodes that a job may have.
 pub const MAX_NODES: u32 = 16_384;
 
@@ -106,6 +114,74 @@ impl Nodes {
             Self::Master { nodes, .. } | Self::Auto { nodes, .. } => *nodes,
         }
     }
+}
+
+/// What kind of job it is: `--run_mode`, or what its other flags imply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Ranks that are all alike.
+    Collective,
+    /// The same, with the variables of `paddle.distributed.rpc`.
+    Rpc,
+    /// Servers, trainers, and what stands between them: `ps` and `ps-heter`.
+    Servers(Box<ServerMode>),
+}
+
+/// Who takes part in a parameter-server job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerMode {
+    pub servers: Crew,
+    pub trainers: Crew,
+    pub coordinators: Crew,
+    /// `ps-heter`: the stages behind the trainers', which are the first. Empty in `ps`.
+    pub stages: Vec<HeterStage>,
+    /// `--http_port`, or `--gloo_port` where it counts: where gloo's processes meet, on the first server's host. A free
+    /// one when it was not given.
+    pub gloo_port: Option<Port>,
+    /// `PADDLE_WITH_GLOO`.
+    pub with_gloo: String,
+    /// On PaddleCloud this node is one of them, and the crews are not looked at.
+    pub pod: Option<Pod>,
+}
+
+/// The processes of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Crew {
+    /// So many on each node.
+    Each(u32),
+    /// These, wherever they are.
+    Listed(Vec<Endpoint>),
+}
+
+impl Crew {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Each(count) => *count == 0,
+            Self::Listed(list) => list.is_empty(),
+        }
+    }
+}
+
+/// One stage of heterogeneous trainers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeterStage {
+    pub crew: Crew,
+    /// `cpu`, `gpu`: `--heter_devices`.
+    pub device: String,
+}
+
+/// One process that a platform has placed, and what it says of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    pub part: Part,
+    /// Its place among those of its part.
+    pub index: u32,
+    /// `PADDLE_PSERVERS_IP_PORT_LIST`: names or addresses, with ports.
+    pub servers: Vec<String>,
+    /// `PADDLE_TRAINERS_NUM`.
+    pub trainers: u32,
+    /// `PADDLE_PORT`.
+    pub port: Option<Port>,
 }
 
 /// A list of devices as it was asked for.
@@ -205,6 +281,8 @@ pub struct OwnFlags {
     pub uneven: bool,
     /// The logs of all nodes are copied to the first.
     pub gather_logs: bool,
+    /// Trainers wait so long until all servers answer; not at all when it is zero.
+    pub server_timeout: Duration,
 }
 
 /// A secret. It is never shown, not even by `{:?}`.
@@ -256,6 +334,7 @@ impl Default for OwnFlags {
             reconnect_window: Duration::from_secs(60),
             uneven: false,
             gather_logs: false,
+            server_timeout: Duration::from_secs(600),
         }
     }
 }

@@ -30,6 +30,12 @@ pub enum Event {
     Ready {
         id: AttemptId,
     },
+    /// The answer to [`Effect::AwaitElsewhere`]: who does not answer yet, until nobody is left.
+    AnsweredElsewhere {
+        role: u16,
+        attempt: u32,
+        missing: Vec<String>,
+    },
     /// The answer to [`Effect::Inspect`].
     Inspected {
         id: AttemptId,
@@ -96,6 +102,11 @@ pub enum Effect {
     DisarmTimer(Timer),
     /// Tell when all ports of this attempt answer, with [`Event::Ready`].
     Await(AttemptId),
+    /// Tell who of this role on other nodes answers, with [`Event::AnsweredElsewhere`].
+    AwaitElsewhere {
+        role: u16,
+        attempt: u32,
+    },
     /// Read what this attempt left about its end, and answer with [`Event::Inspected`]. The job goes on.
     Inspect(AttemptId),
     /// Tell the user why an attempt failed that will be made good.
@@ -128,6 +139,8 @@ pub enum Effect {
 /// How things stand on this node, where there are several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stand {
+    /// Everybody here who decides has ended well, or nobody does; others still run.
+    Serving,
     Succeeded,
     Failed,
     /// The settle window is closed: all bad ends.
@@ -161,6 +174,8 @@ pub enum Timer {
     GraceOf(Of),
     AbandonOf(Of),
     BackoffOf(Of),
+    /// Those of this role on other nodes should answer by now.
+    Elsewhere(u16),
     /// Its ports should answer by now.
     StartUp(Slot),
     /// The attempt should be over by now.
@@ -175,6 +190,9 @@ impl Event {
             Self::Spawned { id, .. } => format!("Spawned, attempt {}", id.attempt),
             Self::Exited { id, .. } => format!("Exited, attempt {}", id.attempt),
             Self::Ready { id } => format!("Ready, attempt {}", id.attempt),
+            Self::AnsweredElsewhere { role, attempt, missing } => {
+                format!("AnsweredElsewhere, role {role}, attempt {attempt}, {} missing", missing.len())
+            }
             Self::Inspected { id, .. } => format!("Inspected, attempt {}", id.attempt),
             Self::StopAsked { .. } => "StopAsked".to_owned(),
             Self::Signalled { signal } => format!("Signalled {signal}"),

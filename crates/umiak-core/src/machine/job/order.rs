@@ -1,11 +1,17 @@
 //! Who may start: roles after those that they wait for.
 
-use super::{Attempt, Effect, Exit, Fact, Machine, Timestamp, attempt, role};
+use std::time::Duration;
+
+use super::{Attempt, Effect, Event, Exit, Fact, Limit, Machine, Timer, Timestamp, attempt, role};
 use crate::machine::role::Counts;
 use crate::model::{Slot, SpawnError, StartAfter, When};
 
 /// In place of an error number: what was waited for did not come. With all roles anew it may.
 pub(super) const UNMET: i32 = 0;
+
+/// What is late on another node is stopped there, and that is heard of: only what answers there and not here is left to be
+/// found late here.
+const ELSEWHERE: Duration = Duration::from_secs(5);
 
 impl Machine {
     /// Starts everybody who waits for nothing any more, all at once. Tells whether somebody was refused.
@@ -89,22 +95,77 @@ impl Machine {
             When::Succeeded => attempts.iter().all(Attempt::is_over),
             When::Started | When::Ready => attempts.iter().any(is_bad),
         };
+        let come = come && self.groups[after.role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty);
         if never && !come { None } else { Some(come) }
     }
 
-    /// What these wait for has ended without it: they are told like a start that failed, so that somebody is to blame.
+    /// What these wait for has ended without it.
     fn refuse(&mut self, slots: &[Slot], other: u16, now: Timestamp, effects: &mut Vec<Effect>) {
+        let why = Unmet { why: "it has ended without what was waited for".to_owned(), limit: None };
+        self.wait_in_vain(slots, other, &why, now, effects);
+    }
+
+    /// They are told like a start that failed, so that somebody is to blame.
+    fn wait_in_vain(&mut self, slots: &[Slot], other: u16, unmet: &Unmet, now: Timestamp, effects: &mut Vec<Effect>) {
         let other = self.job.roles[other as usize].name.clone();
         for slot in slots {
-            let error = SpawnError {
-                doing: format!("wait for `{other}`"),
-                errno: UNMET,
-                reason: "it has ended without what was waited for".to_owned(),
-            };
+            let error = SpawnError { doing: format!("wait for `{other}`"), errno: UNMET, reason: unmet.why.clone() };
             self.place_mut(*slot).begin();
+            self.place_mut(*slot).timed_out = unmet.limit;
             self.apply(*slot, attempt::Event::Start, now);
             effects.push(Effect::Record(Fact::Starting { subject: self.subject(*slot) }));
             self.exited(*slot, Exit::Spawn(error), None, now, effects);
+        }
+    }
+
+    /// Some of this role are on other nodes, at these addresses, and somebody here waits for them. Before the start, and
+    /// again before each further one.
+    pub fn expect_elsewhere(&mut self, role: u16, addresses: Vec<String>) {
+        self.groups[role as usize].elsewhere = Some(addresses);
+    }
+
+    /// An attempt begins: asks who answers.
+    pub(super) fn await_elsewhere(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for role in 0..self.groups.len() as u16 {
+            if self.groups[role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty) {
+                continue;
+            }
+            effects.push(Effect::AwaitElsewhere { role, attempt: self.attempt });
+            if let Some(start) = self.job.roles[role as usize].timeouts.start {
+                self.arm(Timer::Elsewhere(role), now + start + ELSEWHERE, effects);
+            }
+        }
+    }
+
+    pub(super) fn answered_elsewhere(
+        &mut self,
+        role: u16,
+        attempt: u32,
+        missing: Vec<String>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let awaited = self.groups.get(role as usize).and_then(|group| group.elsewhere.as_ref());
+        if attempt != self.attempt || self.pause.is_some() || awaited.is_none_or(Vec::is_empty) {
+            return self.ignore(&Event::AnsweredElsewhere { role, attempt, missing }, effects);
+        }
+        if missing.is_empty() {
+            self.disarm(Timer::Elsewhere(role), effects);
+            self.look_for_starts = true;
+        }
+        self.groups[role as usize].elsewhere = Some(missing);
+    }
+
+    /// They do not answer here, whatever their own nodes think of them.
+    pub(super) fn miss_elsewhere(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
+        let missing = self.groups[role as usize].elsewhere.clone().unwrap_or_default();
+        let limit = self.job.roles[role as usize].timeouts.start.unwrap_or_default().as_secs_f64();
+        let why = format!("no answer from {} within {limit} s", missing.join(", "));
+        let unmet = Unmet { why, limit: Some(Limit::Start) };
+        let waits = |other: &u16| self.job.roles[*other as usize].start_after.iter().any(|after| after.role == role);
+        let waiting: Vec<u16> = (0..self.job.roles.len() as u16).filter(waits).collect();
+        for other in waiting {
+            let slots = self.waiting(other);
+            self.wait_in_vain(&slots, role, &unmet, now, effects);
         }
     }
 
@@ -114,6 +175,12 @@ impl Machine {
         let waited_for = |after: &StartAfter| after.role == role && after.when == When::Ready;
         !this.work.ports.is_empty() && self.job.roles.iter().any(|other| other.start_after.iter().any(waited_for))
     }
+}
+
+/// Why somebody waited in vain.
+struct Unmet {
+    why: String,
+    limit: Option<Limit>,
 }
 
 /// Whether a role may start.

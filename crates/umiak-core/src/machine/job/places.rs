@@ -43,6 +43,8 @@ pub(super) struct Group {
     pub(super) past: Past,
     /// How often it was stopped or started again as a whole: old timers are fenced by it.
     pub(super) cycle: u32,
+    /// Where some of it are on other nodes and waited for: who does not answer yet.
+    pub(super) elsewhere: Option<Vec<String>>,
 }
 
 impl Machine {
@@ -79,7 +81,8 @@ impl Machine {
             *place = Place { number, untold, ..Place::default() };
         }
         for group in &mut self.groups {
-            *group = Group { cycle: group.cycle + 1, ..Group::default() };
+            let elsewhere = group.elsewhere.take();
+            *group = Group { cycle: group.cycle + 1, elsewhere, ..Group::default() };
         }
         self.completed = false;
     }

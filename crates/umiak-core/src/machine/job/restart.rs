@@ -98,6 +98,7 @@ impl Machine {
         self.diagnosis = Diagnosis::None;
         self.armed.retain(|timer| *timer == Timer::Deadline);
         self.killed = false;
+        self.await_elsewhere(now, effects);
         self.start_due(now, effects);
     }
 }

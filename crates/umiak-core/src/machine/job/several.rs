@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Decided, Diagnosis, Effect, Event, Exit, Machine, Outcome, Stand, StopReason, Timer, Timestamp};
+use super::{
+    Attempt, Decided, Diagnosis, Effect, Event, Exit, Machine, Outcome, Stand, StopReason, Timer, Timestamp, role,
+};
 use crate::diagnose;
 use crate::facts::{Verdict, Weight};
+use crate::machine::role::Counts;
 
 /// What we told the other nodes last, and what we were told.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +27,12 @@ impl Machine {
 
     pub(super) fn is_shared(&self) -> bool {
         self.several.is_some()
+    }
+
+    /// Nobody here decides any more, and nobody has said yet that all of the job is over: what runs here may be needed by
+    /// trainers on other nodes.
+    pub(super) fn is_needed_elsewhere(&self) -> bool {
+        self.several.as_ref().is_some_and(|several| several.decided.is_none() && !several.alone)
     }
 
     /// Tells how things stand here, if that is news.
@@ -95,7 +104,7 @@ impl Machine {
             return self.miss(&decided, next, now, effects);
         }
         match (decided.outcome, decided.signal) {
-            (Outcome::Succeeded, _) => {}
+            (Outcome::Succeeded, _) => self.forgive(effects),
             (Outcome::Interrupted, Some(signal)) => {
                 self.stop(StopReason::SignalElsewhere { signal }, Outcome::Interrupted, Some(signal), now, effects);
             }
@@ -109,6 +118,22 @@ impl Machine {
         // Whatever was decided, we have told what we know and wait for nothing else.
         if matches!(self.diagnosis, Diagnosis::Told(_)) {
             self.adopt(&decided, effects);
+        }
+    }
+
+    /// All who decide have ended well, on every node. What has failed here since we said so of ours, and before we heard of
+    /// it, was needed by nobody any more.
+    fn forgive(&mut self, effects: &mut Vec<Effect>) {
+        let roles = self.job.roles.iter().zip(&self.roles).filter(|(role, _)| role.completion.decides);
+        let mut outcomes = roles.map(|(role, attempts)| role::outcome(&role.completion, &Counts::of(attempts)));
+        if self.failed.is_none() || self.guardian_lost || outcomes.any(|outcome| outcome == role::Outcome::Failed) {
+            return;
+        }
+        self.failed = None;
+        self.diagnosis = Diagnosis::None;
+        self.disarm(Timer::Settle, effects);
+        if let Some(stop) = self.stop.as_mut().filter(|stop| stop.outcome == Outcome::Failed) {
+            stop.outcome = Outcome::Succeeded;
         }
     }
 

@@ -311,6 +311,7 @@ fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it(
 
 mod recovery;
 mod roles;
+mod servers;
 
 mod restarts {
     use super::*;

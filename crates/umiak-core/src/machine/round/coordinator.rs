@@ -15,7 +15,7 @@ use super::messages::{
     Told, Why,
 };
 use crate::facts::Outcome;
-use crate::model::{self, Endpoint, Exit, Timestamp};
+use crate::model::{self, Endpoint, Exit, Part, Timestamp};
 
 mod doors;
 mod time;
@@ -290,7 +290,7 @@ impl Coordinator {
             place.stage = Some(stage.clone());
         }
         match stage {
-            Stage::Ready(_) | Stage::Running | Stage::Succeeded => {}
+            Stage::Ready(_) | Stage::Running | Stage::Serving | Stage::Succeeded => {}
             Stage::Failed | Stage::Told(_) => {
                 let why = Why::RankFailed { node: self.name(node) };
                 self.stop(why, now, effects);
@@ -360,7 +360,8 @@ impl Coordinator {
                 }
             }
             Phase::Running { .. } => {
-                if self.nodes.iter().all(|node| node.stage == Some(Stage::Succeeded)) {
+                // Who only serves is stopped by that.
+                if self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded))) {
                     self.end(Outcome::Succeeded, None, None, now, effects);
                 }
             }
@@ -416,11 +417,18 @@ impl Coordinator {
         else {
             return;
         };
+        // Of a parameter-server job the first server hosts it.
+        let serves = |offer: &&Offer| offer.processes.iter().any(|process| process.part == Part::Server);
+        let paddle = self.order.iter().find_map(|node| {
+            let Node { join, offer, .. } = &self.nodes[*node];
+            let offer = offer.as_ref().filter(serves)?;
+            Some(Endpoint { address: join.address, port: offer.stores[0] })
+        });
         let store = |port| Endpoint { address: first.address, port };
         let start = Start {
             attempt: self.attempt,
             nodes: shares.collect(),
-            paddle_store: store(offer.stores[0]),
+            paddle_store: paddle.unwrap_or_else(|| store(offer.stores[0])),
             torch_store: store(offer.stores[1]),
             you: 0,
         };
@@ -461,7 +469,7 @@ impl Node {
     /// while its connection is down.
     fn has_more_to_tell(&self) -> bool {
         match self.stage {
-            Some(Stage::Running) => self.link.is_some() && self.lost.is_none(),
+            Some(Stage::Running | Stage::Serving) => self.link.is_some() && self.lost.is_none(),
             Some(Stage::Failed) => self.lost.is_none(),
             _ => false,
         }

@@ -65,11 +65,6 @@ pub struct Have {
     pub bytes: u64,
 }
 
-/// What a rank's log is called.
-pub fn file_name(rank: u32) -> String {
-    format!("workerlog.{rank}")
-}
-
 /// Where in a chunk the part begins that is not here yet; `None` when something before it is missing.
 pub fn fresh(have: u64, offset: u64, length: usize) -> Option<usize> {
     let known = have.checked_sub(offset)?;

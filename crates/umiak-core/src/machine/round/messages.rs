@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::diagnose;
 use crate::facts::{Outcome, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
-use crate::model::{Device, DeviceKind, Endpoint, Port};
+use crate::model::{Device, DeviceKind, Endpoint, Part, Port};
 
 /// From an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,8 @@ pub enum Stage {
     /// Everything is at hand to start this attempt.
     Ready(Offer),
     Running,
+    /// All ranks of this node that decide have ended well, or it has none; others still run, for the sake of other nodes.
+    Serving,
     /// All ranks of this node have ended well.
     Succeeded,
     /// A rank has ended badly; the others of this node are being stopped.
@@ -99,7 +101,7 @@ pub enum Stage {
 /// What a node brings to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// One for each process, by local rank.
+    /// One for each process, by local rank; servers come first.
     pub processes: Vec<Process>,
     /// For the stores of Paddle and of torch, which the first node hosts.
     pub stores: [Port; 2],
@@ -111,6 +113,22 @@ pub struct Process {
     pub port: Port,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub part: Part,
+    /// Of heterogeneous jobs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stage: u32,
+}
+
+impl Process {
+    /// A rank of a collective job.
+    pub fn trainer(port: Port, devices: Vec<Device>) -> Self {
+        Self { port, devices, part: Part::Trainer, stage: 0 }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The end of a rank, and where people find it.

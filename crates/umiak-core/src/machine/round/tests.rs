@@ -10,7 +10,7 @@ use super::messages::{
 };
 use crate::diagnose;
 use crate::facts::{Evidence, Outcome, Subject};
-use crate::model::{self, Exit, Port, Rank, SpawnError, Timestamp};
+use crate::model::{self, Exit, Part, Port, Rank, SpawnError, Timestamp};
 
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -32,7 +32,7 @@ fn count(nodes: u32, sort_ip: bool) -> Expects {
 
 fn ready(attempt: u32, processes: u16) -> Standing {
     let port = |number| Port::new(number).unwrap();
-    let processes = (0..processes).map(|local| Process { port: port(6000 + local), devices: vec![] }).collect();
+    let processes = (0..processes).map(|local| Process::trainer(port(6000 + local), vec![])).collect();
     Standing { attempt, stage: Stage::Ready(Offer { processes, stores: [port(7000), port(7001)], device_kind: None }) }
 }
 
@@ -465,6 +465,37 @@ fn interrupted_unable_and_time_up() {
     round.stands(3, 0, Stage::Told(vec![]));
     let decided = decision(&round.stands(2, 0, own(2))).unwrap();
     assert_eq!((causes(&decided), decided.restart), (vec![2], None));
+}
+
+#[test]
+fn nodes_that_only_serve_end_with_the_others() {
+    let mut round = Round::running(0);
+    assert_eq!(decision(&round.stands(1, 0, Stage::Serving)), None);
+    assert_eq!(decision(&round.stands(2, 0, Stage::Serving)), None);
+    let decision = decision(&round.stands(3, 0, Stage::Succeeded)).unwrap();
+    assert_eq!((decision.outcome, decision.why), (Outcome::Succeeded, None));
+    // What such a node has to tell is waited for: its server may be why a trainer elsewhere failed.
+    let mut round = Round::running(0);
+    round.stands(1, 0, Stage::Serving);
+    round.stands(2, 0, Stage::Serving);
+    assert_eq!(stops(&round.stands(3, 0, Stage::Failed)).len(), 1);
+    round.stands(3, 0, victim(5));
+    round.stands(1, 0, own(0));
+    let decision = super::tests::decision(&round.stands(2, 0, Stage::Told(vec![]))).unwrap();
+    assert_eq!(causes(&decision), [0]);
+}
+
+#[test]
+fn gloo_meets_at_the_first_server() {
+    let expects = list(&[1, 2]);
+    let mut round = Round::new(Options { uneven: true, ..options(&expects, 0) });
+    let mut serves = Join { uneven: true, ..join(2, &expects) };
+    if let Stage::Ready(offer) = &mut serves.standing.stage {
+        offer.processes[0].part = Part::Server;
+    }
+    round.join(Join { uneven: true, ..join(1, &expects) });
+    let start = starts(&round.join(serves)).remove(0);
+    assert_eq!((start.paddle_store.address, start.torch_store.address), (address(2), address(1)));
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn port(number: u16) -> Port {
 
 fn processes() -> Vec<Process> {
     let device = Device { label: "MIG-7".to_owned(), position: 0 };
-    vec![Process { port: port(40_000), devices: vec![device] }, Process { port: port(40_001), devices: vec![] }]
+    vec![Process::trainer(port(40_000), vec![device]), Process::trainer(port(40_001), vec![])]
 }
 
 fn list() -> Expects {

@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::round::logs::file_name;
 use umiak_core::machine::round::messages::Why;
 use umiak_sys::wait::{readable, stop_ourselves};
 
@@ -26,7 +25,7 @@ impl Front<'_> {
     pub(super) fn start_logs(&mut self) {
         let Some(peers) = &self.peers else { return };
         if peers.gathers() {
-            peers.mark_log_dir(pod_log_name(self.spec, &self.plan));
+            peers.mark_log_dir(pod_log_name(self.spec, &self.plan), &self.plan);
         }
         match peers.send_logs(self.spec, &self.plan, &self.log_starts) {
             Ok(logs) => self.logs = logs,
@@ -157,7 +156,7 @@ impl Front<'_> {
     /// Where the log of another node's rank is, or will be, on this one.
     pub(super) fn gathered(&self, rank: u32) -> Option<String> {
         let elsewhere = self.plan.replicas.iter().all(|replica| replica.rank.0 != rank);
-        let path = self.spec.log_dir.join(file_name(rank));
+        let path = self.spec.log_dir.join(self.plan.topology.members.get(rank as usize)?.log_name());
         let is_here = elsewhere && self.peers.as_ref().is_some_and(Peers::gathers) && path.exists();
         is_here.then(|| shown(&path))
     }

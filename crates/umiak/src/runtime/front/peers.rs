@@ -100,6 +100,7 @@ impl Front<'_> {
     /// Tells the other nodes how things stand here.
     pub(super) fn stand(&mut self, stand: Stand) {
         let stage = match stand {
+            Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
             Stand::Failed => Stage::Failed,
             Stand::Interrupted { signal } => Stage::Interrupted { signal },

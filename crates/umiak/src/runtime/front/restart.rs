@@ -11,7 +11,7 @@ use umiak_core::machine::round::messages::{Stage, Start};
 use umiak_core::plan::{self, Layout, Ports, Run, Share, paddle_lines};
 use umiak_sys::protocol::Command;
 
-use super::Front;
+use super::{Front, servers};
 use crate::runtime::launch::lease;
 use crate::runtime::{console, prepare};
 
@@ -125,6 +125,8 @@ impl Front<'_> {
         let log_starts = prepare::write_files(self.spec, &self.inventory, &plan, &run)?;
         self.late_files = prepare::write_late_files(&self.inventory, &plan);
         (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
+        (self.knocker, self.awaits) = (None, None);
+        servers::expect_elsewhere(&mut self.machine, &self.plan);
         self.pids.clear();
         self.ends.clear();
         self.log_at_stop.clear();

@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, Subject, Verdict};
+use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, PlannedRole, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::plan::paddle_lines;
+use umiak_core::model::Part;
+use umiak_core::plan::{ReplicaPlan, paddle_lines};
 
 use super::Front;
 use crate::clock::paddle_stamp;
 use crate::runtime::{console, prepare};
-use crate::screen::summary::{self, Crowd, Others, Place};
+use crate::screen::summary::{self, Crowd, Others, Place, SERVER_TIMEOUT};
 use crate::screen::{Doing, Status, Style};
 
 impl Front<'_> {
@@ -29,7 +31,9 @@ impl Front<'_> {
         let text = console::planned(&self.style, &self.plan, &log_dir, self.run_name());
         self.talk(|_| text);
         // The first trainer of each node is the one on the console.
-        if let (Some(replica), Some(start)) = (self.plan.replicas.first(), self.log_starts.first()) {
+        let mirrored = self.plan.mirrored().map(|replica| replica.rank);
+        let mut replicas = self.plan.replicas.iter().zip(&self.log_starts);
+        if let Some((replica, start)) = replicas.find(|(replica, _)| Some(replica.rank) == mirrored) {
             self.screen.follow(replica.log.clone(), *start);
         }
     }
@@ -53,7 +57,7 @@ impl Front<'_> {
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
             world_size: self.plan.topology.world_size().get(),
             log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
-            roles: Vec::new(),
+            roles: if console::has_parts(&self.plan) { self.planned_roles() } else { Vec::new() },
             replicas: self
                 .plan
                 .replicas
@@ -72,6 +76,18 @@ impl Front<'_> {
         }
     }
 
+    /// Over all nodes.
+    fn planned_roles(&self) -> Vec<PlannedRole> {
+        let roles = self.plan.topology.parts().into_iter().zip(&self.plan.job.roles);
+        roles
+            .map(|(part, role)| PlannedRole {
+                role: role.name.to_string(),
+                replicas: self.plan.topology.count(part),
+                decides: role.completion.decides,
+            })
+            .collect()
+    }
+
     /// Tells the user what happened, in every output mode.
     pub(super) fn report(&mut self, verdict: Verdict) {
         if verdict.causes.is_empty()
@@ -83,15 +99,13 @@ impl Front<'_> {
             self.verdict = Some(verdict);
             return;
         }
-        let mut causes: Vec<u32> = verdict.causes.iter().filter_map(|cause| cause.subject.rank).map(|r| r.0).collect();
-        causes.sort_unstable();
-        let world = self.plan.topology.world_size().get();
-        let abort = summary::abort(world, &causes);
+        let abort = self.abort(&verdict);
         for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict, &abort) {
             self.pod_log.line(&line);
         }
         self.told_while_going = self.machine.live().0 > 0;
-        let mut explained = summary::failure(&self.style, &verdict, &self.others(), |finding| self.place(finding));
+        let mut explained =
+            summary::failure(&self.style, &verdict, &self.others(&verdict), |finding| self.place(finding));
         explained.push_str(&self.which_attempt());
         let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
@@ -105,20 +119,43 @@ impl Front<'_> {
         self.verdict = Some(verdict);
     }
 
-    pub(super) fn others(&self) -> Others {
+    /// Where several parts have failed, the line is about the first cause's.
+    fn abort(&self, verdict: &Verdict) -> String {
+        let members = &self.plan.topology.members;
+        let causes: Vec<&Member> =
+            verdict.causes.iter().filter_map(|cause| members.get(cause.subject.rank?.0 as usize)).collect();
+        let part = causes.first().map_or(Part::Trainer, |member| member.part);
+        let mut ranks: Vec<u32> =
+            causes.iter().filter(|member| member.part == part).map(|member| member.index).collect();
+        ranks.sort_unstable();
+        summary::abort(part.role(), self.plan.topology.count(part), &ranks)
+    }
+
+    /// Who was stopped because of the causes, which are told already.
+    pub(super) fn others(&self, verdict: &Verdict) -> Others {
         let Some((since, _)) = self.stopping else { return Others::Nobody };
-        let live = self.live_ranks();
+        let is_cause =
+            |replica: &&ReplicaPlan| verdict.causes.iter().any(|cause| cause.subject.rank == Some(replica.rank));
+        let live: Vec<&ReplicaPlan> = self.live().into_iter().filter(|replica| !is_cause(replica)).collect();
         if !live.is_empty() {
-            return Others::Going { who: Crowd::ranks(&live), grace: self.plan.job.policy.stop.grace };
+            return Others::Going { who: self.crowd(&live), grace: self.plan.job.policy.stop.grace };
         }
         let by_us = |slot| self.ends.get(slot).is_some_and(|(_, by_us)| *by_us);
-        let replicas = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot));
-        let stopped: Vec<u32> = replicas.map(|replica| replica.rank.0).collect();
+        let stopped: Vec<&ReplicaPlan> = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot)).collect();
         if stopped.is_empty() {
             return Others::Nobody;
         }
         let by = if self.killed { "SIGKILL" } else { "SIGTERM" };
-        Others::Gone { who: Crowd::ranks(&stopped), by, after: since.elapsed() }
+        Others::Gone { who: self.crowd(&stopped), by, after: since.elapsed() }
+    }
+
+    pub(super) fn crowd(&self, replicas: &[&ReplicaPlan]) -> Crowd {
+        console::crowd(&self.plan, replicas)
+    }
+
+    /// `pserver-1 on gpu-a`, where a number alone says little.
+    fn name(&self, subject: &Subject, host: &str) -> Option<String> {
+        console::has_parts(&self.plan).then(|| format!("{} on {host}", subject.replica))
     }
 
     pub(super) fn place(&self, finding: &Finding) -> Place {
@@ -130,8 +167,9 @@ impl Front<'_> {
                 pid: place.pid,
                 devices: place.devices.clone(),
                 log: self.gathered(place.rank).unwrap_or_else(|| place.log.clone()),
-                name: None,
+                name: self.name(&finding.subject, &place.host),
                 run: self.run_name(),
+                start_limit: Some(SERVER_TIMEOUT),
             },
             None => self.own_place(&finding.subject),
         }
@@ -144,13 +182,15 @@ impl Front<'_> {
         };
         let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
         let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
+        let host = umiak_sys::host::name();
         Place {
-            host: umiak_sys::host::name(),
+            name: self.name(subject, &host),
+            host,
             pid: self.pids.get(&replica.slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
             log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
-            name: None,
             run: self.run_name(),
+            start_limit: Some(SERVER_TIMEOUT),
         }
     }
 
@@ -162,8 +202,24 @@ impl Front<'_> {
         self.screen.status(Some(Status {
             job: self.plan.job.name.to_string(),
             since: self.clock.started(),
-            doing: Doing::Ranks { live, total, stopping: self.stopping.is_some() },
+            doing: if console::has_parts(&self.plan) {
+                Doing::Roles { roles: self.live_roles(), stopping: self.stopping.is_some() }
+            } else {
+                Doing::Ranks { live, total, stopping: self.stopping.is_some() }
+            },
         }));
+    }
+
+    /// Name, how many live, how many there are here.
+    fn live_roles(&self) -> Vec<(String, usize, usize)> {
+        let live = self.live();
+        let roles = self.plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
+        roles
+            .map(|(position, role)| {
+                let of_role = live.iter().filter(|replica| replica.slot.role as usize == position).count();
+                (role.name.to_string(), of_role, role.replicas as usize)
+            })
+            .collect()
     }
 
     /// Once the last rank exists, and before anything that it does is told.
@@ -171,7 +227,12 @@ impl Front<'_> {
         let total = self.plan.replicas.len();
         if self.pids.len() == total && !self.told_started {
             self.told_started = true;
-            let text = console::started(&self.style, total, self.attempt_started.elapsed(), self.attempt_words());
+            let text = console::started(
+                &self.style,
+                &console::here(&self.plan),
+                self.attempt_started.elapsed(),
+                self.attempt_words(),
+            );
             self.talk(|_| text);
         }
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
 use umiak_core::machine::round::agent::News;
@@ -21,7 +22,7 @@ use umiak_core::wire::auth::Key;
 use umiak_sys::wait::readable;
 
 use crate::rendezvous::logs::{self, LogFile, Logs};
-use crate::rendezvous::{self, Gather, Holder, Host, Net, Order, Report, Target};
+use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
 use crate::screen::{Doing, Screen, Status};
 
 use super::console;
@@ -129,7 +130,7 @@ impl Peers {
             options: coordinator::Options {
                 expects: place.expects.clone(),
                 launch,
-                uneven: spec.own.uneven,
+                uneven: spec.may_be_uneven(),
                 limits,
                 settle: job.settle,
                 restart: job.restart,
@@ -150,7 +151,7 @@ impl Peers {
             host: inventory.hostname.clone(),
             expects: place.expects,
             rank: spec.node_rank,
-            uneven: spec.own.uneven,
+            uneven: spec.may_be_uneven(),
             logs: spec.own.gather_logs,
             standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
         };
@@ -271,8 +272,9 @@ impl Peers {
 
     /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send
     /// logs.
-    pub(super) fn mark_log_dir(&self, name: String) {
-        self.net.order(Order::Mark(name));
+    pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
+        let names = plan.topology.members.iter().map(Member::log_name).collect();
+        self.net.order(Order::Mark(Mark { marker, names }));
     }
 
     /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
@@ -364,8 +366,8 @@ pub(super) fn meet(
 pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outline) -> Result<Share, Diagnostic> {
     let own = nodes::likely_address(&inventory.addresses);
     let (addresses, you) = match &spec.nodes {
-        Nodes::List { addresses, .. } => {
-            (addresses.clone(), nodes::own_index(addresses, &inventory.addresses, spec.host)?)
+        Nodes::List { addresses, source } => {
+            (addresses.clone(), nodes::own_index(addresses, source, &inventory.addresses, spec.host)?)
         }
         Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
             (vec![spec.host.unwrap_or(own); *nodes as usize], spec.node_rank.unwrap_or(0) as usize)
@@ -377,7 +379,7 @@ pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outli
         launch: 0,
         address: *address,
         host: inventory.hostname.clone(),
-        processes: offer.processes.clone(),
+        processes: plan::rehearsed(spec, *address, &offer),
         device_kind: offer.device_kind,
     };
     let store = |port| Endpoint { address: addresses[0], port };
@@ -439,8 +441,8 @@ impl Shown {
 
 fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, Diagnostic> {
     match &spec.nodes {
-        Nodes::List { addresses, .. } => {
-            let own = nodes::own_index(addresses, &inventory.addresses, spec.host)?;
+        Nodes::List { addresses, source } => {
+            let own = nodes::own_index(addresses, source, &inventory.addresses, spec.host)?;
             let port = nodes::port(spec, addresses).get();
             let at = SocketAddr::new(addresses[0], port);
             let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use umiak_core::contract::differences::{DIFFERENCES, Kind, Surface};
-use umiak_core::formats::launch::Generation;
 
+use super::Case;
 use super::observe::{LogFile, Observation, is_pod_log};
 
 /// One difference.
@@ -38,16 +38,17 @@ impl fmt::Display for Seen {
 }
 
 /// Everything that differs.
-pub(super) fn compare(generation: Generation, theirs: &Observation, ours: &Observation) -> Vec<Seen> {
+pub(super) fn compare(case: &Case, theirs: &Observation, ours: &Observation) -> Vec<Seen> {
     let mut seen = Vec::new();
     if theirs.code != ours.code {
         let detail = format!("{} became {}", theirs.code, ours.code);
         let difference = Seen::new(Surface::Exit, Kind::Changed, "exit code", detail);
         seen.push(Seen { paddle_code: Some(theirs.code), ..difference });
     }
-    assert_eq!(theirs.ranks.len(), ours.ranks.len(), "another number of ranks");
-    for (rank, (theirs, ours)) in theirs.ranks.iter().zip(&ours.ranks).enumerate() {
-        let place = format!("of rank {rank}");
+    let names = |seen: &Observation| seen.ranks.iter().map(|rank| rank.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(theirs), names(ours), "other ranks");
+    for (theirs, ours) in theirs.ranks.iter().zip(&ours.ranks) {
+        let place = format!("of rank {}", theirs.name);
         maps(&mut seen, Surface::Variable, &place, &theirs.variables, &ours.variables);
         let text = |facts: &BTreeMap<&'static str, String>| {
             facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect::<BTreeMap<_, _>>()
@@ -56,7 +57,7 @@ pub(super) fn compare(generation: Generation, theirs: &Observation, ours: &Obser
     }
     files(&mut seen, theirs, ours);
     check_backups(ours);
-    console(&mut seen, generation, &theirs.console, &ours.console);
+    console(&mut seen, case, &theirs.console, &ours.console);
     seen
 }
 
@@ -83,8 +84,9 @@ fn maps(
 
 /// The list says that backups differ; in what they hold they must still tell the truth, in Paddle's form.
 fn check_backups(ours: &Observation) {
-    for (rank, seen) in ours.ranks.iter().enumerate() {
-        let name = format!("backup_env.{rank}.json");
+    // Servers and the like have none.
+    for seen in ours.ranks.iter().filter(|rank| rank.name.parse::<u32>().is_ok()) {
+        let name = format!("backup_env.{}.json", seen.name);
         let text = &ours.files.get(&name).unwrap_or_else(|| panic!("no {name}")).text;
         let backup: BTreeMap<String, String> = serde_json::from_str(text).expect("an object of strings");
         for (variable, value) in &backup {
@@ -176,13 +178,13 @@ fn environ(line: &str) -> Option<BTreeMap<String, String>> {
 }
 
 /// A line that is missing and a line that is new are one change where an entry of that kind covers both.
-fn console(seen: &mut Vec<Seen>, generation: Generation, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
+fn console(seen: &mut Vec<Seen>, case: &Case, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
     // What we quote from a log stands behind a bar.
     let quoted = |line: &str| ours.contains(&format!("  │ {line}"));
     let mut absent: Vec<&String> = theirs.difference(ours).filter(|line| !quoted(line)).collect();
     let mut added: Vec<&String> = ours.difference(theirs).collect();
     for entry in DIFFERENCES {
-        let covers = |line: &String| entry.covers(Surface::Console, generation, Kind::Changed, line);
+        let covers = |line: &String| entry.covers(Surface::Console, case.generation, case.jobs, Kind::Changed, line);
         while let (Some(from), Some(to)) =
             (absent.iter().position(|line| covers(line)), added.iter().position(|line| covers(line)))
         {

@@ -8,12 +8,15 @@ use std::path::PathBuf;
 
 use regex::{Captures, Regex};
 use serde_json::Value;
+use umiak_core::contract::differences::Jobs;
 use umiak_core::formats::launch::Generation;
 use umiak_testkit::components;
 use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
 
 use super::Case;
 
+/// Ports that a launcher has chosen are not below this one.
+const FREE_PORTS: u16 = 10_000;
 const PROBE: &str = include_str!("../support/probe.py");
 
 /// Who starts the probe.
@@ -29,7 +32,7 @@ pub(super) enum Launcher {
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) code: i32,
-    /// By rank.
+    /// In the order of their names.
     pub(super) ranks: Vec<Rank>,
     /// Files of the log directory, by name.
     pub(super) files: BTreeMap<String, LogFile>,
@@ -40,6 +43,8 @@ pub(super) struct Observation {
 /// One rank, as it saw itself.
 #[derive(Debug)]
 pub(super) struct Rank {
+    /// `0`; in a job with servers that is a trainer's, and others are called `pserver-0`.
+    pub(super) name: String,
     pub(super) variables: BTreeMap<String, String>,
     /// What else a process can tell of how it was started.
     pub(super) process: BTreeMap<&'static str, String>,
@@ -54,7 +59,7 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Line 1 and 2 of Paddle's pod log: the launcher's environment and the list of peers.
     pub(super) fn is_own_line_of_pod_log(line: &str) -> bool {
-        line.starts_with("environ({") || line.starts_with("[{'name': ")
+        ["environ({", "[{'name': ", "[['"].iter().any(|start| line.starts_with(start))
     }
 }
 
@@ -87,9 +92,12 @@ pub(super) fn observe(case: &Case, launcher: Launcher) -> Vec<Observation> {
 fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a> {
     let python = environment().join("bin/python");
     let mut words: Vec<&str> = vec!["-m"];
-    words.extend(match case.generation {
-        Generation::Current => ["paddle.distributed.launch"].as_slice(),
-        Generation::Legacy => &["paddle.distributed.fleet.launch", "--backend", "gloo"],
+    words.extend(match (case.generation, case.jobs) {
+        (Generation::Current, _) => ["paddle.distributed.launch"].as_slice(),
+        (Generation::Legacy, Jobs::All) => &["paddle.distributed.fleet.launch", "--backend", "gloo"],
+        // The current launcher hands them over to it.
+        (Generation::Legacy, Jobs::Servers) if case.is_handed_over => &["paddle.distributed.launch"],
+        (Generation::Legacy, Jobs::Servers) => &["paddle.distributed.fleet.launch"],
     });
     if let Launcher::Umiak { flags } = launcher {
         words.splice(2..2, flags.iter().copied());
@@ -115,17 +123,14 @@ fn environment() -> PathBuf {
     components::environment().expect("the suite has checked that it is here")
 }
 
-/// The ranks' own reports, by rank; the next run writes its own.
+/// The ranks' own reports, by name; the next run writes its own.
 fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
-    let directory = sandbox.path().join("out");
-    let reports: Vec<Value> = (0..)
-        .map(|rank| directory.join(format!("probe.{rank}.json")))
-        .map_while(|path| std::fs::read(&path).ok().map(|bytes| (path, bytes)))
-        .map(|(path, bytes)| {
-            let _ = std::fs::remove_file(path);
-            serde_json::from_slice(&bytes).expect("the probe writes JSON")
-        })
-        .collect();
+    let names = sandbox.list("out").into_iter().filter(|name| name.starts_with("probe."));
+    let read = |name: String| sandbox.read(&format!("out/{name}"));
+    let mut reports: Vec<Value> =
+        names.map(|name| serde_json::from_str(&read(name)).expect("the probe writes JSON")).collect();
+    reports.sort_by_key(|report| report["rank"].as_str().expect("a name").to_owned());
+    let _ = std::fs::remove_dir_all(sandbox.path().join("out"));
     assert!(!reports.is_empty(), "no rank came up\nstdout:\n{}\nstderr:\n{}", outcome.out(), outcome.err());
     reports
 }
@@ -183,9 +188,9 @@ fn rank(names: &Names, report: &Value, launcher: u32) -> Rank {
     process.insert("parent is the launcher", (report["ppid"] == launcher).to_string());
     let variables = variables
         .iter()
-        .map(|(name, value)| (name.clone(), names.text(value.as_str().expect("a variable's value"))))
+        .map(|(name, value)| (name.clone(), names.value(name, value.as_str().expect("a variable's value"))))
         .collect();
-    Rank { variables, process }
+    Rank { name: report["rank"].as_str().expect("a name").to_owned(), variables, process }
 }
 
 /// What each name that changes from run to run stands for.
@@ -213,18 +218,30 @@ impl Names {
 
     /// Learns the names of one run from its ranks.
     fn learn(&mut self, run: usize, reports: &[Value]) {
-        for (rank, report) in reports.iter().enumerate() {
+        for report in reports {
+            let rank = report["rank"].as_str().expect("a name");
             let variable = |name: &str| report["env"][name].as_str().unwrap_or_default().to_owned();
             // The host's own address is the machine's, and so none of our business: Paddle takes what the host
             // name stands for, umiak the loopback address.
             for (name, port) in [
                 ("PADDLE_MASTER", format!("<store {run}>")),
+                ("PADDLE_MASTER_ENDPOINT", format!("<store {run}>")),
+                ("PADDLE_GLOO_HTTP_ENDPOINT", format!("<gloo port {run}>")),
                 ("PADDLE_CURRENT_ENDPOINT", format!("<port {run}.{rank}>")),
+                ("PADDLE_WORKER_ENDPOINT", format!("<port {run}.{rank}>")),
             ] {
-                let endpoint = variable(name);
-                if let Some((_, number)) = endpoint.rsplit_once(':') {
-                    self.ports.insert(number.to_owned(), port.clone());
-                    self.endpoints.insert(endpoint, format!("<host>:{port}"));
+                self.learn_endpoint(&variable(name), port);
+            }
+            for (name, part) in [
+                ("PADDLE_PSERVERS_IP_PORT_LIST", "server"),
+                ("PADDLE_TRAINER_ENDPOINTS", "trainer"),
+                ("PADDLE_COORDINATOR_ENDPOINTS", "coordinator"),
+                ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", "heter"),
+            ] {
+                // Without roles a list is judged by what the ranks say of themselves.
+                let list = if variable("TRAINING_ROLE").is_empty() { String::new() } else { variable(name) };
+                for (index, endpoint) in list.split(',').enumerate() {
+                    self.learn_endpoint(endpoint, format!("<{part} {run}.{index}>"));
                 }
             }
             self.pids.insert(report["pid"].to_string(), format!("<pid {run}.{rank}>"));
@@ -240,6 +257,21 @@ impl Names {
         self.texts.dedup();
     }
 
+    /// Low ports are the command line's, and not replaced.
+    fn learn_endpoint(&mut self, endpoint: &str, name: String) {
+        let Some((_, port)) = endpoint.rsplit_once(':') else { return };
+        if port.parse::<u16>().is_ok_and(|port| port >= FREE_PORTS) {
+            self.endpoints.insert(endpoint.to_owned(), format!("<host>:{name}"));
+            self.ports.insert(port.to_owned(), name);
+        }
+    }
+
+    /// A variable's value, some of which only the name makes recognisable.
+    fn value(&self, name: &str, value: &str) -> String {
+        let line = self.text(&format!("{name}={value}"));
+        line.split_once('=').map_or_else(|| value.to_owned(), |(_, value)| value.to_owned())
+    }
+
     fn text(&self, text: &str) -> String {
         let mut text = self.texts.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
         let known = |table: &BTreeMap<String, String>, key: &str| table.get(key).cloned().unwrap_or(key.to_owned());
@@ -252,6 +284,10 @@ impl Names {
             let ports: Vec<String> = found[2].split(", ").map(|port| known(&self.ports, port)).collect();
             format!("{}{}", &found[1], ports.join(", "))
         });
+        replace(r#"(PADDLE_PORT|gloo_port)([ ='":]+)([0-9]+)"#, &|found| {
+            format!("{}{}{}", &found[1], &found[2], known(&self.ports, &found[3]))
+        });
+        replace(r#"(POD_IP[ ='":]+)[0-9.]+"#, &|found| format!("{}<host>", &found[1]));
         replace(r"(proc_id:|gid:)([0-9]+)", &|found| format!("{}{}", &found[1], known(&self.pids, &found[2])));
         replace(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", &|_| "<ts>".to_owned());
         // Where in Paddle's source a line comes from says nothing to anybody.
@@ -261,6 +297,9 @@ impl Names {
         replace(r"(Watching Pod: .*), status (ready|running)", &|found| format!("{}, status …", &found[1]));
         // A table is as wide as its ports are long.
         replace(r"(?m)^    \|.*$", &|found| found[0].split_whitespace().collect::<Vec<_>>().join(" "));
+        // And a value as long as our paths are, or cut off inside of an endpoint.
+        replace(r"(?m)^(\| PADDLE_GLOO_FS_PATH)\b.*$", &|found| format!("{} <path> |", &found[1]));
+        replace(r"(?m)^(\| .*\.\.\.) [^, ]*", &|found| found[1].to_owned());
         text
     }
 

@@ -153,7 +153,27 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --backend nccl --run_mode ps train.py",
         2,
-        "error[L0003]: parameter-server jobs are not in this version, and `--run_mode ps` asks for that\nerror[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`\n",
+        "error[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`\n",
+    ),
+    (
+        "umiak launch --worker_num 2 train.py",
+        2,
+        "error[L0001]: a parameter-server job needs servers, and neither `--server_num` nor `--servers` was given\nhint: say how many with `--server_num`, or which with `--servers`\n",
+    ),
+    (
+        "umiak launch --server_num 0 --trainer_num 2 train.py",
+        2,
+        "error[L0001]: `--server_num` is 0, and a job on one node needs servers\nhint: give at least 1, or say which other nodes take part\n",
+    ),
+    (
+        "umiak launch --servers 127.0.0.1:6170 --workers 127.0.0.1:6170 train.py",
+        2,
+        "error[L0002]: 127.0.0.1:6170 stands in `--servers` and in `--workers`\n  --servers  entry 1\n  --workers  entry 1\nhint: every process has a port of its own; correct one of the entries\n",
+    ),
+    (
+        "umiak launch --run_mode ps-heter --server_num 1 --trainer_num 1 train.py",
+        2,
+        "error[L0001]: a heterogeneous job needs heterogeneous workers, and neither `--heter_worker_num` nor `--heter_workers` was given\nhint: say how many with `--heter_worker_num`, or which with `--heter_workers`; stages are separated by `;`\n",
     ),
     (
         "umiak launch --nproc_per_node abc --log_level loud --gpsu 1 train.py",
@@ -194,31 +214,6 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
         "umiak launch --nnodes 2:4 train.py",
         2,
         "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `2:4`\n",
-    ),
-    (
-        "umiak launch --server_num 1 --worker_num 2 train.py",
-        2,
-        "error[L0003]: parameter-server jobs are not in this version, and `--server_num` and `--worker_num` ask for that\n",
-    ),
-    (
-        "umiak launch --servers 127.0.0.1:6170 --workers 127.0.0.1:6171 train.py",
-        2,
-        "error[L0003]: parameter-server jobs are not in this version, and `--servers` and `--workers` ask for that\n",
-    ),
-    (
-        "umiak launch --run_mode ps train.py",
-        2,
-        "error[L0003]: parameter-server jobs are not in this version, and `--run_mode ps` asks for that\n",
-    ),
-    (
-        "umiak launch --run_mode ps-heter train.py",
-        2,
-        "error[L0003]: heterogeneous parameter-server jobs are not in this version, and `--run_mode ps-heter` asks for that\n",
-    ),
-    (
-        "umiak launch --heter_worker_num 1 train.py",
-        2,
-        "error[L0003]: heterogeneous parameter-server jobs are not in this version, and `--heter_worker_num` asks for that\n",
     ),
     (
         "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",

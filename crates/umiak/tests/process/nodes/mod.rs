@@ -21,7 +21,7 @@ const WAIT: &str = "sleep 60000";
 
 /// A cluster, and a sandbox on each host of it: every host has a file system of its own.
 pub(crate) struct Cluster {
-    network: Network,
+    pub(crate) network: Network,
     pub(crate) sandboxes: Vec<Sandbox>,
 }
 
@@ -31,19 +31,19 @@ impl Cluster {
     }
 
     /// What is there now, to be compared with what is there at the end.
-    fn snapshot(&self) -> Snapshot<'_> {
+    pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let directories: Vec<_> = self.sandboxes.iter().map(|sandbox| sandbox.path().join("tmp")).collect();
         self.network.snapshot(&directories.iter().map(std::path::PathBuf::as_path).collect::<Vec<_>>())
     }
 
     /// `umiak launch FLAGS… TOY ACTIONS…` on one host; `$IPS` in the flags is the list of all hosts.
-    fn launch(&self, host: usize, flags: &str, actions: &[&str]) -> Running<'_> {
+    pub(crate) fn launch(&self, host: usize, flags: &str, actions: &[&str]) -> Running<'_> {
         let flags = flags.replace("$IPS", &self.network.ips());
         self.sandboxes[host].launch_toy(&flags, actions).on(self.network.host(host)).start()
     }
 
     /// The same on every host.
-    fn launch_all(&self, flags: &str, actions: &[&str]) -> Vec<Running<'_>> {
+    pub(crate) fn launch_all(&self, flags: &str, actions: &[&str]) -> Vec<Running<'_>> {
         (0..self.sandboxes.len()).map(|host| self.launch(host, flags, actions)).collect()
     }
 
@@ -56,13 +56,13 @@ impl Cluster {
     }
 
     /// Lets the ranks that wait for it go on: `await go`.
-    fn go(&self) {
+    pub(crate) fn go(&self) {
         for sandbox in &self.sandboxes {
             sandbox.write("go", "");
         }
     }
 }
 
-fn finish(runs: Vec<Running<'_>>) -> Vec<Outcome> {
+pub(crate) fn finish(runs: Vec<Running<'_>>) -> Vec<Outcome> {
     runs.into_iter().map(Running::finish).collect()
 }

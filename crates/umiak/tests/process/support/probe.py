@@ -3,8 +3,8 @@
 It stands where a user's script would stand, under any launcher, and needs only Python's
 standard library. It
 
-1. writes `<UMIAK_PROBE_OUT>/probe.<rank>.json`, in one rename, so a reader never sees half a file;
-2. says one line on stdout (`probe rank <rank> ready`) and one on stderr;
+1. says one line on stdout (`probe rank <rank> ready`) and one on stderr;
+2. writes `<UMIAK_PROBE_OUT>/probe.<rank>.json`, in one rename, so a reader never sees half a file;
 3. ends as `UMIAK_PROBE_EXIT` says.
 
 `UMIAK_PROBE_EXIT` is a comma list of `rank:code`, for example `1:7` or `0:3,2:1`. A rank in the
@@ -12,13 +12,15 @@ list waits until its peers have reported, sleeps 0.2 s, and exits with its code.
 a rank that is not in the list waits until somebody stops it: what happens to it is then the
 launcher's doing. Unset or empty, every rank exits 0 at once.
 
-The rank is `PADDLE_TRAINER_ID`. A process without one (a parameter server, a heter worker) is
-called by its role and port, for example `pserver-6170`.
+The rank is `PADDLE_TRAINER_ID`. In a job with servers that is a trainer's; the others are called by their role
+and number, for example `pserver-1`. A server listens on its port, and all of them stay until the trainers are
+done, or somebody stops them; a trainer is done when everybody has reported.
 """
 
 import json
 import os
 import resource
+import socket
 import sys
 import time
 
@@ -27,12 +29,25 @@ LONGEST_WAIT_SECONDS = 120.0
 EXIT_NOBODY_STOPPED_US = 98
 
 
+# Where each role of a job with servers is listed.
+LISTS = {
+    "PSERVER": "PADDLE_PSERVERS_IP_PORT_LIST",
+    "TRAINER": "PADDLE_TRAINER_ENDPOINTS",
+    "COORDINATOR": "PADDLE_COORDINATOR_ENDPOINTS",
+    "HETER_TRAINER": "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
+}
+
+
+def listed(env, role):
+    return [endpoint for endpoint in env.get(LISTS[role], "").split(",") if endpoint]
+
+
 def rank_name(env):
-    rank = env.get("PADDLE_TRAINER_ID")
-    if rank is not None:
-        return rank
-    role = env.get("TRAINING_ROLE", "none").lower()
-    return f"{role}-{env.get('PADDLE_PORT', 'none')}"
+    role = env.get("TRAINING_ROLE", "TRAINER")
+    if role == "TRAINER":
+        return env.get("PADDLE_TRAINER_ID", "none")
+    ports = [endpoint.rpartition(":")[2] for endpoint in listed(env, role)]
+    return f"{role.lower()}-{ports.index(env['PADDLE_PORT'])}"
 
 
 def text(raw):
@@ -136,27 +151,56 @@ def planned_exits(plan):
     return exits
 
 
-def await_peers():
-    """A peer that is stopped before it has said anything would look like the launcher's doing."""
-    out, size = os.environ.get("UMIAK_PROBE_OUT"), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
-    deadline = time.monotonic() + 20.0
+def await_files(kind, count):
+    out, deadline = os.environ.get("UMIAK_PROBE_OUT"), time.monotonic() + 20.0
     while out and time.monotonic() < deadline:
-        if all(os.path.exists(os.path.join(out, f"probe.{rank}.json")) for rank in range(size)):
+        if sum(name.startswith(f"{kind}.") and name.endswith(".json") for name in os.listdir(out)) >= count:
             return
         time.sleep(0.01)
+
+
+def await_peers():
+    """A peer that is stopped before it has said anything would look like the launcher's doing."""
+    env = os.environ
+    if "TRAINING_ROLE" in env:
+        await_files("probe", sum(len(listed(env, role)) for role in LISTS))
+    else:
+        await_files("probe", int(env.get("PADDLE_TRAINERS_NUM", "1")))
+
+
+def serve(env):
+    """Answers, which trainers may be waiting for, until the trainers are done."""
+    door = socket.socket()
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if env["TRAINING_ROLE"] == "PSERVER":
+        door.bind(("127.0.0.1", int(env["PADDLE_PORT"])))
+        door.listen()
+    await_files("done", int(env["PADDLE_TRAINERS_NUM"]))
+
+
+def finish(env, rank):
+    """Tells the servers that this trainer is done."""
+    await_peers()
+    with open(os.path.join(env["UMIAK_PROBE_OUT"], f"done.{rank}.json"), "w", encoding="utf-8"):
+        pass
 
 
 def main():
     started = time.time()
     report = observe(started)
-    write_report(report)
 
     rank = report["rank"]
     # One write per line: `print` under `-u` writes the text and its newline apart.
     os.write(1, f"probe rank {rank} ready\n".encode())
     os.write(2, f"probe rank {rank} writes to stderr\n".encode())
+    write_report(report)
 
     exits = planned_exits(os.environ.get("UMIAK_PROBE_EXIT", ""))
+    role = os.environ.get("TRAINING_ROLE")
+    if role not in (None, "TRAINER"):
+        serve(os.environ)
+    elif role and not exits:
+        finish(os.environ, rank)
     if not exits:
         return 0
     if rank in exits:

@@ -10,6 +10,8 @@ use crate::formats::launch::{Backend, DeviceRequest, ExitCodes, LogNames, Output
 use crate::formats::prefix::{Front, recognise};
 use crate::model::{DeviceKind, Port};
 
+mod servers;
+
 fn interpreter() -> OsString {
     "python".into()
 }
@@ -102,18 +104,10 @@ fn the_guides_lines_for_one_node() {
 #[test]
 fn the_guides_other_lines_are_understood_and_refused() {
     for line in [
-        "--servers=\"192.168.0.16:6170,192.168.0.17:6170\" --workers=\"192.168.0.16:6171\" train.py",
-        "--heter_workers=\"192.168.0.16:6172,192.168.0.17:6172\" train.py",
-        "--worker_num=2 --server_num=2 train.py",
-        "--heter_worker_num=2 --http_port 8080 train.py",
         "--elastic_server=127.0.0.1:2379 --np=2 --job_id=job1 --gpus=0,1,2,3 train.py",
-        "--run_mode ps train.py",
-        "--run_mode ps-heter train.py",
-        "--run_mode rpc train.py",
         "--nnodes 1:2 train.py",
         "--master etcd://127.0.0.1:2379 train.py",
         "--master etcd://127.0.0.1:2379 --nnodes 2 train.py",
-        "--trainers 127.0.0.1:1 train.py",
         "--auto_tuner_json t.json train.py",
         "--enable_auto_mapping True --cluster_topo_path c.json train.py",
         "--mlus 0 train.py",
@@ -124,10 +118,6 @@ fn the_guides_other_lines_are_understood_and_refused() {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
         assert!(errors.iter().all(|error| error.code == Code::L0003 && error.exit_code() == 2), "{line}: {errors:?}");
     }
-    assert_eq!(
-        refused("--worker_num=2 --server_num=2 --run_mode ps train.py"),
-        "error[L0003]: parameter-server jobs are not in this version, and `--server_num`, `--worker_num` and `--run_mode ps` ask for that\n"
-    );
     assert_eq!(
         refused("--auto_tuner_json t.json train.py"),
         "error[L0003]: the auto-tuner is not in this version, and `--auto_tuner_json` asks for that\n"
@@ -419,7 +409,7 @@ fn values_that_cannot_be() {
         ("--nnodes 0 t", Code::L0001, "not `0`"),
         ("--np x t", Code::L0001, "`--np` takes a number of nodes such as `1` or `2:4`, not `x`"),
         ("--backend mpi t", Code::L0007, "not `mpi`"),
-        ("--backend nccl --run_mode ps t", Code::L0003, "parameter-server"),
+        ("--backend nccl --run_mode ps t", Code::L0002, "goes with collective jobs only"),
         ("--output loud t", Code::L0001, "`--output` takes `human`, `json` or `quiet`, not `loud`"),
         ("--grace 5 t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5`"),
     ] {
@@ -824,8 +814,8 @@ fn word() -> impl Strategy<Value = OsString> {
     prop_oneof![
         3 => proptest::sample::select(names.clone()).prop_map(OsString::from),
         2 => (proptest::sample::select(names), "[0-9a-z:.,-]{0,8}").prop_map(|(name, value)| format!("{name}={value}").into()),
-        3 => "[0-9:,.-]{0,8}".prop_map(OsString::from),
-        1 => proptest::sample::select(vec!["", "-", "--", "-h", "t.py", "true", "etcd://", "ipu", "::1", "10.0.0.1"]).prop_map(OsString::from),
+        3 => "[0-9:,;.-]{0,8}".prop_map(OsString::from),
+        1 => proptest::sample::select(vec!["", "-", "--", "-h", "t.py", "true", "etcd://", "ipu", "::1", "10.0.0.1", "10.0.0.1:1", "10.0.0.1:2,10.0.0.2:1", "1;2", "ps", "ps-heter"]).prop_map(OsString::from),
         1 => proptest::collection::vec(any::<u8>(), 0..6).prop_map(OsString::from_vec),
     ]
 }
@@ -847,12 +837,14 @@ fn environment() -> impl Strategy<Value = BTreeMap<String, String>> {
             "FLAGS_START_PORT",
             "FLAGS_FIXED_PORT",
             "PADDLE_ENV_LIMIT_LEN",
+            "PADDLE_PSERVERS_IP_PORT_LIST",
+            "TRAINING_ROLE",
         ]
         .map(str::to_owned),
     );
     proptest::collection::btree_map(
         proptest::sample::select(names),
-        prop_oneof!["[0-9:,.-]{0,12}", any::<String>()],
+        prop_oneof!["[0-9:,.-]{0,12}", "PSERVER|TRAINER|ps|a:1(,b:2)?", any::<String>()],
         0..6,
     )
 }

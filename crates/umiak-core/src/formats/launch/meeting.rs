@@ -1,0 +1,36 @@
+//! Where nodes meet when nobody says so: a port that each of them comes to by itself, from what all of them know.
+//! Jobs side by side on the same hosts rarely come to the same one.
+
+/// From here, so many.
+pub(crate) const FIRST_PORT: u16 = 7168;
+pub(crate) const PORTS: u16 = 64;
+
+/// All of them, in the order in which this job tries them. `list` is what it calls its nodes.
+pub(crate) fn ports(job: &str, list: &str) -> impl Iterator<Item = u16> + use<> {
+    let offset = (hash(job, list) % u64::from(PORTS)) as u16;
+    (0..PORTS).map(move |step| FIRST_PORT + (offset + step) % PORTS)
+}
+
+fn hash(job: &str, list: &str) -> u64 {
+    fnv(job.bytes().chain([0]).chain(list.bytes()))
+}
+
+/// FNV-1a, 64 bits: the same in every build and on every machine.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_port_is_tried_and_the_first_is_the_same_for_ever() {
+        // These are part of the protocol: nodes with different builds must agree.
+        assert_eq!(hash("", ""), 0xaf63_bd4c_8601_b7df);
+        let mut tried: Vec<u16> = ports("default", "192.168.0.1,192.168.0.2").collect();
+        assert_eq!(tried[..2], [7231, 7168]);
+        tried.sort_unstable();
+        assert_eq!(tried, (FIRST_PORT..FIRST_PORT + PORTS).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,129 @@
+//! What kind of job it is: `--run_mode`, else what the other flags imply, else what a platform has left in the
+//! environment.
+//!
+//! Paddle's legacy launcher looks for flags in the script's arguments too; only those that were given count here.
+
+use super::Generation;
+use super::checks::Checks;
+use super::words;
+use crate::diag::{Code, Diagnostic};
+
+/// The kinds of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Collective,
+    Rpc,
+    /// `ps`.
+    Servers,
+    /// `ps-heter`.
+    Heter,
+    /// One process of a parameter-server job that PaddleCloud has placed.
+    Pod,
+}
+
+impl Kind {
+    /// As `--run_mode` has it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Collective => "collective",
+            Self::Rpc => "rpc",
+            Self::Servers | Self::Pod => "ps",
+            Self::Heter => "ps-heter",
+        }
+    }
+
+    pub(super) fn has_servers(self) -> bool {
+        matches!(self, Self::Servers | Self::Heter | Self::Pod)
+    }
+}
+
+/// Flags that say who takes part, of both generations.
+const CREWS: [&str; 8] =
+    ["server_num", "servers", "trainer_num", "trainers", "worker_num", "workers", "coordinator_num", "coordinators"];
+
+pub(super) const HETER: [&str; 3] = ["heter_worker_num", "heter_workers", "heter_devices"];
+
+/// Flags that say which nodes take part.
+const NODES: [&str; 3] = ["ips", "master", "nnodes"];
+
+impl Checks<'_> {
+    pub(super) fn choose_kind(&mut self) -> Kind {
+        let implied = self.implied();
+        let Some(word) = self.arguments.text("run_mode") else {
+            return match implied {
+                Some((kind, _)) => kind,
+                None if self.is_in_pod() => Kind::Pod,
+                None => Kind::Collective,
+            };
+        };
+        let kind = match word {
+            "collective" => Kind::Collective,
+            "rpc" => Kind::Rpc,
+            "ps" if implied.is_none() && self.says_role() => Kind::Pod,
+            "ps" => Kind::Servers,
+            "ps-heter" => Kind::Heter,
+            _ => {
+                self.unknown_mode(word);
+                Kind::Collective
+            }
+        };
+        // The legacy launcher goes by the mode alone; the other would start servers all the same.
+        if let Some((_, flag)) = implied
+            && !kind.has_servers()
+            && self.generation == Generation::Current
+        {
+            let name = self.arguments.name("run_mode");
+            let message = format!("`{name}` is `{word}`, and `{flag}` asks for servers and trainers");
+            self.error(Diagnostic::error(Code::L0002, message).hint("leave one of them out"));
+        }
+        kind
+    }
+
+    /// What flags other than `--run_mode` ask for, and one that does.
+    fn implied(&self) -> Option<(Kind, &'static str)> {
+        let given = |attribute: &&&str| self.is_given(attribute);
+        let named = |kind: Kind, attribute: &&str| (kind, self.arguments.name(attribute));
+        match self.generation {
+            Generation::Current => CREWS[..4].iter().find(given).map(|attribute| named(Kind::Servers, attribute)),
+            Generation::Legacy => {
+                HETER.iter().find(given).map(|attribute| named(Kind::Heter, attribute)).or_else(|| {
+                    let found = CREWS.iter().chain(&["http_port"]).find(given);
+                    found.map(|attribute| named(Kind::Servers, attribute))
+                })
+            }
+        }
+    }
+
+    /// A number that is 0 asks for nothing in the current launcher; in the legacy one it was written, and that counts.
+    fn is_given(&self, attribute: &str) -> bool {
+        self.arguments.is_set(attribute)
+            || self.generation == Generation::Legacy && self.arguments.int(attribute).is_some()
+    }
+
+    /// PaddleCloud has put us here as one process. Processes that we start have the same variables, so a launcher that
+    /// one of them starts is in no pod when its flags ask for something else.
+    fn is_in_pod(&self) -> bool {
+        self.says_role()
+            && self.has_variable("PADDLE_PSERVERS_IP_PORT_LIST")
+            && !["nproc_per_node", "devices", "backend"].iter().any(|attribute| self.is_from_flag(attribute))
+    }
+
+    fn says_role(&self) -> bool {
+        self.has_variable("TRAINING_ROLE") && !NODES.iter().any(|attribute| self.is_from_flag(attribute))
+    }
+
+    fn has_variable(&self, name: &str) -> bool {
+        self.env.get(name).is_some_and(|text| !text.is_empty())
+    }
+
+    /// The current launcher takes any word for `collective`, a misspelt `ps` too.
+    fn unknown_mode(&mut self, mode: &str) {
+        let name = self.arguments.name("run_mode");
+        if self.compat == super::Compat::Paddle && self.generation == Generation::Current {
+            self.idle(name, &format!("`{mode}` is no mode, and means `collective` as in Paddle"));
+        } else {
+            let choices = words::either(&["collective", "ps", "ps-heter", "rpc"]);
+            self.error(self.wrong_value("run_mode", format!("`{name}` takes {choices}, not `{mode}`")));
+        }
+    }
+}

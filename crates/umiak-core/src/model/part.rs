@@ -1,0 +1,65 @@
+//! What a process of a launched job is there for.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Completion, PortNeed, Role, RoleName};
+
+/// The role of a launched process. They start, and are counted, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Holds parameters.
+    Server,
+    /// A rank: the only part of a collective job.
+    #[default]
+    Trainer,
+    /// Of federated jobs.
+    Coordinator,
+    /// A trainer of a later stage, on another kind of device.
+    HeterTrainer,
+}
+
+impl Part {
+    pub const ALL: [Self; 4] = [Self::Server, Self::Trainer, Self::Coordinator, Self::HeterTrainer];
+
+    /// `pserver`, as replicas are called after it: `pserver-1`.
+    pub fn role(self) -> &'static str {
+        match self {
+            Self::Server => "pserver",
+            Self::Trainer => "trainer",
+            Self::Coordinator => "coordinator",
+            Self::HeterTrainer => "heter_trainer",
+        }
+    }
+
+    /// `TRAINING_ROLE`.
+    pub fn training_role(self) -> &'static str {
+        match self {
+            Self::Server => "PSERVER",
+            Self::Trainer => "TRAINER",
+            Self::Coordinator => "COORDINATOR",
+            Self::HeterTrainer => "HETER_TRAINER",
+        }
+    }
+
+    /// A log file is called after it: `serverlog.0`.
+    pub fn log_stem(self) -> &'static str {
+        match self {
+            Self::Server => "serverlog",
+            Self::Trainer => "workerlog",
+            Self::Coordinator => "coordinator",
+            Self::HeterTrainer => "heterlog",
+        }
+    }
+
+    /// Trainers decide how the job ends; the others are then stopped.
+    pub fn as_role(self, replicas: u32) -> Role {
+        let name = RoleName::new(self.role()).expect("a constant name is valid");
+        let mut role = Role::new(name, replicas);
+        role.completion = Completion { decides: self == Self::Trainer, ..Completion::default() };
+        if self == Self::Server {
+            role.work.ports = vec![PortNeed { name: "rpc".to_owned(), count: 1, fixed: None }];
+        }
+        role
+    }
+}

@@ -1,0 +1,259 @@
+//! What Paddle's launchers say of jobs with servers.
+
+use std::ffi::OsStr;
+
+use crate::formats::launch::python::{list, quoted};
+use crate::formats::launch::{Crew, LaunchSpec, ServerMode};
+use crate::model::{DeviceKind, Part};
+use crate::plan::{Inventory, Plan, ReplicaPlan};
+
+use super::{legacy, table};
+
+/// Flags that the legacy launcher takes for those of a job with servers, in the order in which it names them.
+const FLAGS: [&str; 8] = [
+    "--worker_num",
+    "--server_num",
+    "--heter_worker_num",
+    "--servers",
+    "--workers",
+    "--heter_workers",
+    "--heter_devices",
+    "--http_port",
+];
+
+/// What its tables show of a process, as far as it has it.
+const SHOWN: [&str; 24] = [
+    "PADDLE_PSERVERS_IP_PORT_LIST",
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_TRAINERS_NUM",
+    "PADDLE_COORDINATOR_ENDPOINTS",
+    "PADDLE_COORDINATOR_NUM",
+    "PADDLE_STAGE_TRAINERS_NUM",
+    "STAGE_ID",
+    "STAGE_NUM",
+    "PADDLE_PREVIOUS_HETER_TRAINER_IP_PORT_LIST",
+    "PADDLE_NEXT_HETER_TRAINER_IP_PORT_LIST",
+    "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST",
+    "HETER_DEVICE_TYPE",
+    "TRAINING_ROLE",
+    "POD_IP",
+    "PADDLE_PORT",
+    "PADDLE_TRAINER_ID",
+    "PADDLE_WITH_GLOO",
+    "PADDLE_GLOO_RENDEZVOUS",
+    "PADDLE_GLOO_FS_PATH",
+    "FLAGS_selected_gpus",
+    "FLAGS_selected_xpus",
+    "CUDA_VISIBLE_DEVICES",
+    "XPU_VISIBLE_DEVICES",
+    "PADDLE_GLOO_HTTP_ENDPOINT",
+];
+
+/// The legacy launcher's lines between its configuration and the first process.
+pub(super) fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<String> {
+    let mut lines: Vec<String> = inferred(spec, inventory).into_iter().collect();
+    if plan.topology.device_kind.is_none() {
+        lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
+    }
+    for (part, name) in [
+        (Part::Server, "server"),
+        (Part::Trainer, "worker"),
+        (Part::Coordinator, "coordinator"),
+        (Part::HeterTrainer, "heter_worker"),
+    ] {
+        let these: Vec<&ReplicaPlan> = plan.replicas.iter().filter(|replica| replica.part == part).collect();
+        if let Some(first) = these.first() {
+            let heading = format!("Local {name} start");
+            lines.push(legacy("INFO", "launch_utils.py", &table(&heading, these.len(), &rows(first))));
+        }
+    }
+    let dir = spec.log_dir.display();
+    let check = format!(
+        "Please check servers, workers, coordinator and heter_worker logs in {dir}/workerlog.*, {dir}/serverlog.* , {dir}/coordinatorlog.*, and {dir}/heterlog.*"
+    );
+    lines.push(legacy("INFO", "launch_utils.py", &check));
+    lines
+}
+
+/// Which flags have made it a job with servers, unless `--run_mode` has.
+fn inferred(spec: &LaunchSpec, inventory: &Inventory) -> Option<String> {
+    if spec.configuration.iter().any(|(name, value)| name == "run_mode" && value != "None") {
+        return None;
+    }
+    let found: Vec<&str> = FLAGS.into_iter().filter(|flag| spec.command_line.contains(flag)).collect();
+    let text = format!(
+        "Run parameter-sever mode. pserver arguments:{}, accelerators count:{}",
+        list(found.iter().map(OsStr::new)),
+        inventory.gpus.len()
+    );
+    (!found.is_empty()).then(|| legacy("INFO", "launch.py", &text))
+}
+
+fn rows(replica: &ReplicaPlan) -> Vec<(&'static str, &str)> {
+    let value = |name: &str| replica.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    SHOWN.into_iter().filter_map(|name| value(name).map(|value| (name, value))).collect()
+}
+
+/// The legacy launcher's last lines: who is stopped once the trainers have ended.
+pub(super) fn at_end(plan: &Plan) -> Vec<String> {
+    let is_here = |part: Part| plan.replicas.iter().any(|replica| replica.part == part);
+    if !is_here(Part::Trainer) {
+        return Vec::new();
+    }
+    let stopped = [
+        (Part::HeterTrainer, "all heter_worker are killed"),
+        (Part::Server, "all parameter server are killed"),
+        (Part::Coordinator, "all coordinators are killed"),
+    ];
+    let stopped = stopped.into_iter().filter(|(part, _)| is_here(*part)).map(|(_, text)| text);
+    ["all workers exit, going to finish parameter server and heter_worker."]
+        .into_iter()
+        .chain(stopped)
+        .map(|text| legacy("INFO", "launch_utils.py", text))
+        .collect()
+}
+
+/// Who takes part, for the current launcher's pod log: both lists, where they were given, or a record for each node.
+pub(super) fn peers(spec: &LaunchSpec, mode: &ServerMode, plan: &Plan) -> String {
+    if is_listed(mode) {
+        let of = |part: Part| endpoints(&plan.topology.endpoints(part, None), '\'');
+        return format!("[{}, {}]", of(Part::Server), of(Part::Trainer));
+    }
+    format!("[{}]", records(spec, plan, '\'').join(", "))
+}
+
+/// What the nodes have told each other; with lists they do not.
+pub(super) fn exchanged(spec: &LaunchSpec, mode: &ServerMode, plan: &Plan) -> Option<String> {
+    let records = records(spec, plan, '"');
+    (!is_listed(mode)).then(|| list(records.iter().map(OsStr::new)))
+}
+
+fn is_listed(mode: &ServerMode) -> bool {
+    matches!((&mode.servers, &mode.trainers), (Crew::Listed(_), Crew::Listed(_)))
+}
+
+fn endpoints(joined: &str, quote: char) -> String {
+    let quoted: Vec<String> =
+        joined.split(',').filter(|one| !one.is_empty()).map(|one| format!("{quote}{one}{quote}")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// One for each node, in Python's quotes or in JSON's.
+fn records(spec: &LaunchSpec, plan: &Plan, quote: char) -> Vec<String> {
+    let topology = &plan.topology;
+    let own = plan.first_rank();
+    let mut first = 0;
+    let record = |(index, node): (usize, &crate::contract::Node)| {
+        let members = &topology.members[first..first + node.size as usize];
+        first += node.size as usize;
+        let is_own = members.iter().any(|member| member.rank == own);
+        let name = if is_own { &plan.pod_name } else { &node.host };
+        let name = if quote == '"' { format!("{name:?}") } else { quoted(OsStr::new(name)) };
+        let of = |part: Part| {
+            let these = members.iter().filter(|member| member.part == part);
+            endpoints(&these.map(|member| member.endpoint.to_string()).collect::<Vec<_>>().join(","), quote)
+        };
+        let fields = [
+            ("name", name),
+            ("rank", super::node_rank(spec, topology, index).to_string()),
+            ("servers", of(Part::Server)),
+            ("trainers", of(Part::Trainer)),
+            ("dtype", format!("{quote}{}{quote}", topology.device_kind.map_or("cpu", DeviceKind::word))),
+            // Only the first node's is ever used.
+            ("gloo_port", topology.paddle_store.port.get().to_string()),
+        ];
+        let fields: Vec<String> =
+            fields.into_iter().map(|(name, value)| format!("{quote}{name}{quote}: {value}")).collect();
+        format!("{{{}}}", fields.join(", "))
+    };
+    topology.nodes.iter().enumerate().map(record).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::launch::{Generation, HeterStage, Mode};
+    use crate::plan::launch::tests::{plan, spec};
+    use crate::plan::paddle_lines;
+
+    fn servers(generation: Generation, stages: Vec<HeterStage>) -> LaunchSpec {
+        let mode = ServerMode {
+            servers: Crew::Each(1),
+            trainers: Crew::Each(2),
+            coordinators: Crew::Each(0),
+            stages,
+            gloo_port: None,
+            with_gloo: "0".to_owned(),
+            pod: None,
+        };
+        LaunchSpec {
+            generation,
+            mode: Mode::Servers(Box::new(mode)),
+            command_line: "--server_num 1 --worker_num=2 train.py".to_owned(),
+            log_level: "DEBUG".to_owned(),
+            ..spec()
+        }
+    }
+
+    #[test]
+    fn the_legacy_launcher_shows_each_role() {
+        let stage = HeterStage { crew: Crew::Each(1), device: "gpu".to_owned() };
+        let spec = servers(Generation::Legacy, vec![stage]);
+        let inventory = Inventory { cpus: 1, ..Inventory::default() };
+        let plan = plan(&spec, &inventory);
+        let lines = at_start(&spec, &inventory, &plan);
+        let first: Vec<&str> = lines.iter().filter_map(|line| line.lines().next()).collect();
+        let table = "processes. First process distributed environment info (Only For Debug): ";
+        let check = "Please check servers, workers, coordinator and heter_worker logs in log/workerlog.*, log/serverlog.* , log/coordinatorlog.*, and log/heterlog.*";
+        let expected = [
+            "INFO <ts> launch.py] Run parameter-sever mode. pserver arguments:['--worker_num', '--server_num'], accelerators count:0".to_owned(),
+            "WARNING <ts> launch.py] launch start with CPUONLY mode".to_owned(),
+            format!("INFO <ts> launch_utils.py] Local server start 1 {table}"),
+            format!("INFO <ts> launch_utils.py] Local worker start 2 {table}"),
+            format!("INFO <ts> launch_utils.py] Local heter_worker start 1 {table}"),
+            format!("INFO <ts> launch_utils.py] {check}"),
+        ];
+        assert_eq!(first, expected);
+        // As wide as the longest name.
+        let widths: Vec<usize> = lines[2..5].iter().map(|line| line.lines().nth(1).unwrap().len()).collect();
+        assert_eq!(widths, [93, 95, 95]);
+        let row = "    |                                  POD_IP                    127.0.0.1                  |";
+        assert!(lines[2].lines().any(|line| line == row), "{}", lines[2]);
+        assert_eq!(
+            at_end(&plan).iter().map(|line| line.rsplit_once("] ").unwrap().1).collect::<Vec<_>>(),
+            [
+                "all workers exit, going to finish parameter server and heter_worker.",
+                "all heter_worker are killed",
+                "all parameter server are killed",
+            ]
+        );
+        assert_eq!(paddle_lines::at_started(&spec, 0, 1), None);
+    }
+
+    #[test]
+    fn the_current_launcher_tells_its_peers() {
+        let mut spec = servers(Generation::Current, vec![]);
+        let inventory = Inventory { cpus: 1, ..Inventory::default() };
+        let lines = |spec: &LaunchSpec| paddle_lines::at_start(spec, &inventory, &plan(spec, &inventory));
+        let record = "{'name': 'abcdef', 'rank': -1, 'servers': ['127.0.0.1:6170'], 'trainers': ['127.0.0.1:6171', '127.0.0.1:6172'], 'dtype': 'cpu', 'gloo_port': 7001}";
+        let told = lines(&spec);
+        assert_eq!(told[1], format!("[{record}]"));
+        for line in [
+            "LAUNCH DEBUG <ts> PSController enabled".to_owned(),
+            "LAUNCH INFO <ts> Job: default, mode ps, replicas 1[1:1], elastic False".to_owned(),
+            format!("LAUNCH DEBUG <ts> sync peers done ['{}']", record.replace('\'', "\"")),
+        ] {
+            assert!(told.contains(&line), "{line}\n{told:#?}");
+        }
+        let Mode::Servers(mode) = &mut spec.mode else { unreachable!() };
+        let listed = |ports: &[u16]| {
+            let port = |port: &u16| crate::model::Port::new(*port).unwrap();
+            let endpoint = |at: &u16| crate::model::Endpoint { address: [127, 0, 0, 1].into(), port: port(at) };
+            Crew::Listed(ports.iter().map(endpoint).collect())
+        };
+        (mode.servers, mode.trainers) = (listed(&[6170]), listed(&[6171, 6172]));
+        let told = lines(&spec);
+        assert_eq!(told[1], "[['127.0.0.1:6170'], ['127.0.0.1:6171', '127.0.0.1:6172']]");
+        assert!(!told.iter().any(|line| line.contains("sync peers done")), "{told:#?}");
+    }
+}
