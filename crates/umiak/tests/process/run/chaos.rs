@@ -226,11 +226,14 @@ fn killed_at_every_record() {
             let mut dice = Dice::new(seed, trial);
             let house = House::with(CASES[*case].document);
             begin(&house, &CASES[*case], Some(die));
-            if CASES[*case].detached && die.starts_with("0.") {
+            let is_torn = CASES[*case].detached && die.starts_with("0.");
+            if is_torn && house.runs().is_empty() {
                 // Whoever started it is there to see that nothing was recorded: there is no run.
-                assert!(house.runs().is_empty() && house.ledger().is_empty());
+                assert!(house.ledger().is_empty());
                 return;
             }
+            // A process id with fewer digits than usual makes the first record shorter, and whole after all.
+            assert!(!is_torn || *die == format!("0.{}", usual[*case].lengths[0]));
             let deaths = dice.below(3);
             resume(&house, &mut dice, deaths);
             house.check_ended();
