@@ -30,6 +30,7 @@ mod retry;
 mod several;
 
 pub use messages::{AttemptId, Decided, Effect, Event, Of, Stand, Timer};
+pub(super) use order::is_unmet;
 use places::{Group, Place};
 pub use recover::Again;
 pub use several::NODE_LOST;

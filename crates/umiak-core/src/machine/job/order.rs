@@ -9,6 +9,11 @@ use crate::model::{Slot, SpawnError, StartAfter, When};
 /// In place of an error number: what was waited for did not come. With all roles anew it may.
 pub(super) const UNMET: i32 = 0;
 
+/// Somebody was not started, as others did not answer: it says something about those.
+pub(in crate::machine) fn is_unmet(exit: &Exit) -> bool {
+    matches!(exit, Exit::Spawn(error) if error.errno == UNMET)
+}
+
 /// What is late on another node is stopped there, and that is heard of: only what answers there and not here is left to be
 /// found late here.
 const ELSEWHERE: Duration = Duration::from_secs(5);

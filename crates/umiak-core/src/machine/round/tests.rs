@@ -9,7 +9,7 @@ use super::messages::{
     Start, Stop, ToAgent, Told, Why,
 };
 use crate::diagnose;
-use crate::facts::{Evidence, Outcome, Subject};
+use crate::facts::{Evidence, Limit, Outcome, Subject};
 use crate::model::{self, Exit, Part, Port, Rank, SpawnError, Timestamp};
 
 const SETTLE: Duration = Duration::from_millis(500);
@@ -165,6 +165,14 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
         },
         place: RankPlace { rank, ..RankPlace::default() },
     }
+}
+
+/// A trainer that was not started, as servers on another node did not answer.
+fn unmet(rank: u32) -> Stage {
+    let mut told = told(rank, None, false);
+    let error = SpawnError { doing: "wait for `pserver`".into(), errno: 0, reason: "no answer".into() };
+    (told.end.exit, told.end.timed_out) = (Exit::Spawn(error), Some(Limit::Start));
+    Stage::Told(vec![told])
 }
 
 fn own(rank: u32) -> Stage {
@@ -424,7 +432,7 @@ fn failures_stop_all_and_are_judged_together() {
 
 #[test]
 fn a_lost_node_is_the_cause_when_only_victims_speak() {
-    for (stage, blamed) in [(victim(2), None), (own(2), Some(2))] {
+    for (stage, blamed) in [(victim(2), None), (unmet(2), None), (own(2), Some(2))] {
         let mut round = Round::running(3);
         round.step(Event::Closed { link: 3 });
         round.stands(2, 0, stage);
@@ -526,6 +534,11 @@ fn restarts_are_counted_here() {
     round.stands(1, 0, Stage::Told(vec![end]));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
     assert_eq!(decided.restart, None);
+    // Servers that did not answer may do so the next time.
+    let mut round = Round::running(2);
+    round.stands(1, 0, unmet(0));
+    let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
+    assert_eq!((causes(&decided), decided.restart.map(|restart| restart.attempt)), (vec![0], Some(1)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, 
 use super::{Coordinator, Effect, Node, Phase};
 use crate::diagnose;
 use crate::facts::{Finding, Outcome, Verdict, Weight};
+use crate::machine::job::is_unmet;
 use crate::machine::restart;
 use crate::model::{Exit, Timestamp};
 
@@ -110,7 +111,8 @@ impl Coordinator {
     }
 }
 
-/// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop.
+/// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop, or never
+/// began, for want of servers.
 fn points_elsewhere(finding: &Finding) -> bool {
-    finding.weight >= Weight::Possible && finding.exit != Exit::Lost
+    is_unmet(&finding.exit) || (finding.weight >= Weight::Possible && finding.exit != Exit::Lost)
 }
