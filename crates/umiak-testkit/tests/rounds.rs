@@ -17,6 +17,11 @@ const CAMPAIGN: Campaign<Run> = Campaign {
 const MET: &[(&str, u64)] = &[
     ("64 nodes", 20),
     ("Alone", 100),
+    ("a server died", 500),
+    ("a server died in vain", 50),
+    ("a server ended by itself", 50),
+    ("a server ended by itself, and all is well", 50),
+    ("a server was late", 100),
     ("Lost", 200),
     ("Refused", 200),
     ("TimeUp", 20),
@@ -29,6 +34,10 @@ const MET: &[(&str, u64)] = &[
     ("decided: unable", 500),
     ("failed", 5000),
     ("interrupted", 500),
+    ("no answer from elsewhere", 20),
+    ("served", 2000),
+    ("served, without trainers", 1000),
+    ("servers", 5000),
     ("started again", 2000),
     ("succeeded", 2000),
     ("turned away", 500),
@@ -55,21 +64,24 @@ fn a_seed_gives_the_same_round_again() {
 
 #[test]
 fn broken_drivers_are_noticed() {
-    for (sabotage, rule) in [
-        (Sabotage::DropStops, Rule::Stop),
-        (Sabotage::DropDecisions, Rule::Gentle),
-        (Sabotage::DropBeats, Rule::Gentle),
-        (Sabotage::NoTicks, Rule::Ends),
-        (Sabotage::TurnStarts, Rule::Start),
-        (Sabotage::Hasty, Rule::Start),
-        (Sabotage::SwapEvidence, Rule::Cause),
-        (Sabotage::NoSignals, Rule::NoRank),
-        (Sabotage::NeverAlone, Rule::Ends),
+    for (sabotage, rule, rounds) in [
+        (Sabotage::DropStops, Rule::Stop, 400),
+        (Sabotage::DropDecisions, Rule::Gentle, 400),
+        (Sabotage::DropBeats, Rule::Gentle, 400),
+        (Sabotage::NoTicks, Rule::Ends, 400),
+        (Sabotage::TurnStarts, Rule::Start, 400),
+        (Sabotage::Hasty, Rule::Start, 400),
+        (Sabotage::SwapEvidence, Rule::Cause, 400),
+        (Sabotage::NoSignals, Rule::NoRank, 400),
+        (Sabotage::NeverAlone, Rule::Ends, 400),
+        (Sabotage::OneForAll, Rule::Waits, 400),
+        (Sabotage::HideServers, Rule::Needed, 4000),
+        (Sabotage::OwnEnds, Rule::Serves, 400),
     ] {
         let breaks = |seed: &u64| {
             simulate::run_sabotaged(*seed, sabotage).violations().iter().any(|violation| violation.rule == rule)
         };
-        let noticed = (0..400).filter(breaks).count();
-        assert!(noticed >= 5, "{sabotage:?} broke {rule:?} in {noticed} of 400 rounds");
+        let noticed = (0..rounds).filter(breaks).take(5).count();
+        assert!(noticed >= 5, "{sabotage:?} broke {rule:?} in {noticed} of {rounds} rounds");
     }
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use umiak_core::facts::Outcome;
-use umiak_core::machine::round::messages::Why;
+use umiak_core::machine::round::messages::Why as Reason;
+use umiak_core::model::Exit;
 
 use crate::seeds::{Seen, Summary, spread};
+use crate::simulate::Why;
 
 use super::world::Run;
 
@@ -37,13 +39,13 @@ fn things(run: &Run) -> BTreeSet<String> {
         for (_, decision) in &node.decisions {
             met(match &decision.why {
                 None => "decided: success",
-                Some(Why::RankFailed { .. }) if decision.restart.is_some() => "decided: restart",
-                Some(Why::RankFailed { .. }) => "decided: rank failed",
-                Some(Why::NodeLost { .. }) => "decided: node lost",
-                Some(Why::Interrupted { .. }) => "decided: interrupted",
-                Some(Why::Unable { .. }) => "decided: unable",
-                Some(Why::TimeUp { .. }) => "decided: time is up",
-                Some(Why::CoordinatorLost { .. }) => "decided: coordinator lost",
+                Some(Reason::RankFailed { .. }) if decision.restart.is_some() => "decided: restart",
+                Some(Reason::RankFailed { .. }) => "decided: rank failed",
+                Some(Reason::NodeLost { .. }) => "decided: node lost",
+                Some(Reason::Interrupted { .. }) => "decided: interrupted",
+                Some(Reason::Unable { .. }) => "decided: unable",
+                Some(Reason::TimeUp { .. }) => "decided: time is up",
+                Some(Reason::CoordinatorLost { .. }) => "decided: coordinator lost",
             });
         }
         if let Some(end) = &node.other_end {
@@ -55,6 +57,9 @@ fn things(run: &Run) -> BTreeSet<String> {
             _ => met("started again"),
         }
     }
+    if run.scenario.server_timeout.is_some() {
+        servers(run, &mut met);
+    }
     if run.refusals > 0 {
         met("turned away");
     }
@@ -62,4 +67,31 @@ fn things(run: &Run) -> BTreeSet<String> {
         met("64 nodes");
     }
     things
+}
+
+/// The same of servers.
+fn servers(run: &Run, met: &mut impl FnMut(&str)) {
+    met("servers");
+    for (script, node) in run.scenario.nodes.iter().zip(&run.nodes) {
+        let succeeded = node.finished.is_some_and(|(_, outcome, _)| outcome == Outcome::Succeeded);
+        if !node.served.is_empty() {
+            met(if script.servers == script.ranks[0].len() { "served, without trainers" } else { "served" });
+        }
+        if node.late > 0 {
+            met("a server was late");
+        }
+        let servers = node.deaths.last().map_or(&[][..], |(_, deaths)| &deaths[..script.servers]);
+        for death in servers.iter().flatten().filter(|death| death.why == Why::Own) {
+            met(match (death.exit.is_success(), succeeded) {
+                (true, true) => "a server ended by itself, and all is well",
+                (true, false) => "a server ended by itself",
+                (false, true) => "a server died in vain",
+                (false, false) => "a server died",
+            });
+        }
+        let causes = node.decisions.iter().filter_map(|(_, decision)| decision.verdict.as_ref());
+        if causes.flat_map(|verdict| &verdict.causes).any(|cause| matches!(cause.exit, Exit::Spawn(_))) {
+            met("no answer from elsewhere");
+        }
+    }
 }

@@ -5,12 +5,15 @@ use std::fmt;
 use std::time::Duration;
 
 use umiak_core::facts::Outcome;
+use umiak_core::machine::exit_code::TIMED_OUT;
 use umiak_core::machine::job::NODE_LOST;
 use umiak_core::machine::round::limits::{ANSWER, GOODBYE, TELL};
 use umiak_core::machine::round::messages::{Decision, Expects, NodeShare, Start, Why as Reason};
+use umiak_core::model::Part;
 
 use super::node::REACTION;
 use super::scenario::{ABANDON, Fault, GRACE, Kind, LIFE, NOTICE, SETTLE};
+use super::servers::ranks_of;
 use super::world::{NodeRun, Run};
 use crate::simulate::{Death, Why};
 
@@ -42,6 +45,12 @@ pub enum Rule {
     NoRank,
     /// What must make no difference makes none.
     Gentle,
+    /// Trainers start when all servers have answered them.
+    Waits,
+    /// Servers are stopped, and their node ends, when all of the job has.
+    Serves,
+    /// There is no success without a server that was needed.
+    Needed,
 }
 
 /// A rule that was broken.
@@ -69,8 +78,11 @@ pub(super) fn check(run: &Run) -> Vec<Violation> {
     judge.causes();
     judge.lost_node();
     judge.gentle();
+    judge.servers();
     judge.violations
 }
+
+mod servers;
 
 struct Judge<'a> {
     run: &'a Run,
@@ -95,9 +107,8 @@ impl<'a> Judge<'a> {
             }
             let in_time = node.left.is_some_and(|left| left <= bound);
             self.check(in_time, Rule::Ends, || format!("node {index} left at {:?}, bound {bound:?}", node.left));
-            let stuck = (0..)
-                .zip(&node.deaths)
-                .any(|(attempt, _)| script.script(attempt).iter().any(|rank| rank.on_kill.is_none()));
+            let mut scripts = node.spawned.iter().flat_map(|(attempt, _)| script.script(*attempt));
+            let stuck = scripts.any(|rank| rank.on_kill.is_none());
             let none = node.survivors == 0 || stuck;
             self.check(none, Rule::NoRank, || format!("{} ranks of node {index} live on", node.survivors));
             self.ends_soon(index, node);
@@ -129,7 +140,13 @@ impl<'a> Judge<'a> {
         // Where nothing is in the way, an attempt takes as long as its ranks do.
         if scenario.kind == Kind::Calm {
             let ways = Duration::from_millis(scenario.delay * 6);
-            let attempt = LIFE + stop + TELL + ways + scenario.restart.max_backoff + Duration::from_millis(300);
+            let attempt = scenario.start_up()
+                + LIFE
+                + stop
+                + TELL
+                + ways
+                + scenario.restart.max_backoff
+                + Duration::from_millis(300);
             let bound = scenario.quiet_from() + attempt * node.starts.len() as u32 + ways + GOODBYE;
             let late = node.left.is_none_or(|left| left > bound);
             self.check(!late, Rule::Ends, || format!("node {index} took until {:?}, bound {bound:?}", node.left));
@@ -194,7 +211,9 @@ impl<'a> Judge<'a> {
             };
         self.check(right, Rule::Start, || format!("out of order: {:?}", start.nodes));
         let first = &start.nodes[0];
-        let stores = start.paddle_store.address == first.address && start.torch_store.address == first.address;
+        let serves = |share: &&NodeShare| share.processes.iter().any(|process| process.part == Part::Server);
+        let server = start.nodes.iter().find(serves).unwrap_or(first);
+        let stores = start.paddle_store.address == server.address && start.torch_store.address == first.address;
         self.check(stores, Rule::Start, || "the stores are not the first node's".into());
     }
 
@@ -231,11 +250,12 @@ impl<'a> Judge<'a> {
                 continue;
             }
             let last = node.starts.last().map(|(_, start)| start);
-            let world = last.map_or(0, |start| start.nodes.iter().map(|share| share.processes.len()).sum());
+            // Servers are stopped, in whatever way they take it.
+            let trainers = last.map(|start| ranks_of(start, Part::Trainer)).unwrap_or_default();
             let truth = self.truth(last.map_or(0, |start| start.attempt));
             let well =
                 |death: Option<&Death>| death.is_some_and(|death| death.exit.is_success() && death.why == Why::Own);
-            let all = world > 0 && truth.len() == world && truth.values().copied().all(well);
+            let all = last.is_some() && trainers.iter().all(|rank| well(truth.get(rank).copied().flatten()));
             self.check(all, Rule::Success, || format!("node {index} calls this success: {truth:?}"));
         }
     }
@@ -254,6 +274,7 @@ impl<'a> Judge<'a> {
                 (Outcome::Succeeded, _) => 0,
                 (Outcome::Interrupted, Some(Reason::Interrupted { signal, .. })) => 128 + *signal as u8,
                 _ => match decision.verdict.as_ref().and_then(|verdict| verdict.causes.first()) {
+                    Some(cause) if cause.timed_out.is_some() => TIMED_OUT,
                     Some(cause) if cause.stopped_while_ending => 1,
                     Some(cause) => cause.exit.shell_code().max(1),
                     None => NODE_LOST,
@@ -343,6 +364,12 @@ impl<'a> Judge<'a> {
                 |(_, decision)| matches!(&decision.why, Some(Reason::NodeLost { node, .. }) if node.address == address),
             );
             let code = other.finished.map(|(_, _, code)| code);
+            // Who only served, and went without a word, was not missed by trainers that ended well before that was noticed.
+            let only_served = scenario.nodes[node].servers == scenario.nodes[node].ranks[0].len();
+            let is_over = |(_, decision): &(_, Decision)| decision.outcome == Outcome::Succeeded;
+            if only_served && other.decisions.iter().any(is_over) {
+                continue;
+            }
             self.check(named && code == Some(NODE_LOST), Rule::LostNode, || {
                 format!("node {index} ends with {code:?} and heard {:?}", other.decisions)
             });
@@ -362,15 +389,19 @@ impl<'a> Judge<'a> {
             self.check(alone.is_none(), Rule::Gentle, || format!("node {index} was left alone: {alone:?}"));
             let last = node.decisions.last().map(|(_, decision)| decision);
             let truth = self.truth(last.map_or(0, |decision| decision.attempt));
-            let bad = truth
-                .values()
-                .any(|death| death.is_some_and(|death| death.why == Why::Own && !death.exit.is_success()));
+            let start = node.starts.last().map(|(_, start)| start);
+            let trainers = start.map(|start| ranks_of(start, Part::Trainer)).unwrap_or_default();
+            let failed = |death: &Death| death.why == Why::Own && !death.exit.is_success();
+            let bad: Vec<u32> =
+                truth.iter().filter(|(_, death)| death.is_some_and(failed)).map(|(rank, _)| *rank).collect();
             let fits = match last.map(|decision| decision.outcome) {
-                Some(Outcome::Succeeded) => !bad,
-                Some(Outcome::Failed) => bad,
+                Some(Outcome::Succeeded) => !bad.iter().any(|rank| trainers.contains(rank)),
+                Some(Outcome::Failed) => !bad.is_empty() || start.is_some_and(|start| self.is_late(start)),
                 _ => false,
             };
             self.check(fits, Rule::Gentle, || format!("node {index} heard {last:?} of {truth:?}"));
+            let ends = [index, 0].map(|node| self.run.nodes[node].finished.map(|(_, outcome, code)| (outcome, code)));
+            self.check(ends[0] == ends[1], Rule::Gentle, || format!("nodes {index} and 0 end apart: {ends:?}"));
         }
     }
 }

@@ -12,11 +12,13 @@ mod judge;
 mod network;
 mod node;
 mod scenario;
+mod servers;
 mod world;
 
 pub use campaign::campaign;
 pub use judge::{Rule, Violation};
 pub use scenario::{Fault, Kind, NodeScript, RankScript, Scenario};
+pub use servers::ServerScript;
 pub use world::{NodeRun, Run, Sabotage};
 
 /// One round in the world of this seed.

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use umiak_core::diagnose;
-use umiak_core::facts::Evidence;
+use umiak_core::facts::{Evidence, Fact, Outcome};
 use umiak_core::machine::job::{self, AttemptId, Event, Stand};
 use umiak_core::machine::round::agent::{self, News};
-use umiak_core::machine::round::messages::{FromAgent, Offer, Process, RankPlace, Stage, Standing, Start, Told};
-use umiak_core::model::{Exit, Port, Rank, Slot};
+use umiak_core::machine::round::messages::{
+    Decision, FromAgent, Offer, Process, RankPlace, Stage, Standing, Start, Told,
+};
+use umiak_core::model::{Exit, Part, Port, Rank, Slot};
 
 use super::network::Packet;
 use super::scenario::{Scenario, code, killed_by};
@@ -17,9 +19,9 @@ use crate::simulate::{Death, Why, Words};
 /// How a rank is about to end.
 #[derive(Debug, Clone)]
 pub(super) struct Fate {
-    exit: Exit,
-    why: Why,
-    words: Words,
+    pub(super) exit: Exit,
+    pub(super) why: Why,
+    pub(super) words: Words,
 }
 
 impl Scenario {
@@ -31,7 +33,9 @@ impl Scenario {
             Stage::Unable { why: "no ports".to_owned() }
         } else {
             Stage::Ready(Offer {
-                processes: (0..script.ranks[0].len()).map(|rank| Process::trainer(port(rank), vec![])).collect(),
+                processes: (0..script.ranks[0].len())
+                    .map(|rank| Process { part: script.part(rank), ..Process::trainer(port(rank), vec![]) })
+                    .collect(),
                 stores: [port(50), port(51)],
                 device_kind: None,
             })
@@ -99,6 +103,7 @@ impl World {
         let lower = start.nodes.iter().take(start.you as usize);
         self.nodes[node].first_rank = lower.map(|share| share.processes.len() as u32).sum();
         let attempt = start.attempt;
+        self.expect_elsewhere(node, &start);
         self.nodes[node].run.starts.push((self.now, start));
         let event = if attempt == 0 { Event::Start } else { Event::Prepared { attempt, ready: true } };
         self.job(node, event);
@@ -126,7 +131,7 @@ impl World {
             Effect::Signal { signal, targets } => {
                 for id in targets.into_iter().filter(|_| self.sabotage != Some(Sabotage::NoSignals)).collect::<Vec<_>>()
                 {
-                    self.signal(node, signal, id.slot.index as usize);
+                    self.signal(node, signal, self.scenario.local(node, id.slot));
                 }
             }
             Effect::ArmTimer { timer, attempt, at } => self.plan(at, Item::Job(node, Event::Timer(timer, attempt))),
@@ -150,7 +155,11 @@ impl World {
                     Stand::Interrupted { signal } => Stage::Interrupted { signal },
                 };
                 self.note(|| format!("  job {node} stands {stage:?}"));
+                let is_serving = stage == Stage::Serving;
                 self.stand(node, Standing { attempt, stage });
+                if is_serving {
+                    self.serve(node, attempt);
+                }
             }
             Effect::Finish { outcome, code } => {
                 self.note(|| format!("  job {node} ends: {outcome:?}, {code}"));
@@ -160,14 +169,31 @@ impl World {
                 run.known = run.decisions.len();
                 run.survivors = survivors;
             }
+            Effect::AwaitElsewhere { attempt, .. } => self.await_elsewhere(node, attempt),
+            Effect::Record(Fact::TimedOut { .. }) => self.nodes[node].run.late += 1,
             Effect::Record(_)
             | Effect::Report(_)
             | Effect::ReturnTerminal
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
-            | Effect::AwaitElsewhere { .. }
             | Effect::Inspect(_)
             | Effect::TellFailed(_) => {}
+        }
+    }
+
+    /// Those who decide are done here.
+    fn serve(&mut self, node: usize, attempt: u32) {
+        self.nodes[node].run.served.push((attempt, self.now));
+        if self.sabotage == Some(Sabotage::OwnEnds) {
+            let success = Decision {
+                attempt,
+                outcome: Outcome::Succeeded,
+                why: None,
+                verdict: None,
+                places: Vec::new(),
+                restart: None,
+            };
+            self.plan(self.now, Item::Job(node, Event::Decided(Box::new(success.decided()))));
         }
     }
 
@@ -176,7 +202,7 @@ impl World {
         let local = end.subject.rank.map_or(0, |rank| rank.0);
         let rank = self.nodes[node].first_rank + local;
         end.subject.rank = Some(Rank(rank));
-        end.subject.replica = format!("trainer-{rank}");
+        end.subject.replica = format!("{}-{rank}", self.scenario.nodes[node].part(local as usize).role());
         let host = self.scenario.nodes[node].host();
         Told { end, place: RankPlace { rank, host, ..RankPlace::default() } }
     }
@@ -186,20 +212,35 @@ impl World {
         let count = self.nodes[node].alive.len();
         let front = &mut self.nodes[node];
         front.attempt = attempt;
-        front.run.spawned.push((attempt, self.now));
-        front.run.deaths.push((front.first_rank, vec![None; count]));
+        // Trainers come after servers.
+        if front.run.spawned.last().is_none_or(|(last, _)| *last != attempt) {
+            front.run.spawned.push((attempt, self.now));
+            front.run.deaths.push((front.first_rank, vec![None; count]));
+            front.answers = vec![false; count];
+        }
         for id in ids {
-            let rank = id.slot.index as usize;
+            let rank = self.scenario.local(node, id.slot);
             let script = self.scenario.nodes[node].script(attempt)[rank].clone();
             self.nodes[node].alive[rank] = true;
             self.plan(self.now, Item::Job(node, Event::Spawned { id: *id, pid: 1000 + rank as u32 }));
             let fate = Fate { exit: script.end, why: Why::Own, words: script.words };
-            self.plan(self.now + script.life, Item::Death { node, attempt, rank, fate });
+            if let Some(life) = script.life {
+                self.plan(self.now + life, Item::Death { node, attempt, rank, fate });
+            }
+            match script.server {
+                Some(server) => {
+                    if let Some(after) = server.answers {
+                        self.plan(self.now + after, Item::Open { node, attempt, rank });
+                    }
+                }
+                None => self.nodes[node].run.trained.push((attempt, self.now)),
+            }
         }
     }
 
     fn signal(&mut self, node: usize, signal: i32, rank: usize) {
         let attempt = self.nodes[node].attempt;
+        self.nodes[node].run.signals.push((attempt, self.now));
         let script = &self.scenario.nodes[node].script(attempt)[rank];
         let reaction = match signal {
             15 => script.on_term.clone(),
@@ -224,13 +265,18 @@ impl World {
             deaths[rank] = Some(death);
         }
         let reported = self.scenario.nodes[node].script(attempt)[rank].reported;
-        let id = AttemptId { slot: Slot { role: 0, index: rank as u32 }, attempt };
+        let id = AttemptId { slot: self.scenario.slot(node, rank), attempt };
         let bad = !exit.is_success();
-        if why != Why::Guardian {
+        let is_server = self.scenario.nodes[node].part(rank) == Part::Server;
+        let hidden = is_server && bad && why == Why::Own && self.sabotage == Some(Sabotage::HideServers);
+        if why != Why::Guardian && !hidden {
             self.plan(self.now + reported, Item::Job(node, Event::Exited { id, exit, usage: None }));
         }
         if bad && matches!(why, Why::Own | Why::Guardian) {
             self.lose_peer(attempt);
+        }
+        if !bad && !is_server && self.scenario.server_timeout.is_some() {
+            self.trained(node, attempt);
         }
     }
 
@@ -267,8 +313,11 @@ impl World {
 
     /// What the log of this rank says.
     fn evidence(&self, node: usize, slot: Slot) -> Option<Evidence> {
-        let (_, deaths) = self.nodes[node].run.deaths.last()?;
-        let words = deaths[slot.index as usize].as_ref()?.words;
+        // Who has waited in vain has left nothing.
+        let run = &self.nodes[node].run;
+        run.spawned.last().filter(|(attempt, _)| *attempt == self.nodes[node].machine.attempt())?;
+        let (_, deaths) = run.deaths.last()?;
+        let words = deaths[self.scenario.local(node, slot)].as_ref()?.words;
         let words = match (self.sabotage, words) {
             (Some(Sabotage::SwapEvidence), Words::OwnError) => Words::LostPeer,
             (Some(Sabotage::SwapEvidence), Words::LostPeer) => Words::OwnError,

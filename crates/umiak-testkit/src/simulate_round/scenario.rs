@@ -8,6 +8,7 @@ use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::Expects;
 use umiak_core::model::{Exit, Restart, Timestamp};
 
+use super::servers::ServerScript;
 use crate::simulate::Words;
 
 /// How long ends are collected after a failure; longer than any notice takes.
@@ -30,6 +31,8 @@ pub struct Scenario {
     /// What the coordinator goes by.
     pub expects: Expects,
     pub uneven: bool,
+    /// There are servers, and how long they may take to answer; nothing means that nobody waits for that.
+    pub server_timeout: Option<Duration>,
     pub limits: Limits,
     pub restart: Restart,
     /// The first is the coordinator's own.
@@ -70,6 +73,8 @@ pub struct NodeScript {
     /// How long making room for the next attempt takes, and reading the evidence.
     pub prepare: Duration,
     pub gather: Duration,
+    /// So many of its ranks are servers: the first ones.
+    pub servers: usize,
     /// By attempt; the last one stands for all after it.
     pub ranks: Vec<Vec<RankScript>>,
 }
@@ -77,7 +82,8 @@ pub struct NodeScript {
 /// What one rank will do.
 #[derive(Debug, Clone)]
 pub struct RankScript {
-    pub life: Duration,
+    /// None: until it is stopped.
+    pub life: Option<Duration>,
     pub end: Exit,
     pub words: Words,
     /// From its death to the notice of it.
@@ -87,6 +93,7 @@ pub struct RankScript {
     pub on_kill: Option<Duration>,
     /// When it dies of a peer's death.
     pub on_lost_peer: Option<Duration>,
+    pub server: Option<ServerScript>,
 }
 
 /// What happens to a node.
@@ -165,6 +172,7 @@ impl Scenario {
                     unable: None,
                     prepare: Duration::from_millis(rng.u64(..300)),
                     gather: Duration::from_millis(rng.u64(..100)),
+                    servers: 0,
                     ranks: (0..attempts).map(|_| (0..processes).map(|_| good(rng, coupled)).collect()).collect(),
                 }
             })
@@ -189,6 +197,7 @@ impl Scenario {
             kind,
             expects,
             uneven,
+            server_timeout: None,
             limits,
             restart: Restart {
                 max: rng.u32(..=3),
@@ -201,6 +210,9 @@ impl Scenario {
             delay: [0, 5, 50, 300][rng.usize(..4)],
         };
         scenario.trouble(rng);
+        if seed % 3 == 2 {
+            scenario.serve(rng);
+        }
         scenario.faults.sort_by_key(|(at, _)| *at);
         scenario
     }
@@ -226,7 +238,7 @@ impl Scenario {
             Kind::OneDies => {
                 // When all are there and run.
                 self.nodes.iter_mut().for_each(|node| node.comes = Some(at(rng.u64(..200))));
-                self.nodes.iter_mut().flat_map(|node| &mut node.ranks[0]).for_each(|rank| rank.life = LIFE);
+                self.nodes.iter_mut().flat_map(|node| &mut node.ranks[0]).for_each(|rank| rank.life = Some(LIFE));
                 let node = rng.usize(1..count);
                 self.faults.push((at(rng.u64(1500..3500)), death(rng, node)));
             }
@@ -310,7 +322,7 @@ impl Scenario {
         let limits = &self.limits;
         let ways = Duration::from_millis(self.delay * 6);
         let stop = SETTLE + TELL + GRACE + ABANDON + ways;
-        let attempt = LIFE + stop + self.restart.max_backoff + Duration::from_secs(1);
+        let attempt = self.start_up() + LIFE + stop + self.restart.max_backoff + Duration::from_secs(1);
         let round = attempt * (self.restart.max + 1);
         self.quiet_from()
             + limits.rendezvous
@@ -353,22 +365,23 @@ fn death(rng: &mut Rng, node: usize) -> Fault {
     }
 }
 
-fn good(rng: &mut Rng, coupled: bool) -> RankScript {
+pub(super) fn good(rng: &mut Rng, coupled: bool) -> RankScript {
     let stuck = rng.u32(..150) == 0;
     let exit = [killed_by(15), killed_by(15), code(143), code(0), code(1)][rng.usize(..5)].clone();
     let slow = if rng.u32(..10) == 0 { 1500 } else { 20 };
     RankScript {
-        life: Duration::from_millis(rng.u64(..LIFE.as_millis() as u64)),
+        life: Some(Duration::from_millis(rng.u64(..LIFE.as_millis() as u64))),
         end: code(0),
         words: Words::Silence,
         reported: Duration::from_millis(rng.u64(..5)),
         on_term: (!stuck && rng.u32(..12) > 0).then(|| (Duration::from_millis(rng.u64(..slow)), exit)),
         on_kill: (!stuck).then(|| Duration::from_millis(rng.u64(..5))),
         on_lost_peer: (coupled && !stuck && rng.f64() < 0.8).then(|| Duration::from_millis(rng.u64(1..150))),
+        server: None,
     }
 }
 
-fn spoil(rng: &mut Rng, rank: &mut RankScript) {
+pub(super) fn spoil(rng: &mut Rng, rank: &mut RankScript) {
     rank.end = [code(1), code(7), killed_by(9), killed_by(11)][rng.usize(..4)].clone();
     rank.words = if rng.u32(..5) == 0 { Words::Silence } else { Words::OwnError };
     rank.reported = Duration::from_millis(rng.u64(..NOTICE.as_millis() as u64));

@@ -12,7 +12,7 @@ use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
 use umiak_core::machine::round::messages::{Decision, Join, Standing, Start};
-use umiak_core::model::{ExitCodes, Generation, Job, JobId, Policy, Role, RoleName, StopPolicy, Timestamp};
+use umiak_core::model::{ExitCodes, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
 
 use super::judge::{self, Violation};
 use super::network::{Conn, Packet};
@@ -43,6 +43,12 @@ pub enum Sabotage {
     NoSignals,
     /// The job is not told that nobody can be asked.
     NeverAlone,
+    /// One server on another node has answered, and trainers are told that all have.
+    OneForAll,
+    /// Servers that die are not missed.
+    HideServers,
+    /// A node whose trainers are done takes that for the end.
+    OwnEnds,
 }
 
 /// What will happen at some time.
@@ -71,6 +77,19 @@ pub(super) enum Item {
     },
     Job(usize, Event),
     Stand(usize, Standing),
+    /// A server opens its port.
+    Open {
+        node: usize,
+        attempt: u32,
+        rank: usize,
+    },
+    /// A node hears a server's answer, its own or another's.
+    Answer {
+        node: usize,
+        of: usize,
+        attempt: u32,
+        rank: usize,
+    },
     Death {
         node: usize,
         attempt: u32,
@@ -93,6 +112,10 @@ pub(super) struct Node {
     pub(super) tries: u64,
     tick: u64,
     pub(super) alive: Vec<bool>,
+    /// Servers whose ports are open.
+    pub(super) answers: Vec<bool>,
+    /// Servers on other nodes that have not answered in this attempt.
+    pub(super) missing: (u32, Vec<u32>),
     pub(super) attempt: u32,
     pub(super) first_rank: u32,
     pub(super) run: NodeRun,
@@ -119,6 +142,16 @@ pub struct NodeRun {
     /// The first rank number and the ends of its ranks, by attempt.
     pub deaths: Vec<(u32, Vec<Option<Death>>)>,
     pub spawned: Vec<(u32, Timestamp)>,
+    /// When trainers were started, by attempt.
+    pub trained: Vec<(u32, Timestamp)>,
+    /// Servers that it has heard an answer of: attempt, rank, when.
+    pub answers: Vec<(u32, u32, Timestamp)>,
+    /// When it said that it only serves, by attempt.
+    pub served: Vec<(u32, Timestamp)>,
+    /// When its ranks were sent signals, by attempt.
+    pub signals: Vec<(u32, Timestamp)>,
+    /// How many servers took too long.
+    pub late: usize,
     pub finished: Option<(Timestamp, Outcome, u8)>,
     /// How many decisions it had heard by then.
     pub known: usize,
@@ -203,7 +236,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         name: JobId::new("simulated").expect("a plain name"),
         labels: std::collections::BTreeMap::new(),
         contracts: vec![],
-        roles: vec![Role::new(RoleName::new("trainer").expect("a plain name"), processes as u32)],
+        roles: scenario.roles(node),
         policy: Policy {
             restart: scenario.restart,
             stop: StopPolicy { grace: GRACE, abandon: ABANDON },
@@ -237,6 +270,8 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         tries: 0,
         tick: 0,
         alive: vec![false; processes],
+        answers: vec![false; processes],
+        missing: (0, Vec::new()),
         attempt: 0,
         first_rank: 0,
         run: NodeRun::default(),
@@ -288,11 +323,13 @@ impl World {
             Item::Arrive { conn, up, .. } | Item::Notice { conn, up } => {
                 Some(if *up { 0 } else { self.conns[*conn].node })
             }
-            Item::AgentTick(node, _) | Item::Connect { node, .. } | Item::Job(node, _) | Item::Stand(node, _) => {
-                Some(*node)
-            }
-            Item::Fault(Fault::Signal { node, .. } | Fault::GuardianLost { node }) => Some(*node),
-            Item::Come(_) | Item::Death { .. } | Item::Fault(_) => None,
+            Item::AgentTick(node, _)
+            | Item::Connect { node, .. }
+            | Item::Job(node, _)
+            | Item::Stand(node, _)
+            | Item::Answer { node, .. }
+            | Item::Fault(Fault::Signal { node, .. } | Fault::GuardianLost { node }) => Some(*node),
+            Item::Come(_) | Item::Death { .. } | Item::Open { .. } | Item::Fault(_) => None,
         }
     }
 
@@ -319,6 +356,8 @@ impl World {
             Item::Connect { node, tried, began } => self.connected(node, tried, began),
             Item::Job(node, event) => self.job(node, event),
             Item::Stand(node, standing) => self.stand(node, standing),
+            Item::Open { node, attempt, rank } => self.open(node, attempt, rank),
+            Item::Answer { node, of, attempt, rank } => self.answer(node, of, attempt, rank),
             Item::Death { node, attempt, rank, fate } => self.die(node, attempt, rank, fate),
         }
     }

@@ -1,0 +1,126 @@
+//! What must hold where there are servers.
+
+use std::time::Duration;
+
+use umiak_core::facts::Outcome;
+use umiak_core::machine::round::messages::Start;
+use umiak_core::model::Part;
+
+use super::super::scenario::{Fault, Kind, NOTICE};
+use super::super::servers::{own_ranks, ranks_of};
+use super::super::world::NodeRun;
+use super::{Judge, Rule};
+use crate::simulate::{Death, Why};
+
+impl Judge<'_> {
+    pub(super) fn servers(&mut self) {
+        self.waits();
+        self.serves();
+        self.needed();
+    }
+
+    /// Trainers come when each server has answered here; one of ours that has ended well needs no answer.
+    fn waits(&mut self) {
+        let run = self.run;
+        if !run.scenario.waits() {
+            return;
+        }
+        for (index, node) in run.nodes.iter().enumerate() {
+            for (attempt, at) in &node.trained {
+                let Some((_, start)) = node.starts.iter().find(|(_, start)| start.attempt == *attempt) else {
+                    continue;
+                };
+                let own = own_ranks(start, start.you);
+                let truth = self.truth(*attempt);
+                for rank in ranks_of(start, Part::Server) {
+                    let heard = |(of, server, since): &(_, _, _)| (of, server) == (attempt, &rank) && since <= at;
+                    let ended = |death: &Death| death.exit.is_success() && death.at <= *at;
+                    let is_over = own.contains(&rank) && truth.get(&rank).copied().flatten().is_some_and(ended);
+                    self.check(node.answers.iter().any(heard) || is_over, Rule::Waits, || {
+                        format!("node {index} started trainers at {at:?}, and server {rank} had not answered")
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whoever serves does so until it hears how all of it ended.
+    fn serves(&mut self) {
+        for (index, node) in self.run.nodes.iter().enumerate() {
+            let faults = self.run.scenario.faults.iter();
+            let own = |fault: &Fault| match fault {
+                Fault::Signal { node, .. } | Fault::GuardianLost { node } => *node == index,
+                _ => false,
+            };
+            if faults.clone().any(|(_, fault)| own(fault)) {
+                continue;
+            }
+            for (attempt, since) in &node.served {
+                let end = node.signals.iter().find(|(of, at)| of == attempt && at >= since).map(|(_, at)| *at);
+                let heard = node
+                    .decisions
+                    .iter()
+                    .any(|(at, decision)| decision.attempt == *attempt && end.is_none_or(|end| *at <= end))
+                    || node.stops.iter().any(|(of, at)| of == attempt && end.is_none_or(|end| *at <= end))
+                    || node.other_end.is_some();
+                let failed = fails_by_itself(node, *attempt);
+                self.check(end.is_none() || heard || failed, Rule::Serves, || {
+                    format!("node {index} stopped its servers at {end:?}, and nobody had said that all is over")
+                });
+            }
+            if let Some((end, outcome, _)) = node.finished {
+                let attempt = node.starts.last().map_or(0, |(_, start)| start.attempt);
+                let known = node.decisions[..node.known].iter().any(|(_, decision)| decision.attempt == attempt);
+                let decided = known || node.other_end.is_some();
+                self.check(decided || outcome == Outcome::Interrupted, Rule::Serves, || {
+                    format!("node {index} was over at {end:?}, {outcome:?}, and nothing was decided")
+                });
+            }
+        }
+    }
+
+    /// A server that died while trainers needed it is no success. What happens while the last word is on its way may be
+    /// taken either way, by all alike.
+    fn needed(&mut self) {
+        if self.run.scenario.kind != Kind::Calm {
+            return;
+        }
+        let way = Duration::from_millis(self.run.scenario.delay);
+        for (attempt, decision) in self.decided() {
+            let starts = self.run.nodes.iter().flat_map(|node| &node.starts);
+            let Some((_, start)) = starts.clone().find(|(_, start)| start.attempt == attempt) else { continue };
+            let truth = self.truth(attempt);
+            let died = |rank: &u32| truth.get(rank).copied().flatten();
+            let servers = ranks_of(start, Part::Server);
+            let bad = |rank: &&u32| died(rank).is_some_and(|death| death.why == Why::Own && !death.exit.is_success());
+            let Some(first) = servers.iter().filter(bad).filter_map(died).map(|death| death.at).min() else { continue };
+            let last = ranks_of(start, Part::Trainer).iter().filter_map(died).map(|death| death.at).max();
+            let missed = last.is_some_and(|last| first + NOTICE + way < last);
+            self.check(!missed || decision.outcome != Outcome::Succeeded, Rule::Needed, || {
+                format!("a server died at {first:?}, trainers ended at {last:?}, and that is called success")
+            });
+        }
+    }
+
+    /// Whether some server of this attempt will not answer everybody in time, or goes of itself.
+    pub(super) fn is_late(&self, start: &Start) -> bool {
+        let scripts = start.nodes.iter().filter_map(|share| {
+            let node = self.run.scenario.nodes.iter().find(|node| node.launch == share.launch)?;
+            Some(&node.script(start.attempt)[..node.servers])
+        });
+        let timeout = self.run.scenario.server_timeout.unwrap_or_default();
+        scripts.flatten().any(|rank| {
+            let late = |server: &super::super::ServerScript| {
+                server.elsewhere.is_none() || server.answers.is_none_or(|answers| answers >= timeout)
+            };
+            rank.server.as_ref().is_some_and(late) || rank.life.is_some()
+        })
+    }
+}
+
+/// One of its own ended badly by itself, or took too long.
+fn fails_by_itself(node: &NodeRun, attempt: u32) -> bool {
+    let place = node.spawned.iter().position(|(spawned, _)| *spawned == attempt);
+    let deaths = place.and_then(|place| node.deaths.get(place)).map_or(&[][..], |(_, deaths)| deaths);
+    node.late > 0 || deaths.iter().flatten().any(|death| death.why != Why::Ours && !death.exit.is_success())
+}

@@ -1,0 +1,280 @@
+//! Parameter servers: which nodes have some, what those will do, and who hears that they answer.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use umiak_core::machine::job::{AttemptId, Event};
+use umiak_core::machine::round::messages::{NodeShare, Start};
+use umiak_core::model::{Exit, Part, Role, RoleName, Slot, StartAfter, When};
+
+use super::node::Fate;
+use super::scenario::{ABANDON, GRACE, Kind, LIFE, NodeScript, RankScript, Scenario, code, good, spoil};
+use super::world::{Item, Sabotage, World};
+use crate::simulate::{Why, Words};
+
+/// How long servers may take to answer.
+const START: Duration = Duration::from_millis(1500);
+/// How much longer those on other nodes may take.
+const ELSEWHERE: Duration = Duration::from_secs(5);
+
+/// What one server will do, beside what every rank does.
+#[derive(Debug, Clone)]
+pub struct ServerScript {
+    /// From its start until it answers on its own node; never, if it does not.
+    pub answers: Option<Duration>,
+    /// From there until it answers on other nodes, the same.
+    pub elsewhere: Option<Duration>,
+    /// It ends like this so long after the last trainer of the job has ended well.
+    pub after_all: Option<(Duration, Exit)>,
+}
+
+impl Scenario {
+    /// Makes it a job with servers. Nodes keep their trainers, or have only servers.
+    pub(super) fn serve(&mut self, rng: &mut Rng) {
+        self.uneven = true;
+        self.server_timeout = Some(if rng.u32(..12) == 0 { Duration::ZERO } else { START });
+        let count = self.nodes.len();
+        let (server, trainer) = (rng.usize(..count), rng.usize(..count));
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            // Somebody serves, and somebody trains.
+            let (serves, trains) = match rng.u32(..4) {
+                0 => (index == server, true),
+                1 => (true, index == trainer),
+                _ => (true, true),
+            };
+            node.servers = if serves { rng.usize(1..=2) } else { 0 };
+            for ranks in &mut node.ranks {
+                if !trains {
+                    ranks.clear();
+                }
+                for _ in 0..node.servers {
+                    ranks.insert(0, healthy(rng));
+                }
+            }
+        }
+        if self.kind != Kind::OneDies && rng.f64() < 0.6 {
+            // In some of them nobody else is to blame.
+            if rng.bool() {
+                let trainers = self.nodes.iter_mut().flat_map(|node| node.ranks.iter_mut().flatten());
+                trainers.for_each(|rank| (rank.end, rank.words) = (code(0), Words::Silence));
+            }
+            self.spoil_servers(rng);
+        }
+    }
+
+    fn spoil_servers(&mut self, rng: &mut Rng) {
+        let attempts = self.nodes[0].ranks.len();
+        for attempt in 0..rng.usize(1..=attempts) {
+            for _ in 0..rng.usize(1..=2) {
+                let node = rng.usize(..self.nodes.len());
+                let servers = self.nodes[node].servers;
+                if servers > 0 {
+                    let server = rng.usize(..servers);
+                    spoil_server(rng, &mut self.nodes[node].ranks[attempt][server]);
+                }
+            }
+        }
+    }
+
+    /// How long trainers may have to wait for servers, and those that are late to end.
+    pub(super) fn start_up(&self) -> Duration {
+        let waits = |timeout: Duration| timeout + ELSEWHERE + GRACE + ABANDON;
+        self.server_timeout.map_or(Duration::ZERO, waits)
+    }
+
+    /// Whether trainers wait until servers answer.
+    pub(super) fn waits(&self) -> bool {
+        self.server_timeout.is_some_and(|timeout| !timeout.is_zero())
+    }
+
+    pub(super) fn roles(&self, node: usize) -> Vec<Role> {
+        let script = &self.nodes[node];
+        let Some(timeout) = self.server_timeout else {
+            return vec![Role::new(RoleName::new("trainer").expect("a plain name"), script.ranks[0].len() as u32)];
+        };
+        let mut servers = Part::Server.as_role(script.servers as u32);
+        servers.timeouts.start = Some(timeout).filter(|timeout| !timeout.is_zero());
+        let mut trainers = Part::Trainer.as_role((script.ranks[0].len() - script.servers) as u32);
+        let when = if timeout.is_zero() { When::Started } else { When::Ready };
+        trainers.start_after = vec![StartAfter { role: 0, when }];
+        vec![servers, trainers]
+    }
+
+    /// Which of the ranks of its node somebody is.
+    pub(super) fn local(&self, node: usize, slot: Slot) -> usize {
+        slot.index as usize + if slot.role == 1 { self.nodes[node].servers } else { 0 }
+    }
+
+    pub(super) fn slot(&self, node: usize, rank: usize) -> Slot {
+        let servers = self.nodes[node].servers;
+        if self.server_timeout.is_some() && rank >= servers {
+            Slot { role: 1, index: (rank - servers) as u32 }
+        } else {
+            Slot { role: 0, index: rank as u32 }
+        }
+    }
+}
+
+impl NodeScript {
+    pub fn part(&self, rank: usize) -> Part {
+        if rank < self.servers { Part::Server } else { Part::Trainer }
+    }
+}
+
+fn healthy(rng: &mut Rng) -> RankScript {
+    let server = ServerScript {
+        answers: Some(Duration::from_millis(rng.u64(..1000))),
+        elsewhere: Some(Duration::from_millis(rng.u64(..300))),
+        after_all: None,
+    };
+    RankScript { life: None, server: Some(server), ..good(rng, false) }
+}
+
+fn spoil_server(rng: &mut Rng, rank: &mut RankScript) {
+    let Some(server) = &mut rank.server else { return };
+    match rng.u32(..16) {
+        0 => server.answers = None,
+        1 => server.answers = Some(START + Duration::from_millis(rng.u64(..1000))),
+        2 => server.elsewhere = None,
+        // Of itself, and well: a trainer may have asked it to.
+        3 => rank.life = Some(Duration::from_millis(rng.u64(..4000))),
+        4 | 5 => server.after_all = Some((Duration::from_millis(rng.u64(..400)), code(0))),
+        6..=8 => {
+            spoil(rng, rank);
+            if let Some(server) = &mut rank.server {
+                // Mostly before the last word of the trainers has gone round.
+                let longest = [0, 50, 400][rng.usize(..3)];
+                let after = Duration::from_millis(rng.u64(..=longest));
+                server.after_all = Some((after, std::mem::replace(&mut rank.end, code(0))));
+            }
+        }
+        9 => {
+            spoil(rng, rank);
+            rank.life = Some(Duration::from_millis(rng.u64(..1000)));
+        }
+        _ => {
+            spoil(rng, rank);
+            rank.life = Some(Duration::from_millis(rng.u64(..LIFE.as_millis() as u64 + 1000)));
+        }
+    }
+}
+
+/// The ranks of all servers or all trainers.
+pub(super) fn ranks_of(start: &Start, part: Part) -> Vec<u32> {
+    let parts = start.nodes.iter().flat_map(|share| share.processes.iter().map(|process| process.part));
+    (0..).zip(parts).filter(|(_, other)| *other == part).map(|(rank, _)| rank).collect()
+}
+
+/// The ranks of one of the nodes.
+pub(super) fn own_ranks(start: &Start, node: u32) -> std::ops::Range<u32> {
+    let size = |share: &NodeShare| share.processes.len() as u32;
+    let first = start.nodes.iter().take(node as usize).map(size).sum();
+    first..first + start.nodes.get(node as usize).map_or(0, size)
+}
+
+impl World {
+    /// Before each attempt: who on other nodes is waited for here.
+    pub(super) fn expect_elsewhere(&mut self, node: usize, start: &Start) {
+        let own = own_ranks(start, start.you);
+        let somebody_waits = ranks_of(start, Part::Trainer).iter().any(|rank| own.contains(rank));
+        let others: Vec<String> = ranks_of(start, Part::Server)
+            .into_iter()
+            .filter(|rank| !own.contains(rank))
+            .map(|rank| rank.to_string())
+            .collect();
+        if self.scenario.waits() && somebody_waits && !others.is_empty() {
+            self.nodes[node].machine.expect_elsewhere(0, others);
+        }
+    }
+
+    /// Somebody knocks at the servers of other nodes.
+    pub(super) fn await_elsewhere(&mut self, node: usize, attempt: u32) {
+        let Some((_, start)) = self.nodes[node].run.starts.last() else { return };
+        let own = own_ranks(start, start.you);
+        let others = ranks_of(start, Part::Server).into_iter().filter(|rank| !own.contains(rank)).collect();
+        self.nodes[node].missing = (attempt, others);
+        for other in 0..self.nodes.len() {
+            for rank in 0..self.scenario.nodes[other].servers {
+                if other != node && self.nodes[other].attempt == attempt && self.nodes[other].answers[rank] {
+                    self.answer_elsewhere(node, other, attempt, rank);
+                }
+            }
+        }
+    }
+
+    /// A server has opened its port, if it lives.
+    pub(super) fn open(&mut self, node: usize, attempt: u32, rank: usize) {
+        let front = &mut self.nodes[node];
+        if front.attempt != attempt || !front.alive[rank] {
+            return;
+        }
+        front.answers[rank] = true;
+        self.note(|| format!("    server {rank} of node {node} answers"));
+        self.plan(self.now, Item::Answer { node, of: node, attempt, rank });
+        for other in 0..self.nodes.len() {
+            if other != node && self.nodes[other].missing.0 == attempt {
+                self.answer_elsewhere(other, node, attempt, rank);
+            }
+        }
+    }
+
+    fn answer_elsewhere(&mut self, node: usize, of: usize, attempt: u32, rank: usize) {
+        let script = &self.scenario.nodes[of].script(attempt)[rank];
+        if let Some(after) = script.server.as_ref().and_then(|server| server.elsewhere) {
+            let at = self.now + after + Duration::from_micros(self.rng.u64(..20_000));
+            self.plan(at, Item::Answer { node, of, attempt, rank });
+        }
+    }
+
+    /// A node hears a server's answer.
+    pub(super) fn answer(&mut self, node: usize, of: usize, attempt: u32, rank: usize) {
+        // Who has died since then does not answer.
+        if self.nodes[of].attempt != attempt || !self.nodes[of].alive[rank] {
+            return;
+        }
+        let number = self.nodes[of].first_rank + rank as u32;
+        if node == of {
+            self.nodes[node].run.answers.push((attempt, number, self.now));
+            let id = AttemptId { slot: self.scenario.slot(node, rank), attempt };
+            return self.job(node, Event::Ready { id });
+        }
+        let (asked, missing) = &mut self.nodes[node].missing;
+        let Some(place) = missing.iter().position(|other| *other == number).filter(|_| *asked == attempt) else {
+            return;
+        };
+        missing.remove(place);
+        if self.sabotage == Some(Sabotage::OneForAll) {
+            missing.clear();
+        }
+        let missing = missing.iter().map(ToString::to_string).collect();
+        self.nodes[node].run.answers.push((attempt, number, self.now));
+        self.job(node, Event::AnsweredElsewhere { role: 0, attempt, missing });
+    }
+
+    /// A trainer has ended well. Some servers end when all have.
+    pub(super) fn trained(&mut self, node: usize, attempt: u32) {
+        let Some((_, start)) = self.nodes[node].run.starts.last() else { return };
+        let trainers = ranks_of(start, Part::Trainer).len();
+        let mut ended = 0;
+        for (script, front) in self.scenario.nodes.iter().zip(&self.nodes).filter(|(_, front)| front.attempt == attempt)
+        {
+            let deaths = front.run.deaths.last().map_or(&[][..], |(_, deaths)| deaths);
+            let deaths = deaths.iter().skip(script.servers).flatten();
+            ended += deaths.filter(|death| death.exit.is_success() && death.why == Why::Own).count();
+        }
+        if ended < trainers {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            for rank in 0..self.scenario.nodes[node].servers {
+                let script = &self.scenario.nodes[node].script(attempt)[rank];
+                let (words, server) = (script.words, script.server.as_ref());
+                if let Some((after, exit)) = server.and_then(|server| server.after_all.clone()) {
+                    let words = if exit.is_success() { Words::Silence } else { words };
+                    let fate = Fate { exit, why: Why::Own, words };
+                    self.plan(self.now + after, Item::Death { node, attempt, rank, fate });
+                }
+            }
+        }
+    }
+}
