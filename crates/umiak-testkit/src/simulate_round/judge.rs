@@ -257,6 +257,8 @@ impl<'a> Judge<'a> {
                 |death: Option<&Death>| death.is_some_and(|death| death.exit.is_success() && death.why == Why::Own);
             let all = last.is_some() && trainers.iter().all(|rank| well(truth.get(rank).copied().flatten()));
             self.check(all, Rule::Success, || format!("node {index} calls this success: {truth:?}"));
+            let blamed = last.is_some_and(|start| node.reports.contains(&start.attempt));
+            self.check(!blamed, Rule::Success, || format!("node {index} tells of causes, and then of success"));
         }
     }
 

@@ -170,9 +170,12 @@ impl World {
                 run.survivors = survivors;
             }
             Effect::AwaitElsewhere { attempt, .. } => self.await_elsewhere(node, attempt),
+            Effect::Report(_) => {
+                let attempt = self.nodes[node].machine.attempt();
+                self.nodes[node].run.reports.push(attempt);
+            }
             Effect::Record(Fact::TimedOut { .. }) => self.nodes[node].run.late += 1,
             Effect::Record(_)
-            | Effect::Report(_)
             | Effect::ReturnTerminal
             | Effect::DisarmTimer(_)
             | Effect::Await(_)

@@ -150,6 +150,8 @@ pub struct NodeRun {
     pub served: Vec<(u32, Timestamp)>,
     /// When its ranks were sent signals, by attempt.
     pub signals: Vec<(u32, Timestamp)>,
+    /// Attempts of which a verdict was shown.
+    pub reports: Vec<u32>,
     /// How many servers took too long.
     pub late: usize,
     pub finished: Option<(Timestamp, Outcome, u8)>,
