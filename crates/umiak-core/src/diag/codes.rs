@@ -97,6 +97,8 @@ register! {
         "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
     L0030, 0, "a GPU that another run uses",
         "GPUs of a launched job are held for it, so that runs of documents take others. Another run holds this one already: both use it, and its memory is shared between them. Name other devices with `--gpus`, or wait for the other run to end.";
+    L0031, 0, "a server that ended before it answered",
+        "A server of a parameter-server job has ended with 0, and never let a connection in at its port. That is no failure by its code, so trainers on its node start without it; those on other nodes wait for it until `--server-timeout`. Paddle's server does this when its port is taken; a script that only prints something does it too.";
     F0001, 2, "the document cannot be read",
         "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
     F0002, 2, "not YAML",

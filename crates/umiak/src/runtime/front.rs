@@ -285,6 +285,7 @@ impl<'a> Front<'a> {
                 self.dispatch(event);
             }
         }
+        self.tell_early_ends();
     }
 
     /// The kernel has killed the ranks with the guardian; what they had started has come to us.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::{AttemptId, Event, Machine};
 use umiak_core::model::{Part, Timestamp};
 use umiak_core::plan::{Awaited, Plan};
@@ -79,6 +80,22 @@ impl Front<'_> {
         }
         if self.awaits.is_none() {
             self.knocker = None;
+        }
+    }
+
+    /// A server that has ended well answers nobody any more. Trainers do not wait for it, and who asked for it should know.
+    pub(super) fn tell_early_ends(&mut self) {
+        let Some(awaits) = self.awaits.as_ref().filter(|_| self.stopping.is_none()) else { return };
+        let early = self.plan.replicas.iter().filter_map(|replica| {
+            let name = &replica.answers.as_ref()?.name;
+            let (exit, _) = self.ends.get(&replica.slot)?;
+            (exit.is_success() && awaits.names.contains(name)).then(|| (replica.slot, name.clone()))
+        });
+        for (slot, name) in early.collect::<Vec<_>>() {
+            self.has_answered(&name);
+            let message = format!("{} has ended with 0 before it answered at {name}", self.machine.replica_name(slot));
+            let hint = "trainers on this node start without it; its log may say why it ended";
+            self.notice(&Diagnostic::notice(Code::L0031, message).hint(hint));
         }
     }
 

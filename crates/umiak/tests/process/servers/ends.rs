@@ -104,11 +104,14 @@ fn silent_server() {
 }
 
 fn server_ends_well() {
-    // At once, without ever answering; and while trainers run.
-    for server in ["pserver-1:exit 0", "pserver-1:listen;await up;exit 0"] {
+    // At once, without ever answering, which is told; and while trainers run.
+    for (server, is_told) in [("pserver-1:exit 0", true), ("pserver-1:listen;await up;exit 0", false)] {
         let sandbox = Sandbox::new();
         let trainer = "trainer:touch up;sleep 200";
-        expect_well(&sandbox.launch_toy(TWO_AND_TWO, &[server, SERVERS, trainer]).finish());
+        let outcome = sandbox.launch_toy(TWO_AND_TWO, &[server, SERVERS, trainer]).finish();
+        expect_well(&outcome);
+        let notice = "notice[L0031]: pserver-1 has ended with 0 before it answered at 127.0.0.1:";
+        assert_eq!(outcome.err().contains(notice), is_told, "{}", outcome.err());
     }
 }
 
