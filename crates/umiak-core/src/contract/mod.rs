@@ -36,7 +36,8 @@ pub struct Topology {
 /// Lists over all members, which every member is given: made once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Lists {
-    endpoints: String,
+    /// Of each part.
+    endpoints: [String; Part::ALL.len()],
     devices: String,
 }
 
@@ -74,7 +75,7 @@ impl Topology {
         (paddle_store, torch_store): (Endpoint, Endpoint),
         device_kind: Option<DeviceKind>,
     ) -> Self {
-        let endpoints = joined(&members, Part::Trainer, None);
+        let endpoints = Part::ALL.map(|part| joined(&members, part, None));
         let devices: Vec<String> = members.iter().map(|member| member.device_positions(":")).collect();
         let lists = Lists { endpoints, devices: devices.join(",") };
         Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists }
@@ -90,12 +91,17 @@ impl Topology {
 
     /// The trainers' endpoints by rank, joined by commas.
     pub fn endpoint_list(&self) -> &str {
-        &self.lists.endpoints
+        self.endpoints(Part::Trainer)
     }
 
-    /// The endpoints of a part, in its own order; of one stage only, where it has stages.
-    pub fn endpoints(&self, part: Part, stage: Option<u32>) -> String {
-        joined(&self.members, part, stage)
+    /// The endpoints of a part, in its own order.
+    pub fn endpoints(&self, part: Part) -> &str {
+        &self.lists.endpoints[part as usize]
+    }
+
+    /// The same for one stage of heterogeneous trainers.
+    pub fn stage_endpoints(&self, stage: u32) -> String {
+        joined(&self.members, Part::HeterTrainer, Some(stage))
     }
 
     /// How many of this part there are.

@@ -29,7 +29,7 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
     let mut variables = vec![
         ("TRAINING_ROLE", part.training_role().to_owned()),
         ("PADDLE_ROLE", part.training_role().to_owned()),
-        ("PADDLE_PSERVERS_IP_PORT_LIST", topology.endpoints(Part::Server, None)),
+        ("PADDLE_PSERVERS_IP_PORT_LIST", topology.endpoints(Part::Server).to_owned()),
         ("PADDLE_TRAINER_ENDPOINTS", topology.endpoint_list().to_owned()),
         ("PADDLE_TRAINERS_NUM", topology.count(Part::Trainer).to_string()),
         ("PADDLE_NNODES", topology.nodes.len().to_string()),
@@ -49,7 +49,7 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
         variables.push(("PADDLE_BACKUP_ENV_PATH", options.backup_env_path.clone()));
     }
     if part != Part::HeterTrainer {
-        variables.push(("PADDLE_COORDINATOR_ENDPOINTS", topology.endpoints(Part::Coordinator, None)));
+        variables.push(("PADDLE_COORDINATOR_ENDPOINTS", topology.endpoints(Part::Coordinator).to_owned()));
     }
     if part == Part::Coordinator {
         variables.push(("PADDLE_COORDINATOR_NUM", topology.count(Part::Coordinator).to_string()));
@@ -79,13 +79,13 @@ fn heterogeneous(topology: &Topology, member: &Member, stages: &[String]) -> Vec
     if member.part == Part::Coordinator {
         return Vec::new();
     }
-    let all = ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", topology.endpoints(Part::HeterTrainer, None));
+    let all = ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", topology.endpoints(Part::HeterTrainer).to_owned());
     if member.part == Part::Server {
         return vec![all];
     }
     let of_stage = |stage: u32| match stage {
         1 => topology.endpoint_list().to_owned(),
-        _ => topology.endpoints(Part::HeterTrainer, Some(stage)),
+        _ => topology.stage_endpoints(stage),
     };
     let counts = (1..=stages.len() as u32).map(|stage| match stage {
         1 => topology.count(Part::Trainer),

@@ -116,7 +116,7 @@ pub(super) fn at_end(plan: &Plan) -> Vec<String> {
 /// Who takes part, for the current launcher's pod log: both lists, where they were given, or a record for each node.
 pub(super) fn peers(spec: &LaunchSpec, mode: &ServerMode, plan: &Plan) -> String {
     if is_listed(mode) {
-        let of = |part: Part| endpoints(&plan.topology.endpoints(part, None), '\'');
+        let of = |part: Part| endpoints(plan.topology.endpoints(part), '\'');
         return format!("[{}, {}]", of(Part::Server), of(Part::Trainer));
     }
     format!("[{}]", records(spec, plan, '\'').join(", "))
