@@ -42,6 +42,11 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
+    /// A failure of umiak itself: what it could not do, and why.
+    pub fn failed(doing: &str, error: &dyn std::fmt::Display) -> Self {
+        Self::error(Code::L0016, format!("umiak could not {doing}")).row("reason", error.to_string())
+    }
+
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,

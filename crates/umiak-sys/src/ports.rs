@@ -42,7 +42,7 @@ pub enum Place {
 }
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Leased {
     pub ports: Vec<u16>,
     /// There was no room below the ephemeral range.

@@ -3,22 +3,26 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | [`cli`] | argument types, commands, exit codes |
-//! | [`history`] | recorded runs: their directories, journals and index |
-//! | [`runtime`] | the loop: gather events, ask the machine, record, perform |
+//! | `front` | the doors that jobs come in through: launch command lines, documents |
+//! | `driver` | the one loop: gathers events, asks the machine, records, performs |
 //! | [`engine`] | where replicas run: on this host, or only on paper |
-//! | `supervisor` | the loop of `run`: engine, machine, journal, control socket |
-//! | `clock` | time for the machines and for people |
+//! | [`history`] | recorded runs: their directories, journals and index |
 //! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
 //! | [`screen`] | everything a person sees while it runs: mirror, status line, summary |
+//! | `host` | what only this host knows: inventory, logs, kernel |
+//! | `network` | the one thread that carries network work |
+//! | `clock`, [`variables`] | time for the machines and for people; environment variables of ours |
 
 pub mod cli;
 mod clock;
+mod driver;
 pub mod engine;
+mod front;
 pub mod history;
+mod host;
+mod network;
 mod rendezvous;
-pub mod runtime;
 pub mod screen;
-mod supervisor;
 pub mod variables;
 
 #[doc(hidden)]

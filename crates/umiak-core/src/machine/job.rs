@@ -237,6 +237,18 @@ impl Machine {
         Rank(self.first_rank.0 + lower + slot.index)
     }
 
+    /// The replica of this rank, if it is one of this machine's.
+    pub fn slot_of(&self, rank: Rank) -> Option<Slot> {
+        let mut index = rank.0.checked_sub(self.first_rank.0)?;
+        for (role, of) in self.job.roles.iter().enumerate() {
+            if index < of.replicas {
+                return Some(Slot { role: role as u16, index });
+            }
+            index -= of.replicas;
+        }
+        None
+    }
+
     fn slots(&self) -> Vec<Slot> {
         self.roles
             .iter()
@@ -332,12 +344,13 @@ impl Machine {
                     }
                     effects.push(Effect::Record(Fact::Ended {
                         subject: self.subject(slot),
-                        exit: end.exit,
+                        exit: end.exit.clone(),
                         by_us: end.by_us,
                         order: end.order,
                         usage: end.usage,
                         log_end: None,
                     }));
+                    effects.push(Effect::Release { id: self.id(slot), end: Box::new(end) });
                 }
                 attempt::Effect::Ignore => effects.push(Effect::Record(Fact::Ignored {
                     event: format!("{} {name}", self.replica_name(slot)),

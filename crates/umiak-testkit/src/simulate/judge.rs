@@ -237,11 +237,14 @@ impl<'a> Judge<'a> {
             | Effect::Await(_)
             | Effect::AwaitElsewhere { .. }
             | Effect::Inspect(_)
+            | Effect::Forsake(_)
             | Effect::TellFailed(_) => {
                 self.check(false, Rule::Decision, || format!("{effect:?} in a group that is one thing"));
             }
             Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} is told to nobody")),
             Effect::Record(fact) => self.see_fact(step, fact),
+            // The fact before it is what counts.
+            Effect::Release { .. } => {}
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
             Effect::ArmTimer { timer, attempt, at } => self.see_timer(step, *timer, *attempt, *at),

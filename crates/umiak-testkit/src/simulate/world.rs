@@ -199,6 +199,8 @@ impl World {
             | Effect::Await(_)
             | Effect::AwaitElsewhere { .. }
             | Effect::Inspect(_)
+            | Effect::Release { .. }
+            | Effect::Forsake(_)
             | Effect::TellFailed(_)
             | Effect::Finish { .. } => {}
         }

@@ -404,6 +404,8 @@ impl World {
             }
             // All replicas are here.
             Effect::AwaitElsewhere { .. }
+            | Effect::Release { .. }
+            | Effect::Forsake(_)
             | Effect::TellFailed(_)
             | Effect::Report(_)
             | Effect::Stand(_)

@@ -180,6 +180,8 @@ impl World {
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
             | Effect::Inspect(_)
+            | Effect::Release { .. }
+            | Effect::Forsake(_)
             | Effect::TellFailed(_) => {}
         }
     }

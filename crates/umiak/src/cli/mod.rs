@@ -23,7 +23,6 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::{Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
 
-use crate::runtime;
 use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
@@ -39,10 +38,10 @@ pub fn main() -> ExitCode {
     }
     match front {
         Front::Launch(spelling, words) => {
-            let env = runtime::environment();
+            let env = crate::host::environment();
             match parse(spelling, &words, &env) {
                 Ok(Parsed::Help(text)) => print(&text),
-                Ok(Parsed::Launch(spec)) => ExitCode::from(runtime::launch::launch(&spec, env)),
+                Ok(Parsed::Launch(spec)) => ExitCode::from(crate::front::launch::launch(*spec, env)),
                 Err(diagnostics) => fail(&diagnostics),
             }
         }
@@ -51,7 +50,7 @@ pub fn main() -> ExitCode {
 }
 
 fn print(text: &str) -> ExitCode {
-    match runtime::write_data(text) {
+    match crate::screen::write_data(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(diagnostic) => fail(&[diagnostic]),
     }
@@ -66,7 +65,7 @@ fn fail(diagnostics: &[Diagnostic]) -> ExitCode {
 fn tell(diagnostics: &[Diagnostic]) {
     let style = Style::detect(false, false);
     for diagnostic in diagnostics {
-        say(&runtime::render(&style, diagnostic));
+        say(&style.diagnostic(diagnostic));
     }
 }
 

@@ -11,10 +11,10 @@ use serde::Serialize;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Port};
 use umiak_core::plan::document::{self, Attempt, Granted, Placed, Placement, Surroundings};
-use umiak_sys::ports::{LeaseRequest, Place};
 
-use crate::engine::local;
-use crate::supervisor::submit::{Submission, check_variables, masked_plan};
+use crate::engine::local::too_few_addresses;
+use crate::front::document::needs;
+use crate::front::document::submit::{Submission, check_variables, masked_plan};
 
 use super::run::{What, submission};
 use super::runs::{Done, Format, Output, print_json, print_text};
@@ -58,18 +58,19 @@ struct Shape {
 
 pub(super) fn show(submission: &Submission, output: Output) -> Done {
     tell(&submission.notices);
-    let needs = document::needs(&submission.job);
+    let needed = document::needs(&submission.job);
     // Held until we end, so that what is shown was free.
-    let (addresses, _blocks) = umiak_sys::addresses::lease(needs.addresses, fastrand::u64(..));
-    if (addresses.len() as u32) < needs.addresses {
-        return Err(local::too_few_addresses(needs.addresses, addresses.len()));
+    let (addresses, _blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
+    if (addresses.len() as u32) < needed.addresses {
+        return Err(too_few_addresses(needed.addresses, addresses.len()));
     }
-    let count = u16::try_from(needs.ports).map_err(|_| local::too_many_ports(needs.ports))?;
-    let request = LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) };
-    let (ports, _leases) = umiak_sys::ports::lease(&request).map_err(|error| local::too_few_ports(&error))?;
+    let leased = match needs::ports(&needed)? {
+        Some(request) => umiak_sys::ports::lease(&request).map_err(|error| needs::too_few_ports(&error))?,
+        None => Default::default(),
+    };
     let granted = Granted {
         addresses: addresses.into_iter().map(IpAddr::V4).collect(),
-        ports: ports.ports.into_iter().filter_map(Port::new).collect(),
+        ports: leased.0.ports.iter().copied().filter_map(Port::new).collect(),
     };
     let placed = document::Submission {
         // It has a number when it is run.

@@ -18,11 +18,11 @@ use umiak_core::status::State;
 
 use crate::engine::Kind;
 use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
-use crate::supervisor::Talk;
-use crate::supervisor::begin::{self, Beginning};
-use crate::supervisor::detach::{self, Said};
-use crate::supervisor::stop::{self, Stopped};
-use crate::supervisor::submit::{Secrets, Submission, unmask, versioned};
+use crate::driver::Talk;
+use crate::front::document::begin::{self, Beginning};
+use crate::front::document::detach::{self, Said};
+use crate::driver::stop::{self, Stopped};
+use crate::front::document::submit::{Secrets, Submission, unmask, versioned};
 
 use super::runs::{Done, Format, Output, print_json, print_text, talk};
 use super::{document, fail};
@@ -295,7 +295,7 @@ fn take_up(home: &Home, run: RunDir, secrets: Secrets, why: Began, again: Again,
 fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
     let text = std::fs::read(run.plan()).map_err(|_| not_a_document(run))?;
     let plan: Placement = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
-    let environment = crate::runtime::environment();
+    let environment = crate::host::environment();
     let mut job = plan.job;
     let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
     let (engine, wishes) = (plan.engine, plan.wishes);
@@ -393,7 +393,7 @@ fn wrong(talking: Talking, diagnostics: &[Diagnostic]) -> ExitCode {
     if talking.format.output == Output::Json {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         for error in errors {
-            let _ = crate::runtime::write_data(&format!("{}\n", serde_json::json!({ "error": error })));
+            let _ = crate::screen::write_data(&format!("{}\n", serde_json::json!({ "error": error })));
         }
     }
     fail(diagnostics)

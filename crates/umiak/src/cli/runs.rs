@@ -80,7 +80,7 @@ pub(super) fn note_newer(run: &RunDir, newer: Option<u32>, unknown: u64) {
 
 /// A notice, on stderr.
 pub(super) fn talk(diagnostic: &Diagnostic) {
-    let text = crate::runtime::render(&Style::detect(false, false), diagnostic);
+    let text = Style::detect(false, false).diagnostic(diagnostic);
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -91,7 +91,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Done {
 }
 
 pub(super) fn print_text(text: &str) -> Done {
-    crate::runtime::write_data(text)?;
+    crate::screen::write_data(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,8 @@
 //! A word may have a condition in front: `INDICES@ATTEMPT:WORD` holds for these replicas of the role in this attempt
 //! only, and either may be left out: `0,2:exit=1`, `@0:exit=1`, `1@0:signal=9`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError};
-use umiak_core::plan::document::{Granted, Needs, Placement};
+use umiak_core::model::{Device, Exit, SpawnError};
 use umiak_sys::guardian;
+use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::wait::Waker;
 
-use super::{Engine, Kind, News, Start, Swept};
+use super::{Common, Engine, Kind, News, NotLeased, Start, StopHow, Swept};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -40,13 +41,13 @@ pub(crate) struct Mock {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Removed at the end.
-    scratch: PathBuf,
+    remove: Vec<PathBuf>,
+    ports: u16,
 }
 
 #[derive(Debug)]
 struct Shared {
     news: Mutex<Vec<News>>,
-    ready: Mutex<Vec<AttemptId>>,
     waker: Waker,
 }
 
@@ -61,8 +62,9 @@ impl Shared {
 enum Order {
     /// Together: nobody acts before all of them have entered.
     Start(Vec<(AttemptId, Vec<Step>, PathBuf)>),
-    Signal(i32, Vec<AttemptId>),
-    Stop,
+    Stop(StopHow, Vec<AttemptId>),
+    AwaitReady(AttemptId),
+    End,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,11 +82,10 @@ enum Step {
 impl Mock {
     pub(crate) fn new() -> std::io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
-        let (news, ready) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { news, ready, waker: Waker::new()? });
+        let shared = Arc::new(Shared { news: Mutex::default(), waker: Waker::new()? });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mock".into()).spawn(move || Stage::new(own).play(&receiver))?;
-        Ok(Self { sender, shared, thread: Some(thread), scratch: PathBuf::new() })
+        Ok(Self { sender, shared, thread: Some(thread), remove: Vec::new(), ports: 0 })
     }
 }
 
@@ -93,33 +94,40 @@ impl Engine for Mock {
         Kind::Mock
     }
 
-    fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
-        let address = |number: u32| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number));
-        let port = |number: u32| Port::new(20_000 + (number % 40_000) as u16).expect("it is not 0");
-        Ok(Granted {
-            addresses: (0..needs.addresses).map(address).collect(),
-            ports: (0..needs.ports).map(port).collect(),
-        })
+    fn lease_addresses(&mut self, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
+        Ok((0..count).map(|number| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number))).collect())
     }
 
-    fn prepare(&mut self, _: &Placement, scratch: &Path) -> Result<(), Diagnostic> {
-        scratch.clone_into(&mut self.scratch);
-        Ok(())
+    fn lease_ports(&mut self, request: LeaseRequest) -> Result<Leased, NotLeased> {
+        let ports = (self.ports..).take(request.count as usize).map(|number| 20_000 + number % 40_000).collect();
+        self.ports = self.ports.wrapping_add(request.count) % 40_000;
+        Ok(Leased { ports, inside_ephemeral: false })
     }
 
     /// On paper there are as many as are asked for, whatever this host has.
-    fn lease_devices(&mut self, _: &[(u32, Device)], count: u32) -> Vec<Device> {
-        (0..count).map(|position| Device { label: position.to_string(), position }).collect()
+    fn lease_devices(&mut self, _: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic> {
+        Ok((0..count).map(|position| Device { label: position.to_string(), position }).collect())
     }
 
+    fn remove_at_end(&mut self, directories: &[PathBuf]) {
+        self.remove = directories.to_vec();
+    }
+
+    fn share(&mut self, _: Common) {}
+
     fn start(&mut self, starts: Vec<Start>) {
-        let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log);
+        let one = |start: Start| (start.id, steps(&start.argv, start.id), start.log);
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));
     }
 
-    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
-        let _ = self.sender.send(Order::Signal(signal, targets.to_vec()));
+    fn stop(&mut self, targets: &[AttemptId], how: StopHow) {
+        let _ = self.sender.send(Order::Stop(how, targets.to_vec()));
+    }
+
+    fn await_ready(&mut self, id: AttemptId) -> bool {
+        let _ = self.sender.send(Order::AwaitReady(id));
+        true
     }
 
     fn watch(&self) -> BorrowedFd<'_> {
@@ -131,29 +139,28 @@ impl Engine for Mock {
         std::mem::take(&mut self.shared.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn answers(&mut self, id: AttemptId, _: &[Endpoint]) -> bool {
-        self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
-    }
-
-    fn clear(&mut self) {
+    fn clear(&mut self, _: bool) {
         self.shared.tell(News::Cleared(Swept::default()));
     }
 
     fn end(&mut self, _: bool) {
-        let _ = self.sender.send(Order::Stop);
+        let _ = self.sender.send(Order::End);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_dir_all(&self.scratch);
+        for directory in &self.remove {
+            let _ = std::fs::remove_dir_all(directory);
+        }
         self.shared.tell(News::Swept(Swept::default()));
     }
 }
 
 /// What a command says to one attempt. A line for the shell is taken apart at its blanks.
-fn steps(argv: &[String], id: AttemptId) -> Vec<Step> {
-    let words: Vec<&str> = match argv {
+fn steps(argv: &[OsString], id: AttemptId) -> Vec<Step> {
+    let argv: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<&str> = match argv.as_slice() {
         [_, flag, line] if flag == "-c" => line.split_whitespace().collect(),
-        _ => argv.iter().map(String::as_str).collect(),
+        _ => argv.iter().map(AsRef::as_ref).collect(),
     };
     let step = |word: &str| {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -197,6 +204,9 @@ fn duration(text: &str) -> Option<Duration> {
 struct Stage {
     shared: Arc<Shared>,
     actors: BTreeMap<AttemptId, Actor>,
+    /// They are ready; or they are to be told when they are.
+    ready: BTreeSet<AttemptId>,
+    awaited: BTreeSet<AttemptId>,
     pids: u32,
 }
 
@@ -210,7 +220,8 @@ struct Actor {
 
 impl Stage {
     fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, actors: BTreeMap::new(), pids: 100_000 }
+        let (actors, ready, awaited) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { shared, actors, ready, awaited, pids: 100_000 }
     }
 
     fn play(&mut self, orders: &Receiver<Order>) {
@@ -219,9 +230,13 @@ impl Stage {
             let wait = next.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
             match orders.recv_timeout(wait) {
                 Ok(Order::Start(starts)) => starts.into_iter().for_each(|(id, steps, log)| self.enter(id, steps, log)),
-                Ok(Order::Signal(signal, targets)) => targets.into_iter().for_each(|id| self.signalled(signal, id)),
+                Ok(Order::Stop(how, targets)) => targets.into_iter().for_each(|id| self.stopped(how, id)),
+                Ok(Order::AwaitReady(id)) => {
+                    self.awaited.insert(id);
+                    self.tell_ready(id);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
             let due: Vec<AttemptId> = self.actors.iter().filter(|(_, a)| a.wakes <= now).map(|(id, _)| *id).collect();
@@ -259,7 +274,12 @@ impl Stage {
                     actor.wakes = Instant::now() + time;
                     return;
                 }
-                Step::Ready => self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner).push(id),
+                Step::Ready => {
+                    self.ready.insert(id);
+                    if self.awaited.contains(&id) {
+                        self.shared.tell(News::Ready { id });
+                    }
+                }
                 Step::IgnoreTerm => actor.ignores_term = true,
                 Step::OnTerm(code) => actor.on_term = Some(code),
                 Step::End(exit) => return self.leave(id, exit),
@@ -268,13 +288,20 @@ impl Stage {
         }
     }
 
-    fn signalled(&mut self, signal: i32, id: AttemptId) {
+    fn tell_ready(&self, id: AttemptId) {
+        if self.ready.contains(&id) && self.awaited.contains(&id) {
+            self.shared.tell(News::Ready { id });
+        }
+    }
+
+    fn stopped(&mut self, how: StopHow, id: AttemptId) {
         let Some(actor) = self.actors.get(&id) else { return };
-        match (signal, actor.on_term) {
-            (SIGTERM, _) if actor.ignores_term => {}
-            (SIGTERM, Some(code)) => self.leave(id, Exit::Code { code }),
-            (SIGKILL, _) | (SIGTERM, None) => self.leave(id, Exit::Signal { signal, core_dumped: false }),
-            _ => {}
+        let by = |signal| Exit::Signal { signal, core_dumped: false };
+        match (how, actor.on_term) {
+            (StopHow::Graceful, _) if actor.ignores_term => {}
+            (StopHow::Graceful, Some(code)) => self.leave(id, Exit::Code { code }),
+            (StopHow::Graceful, None) => self.leave(id, by(SIGTERM)),
+            (StopHow::Kill, _) => self.leave(id, by(SIGKILL)),
         }
     }
 
@@ -301,7 +328,7 @@ mod tests {
     fn words_hold_for_whom_they_say() {
         let end = |code| Step::End(Exit::Code { code });
         let id = |index, attempt| AttemptId { slot: Slot { role: 0, index }, attempt };
-        let argv = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<OsString>>();
         for (line, who, expected) in [
             ("actor", id(0, 0), vec![]),
             (
@@ -320,7 +347,7 @@ mod tests {
             let seen = steps(&argv(line), who);
             assert_eq!(seen, [expected, vec![end(0)]].concat(), "{line} for {who:?}");
         }
-        let line = ["/bin/sh", "-c", "actor ready exit=2"].map(str::to_owned);
+        let line = ["/bin/sh", "-c", "actor ready exit=2"].map(OsString::from);
         assert_eq!(steps(&line, id(0, 0)), [Step::Ready, end(2), end(0)]);
     }
 }

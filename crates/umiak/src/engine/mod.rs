@@ -12,14 +12,18 @@
 pub(crate) mod local;
 pub(crate) mod mock;
 
+use std::ffi::OsString;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Endpoint, Exit};
-use umiak_core::plan::document::{Granted, Needs, Placement, Process};
+use umiak_core::model::{Device, Exit};
+use umiak_sys::logger::Rotate;
+use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
 /// What an engine may be able to do beside what all can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,23 +34,57 @@ pub struct Capabilities {
     pub suspend: bool,
 }
 
+/// How attempts are asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopHow {
+    Graceful,
+    Kill,
+}
+
+/// What all attempts of a job have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    /// Taken out of every environment.
+    pub(crate) unset: Vec<String>,
+    /// Put into every environment.
+    pub(crate) set: Vec<(String, String)>,
+    /// Cuts logs by size.
+    pub(crate) rotate: Option<Rotate>,
+    /// From a graceful stop to a kill, for the end of a job whose supervisor is gone.
+    pub(crate) grace: Duration,
+}
+
 /// An attempt to be started.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
     pub(crate) id: AttemptId,
-    pub(crate) process: Process,
-    /// Where it may run; empty for anywhere.
-    pub(crate) cpus: Vec<u32>,
-    /// What it and all that it starts may use, where the engine can hold them to it.
-    pub(crate) memory: Option<Memory>,
+    pub(crate) program: PathBuf,
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Vec<(String, String)>,
+    /// Where it starts; nothing for the supervisor's own directory.
+    pub(crate) dir: Option<PathBuf>,
+    /// Where its output goes.
+    pub(crate) log: PathBuf,
+    pub(crate) cpus: Cpus,
+    /// What it and all that it starts may use, where the engine can enforce that.
+    pub(crate) memory: Option<MemoryLimit>,
     /// The caller's stdin instead of nothing.
     pub(crate) inherit_stdin: bool,
 }
 
-/// A limit of memory.
+/// The CPUs of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Memory {
-    /// Of whose, for those who look at the host.
+pub(crate) enum Cpus {
+    Any,
+    /// Preferred: one that is gone does not prevent the start.
+    Near(Vec<u32>),
+    /// No others.
+    Only(Vec<u32>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemoryLimit {
+    /// Names the attempt, for people who look at the host.
     pub(crate) name: String,
     pub(crate) bytes: u64,
 }
@@ -57,6 +95,10 @@ pub(crate) enum News {
     Started {
         id: AttemptId,
         pid: u32,
+    },
+    /// The answer to [`Engine::await_ready`].
+    Ready {
+        id: AttemptId,
     },
     Ended {
         id: AttemptId,
@@ -80,39 +122,73 @@ pub(crate) struct Swept {
     pub(crate) remaining: Vec<u32>,
 }
 
+/// Why ports could not be leased.
+#[derive(Debug)]
+pub(crate) enum NotLeased {
+    TooFew(LeaseError),
+    /// The engine is gone.
+    Lost(Box<Diagnostic>),
+}
+
+/// A port that a document names, on the address of one of its replicas.
+#[derive(Debug)]
+pub(crate) struct FixedPort<'a> {
+    pub(crate) role: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+}
+
 pub(crate) trait Engine {
     fn kind(&self) -> Kind;
 
-    /// Takes what a job needs, until the engine is finished with.
-    fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic>;
+    /// Leases loopback addresses, one for each replica.
+    fn lease_addresses(&mut self, count: u32) -> Result<Vec<IpAddr>, Diagnostic>;
 
-    /// Tells what all attempts have in common, and which directory is to be removed at the very end, by whoever is left.
-    /// An error where replicas cannot have what the document promises them.
-    fn prepare(&mut self, placement: &Placement, scratch: &Path) -> Result<(), Diagnostic>;
+    fn lease_ports(&mut self, request: LeaseRequest) -> Result<Leased, NotLeased>;
 
-    /// Of these devices, those that nobody else uses; at most so many.
-    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device>;
+    /// Of these devices, those that no other run uses; at most so many.
+    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic>;
+
+    /// An error where a replica cannot have a port that the document names.
+    fn check_ports(&self, _: &[FixedPort<'_>]) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
+    /// Directories that are removed at the very end, also when the supervisor is killed before.
+    fn remove_at_end(&mut self, directories: &[PathBuf]);
+
+    /// Holds for all attempts that are started from now on.
+    fn share(&mut self, common: Common);
 
     /// Starts these, in order. How that went is told as news.
     fn start(&mut self, starts: Vec<Start>);
 
-    /// Sends a signal to these, and to all that they started.
-    fn signal(&mut self, signal: i32, targets: &[AttemptId]);
+    /// Ends these, and all that they started.
+    fn stop(&mut self, targets: &[AttemptId], how: StopHow);
+
+    /// Pauses these, or lets them go on: where [`Capabilities::suspend`] says so.
+    fn suspend(&mut self, _targets: &[AttemptId], _pause: bool) {}
 
     /// These have ended and will start again while others go on: nothing that they left behind may be there by then.
     fn forsake(&mut self, _: &[AttemptId]) {}
+
+    /// True where the engine itself tells when this attempt is ready; elsewhere its ports are probed.
+    fn await_ready(&mut self, _: AttemptId) -> bool {
+        false
+    }
+
+    /// What to send over this connection should the supervisor die.
+    fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: Vec<u8>) {}
 
     /// Readable when there is news.
     fn watch(&self) -> BorrowedFd<'_>;
 
     fn news(&mut self) -> Vec<News>;
 
-    /// Whether all these have answered. Asked again and again, so it waits for nobody.
-    fn answers(&mut self, id: AttemptId, endpoints: &[Endpoint]) -> bool;
-
-    /// All are over, and others will follow: stops what they left behind. Told as news; an end that is asked for meanwhile
-    /// hurries it.
-    fn clear(&mut self);
+    /// All are over, and others will follow: stops what they left behind and gives their ports back, unless the next
+    /// attempt has the same. Told as news; an end that is asked for meanwhile hurries it.
+    fn clear(&mut self, keep_ports: bool);
 
     /// Stops what replicas left behind. The engine is finished with, and what was leased is given back. Told as news; to
     /// ask again, without patience, hurries it.
@@ -164,4 +240,9 @@ impl Kind {
             Self::Mock => Capabilities { adoption: false, suspend: false },
         }
     }
+}
+
+/// An error of our own: what could not be done, and why.
+pub(crate) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::failed(doing, error)
 }

@@ -24,4 +24,5 @@ pub use error::Error;
 pub use find::find;
 pub use home::Home;
 pub use life::{Life, is_held, life, life_of, tidy};
+pub(crate) use run_dir::cannot_write;
 pub use run_dir::{RunDir, RunId, Supervisor, replace};

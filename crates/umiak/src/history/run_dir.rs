@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use umiak_core::diag::{Code, Diagnostic};
 
 use super::{Error, Home, index};
 
@@ -194,6 +195,13 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&next);
     }
     written
+}
+
+/// A file of a run cannot be written.
+pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Diagnostic {
+    Diagnostic::error(Code::J0029, format!("`{}` cannot be written", path.display()))
+        .row("reason", error.to_string())
+        .hint("free space there, or name another directory with `UMIAK_HOME`")
 }
 
 /// The runs that the directory names, in no order. A home that is not there has none.

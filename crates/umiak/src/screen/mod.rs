@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::{Waker, readable};
 
 use mirror::Mirror;
@@ -128,20 +129,6 @@ impl Screen {
     /// Readable once everything is out.
     pub fn done(&self) -> &Waker {
         &self.done
-    }
-
-    /// Everything out, for as long as readers take it; a signal gives that up. Why data was lost, if it was.
-    pub fn finish(self, signals: &umiak_sys::wait::Signals) -> Option<io::Error> {
-        self.close();
-        loop {
-            let ready = readable(&[self.done.as_fd(), signals.as_fd()], None).ok()?;
-            if ready[0] {
-                return self.join();
-            }
-            if ready[1] && !signals.read().is_empty() {
-                return None;
-            }
-        }
     }
 
     /// To be called once `done` is readable. Why data was lost, if it was.
@@ -357,6 +344,14 @@ impl Painter {
             self.last_draw = Some(Instant::now());
         }
         Some(status.until_next_second())
+    }
+}
+
+/// Data on stdout. A reader that has gone away is no error.
+pub fn write_data(text: &str) -> Result<(), Diagnostic> {
+    match write_all(&mut io::stdout().lock(), text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Diagnostic::failed("write its output", &error)),
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Effects};
+use umiak_core::diag::{Diagnostic, Severity};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How to write for this terminal, or for none.
@@ -87,6 +88,14 @@ impl Style {
 
     pub fn dim(&self, text: &str) -> String {
         self.paint(anstyle::Style::new().effects(Effects::DIMMED), text)
+    }
+
+    /// An error or a notice.
+    pub fn diagnostic(&self, diagnostic: &Diagnostic) -> String {
+        diagnostic.render(|severity, head| match severity {
+            Severity::Error => self.red(head),
+            Severity::Notice => self.yellow(head),
+        })
     }
 
     pub fn red(&self, text: &str) -> String {

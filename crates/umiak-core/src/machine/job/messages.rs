@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Finding, Outcome, StopReason, Usage, Verdict};
+use crate::machine::attempt::End;
 use crate::model::{Exit, Slot, Timestamp};
 
 /// One start of one replica.
@@ -118,6 +119,13 @@ pub enum Effect {
         /// Ended by our signal: only what stood in their logs before it counts.
         stopped: Vec<Slot>,
     },
+    /// This attempt is over: give back what it had, and keep how it ended.
+    Release {
+        id: AttemptId,
+        end: Box<End>,
+    },
+    /// These have ended and will start again while others go on: nothing that they left behind may be there by then.
+    Forsake(Vec<AttemptId>),
     /// Tell the user: the verdict stands.
     Report(Verdict),
     /// Make room for this attempt: stop what the last one left behind, give its ports back, plan anew. Answer with

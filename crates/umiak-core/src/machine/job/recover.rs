@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Effect, Exit, Fact, Machine, Past, Slot, Timestamp};
+use super::{Attempt, AttemptId, Effect, Exit, Fact, Machine, Past, Slot, Timestamp};
 use crate::machine::attempt::End;
 use crate::model::{Blame, Scope};
 use crate::status::{self, ReplicaStatus, Stage, Status};
@@ -78,14 +78,18 @@ impl Machine {
                 let (subject, order) = (self.subject(slot), self.order);
                 self.order += 1;
                 let exit = Exit::Lost;
+                let id = AttemptId { slot, attempt: subject.attempt };
                 effects.push(Effect::Record(Fact::Ended {
                     subject,
-                    exit,
+                    exit: exit.clone(),
                     by_us: false,
                     order,
                     usage: None,
                     log_end: None,
                 }));
+                let (by_us, before_stop, timed_out, usage) = (false, true, None, None);
+                let end = End { exit, by_us, before_stop, timed_out, order, usage, started: now, ended: now };
+                effects.push(Effect::Release { id, end: Box::new(end) });
             }
         }
         // Only now: who stops a role for the failure of one must not wait for those that are gone.

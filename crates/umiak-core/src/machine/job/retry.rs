@@ -71,6 +71,7 @@ impl Machine {
             max: restart.rule.budget(blame),
             delay_micros: delay.as_micros() as u64,
         }));
+        effects.push(Effect::Forsake(slots.iter().map(|slot| self.id(*slot)).collect()));
         for slot in slots {
             self.roles[slot.role as usize][slot.index as usize] = Attempt::Waiting;
             self.place_mut(*slot).backing_off = true;

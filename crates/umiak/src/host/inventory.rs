@@ -47,7 +47,7 @@ pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventor
 }
 
 /// What the file system says about the script and the interpreters.
-pub(super) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> Files {
+pub(crate) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> Files {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let bare = Path::new(&spec.script).components().count() == 1 && !spec.script.as_encoded_bytes().contains(&b'/');
     let script_on_path = if bare { on_path(&spec.script, &path) } else { None };

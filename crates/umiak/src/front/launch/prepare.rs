@@ -16,12 +16,34 @@ use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
 use umiak_sys::guardian::describe_errno;
-use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, Place};
+use umiak_sys::ports::{LeaseRequest, Leased, Place};
 
-use super::inventory;
+use crate::engine::NotLeased;
+use crate::host::inventory;
 
-/// Leases ports, here or in the guardian.
-pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, LeaseError> + 'a;
+/// Leases ports, here or in an engine.
+pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, NotLeased> + 'a;
+
+/// Why there is no plan.
+pub(super) enum Refused {
+    Wrong(Diagnostic),
+    /// The engine is gone.
+    Lost(Diagnostic),
+}
+
+impl From<Diagnostic> for Refused {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self::Wrong(diagnostic)
+    }
+}
+
+impl From<Refused> for Diagnostic {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Wrong(diagnostic) | Refused::Lost(diagnostic) => diagnostic,
+        }
+    }
+}
 
 /// What this node brings, before it is known who else takes part.
 pub(super) struct Outline {
@@ -33,7 +55,7 @@ pub(super) struct Outline {
 }
 
 /// Everything that can be decided here and now. Nothing is written yet.
-pub(super) fn outline(spec: &LaunchSpec, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Diagnostic> {
+pub(super) fn outline(spec: &LaunchSpec, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Refused> {
     let files = inventory::look_up(spec, &inventory.env);
     let command = command::resolve(spec, &files)?;
     let layout = plan::layout(spec, inventory)?;
@@ -75,7 +97,7 @@ pub(super) fn outline_again(
     inventory: &Inventory,
     last: &Plan,
     lease: &mut Lease<'_>,
-) -> Result<(Layout, Ports), Diagnostic> {
+) -> Result<(Layout, Ports), Refused> {
     let layout = plan::layout(spec, inventory)?;
     let ports = if keeps_ports(spec) {
         let stores = Leasing { spec, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
@@ -88,7 +110,7 @@ pub(super) fn outline_again(
 
 /// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
 /// were told at the first attempt.
-fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
+fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Refused> {
     let stores = [last.topology.paddle_store.port, last.topology.torch_store.port];
     let old: Vec<Port> = last.replicas.iter().map(|replica| replica.endpoint.port).chain(stores).collect();
     let mut take = || Leasing { spec, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
@@ -124,7 +146,7 @@ struct Leasing<'a, 'l> {
 }
 
 impl Leasing<'_, '_> {
-    fn all(&mut self) -> Result<Ports, Diagnostic> {
+    fn all(&mut self) -> Result<Ports, Refused> {
         let open = self.layout.seats.iter().filter(|seat| seat.port.is_none()).count() as u16;
         let mut named = Vec::with_capacity(self.layout.seats.len());
         for seat in &self.layout.seats {
@@ -158,7 +180,7 @@ impl Leasing<'_, '_> {
     }
 
     /// Of a later attempt whose other ports stay: a named one stays too.
-    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Diagnostic> {
+    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Refused> {
         let kept = self.layout.store.map(|_| last.topology.paddle_store.port);
         let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), Place::Anywhere)?;
         Ok(kept.into_iter().chain(fresh).collect())
@@ -185,21 +207,25 @@ impl Leasing<'_, '_> {
     }
 
     /// A port that was named.
-    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Diagnostic> {
+    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Refused> {
         let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
         self.ask(&request, 1, Place::Exactly { start: port.get() })
     }
 
-    fn take(&mut self, count: u16, place: Place) -> Result<Vec<Port>, Diagnostic> {
+    fn take(&mut self, count: u16, place: Place) -> Result<Vec<Port>, Refused> {
         self.ask(&self.spec.ports.clone(), count, place)
     }
 
-    fn ask(&mut self, request: &PortRequest, count: u16, place: Place) -> Result<Vec<Port>, Diagnostic> {
-        let leased = (self.lease)(LeaseRequest { count, place, seed: fastrand::u64(..) }).map_err(|error| {
-            error.refused.map_or_else(
-                || plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
-                |errno| no_sockets(error.wanted, errno),
-            )
+    fn ask(&mut self, request: &PortRequest, count: u16, place: Place) -> Result<Vec<Port>, Refused> {
+        let leased = (self.lease)(LeaseRequest { count, place, seed: fastrand::u64(..) });
+        let leased = leased.map_err(|error| match error {
+            NotLeased::Lost(diagnostic) => Refused::Lost(*diagnostic),
+            NotLeased::TooFew(error) => Refused::Wrong(match error.refused {
+                Some(errno) => no_sockets(error.wanted, errno),
+                None => {
+                    plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken)
+                }
+            }),
         })?;
         if leased.inside_ephemeral && self.notices.is_empty() {
             self.notices.push(Diagnostic::notice(

@@ -11,7 +11,7 @@ use crate::screen::style::duration;
 const NAMED: usize = 4;
 
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
-pub(in crate::runtime) fn waiting(waiting: &Waiting) -> String {
+pub(super) fn waiting(waiting: &Waiting) -> String {
     let mut text = format!("joined {}/{}", waiting.joined, waiting.of);
     let named: Vec<String> = waiting
         .missing
@@ -33,7 +33,7 @@ pub(in crate::runtime) fn waiting(waiting: &Waiting) -> String {
 }
 
 /// An answer in a few words.
-pub(in crate::runtime) fn short(answer: &Answer) -> &str {
+pub(super) fn short(answer: &Answer) -> &str {
     match answer {
         Answer::Unknown => "",
         Answer::Refused => "not started there",
@@ -69,7 +69,7 @@ fn long(answer: &Answer) -> String {
 }
 
 /// `192.168.0.2 (gpu-b)`.
-pub(in crate::runtime) fn node(node: &NodeName) -> String {
+pub(super) fn node(node: &NodeName) -> String {
     format!("{} ({})", node.address, node.host)
 }
 
@@ -82,12 +82,12 @@ fn nodes(expects: &Expects) -> String {
 }
 
 /// On the node that was refused.
-pub(in crate::runtime) fn refused(refusal: &Refusal) -> Diagnostic {
+pub(super) fn refused(refusal: &Refusal) -> Diagnostic {
     explain(Diagnostic::error, Code::R0002, refusal, ("this node", "the coordinator"))
 }
 
 /// On the coordinator's console.
-pub(in crate::runtime) fn has_refused(address: IpAddr, host: &str, refusal: &Refusal) -> Diagnostic {
+pub(super) fn has_refused(address: IpAddr, host: &str, refusal: &Refusal) -> Diagnostic {
     let notice = explain(Diagnostic::notice, Code::R0008, refusal, ("that node", "this node"));
     notice.row("node", format!("{address} ({host})"))
 }
@@ -142,7 +142,7 @@ fn explain(
 }
 
 /// The coordinator does not let us in.
-pub(in crate::runtime) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
+pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {
         Answer::OtherToken => "give every node the same `--token` or `UMIAK_TOKEN`",
         Answer::OtherVersion { .. } => "install the same umiak on every node",
@@ -155,7 +155,7 @@ pub(in crate::runtime) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
 }
 
 /// The coordinator was never reached.
-pub(in crate::runtime) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
+pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
     Diagnostic::error(Code::R0001, "the first node could not be reached in time")
         .row("coordinator", at)
         .row("answer", long(answer))
@@ -163,7 +163,7 @@ pub(in crate::runtime) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
 }
 
 /// Why all nodes stop, where no rank is named. Nothing where somebody asked for it.
-pub(in crate::runtime) fn why(why: &Why) -> Option<Diagnostic> {
+pub(super) fn why(why: &Why) -> Option<Diagnostic> {
     Some(match why {
         Why::Interrupted { .. } => return None,
         Why::RankFailed { node: name } => {

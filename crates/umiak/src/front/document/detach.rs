@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 
 use crate::history::{Home, RunDir};
-use crate::runtime::launch::failed;
+use crate::engine::failed;
 
 /// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ impl Said {
     /// To whoever started this supervisor.
     pub(crate) fn say(&self) {
         let line = serde_json::to_string(self).expect("a diagnostic is JSON");
-        let _ = crate::runtime::write_data(&format!("{line}\n"));
+        let _ = crate::screen::write_data(&format!("{line}\n"));
     }
 }
 
@@ -33,7 +33,7 @@ impl Said {
 /// noticed itself.
 pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result<Vec<Diagnostic>, Diagnostic> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
-    let log = log.map_err(|error| super::begin::cannot_write(&run.supervisor_log(), &error))?;
+    let log = log.map_err(|error| crate::history::cannot_write(&run.supervisor_log(), &error))?;
     let program = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string());

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject, Supervised};
+use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject};
 use umiak_core::model::Exit;
 use umiak_core::status::Status;
 
@@ -35,7 +35,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
         Life::Live { supervisor } => {
             if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
-                return Err(launched(run, supervisor.as_ref()));
+                return Err(deaf(run, supervisor.as_ref()));
             }
             match ask(run, kill) {
                 Ok(answer) if answer.ok => {}
@@ -91,10 +91,10 @@ fn is_there(supervisor: &Supervisor) -> bool {
     umiak_sys::hold::process_start(supervisor.pid) == Some(supervisor.start)
 }
 
-/// A launcher takes orders from its terminal and from signals.
-fn launched(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
+/// Its socket could not be made where its home is.
+fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
     let pid = supervisor.map_or(0, |supervisor| supervisor.pid);
-    Diagnostic::error(Code::J0025, format!("{} was started by `umiak launch`, which takes no orders", run.id()))
+    Diagnostic::error(Code::J0026, format!("{} has no control socket: its home does not allow one", run.id()))
         .hint(format!("press Ctrl-C where it runs, or `kill -TERM {pid}`"))
 }
 
@@ -133,18 +133,13 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
         return Err(ended(run));
     }
     let clock = Clock::start();
-    let mut facts = vec![Fact::Supervised(Supervised {
-        why: Began::Resumed,
-        host: umiak_sys::host::name(),
-        pid: std::process::id(),
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
-    })];
+    let mut facts = vec![super::record::supervised(Began::Resumed)];
     facts.push(Fact::Stopping { reason: StopReason::User });
     facts.extend(lost(writer.status()));
     facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 });
     let records = writer.number(clock.now(), facts);
     let written = writer.append(&records).and_then(|()| writer.sync());
-    written.map_err(|error| super::begin::cannot_write(&run.journal(), &error))?;
+    written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;
     drop(writer);
     tidy(run);
     if let Some(entry) = index::Entry::of(run) {

@@ -19,18 +19,14 @@ use umiak_core::model::{Endpoint, Port};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
-use umiak_sys::wait::readable;
-
 use crate::rendezvous::logs::{self, LogFile, Logs};
 use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
 use crate::screen::{Doing, Screen, Status};
 
-use super::console;
-use super::front::{SIGTSTP, short_signal};
-use super::launch::{Around, Ended, failed};
 use super::prepare::Outline;
-
-pub(super) mod words;
+use super::{Around, Ended, peer_words, words};
+pub(super) use crate::driver::short_signal;
+use crate::engine::{Engine as _, News as EngineNews, failed};
 
 /// A rendezvous that is over sooner is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -173,12 +169,12 @@ impl Peers {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
             shown.show(around, screen);
-            let fds = [self.net.as_fd(), around.signals.as_fd(), around.guardian.as_fd()];
-            let ready = match readable(&fds, shown.timeout()) {
-                Ok(ready) => ready,
-                Err(error) => break failed("wait for other nodes", &error).into(),
+            let fds = [self.net.as_fd(), around.engine.watch()];
+            let arrived = match around.sources.wait(&fds, shown.timeout()) {
+                Ok(arrived) => arrived,
+                Err(error) => break error.into(),
             };
-            if ready[0] {
+            if arrived.ready[0] {
                 match self.hear(around, screen, &mut shown) {
                     Some(Ok(start)) => {
                         screen.status(None);
@@ -188,14 +184,16 @@ impl Peers {
                     None => {}
                 }
             }
-            let signal =
-                if ready[1] { around.signals.read().into_iter().find(|signal| *signal != SIGTSTP) } else { None };
-            if let Some(signal) = signal {
+            if arrived.pause {
+                screen.status(None);
+                umiak_sys::wait::stop_ourselves();
+            }
+            if let Some(signal) = arrived.signals.first().copied() {
                 self.stand(0, Stage::Interrupted { signal });
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
                 break Ended::Code(128u8.wrapping_add(signal as u8));
             }
-            if ready[2] && !matches!(around.guardian.receive(), Ok(Some(_))) {
+            if arrived.ready[1] && around.engine.news().contains(&EngineNews::Lost) {
                 break Diagnostic::error(Code::L0017, "the process that was to hold the ranks was killed from outside")
                     .into();
             }
@@ -216,11 +214,11 @@ impl Peers {
             let news = match report {
                 Report::News(news) => news,
                 Report::Refused { address, host, refusal } => {
-                    talk(around, screen, &words::has_refused(address, &host, &refusal));
+                    talk(around, screen, &peer_words::has_refused(address, &host, &refusal));
                     continue;
                 }
                 Report::Lifeline { socket, frame } => {
-                    let _ = around.guardian.hold(socket.as_fd(), frame);
+                    around.engine.hold(socket.as_fd(), frame);
                     continue;
                 }
                 Report::Gather(_) | Report::Ended => continue,
@@ -231,25 +229,25 @@ impl Peers {
             };
             match news {
                 News::Unreached(answer) => {
-                    let answer = words::short(&answer);
+                    let answer = peer_words::short(&answer);
                     shown.text = if answer.is_empty() {
                         format!("connecting to {}", self.at)
                     } else {
                         format!("connecting to {} ({answer})", self.at)
                     };
                 }
-                News::Waiting(waiting) => shown.text = words::waiting(&waiting),
+                News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
                 News::Start(start) => return Some(Ok(start)),
-                News::Refused(refusal) => return Some(Err(words::refused(&refusal).into())),
-                News::TurnedAway(answer) => return Some(Err(words::turned_away(&answer, &self.at).into())),
-                News::TimeUp(answer) => return Some(Err(words::not_reached(&answer, &self.at).into())),
+                News::Refused(refusal) => return Some(Err(peer_words::refused(&refusal).into())),
+                News::TurnedAway(answer) => return Some(Err(peer_words::turned_away(&answer, &self.at).into())),
+                News::TimeUp(answer) => return Some(Err(peer_words::not_reached(&answer, &self.at).into())),
                 News::Decision(decision) => {
                     let ended = ended_before(around, screen, &decision);
-                    return Some(Err(ended.unwrap_or_else(|| words::refused(&Refusal::TooLate).into())));
+                    return Some(Err(ended.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate).into())));
                 }
                 News::Lost(how) => {
                     let why = Why::CoordinatorLost { how };
-                    return words::why(&why).map(|diagnostic| Err(diagnostic.into()));
+                    return peer_words::why(&why).map(|diagnostic| Err(diagnostic.into()));
                 }
                 News::Stop(_) | News::Alone { .. } | News::Suspects(_) | News::Quiet | News::Back => {}
             }
@@ -320,13 +318,13 @@ impl AsFd for Peers {
 
 fn talk(around: &Around<'_>, screen: &Screen, notice: &Diagnostic) {
     if around.spec.own.output == OutputMode::Human {
-        screen.talk(console::diagnostic(around.style, notice));
+        screen.talk(around.style.diagnostic(notice));
     }
 }
 
 fn say(around: &Around<'_>, screen: &Screen, text: &str) {
     if around.spec.own.output == OutputMode::Human {
-        screen.talk(console::nodes(around.style, text));
+        screen.talk(words::nodes(around.style, text));
     }
 }
 
@@ -334,10 +332,10 @@ fn say(around: &Around<'_>, screen: &Screen, text: &str) {
 fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
     match decision.why.as_ref()? {
         Why::Interrupted { node, signal } => {
-            say(around, screen, &format!("stopped by {} on node {}", short_signal(*signal), words::node(node)));
+            say(around, screen, &format!("stopped by {} on node {}", short_signal(*signal), peer_words::node(node)));
             Some(Ended::Code(128u8.wrapping_add(*signal as u8)))
         }
-        why => words::why(why).map(Into::into),
+        why => peer_words::why(why).map(Into::into),
     }
 }
 

@@ -12,7 +12,7 @@ use umiak_core::plan::document::{MAX_VARIABLE, Placement, Surroundings, Wishes};
 
 use crate::engine::Kind;
 use crate::history::{Home, RunDir, replace};
-use crate::runtime::inventory;
+use crate::host::inventory;
 
 /// A job that is ready to be recorded.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::plan::{Plan, ReplicaPlan, files, mask};
 
-use super::console::{has_parts, write_data};
+use super::words::has_parts;
+use crate::screen::write_data;
 
 pub(super) fn print(plan: &Plan, output: OutputMode) -> Result<(), Diagnostic> {
     let text = match output {

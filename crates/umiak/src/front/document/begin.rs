@@ -1,11 +1,7 @@
 //! A run directory becomes a supervisor: the lock, the engine, the places, the first facts.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Supervised};
-use umiak_core::formats::launch::OutputMode;
+use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
 use umiak_core::mask::Known;
@@ -14,28 +10,21 @@ use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory};
 use umiak_core::status::{State, Status};
-use umiak_sys::cgroup::Cgroup;
-use umiak_sys::guardian::{Guardian, Options};
 use umiak_sys::memory::{self, Refused, Room};
-use umiak_sys::wait::Signals;
 
-use super::Talk;
-use super::control::Control;
+use super::door::DocumentDoor;
 use super::submit::{Secrets, check_variables, masked_plan};
-use super::supervise::{Now, Supervisor};
-use super::tasks;
+use super::{needs, tasks};
 use crate::clock::Clock;
+use crate::driver::record::{Journal, Recorder};
+use crate::driver::sources::Sources;
+use crate::driver::{self, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
-use crate::engine::{Engine, Kind};
+use crate::engine::{Common, Engine, FixedPort, Kind, failed};
 use crate::history::journal::{self, Writer};
-use crate::history::{Home, RunDir, Supervisor as Who, replace};
-use crate::runtime::launch::failed;
-use crate::runtime::{inventory, kernel, prepare};
-use crate::screen::{MirrorTo, Screen};
-
-/// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause (SIGTSTP).
-const HANDLED: [i32; 5] = [1, 2, 3, 15, 20];
+use crate::history::{Home, RunDir, cannot_write, replace};
+use crate::host::inventory;
 
 /// Why a supervisor begins, and what it needs for that.
 pub(crate) struct Beginning<'a> {
@@ -58,10 +47,10 @@ pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnosti
     let writer = writer.map_err(|error| error.diagnostic())?;
     // The run is ours until we have cleaned up: whoever is next may need what is taken back here.
     let lock = writer.file().map_err(|error| failed("hold the run", &error))?;
-    let (supervisor, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
+    let (driver, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
     drop(lock);
     ready(&notices[given..]);
-    supervisor.run()
+    driver.run()
 }
 
 fn take_back(run: &RunDir, why: Began) {
@@ -75,33 +64,32 @@ fn take_back(run: &RunDir, why: Began) {
 }
 
 /// The run is ours.
-fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, Vec<Diagnostic>), Diagnostic> {
+fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagnostic>), Diagnostic> {
     let clock = Clock::start();
     let Beginning { home, run, secrets, mut notices, why, again, talk } = beginning;
     let wishes = secrets.wishes;
-    prepare::clean_scratch();
+    crate::front::launch::prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
     memory::clean_orphans();
-    check_stage(&run, why, journal.status())?;
+    check_stage(&run, why, writer.status())?;
     run.drop_unfinished();
     if matches!(why, Began::Retried | Began::RetriedAll) {
         secrets.write(&run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
-    let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
+    let mut sources = Sources::new()?;
     let kind = Kind::parse(&secrets.engine)?;
     let inventory = inventory::gather(secrets.environment.clone(), false);
-    let needs = document::needs(&secrets.job);
+    let needed = document::needs(&secrets.job);
     let cpus = (wishes.strict_resources && kind == Kind::Local).then(own_cpus);
-    check_cpus(&secrets, needs.cpus, cpus.as_deref())?;
+    check_cpus(&secrets, needed.cpus, cpus.as_deref())?;
     let (room, unlimited) = make_room(kind, &secrets.job, &run);
     notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
-    let mut engine = start_engine(kind, wishes, &secrets.environment, room)?;
-    let scratch = run.scratch();
-    let granted = engine.lease(&needs)?;
+    let mut engine = start_engine(kind, wishes, room)?;
+    let granted = needs::lease(engine.as_mut(), &needed)?;
     let candidates = candidates(&inventory);
-    let devices = if needs.gpus > 0 { engine.lease_devices(&candidates, needs.gpus) } else { Vec::new() };
-    check_devices(&secrets, needs.gpus, devices.len() as u32, candidates.len())?;
+    let devices = if needed.gpus > 0 { engine.lease_devices(&candidates, needed.gpus)? } else { Vec::new() };
+    check_devices(&secrets, needed.gpus, devices.len() as u32, candidates.len())?;
     let submission = document::Submission {
         run: run.id().to_string(),
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
@@ -111,50 +99,65 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
         programs: secrets.programs.clone(),
     };
     let placement = document::place(secrets.job.clone(), submission, granted);
-    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, scratch.clone());
+    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, run.scratch());
     check_variables(kind, &placement, &around)?;
     write_plan(&run, &placement, &secrets.known)?;
-    engine.prepare(&placement, &scratch)?;
+    engine.check_ports(&fixed_ports(&placement))?;
+    engine.remove_at_end(&[run.scratch()]);
+    engine.share(common(&secrets, &placement));
     let style = talk.style();
-    let screen = Screen::start(style.clone(), mirror_to(talk)).map_err(|error| failed("start its screen", &error))?;
-    let control = Control::listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
+    let screen = talk.screen(&style)?;
+    sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
     let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
     let mut machine = Machine::new(placement.job.clone(), codes, fastrand::u64(..));
-    let supervised = Supervised {
-        why,
-        host: umiak_sys::host::name(),
-        pid: std::process::id(),
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    let first = journal.number(clock.now(), [Fact::Supervised(supervised)]);
-    journal.append(&first).map_err(|error| cannot_write(&run.journal(), &error))?;
     if why != Began::Submitted {
-        machine.recover(journal.status(), again);
+        // As it stands when this supervisor is recorded: a retry begins anew.
+        let mut status = writer.status().clone();
+        writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
+        machine.recover(&status, again);
     }
-    let who = Who::here(journal.epoch(), &run.control());
-    run.write_supervisor(&who).map_err(|error| cannot_write(&run.supervisor(), &error))?;
-    let mut supervisor = Supervisor {
-        talk,
-        style,
-        clock,
-        signals,
-        engine,
-        home: home.clone(),
-        run,
-        journal,
-        placement,
-        known: secrets.known,
-        around,
-        pool: Pool::new(devices, cpus),
-        kernel: kernel::Kernel::from_now(),
-        machine,
-        screen,
-        control,
-        now: Now::default(),
-    };
-    supervisor.show(&first);
-    supervisor.announce(&notices)?;
-    Ok((supervisor, notices))
+    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &placement.engine);
+    let masked = |(name, value): (&String, &String)| (name.clone(), secrets.known.masked(name, value));
+    journal.labels = placement.job.labels.iter().map(masked).collect();
+    journal.control = run.control().to_string_lossy().into_owned();
+    let pool = Pool::new(devices, cpus);
+    let door = DocumentDoor { run, placement, known: secrets.known, around, pool, detached: talk.detached };
+    let planned = door.fact(&machine);
+    let recorder = Recorder::new(Some(journal), why);
+    let door = Box::new(door);
+    let beginning = driver::Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door };
+    let mut driver = Driver::new(beginning);
+    driver.announce(planned, &notices)?;
+    Ok((driver, notices))
+}
+
+/// What replicas are given on top of our own environment. It need not be ours: a run that is taken up again has the one it
+/// was submitted with.
+fn common(secrets: &Secrets, placement: &Placement) -> Common {
+    let ours = crate::host::environment();
+    let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
+    let given = secrets.environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone()));
+    let graces = placement.job.roles.iter().filter_map(|role| role.grace);
+    let stop = placement.job.policy.stop.grace;
+    Common {
+        unset: ours.keys().filter(|name| !secrets.environment.contains_key(*name)).cloned().collect(),
+        set: given.chain(placement.common()).collect(),
+        rotate: None,
+        grace: graces.chain([stop]).max().unwrap_or(stop),
+    }
+}
+
+fn fixed_ports(placement: &Placement) -> Vec<FixedPort<'_>> {
+    let mut fixed = Vec::new();
+    for placed in &placement.replicas {
+        let role = placement.role(placed.slot);
+        for need in &role.work.ports {
+            if let Some(port) = need.fixed {
+                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address: placed.host, port });
+            }
+        }
+    }
+    fixed
 }
 
 /// Whoever was here a moment before us may have done what we were asked for.
@@ -187,37 +190,10 @@ fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
     inventory.gpus.iter().filter_map(device).collect()
 }
 
-fn start_engine(
-    kind: Kind,
-    wishes: Wishes,
-    environment: &BTreeMap<String, String>,
-    room: Option<Room>,
-) -> Result<Box<dyn Engine>, Diagnostic> {
+fn start_engine(kind: Kind, wishes: Wishes, room: Option<Room>) -> Result<Box<dyn Engine>, Diagnostic> {
     match kind {
         Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
-        Kind::Local => {
-            let options = Options { cgroup: Cgroup::create(), isolate: wishes.isolate };
-            let guardian = Guardian::start_with(options, room).map_err(|error| not_started(wishes, &error))?;
-            Ok(Box::new(Local::new(guardian, wishes.isolate, environment)))
-        }
-    }
-}
-
-fn not_started(wishes: Wishes, error: &std::io::Error) -> Diagnostic {
-    if !wishes.isolate {
-        return failed("start the guardian", error);
-    }
-    Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
-        .row("reason", error.to_string())
-        .hint("run as root, allow user namespaces, or leave `--isolate` out")
-}
-
-fn mirror_to(talk: Talk) -> MirrorTo {
-    match (talk.output, talk.mirror) {
-        _ if talk.detached => MirrorTo::Nowhere,
-        (OutputMode::Json, true) => MirrorTo::Stderr,
-        (OutputMode::Json, false) => MirrorTo::Nowhere,
-        (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
+        Kind::Local => Ok(Box::new(Local::start(wishes.isolate, room)?)),
     }
 }
 
@@ -228,12 +204,6 @@ fn write_plan(run: &RunDir, placement: &Placement, known: &Known) -> Result<(), 
     replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))?;
     let common = tasks::environment(&placement.common(), known);
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
-}
-
-pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::error(Code::J0029, format!("`{}` cannot be written", path.display()))
-        .row("reason", error.to_string())
-        .hint("free space there, or name another directory with `UMIAK_HOME`")
 }
 
 /// Devices are hard: there is no half of one.
@@ -326,31 +296,4 @@ fn unenforced(
         notices.push(Diagnostic::notice(Code::J0023, text));
     }
     Ok(notices)
-}
-
-/// The plan as the journal has it.
-pub(super) fn planned(placement: &Placement, run: &RunDir, machine: &Machine, pool: &Pool) -> Planned {
-    let role = |role: &umiak_core::model::Role| PlannedRole {
-        role: role.name.to_string(),
-        replicas: role.replicas,
-        decides: role.completion.decides,
-    };
-    let replica = |placed: &document::Placed| PlannedReplica {
-        replica: placed.replica.clone(),
-        rank: placed.rank,
-        node: placed.host.to_string(),
-        endpoint: placed.endpoint.map_or_else(|| placed.host.to_string(), |endpoint| endpoint.to_string()),
-        devices: pool.devices_of(placed.slot).iter().map(|device| device.label.clone()).collect(),
-        log: run.attempt(&placed.replica, machine.number(placed.slot)).join("log").to_string_lossy().into_owned(),
-        log_start: 0,
-    };
-    Planned {
-        job: placement.job.name.to_string(),
-        attempt: machine.attempt(),
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
-        world_size: placement.replicas.len() as u32,
-        log_dir: run.path().join("tasks").to_string_lossy().into_owned(),
-        roles: placement.job.roles.iter().map(role).collect(),
-        replicas: placement.replicas.iter().map(replica).collect(),
-    }
 }

@@ -1,0 +1,52 @@
+//! Evidence of attempts that ended badly: their logs, and what the kernel knows.
+
+use umiak_core::diagnose::kernel::add_over_limit;
+use umiak_core::facts::Evidence;
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::Slot;
+
+use super::Driver;
+use crate::host::evidence;
+use crate::host::kernel::Ended;
+
+const SIGKILL: i32 = 9;
+
+impl Driver {
+    /// `ended` ended badly by themselves; of `stopped` only what stood in their logs before our stop counts.
+    pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId]) -> Vec<(Slot, Evidence)> {
+        let now = &self.core.now;
+        let told = ended.iter().filter_map(|id| {
+            let log = self.door.log(*id)?;
+            Some((id.slot, evidence::read(&log.path, log.start, None, &log.error_file)))
+        });
+        // Most were healthy: those whose last words before our stop hold no error are not looked at twice.
+        let hurried = stopped.iter().filter_map(|id| {
+            let (log, end) = (self.door.log(*id)?, *now.log_at_stop.get(&id.slot)?);
+            evidence::has_error(&log.path, log.start, end)
+                .then(|| (id.slot, evidence::read(&log.path, log.start, Some(end), &log.error_file)))
+        });
+        let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
+        let ends = ended.iter().chain(stopped).filter_map(|id| {
+            let (pid, (exit, _)) = (*now.pids.get(&id.slot)?, now.ends.get(&id.slot)?);
+            let stopped = now.log_at_stop.contains_key(&id.slot);
+            Some(Ended { slot: id.slot, pid, exit: exit.clone(), stopped })
+        });
+        let ends: Vec<Ended> = ends.collect();
+        self.core.kernel.explain(&ends, &self.door.log_dir(), &mut evidence);
+        for end in ends.iter().filter(|end| self.is_over_limit(end)) {
+            let Some(bytes) = self.door.memory_limit(end.slot) else { continue };
+            let position = evidence.iter().position(|(slot, _)| *slot == end.slot).unwrap_or_else(|| {
+                evidence.push((end.slot, Evidence::default()));
+                evidence.len() - 1
+            });
+            add_over_limit(&mut evidence[position].1, bytes >> 10);
+        }
+        evidence
+    }
+
+    /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.
+    fn is_over_limit(&self, end: &Ended) -> bool {
+        let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.core.now.killed;
+        self.core.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
+    }
+}

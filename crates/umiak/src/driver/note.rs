@@ -1,0 +1,52 @@
+//! What a recorded fact changes in what the driver knows. Nothing is performed here.
+
+use std::time::{Duration, Instant};
+
+use umiak_core::facts::Fact;
+
+use super::Driver;
+
+impl Driver {
+    pub(super) fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Starting { subject } => {
+                if let Some(slot) = self.slot_of(subject) {
+                    let now = &mut self.core.now;
+                    now.pids.remove(&slot);
+                    now.ends.remove(&slot);
+                    now.log_at_stop.remove(&slot);
+                    now.over_limit.remove(&slot);
+                }
+            }
+            Fact::Ended { subject, exit, by_us, .. } => {
+                if let Some(slot) = self.slot_of(subject) {
+                    self.core.now.ends.insert(slot, (exit.clone(), *by_us));
+                    if self.door.mirrored() == Some(slot) {
+                        self.core.screen.let_go(true);
+                    }
+                }
+            }
+            Fact::Stopping { reason } => {
+                self.core.screen.let_go(false);
+                let now = &mut self.core.now;
+                let first = now.stopping.is_none();
+                now.stopping = Some((now.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
+                if first {
+                    self.tell_stopping(*reason);
+                }
+            }
+            Fact::Signalled { signal: 9, .. } if self.core.now.stopping.is_some() => self.core.now.killed = true,
+            Fact::Abandoned { .. } => self.core.now.abandoned = true,
+            Fact::Retrying { scope, subjects, delay_micros, .. } => {
+                self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));
+            }
+            Fact::Restarting { attempt, delay_micros, of, .. } => {
+                self.tell_restarting(*attempt, *of, Duration::from_micros(*delay_micros));
+                // The failed attempt's timers have nothing to say any more.
+                self.core.now.timers.keep_deadline();
+                (self.core.now.stopping, self.core.now.told) = (None, false);
+            }
+            _ => {}
+        }
+    }
+}

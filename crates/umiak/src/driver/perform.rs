@@ -1,0 +1,209 @@
+//! The machine is asked, and its effects are performed, in order. A fact is in the journal before what it announces is
+//! done.
+
+use umiak_core::facts::Fact;
+use umiak_core::machine::job::{AttemptId, Effect, Event};
+use umiak_core::model::{Exit, Slot};
+
+use super::probe::Prober;
+use super::{Driver, NotStarted};
+use crate::engine::StopHow;
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// So many are handed to the engine at a time: the first run while directories of the next are made.
+const TOGETHER: usize = 32;
+
+impl Driver {
+    pub(super) fn dispatch(&mut self, event: Event) {
+        self.core.queue(event);
+        self.work();
+    }
+
+    /// `apply`, until there is nothing left to do.
+    pub(super) fn work(&mut self) {
+        loop {
+            while let Some(event) = self.core.now.queue.pop_front() {
+                self.apply(event);
+            }
+            if self.core.now.waiting.is_empty() {
+                return;
+            }
+            self.flush();
+            // Only now: an attempt that ended and gave its device back may have been the reason to stop those that wait
+            // for it.
+            let waiting = std::mem::take(&mut self.core.now.waiting);
+            self.spawn(&waiting);
+            if self.core.now.queue.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        for effect in self.core.machine.step(event, self.core.clock.now()) {
+            match effect {
+                Effect::Record(fact @ Fact::Finished { .. }) => self.core.now.last = Some(fact),
+                Effect::Record(fact) => self.prerecord(fact),
+                effect => {
+                    self.flush();
+                    self.perform(effect);
+                }
+            }
+        }
+    }
+
+    /// A fact of the machine, with what only the driver knows.
+    fn prerecord(&mut self, mut fact: Fact) {
+        if let Fact::Ended { subject, log_end, .. } = &mut fact
+            && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
+            && let Some(log) = self.door.log(AttemptId { slot, attempt: subject.attempt }).filter(|log| log.shared)
+        {
+            *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
+        }
+        self.core.recorder.fact(fact);
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Record(_) => {}
+            Effect::Spawn(attempts) if self.core.recorder.is_broken() => self.core.now.unrecorded.extend(attempts),
+            Effect::Spawn(attempts) => self.spawn(&attempts),
+            Effect::Signal { signal, targets } => self.signal(signal, &targets),
+            Effect::ArmTimer { timer, attempt, at } => self.core.now.timers.arm(timer, attempt, at),
+            Effect::DisarmTimer(timer) => self.core.now.timers.disarm(timer),
+            Effect::Await(id) => self.await_ready(id),
+            Effect::AwaitElsewhere { role, attempt } => self.await_elsewhere(role, attempt),
+            Effect::Inspect(id) => {
+                let mut evidence = self.gather(&[id], &[]);
+                let evidence = evidence.pop().map(|(_, evidence)| Box::new(evidence));
+                // At once: why it failed is recorded and told before what follows from it.
+                self.apply(Event::Inspected { id, evidence });
+            }
+            Effect::TellFailed(finding) => self.tell_failed(&finding),
+            Effect::Gather { ended, stopped } => {
+                let ids = |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.id(slot)).collect::<Vec<_>>();
+                let (ended, stopped) = (ids(ended), ids(stopped));
+                let evidence = self.gather(&ended, &stopped);
+                self.core.queue(Event::Gathered(evidence));
+            }
+            Effect::Release { id, end } => {
+                self.door.release(id, &end.exit, end.by_us, end.usage);
+                if let Some(prober) = &mut self.core.prober {
+                    prober.forget(id);
+                }
+            }
+            Effect::Forsake(ids) => self.engine.forsake(&ids),
+            Effect::Report(verdict) => self.report(verdict),
+            Effect::Prepare { attempt } => {
+                // Nothing of the failed attempt stays but its logs.
+                self.core.now.preparing = Some(attempt);
+                self.core.prober = None;
+                self.engine.clear(self.door.keeps_ports());
+            }
+            Effect::Stand(stand) => self.door.stand(&mut self.core, stand),
+            Effect::ReturnTerminal => self.core.now.return_terminal = true,
+            Effect::Finish { outcome, code } => self.core.now.end = Some((outcome, code)),
+        }
+    }
+
+    pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
+        let mut starts = Vec::new();
+        let mirrored = self.door.mirrored();
+        for id in attempts {
+            match self.door.start(&mut self.core, *id) {
+                Ok(start) => {
+                    if mirrored == Some(id.slot) {
+                        self.follow(*id);
+                    }
+                    starts.push(start);
+                }
+                Err(NotStarted::Waits) => self.core.now.waiting.push(*id),
+                Err(NotStarted::Full(path, error)) => {
+                    self.core.now.unrecorded.push(*id);
+                    self.wait_for_room(&path, &error);
+                }
+                Err(NotStarted::Failed(error)) => {
+                    self.core.queue(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
+                }
+            }
+            if starts.len() == TOGETHER {
+                self.engine.start(std::mem::take(&mut starts));
+            }
+        }
+        if !starts.is_empty() {
+            self.engine.start(starts);
+        }
+        self.door.starting(&mut self.core, attempts);
+    }
+
+    /// The mirror shows what this attempt writes.
+    fn follow(&mut self, id: AttemptId) {
+        let Some(log) = self.door.log(id) else { return };
+        // A file that attempts share is followed once.
+        if self.core.now.followed.as_ref() != Some(&log.path) {
+            self.core.screen.follow(log.path.clone(), log.start);
+            self.core.now.followed = Some(log.path);
+        }
+        self.core.screen.take_up();
+    }
+
+    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+        // Those that were never started end at once: there is nothing to stop.
+        let now = &mut self.core.now;
+        let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
+            targets.iter().partition(|id| now.unrecorded.contains(id) || now.waiting.contains(id));
+        now.unrecorded.retain(|id| !unborn.contains(id));
+        now.waiting.retain(|id| !unborn.contains(id));
+        for id in unborn {
+            let exit = Exit::Signal { signal: SIGTERM, core_dumped: false };
+            now.queue.push_back(Event::Exited { id, exit, usage: None });
+        }
+        if born.is_empty() {
+            return;
+        }
+        let how = if signal == SIGKILL { StopHow::Kill } else { StopHow::Graceful };
+        self.engine.stop(&born, how);
+        for id in &born {
+            let size = self.door.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
+            self.core.now.log_at_stop.entry(id.slot).or_insert(size);
+        }
+        self.door.stopping(&mut self.core, &born);
+    }
+
+    fn await_ready(&mut self, id: AttemptId) {
+        if !self.engine.await_ready(id) {
+            let at = self.door.answers(id.slot);
+            if let Some(prober) = self.prober() {
+                prober.await_own(id, at);
+            }
+        }
+    }
+
+    fn await_elsewhere(&mut self, role: u16, attempt: u32) {
+        let awaited = self.door.elsewhere(role);
+        if let Some(prober) = self.prober() {
+            prober.await_elsewhere(role, attempt, awaited);
+        }
+    }
+
+    /// Without a thread nothing answers, and the time-out tells so.
+    fn prober(&mut self) -> Option<&mut Prober> {
+        if self.core.prober.is_none() {
+            self.core.prober = Prober::start(self.core.clock.now()).ok();
+        }
+        self.core.prober.as_mut()
+    }
+
+    /// The run's directory was removed and will not come back: those that wait for it are all that is left.
+    pub(super) fn give_up_starts(&mut self) {
+        let now = &self.core.now;
+        if now.unrecorded.is_empty() || !self.core.recorder.is_broken() || !self.core.recorder.is_removed() {
+            return;
+        }
+        if self.core.live(self.door.job()).iter().all(|id| now.unrecorded.contains(id)) {
+            self.dispatch(Event::StopAsked { kill: false });
+        }
+    }
+}

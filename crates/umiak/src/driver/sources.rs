@@ -1,0 +1,96 @@
+//! What is heard from outside: signals, orders of other processes, and descriptors that somebody else reads. This is the
+//! only place that reads signals, in every stage of a run.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use umiak_core::diag::Diagnostic;
+use umiak_sys::wait::{Signals, readable};
+
+use super::control::{Control, Order};
+use crate::engine::failed;
+use crate::history::RunDir;
+use crate::screen::Screen;
+
+/// Pauses us, when it comes from a terminal.
+pub(crate) const SIGTSTP: i32 = 20;
+
+/// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause.
+const HANDLED: [i32; 5] = [1, 2, 3, 15, SIGTSTP];
+
+pub(crate) struct Sources {
+    signals: Signals,
+    control: Option<Control>,
+}
+
+/// What one round of waiting brought.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// For each descriptor that was given.
+    pub(crate) ready: Vec<bool>,
+    /// Those that ask us to end.
+    pub(crate) signals: Vec<i32>,
+    pub(crate) pause: bool,
+    pub(crate) orders: Vec<Order>,
+}
+
+impl Sources {
+    /// Signals are read from now on, instead of ending us.
+    pub(crate) fn new() -> Result<Self, Diagnostic> {
+        let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
+        Ok(Self { signals, control: None })
+    }
+
+    /// Orders come over a socket in the run's directory.
+    pub(crate) fn listen(&mut self, run: &RunDir) -> std::io::Result<()> {
+        self.control = Some(Control::listen(run)?);
+        Ok(())
+    }
+
+    /// No more orders.
+    pub(crate) fn hush(&mut self) {
+        self.control = None;
+    }
+
+    /// Waits until something arrives, or for so long.
+    pub(crate) fn wait(&mut self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<Arrived, Diagnostic> {
+        let silent = self.control.as_ref().and_then(Control::deadline);
+        let silent = silent.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.into_iter().chain(silent).min();
+        let mut all = fds.to_vec();
+        all.push(self.signals.as_fd());
+        all.extend(self.control.iter().flat_map(Control::watch));
+        let mut ready = readable(&all, timeout).map_err(|error| failed("wait for events", &error))?;
+        let own = ready.split_off(fds.len());
+        let mut arrived = Arrived { ready, ..Arrived::default() };
+        if own[0] {
+            let (pauses, signals) = self.signals.read().into_iter().partition(|signal| *signal == SIGTSTP);
+            let pauses: Vec<i32> = pauses;
+            (arrived.pause, arrived.signals) = (!pauses.is_empty(), signals);
+        }
+        if let Some(control) = &mut self.control
+            && (own[1..].contains(&true) || control.deadline().is_some_and(|at| at <= Instant::now()))
+        {
+            arrived.orders = control.orders();
+        }
+        Ok(arrived)
+    }
+
+    /// Everything out of the screen, for as long as its readers accept it; a signal gives that up. Why data was lost, if
+    /// it was.
+    pub(crate) fn finish(&mut self, screen: Screen) -> Option<std::io::Error> {
+        screen.close();
+        loop {
+            let arrived = self.wait(&[screen.done().as_fd()], None).ok()?;
+            if arrived.ready[0] {
+                return screen.join();
+            }
+            if !arrived.signals.is_empty() {
+                return None;
+            }
+            if arrived.pause {
+                umiak_sys::wait::stop_ourselves();
+            }
+        }
+    }
+}

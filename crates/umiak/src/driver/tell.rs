@@ -1,0 +1,241 @@
+//! What a person is told while a run goes on.
+
+use std::time::Duration;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
+use umiak_core::formats::launch::OutputMode;
+use umiak_core::machine::attempt::Attempt;
+use umiak_core::model::{Scope, Slot, signal_name};
+
+use super::{Driver, slots};
+use crate::clock::time_of_day;
+use crate::engine::Swept;
+use crate::screen::Style;
+use crate::screen::style::{Mark, duration};
+use crate::screen::summary::{self, Others, Place};
+
+impl Driver {
+    fn progress(&self, verb: &str, parts: &[String]) {
+        self.core.say(|style| style.progress(verb, parts, &time_of_day()));
+    }
+
+    pub(super) fn tell_planned(&self) {
+        self.progress("Planned", &self.door.planned(&self.core));
+    }
+
+    /// Once everything that need not wait exists, and before anything that it does is told.
+    pub(super) fn tell_started(&mut self) {
+        let now = &self.core.now;
+        if now.told_started || now.stopping.is_some() || now.pids.is_empty() {
+            return;
+        }
+        let count = |state: fn(&Attempt) -> bool| {
+            slots(self.door.job()).filter(|slot| self.core.machine.attempt_of(*slot).is_some_and(state)).count()
+        };
+        if count(|attempt| matches!(attempt, Attempt::Starting { .. })) > 0 {
+            return;
+        }
+        // What has been there and will start again waits for nothing.
+        let is_waiting = |slot: &Slot| {
+            matches!(self.core.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !now.pids.contains_key(slot)
+        };
+        let waiting = slots(self.door.job()).filter(is_waiting).count();
+        if waiting > 0 && !self.door.names_its_end() {
+            return;
+        }
+        let since = now.attempt_started.unwrap_or_else(|| self.core.clock.started());
+        let started: Vec<Slot> = slots(self.door.job()).filter(|slot| now.pids.contains_key(slot)).collect();
+        let mut parts = vec![format!("{} in {}", self.door.counted(&started), duration(since.elapsed()))];
+        if waiting > 0 {
+            parts.push(format!("{waiting} wait for others"));
+        }
+        parts.extend(self.door.attempt_words(&self.core));
+        self.core.now.told_started = true;
+        self.progress("Started", &parts);
+    }
+
+    pub(super) fn tell_stopping(&self, reason: StopReason) {
+        let live: Vec<Slot> = slots(self.door.job()).filter(|slot| self.core.is_live(*slot)).collect();
+        if live.is_empty() || self.core.talk.output != OutputMode::Human {
+            return;
+        }
+        let who = self.door.crowd(&live).names;
+        let why = match reason {
+            StopReason::Signal { signal } => {
+                format!("{} received: SIGTERM to {who}, again to kill", short_signal(signal))
+            }
+            StopReason::User => format!("`umiak stop`: SIGTERM to {who}"),
+            StopReason::Timeout => format!("the run's `timeout` is over: SIGTERM to {who}"),
+            _ => return,
+        };
+        self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));
+    }
+
+    /// An attempt failed, and another will make it good.
+    pub(super) fn tell_failed(&self, finding: &Finding) {
+        // The run goes on: there is nothing to explain yet.
+        let place = Place { run: None, ..self.door.place(&self.core, finding) };
+        self.core.alert(|style| summary::attempt_failed(style, finding, &place));
+    }
+
+    pub(super) fn tell_retrying(&self, scope: Scope, subjects: &[Subject], delay: Duration) {
+        let Some(first) = subjects.first() else { return };
+        let who = match scope {
+            Scope::Replica => format!("{} starts again", first.replica),
+            Scope::Role => format!("all of {} start again", summary::replica_parts(&first.replica).0),
+        };
+        let (delay, next) = (duration(delay), first.attempt + 1);
+        self.core.say(|style| format!("{} {who} in {delay}, attempt {next}\n", style.mark(Mark::Restarted)));
+    }
+
+    /// The failed attempt is over and told; `attempt` will follow.
+    pub(super) fn tell_restarting(&self, attempt: u32, of: Option<u32>, delay: Duration) {
+        let words = match of {
+            Some(of) => format!("attempt {attempt} of {of}"),
+            None => format!("attempt {attempt}"),
+        };
+        let delay = duration(delay);
+        self.core.say(|style| {
+            if style.plain {
+                let parts = [format!("in {delay}"), format!("{words} failed")];
+                style.progress("Restarting", &parts, &time_of_day())
+            } else {
+                format!("{} {words} failed, restarting in {delay}\n", style.mark(Mark::Restarted))
+            }
+        });
+    }
+
+    /// The verdict on a failed job, in every output mode.
+    pub(super) fn report(&mut self, verdict: Verdict) {
+        let report = self.door.report(&mut self.core, &verdict);
+        let core = &mut self.core;
+        core.now.told = true;
+        core.now.told_while_going = core.machine.live().0 > 0;
+        core.screen.status(None);
+        let explained = if report.instead {
+            String::new()
+        } else {
+            let others = self.others(&verdict);
+            summary::failure(&self.core.style, &verdict, &others, |finding| self.door.place(&self.core, finding))
+        };
+        self.core.screen.alert(format!("{}{explained}{}", report.head, report.tail));
+        if let Some(notice) = report.notice {
+            self.core.notice(&notice);
+        }
+    }
+
+    /// Those that were stopped and are not to blame. Causes are told already.
+    fn others(&self, verdict: &Verdict) -> Others {
+        let now = &self.core.now;
+        let Some((since, _)) = now.stopping else { return Others::Nobody };
+        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot_of(&cause.subject)).collect();
+        let others = || slots(self.door.job()).filter(|slot| !causes.contains(slot));
+        let live: Vec<Slot> = others().filter(|slot| self.core.is_live(*slot)).collect();
+        if !live.is_empty() {
+            return Others::Going { who: self.door.crowd(&live), grace: self.door.job().policy.stop.grace };
+        }
+        let stopped: Vec<Slot> =
+            others().filter(|slot| now.ends.get(slot).is_some_and(|(_, by_us)| *by_us)).collect();
+        if stopped.is_empty() {
+            return Others::Nobody;
+        }
+        let by = if now.killed { "SIGKILL" } else { "SIGTERM" };
+        Others::Gone { who: self.door.crowd(&stopped), by, after: since.elapsed() }
+    }
+
+    pub(super) fn tell_lost(&mut self) {
+        let text = format!("the process that held the {} was killed from outside", self.door.noun());
+        let diagnostic = Diagnostic::error(Code::L0017, text)
+            .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
+        self.core.screen.alert(self.core.style.diagnostic(&diagnostic));
+    }
+
+    pub(super) fn tell_swept(&mut self, swept: &Swept) {
+        if swept.stopped.is_empty() {
+            return;
+        }
+        let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let text = format!("{} left processes behind, which were stopped", self.door.noun());
+        let mut notice = Diagnostic::notice(Code::L0025, text).row("stopped", format!("pid {}", list(&swept.stopped)));
+        if !swept.remaining.is_empty() {
+            notice = notice.row("still there", format!("pid {}", list(&swept.remaining)));
+        }
+        self.record(Fact::Swept { pids: swept.stopped.clone() });
+        self.core.say(|style| style.diagnostic(&notice));
+    }
+
+    fn everybody(&self) -> String {
+        self.door.counted(&slots(self.door.job()).collect::<Vec<_>>())
+    }
+
+    pub(super) fn tell_end(&self) {
+        let Some((outcome, code)) = self.core.now.end else { return };
+        let core = &self.core;
+        let took = duration(core.clock.started().elapsed());
+        let run = core.recorder.run_name().filter(|_| self.door.names_its_end());
+        let after = core.now.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        match outcome {
+            Outcome::Succeeded => {
+                let mut parts = vec![format!("{} in {took}", self.everybody())];
+                parts.extend(self.door.attempt_words(core));
+                parts.extend(run);
+                self.progress("Finished", &parts);
+            }
+            Outcome::Failed => {
+                if let Some(run) = run {
+                    let by = match core.now.stopping {
+                        Some((_, StopReason::Timeout)) => "took longer than its `timeout`",
+                        _ => "failed",
+                    };
+                    core.say(|style| format!("{} {run} {by} after {took}, code {code}\n", style.mark(Mark::Failed)));
+                } else if core.now.told_while_going {
+                    // The report could only say that they had been asked to go.
+                    let how = match (core.now.abandoned, core.now.killed) {
+                        (true, _) => "not all gone, even after SIGKILL,",
+                        (false, true) => "all gone, by SIGKILL,",
+                        (false, false) => "all gone, by SIGTERM,",
+                    };
+                    core.say(|style| format!("{} {how} after {}\n", style.mark(Mark::Stopped), duration(after)));
+                }
+            }
+            Outcome::Interrupted | Outcome::Stopped => {
+                let by = match core.now.stopping {
+                    Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
+                        Some(short_signal(signal))
+                    }
+                    Some((_, StopReason::User)) => Some("`umiak stop`".to_owned()),
+                    _ => self.door.stopped_by(),
+                };
+                let Some(by) = by else { return };
+                let how = if core.now.killed { "killed" } else { "ended" };
+                let what = if core.machine.is_pausing() {
+                    " before the restart".to_owned()
+                } else {
+                    format!(": {} {how} within {}", self.everybody(), duration(after))
+                };
+                let run = run.map(|run| format!("{run} ")).unwrap_or_default();
+                core.say(|style| format!("{} {run}stopped by {by}{what}\n", style.mark(Mark::Stopped)));
+            }
+        }
+    }
+
+    pub(super) fn show_status(&mut self) {
+        if self.core.style.live && !self.core.now.told && self.core.talk.output == OutputMode::Human {
+            self.core.screen.status(self.door.status(&self.core));
+        }
+    }
+}
+
+/// Started attempts wait for these.
+pub(super) fn awaiting(style: &Style, names: &[String]) -> String {
+    let verb = if names.len() == 1 { "does" } else { "do" };
+    let parts = [format!("for {}, which {verb} not answer yet", names.join(", "))];
+    style.progress("Waiting", &parts, &time_of_day())
+}
+
+/// `SIGINT` without the words in brackets.
+pub(crate) fn short_signal(signal: i32) -> String {
+    let name = signal_name(signal);
+    name.split(' ').next().unwrap_or(&name).to_owned()
+}

@@ -1,0 +1,313 @@
+//! One round of waiting, and what arrived is applied; and the stages of a run, from its first start to its exit code.
+
+use std::os::fd::AsFd as _;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Fact, Outcome, StopReason};
+use umiak_core::machine::job::Event;
+use umiak_core::model::Slot;
+
+use super::control::Order;
+use super::probe::{Prober, Whom};
+use super::{Core, Driver};
+use crate::engine::{News, Swept};
+
+/// What one round of waiting brought, by source.
+#[derive(Default)]
+struct Heard {
+    engine: bool,
+    prober: bool,
+    door: bool,
+    pause: bool,
+    signals: Vec<i32>,
+    orders: Vec<Order>,
+}
+
+impl Driver {
+    /// The plan is recorded and told, and what is worth knowing before anything starts. An error where a run that must be
+    /// recorded cannot be.
+    pub(crate) fn announce(&mut self, planned: Fact, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
+        self.core.recorder.fact(planned);
+        for notice in notices {
+            self.core.notice(notice);
+        }
+        self.flush();
+        if let Some(error) = self.core.recorder.begun() {
+            return Err(error);
+        }
+        self.tell_planned();
+        Ok(())
+    }
+
+    /// The whole run; returns the exit code.
+    pub(crate) fn run(mut self) -> Result<u8, Diagnostic> {
+        self.dispatch(Event::Start);
+        while self.core.now.end.is_none() && !self.core.now.return_terminal {
+            self.turn()?;
+        }
+        if self.core.now.return_terminal {
+            return self.leave();
+        }
+        let swept = self.sweep()?;
+        self.tell_swept(&swept);
+        self.await_door()?;
+        self.finish()
+    }
+
+    /// `select`, then `apply`: waits until something arrives, and applies everything that has.
+    fn turn(&mut self) -> Result<(), Diagnostic> {
+        // Many attempts end at once: one write for all that is left of the round before.
+        self.flush();
+        let heard = self.wait(true)?;
+        if heard.engine {
+            self.hear_engine();
+        }
+        if heard.pause {
+            self.pause();
+        }
+        for signal in heard.signals {
+            self.core.now.last_signal = signal;
+            self.dispatch(Event::Signalled { signal });
+        }
+        for order in heard.orders {
+            match order {
+                Order::Ping {} => {}
+                Order::Stop { kill } => self.dispatch(Event::StopAsked { kill }),
+            }
+        }
+        if heard.door {
+            self.door.hear(&mut self.core, self.engine.as_mut());
+            self.work();
+        }
+        if heard.prober {
+            self.hear_prober();
+        }
+        self.tell_awaited();
+        while let Some((timer, attempt)) = self.core.now.timers.take_due(self.core.clock.now()) {
+            self.dispatch(Event::Timer(timer, attempt));
+        }
+        self.try_again();
+        self.give_up_starts();
+        self.show_status();
+        Ok(())
+    }
+
+    fn wait(&mut self, with_door: bool) -> Result<Heard, Diagnostic> {
+        let core = &mut self.core;
+        let now = core.clock.now();
+        let door_at = self.door.deadline().filter(|_| with_door);
+        let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
+        let times = [core.now.timers.next(), core.recorder.retry_at(), prober_at, door_at];
+        let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
+        let mut fds = vec![self.engine.watch()];
+        fds.extend(core.prober.as_ref().map(Prober::as_fd));
+        let first_of_door = fds.len();
+        if with_door {
+            fds.extend(self.door.watch());
+        }
+        let arrived = core.sources.wait(&fds, timeout)?;
+        let now = core.clock.now();
+        Ok(Heard {
+            engine: arrived.ready[0],
+            prober: arrived.ready[1..first_of_door].contains(&true),
+            door: arrived.ready[first_of_door..].contains(&true) || door_at.is_some_and(|at| at <= now),
+            pause: arrived.pause,
+            signals: arrived.signals,
+            orders: arrived.orders,
+        })
+    }
+
+    fn hear_engine(&mut self) {
+        for news in self.engine.news() {
+            let event = match news {
+                News::Started { id, pid } => {
+                    if id.attempt == self.core.machine.number(id.slot) {
+                        self.core.now.pids.insert(id.slot, pid);
+                    }
+                    self.tell_started();
+                    Event::Spawned { id, pid }
+                }
+                News::Ready { id } => Event::Ready { id },
+                News::Ended { id, exit, usage, over_limit } => {
+                    if over_limit && id.attempt == self.core.machine.number(id.slot) {
+                        self.core.now.over_limit.insert(id.slot);
+                    }
+                    Event::Exited { id, exit, usage }
+                }
+                News::Cleared(swept) => {
+                    self.tell_swept(&swept);
+                    if let Some(attempt) = self.core.now.preparing.take() {
+                        self.door.prepare(&mut self.core, self.engine.as_mut(), attempt, &swept);
+                        self.work();
+                    }
+                    continue;
+                }
+                News::Swept(_) => continue,
+                News::Lost => {
+                    self.tell_lost();
+                    Event::GuardianLost
+                }
+            };
+            self.dispatch(event);
+        }
+        self.tell_started();
+    }
+
+    fn hear_prober(&mut self) {
+        let answered = self.core.prober.as_mut().map(Prober::answered).unwrap_or_default();
+        for whom in answered {
+            match whom {
+                Whom::Own(id) => self.dispatch(Event::Ready { id }),
+                Whom::Elsewhere { role, attempt, missing } => {
+                    self.dispatch(Event::AnsweredElsewhere { role, attempt, missing });
+                }
+            }
+        }
+        if self.core.prober.as_ref().is_some_and(Prober::is_done) {
+            self.core.prober = None;
+        }
+    }
+
+    /// Ctrl-Z: the replicas stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
+    fn pause(&mut self) {
+        if !self.engine.kind().capabilities().suspend {
+            return;
+        }
+        let live = self.core.live(self.door.job());
+        let before = self.core.clock.now();
+        self.record(Fact::Paused);
+        self.engine.suspend(&live, true);
+        self.core.screen.status(None);
+        umiak_sys::wait::stop_ourselves();
+        self.engine.suspend(&live, false);
+        self.record(Fact::Continued);
+        let paused = self.core.clock.now().since(before);
+        self.core.now.timers.postpone(paused);
+    }
+
+    /// What replicas left behind is stopped. A signal that comes after another one, or an order to kill, hurries it.
+    fn sweep(&mut self) -> Result<Swept, Diagnostic> {
+        let mut is_asked = self.core.now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
+        let mut swept = Swept::default();
+        self.engine.end(!self.core.now.abandoned);
+        loop {
+            let heard = self.wait(false)?;
+            let news = if heard.engine { self.engine.news() } else { Vec::new() };
+            for news in news {
+                match news {
+                    // What was being cleared when the end was asked for.
+                    News::Cleared(cleared) => swept.stopped.extend(cleared.stopped),
+                    News::Swept(last) => {
+                        swept.stopped.extend(last.stopped);
+                        return Ok(Swept { remaining: last.remaining, ..swept });
+                    }
+                    News::Started { .. } | News::Ready { .. } | News::Ended { .. } | News::Lost => {}
+                }
+            }
+            if heard.pause {
+                self.pause();
+            }
+            let mut hurry = heard.orders.contains(&Order::Stop { kill: true });
+            for _ in heard.signals {
+                hurry |= std::mem::replace(&mut is_asked, true);
+            }
+            if hurry {
+                self.engine.end(false);
+            }
+        }
+    }
+
+    /// Other nodes are waited for, until a signal or an order gives that up.
+    fn await_door(&mut self) -> Result<(), Diagnostic> {
+        // The engine is finished with: its end stays readable.
+        while self.door.is_busy(&mut self.core) {
+            self.flush();
+            let timeout = self.door.deadline().map(|at| at.since(self.core.clock.now()));
+            let arrived = self.core.sources.wait(&self.door.watch(), timeout)?;
+            if arrived.pause {
+                self.pause();
+            }
+            let is_stop = |order: &Order| matches!(order, Order::Stop { .. });
+            if !arrived.signals.is_empty() || arrived.orders.iter().any(is_stop) {
+                self.door.give_up(&mut self.core);
+            } else {
+                self.door.hear(&mut self.core, self.engine.as_mut());
+            }
+        }
+        Ok(())
+    }
+
+    /// The third signal: those that do not go are not waited for. Dropping our end of the guardian's socket tells it to
+    /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
+    fn leave(mut self) -> Result<u8, Diagnostic> {
+        let code = 128u8.wrapping_add(self.core.now.last_signal as u8);
+        let live = self.core.live(self.door.job());
+        if !live.is_empty() {
+            let replicas = live.iter().map(|id| self.core.machine.replica_name(id.slot)).collect();
+            self.core.recorder.fact(Fact::Abandoned { replicas });
+        }
+        self.core.recorder.fact(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
+        self.flush();
+        match self.close_journal(code) {
+            Some(error) => Err(error),
+            None => Ok(code),
+        }
+    }
+
+    /// The end of the run is recorded, and nothing of it stays that only a living run needs.
+    fn finish(mut self) -> Result<u8, Diagnostic> {
+        let (_, code) = self.core.now.end.unwrap_or((Outcome::Failed, 125));
+        self.door.close(&mut self.core);
+        let last = self.core.now.last.take();
+        self.core.recorder.facts(last);
+        self.flush();
+        self.core.screen.status(None);
+        self.tell_end();
+        let missing = self.close_journal(code);
+        let Core { mut sources, screen, recorder, .. } = self.core;
+        let is_recorded = recorder.is_journal();
+        // The run is over: it does not wait for those that read what it said. The socket goes while the lock is ours.
+        sources.hush();
+        drop(recorder);
+        let shown = sources.finish(screen);
+        if let Some(error) = missing {
+            return Err(error);
+        }
+        match shown {
+            Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
+                .row("reason", error.to_string())
+                .row("the job", format!("ended with code {code}"))
+                .hint(if is_recorded {
+                    "they are in the journal: `umiak events`"
+                } else {
+                    "free space where stdout goes; the replicas' logs are complete"
+                })),
+            None => Ok(code),
+        }
+    }
+
+    /// The last try to write what could not be written. An error where that had to be.
+    fn close_journal(&mut self, code: u8) -> Option<Diagnostic> {
+        let took = self.core.clock.started().elapsed();
+        let (lost, is_error) = self.core.recorder.close(took, code)?;
+        if is_error {
+            return Some(lost);
+        }
+        self.core.screen.alert(self.core.style.diagnostic(&lost));
+        None
+    }
+
+    /// Lines that say what started attempts wait for.
+    fn tell_awaited(&mut self) {
+        let now = self.core.clock.now();
+        let is_stopping = self.core.now.stopping.is_some();
+        let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
+        if let Some(names) = late.filter(|_| !is_stopping) {
+            self.core.say(|style| super::tell::awaiting(style, &names));
+        }
+    }
+
+    pub(super) fn slot_of(&self, subject: &umiak_core::facts::Subject) -> Option<Slot> {
+        self.core.machine.slot_of(subject.rank?)
+    }
+}

@@ -1,0 +1,45 @@
+//! What a job needs of a host is leased: addresses and ports, before anything starts.
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::model::Port;
+use umiak_core::plan::document::{Granted, Needs};
+use umiak_sys::guardian;
+use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
+
+use crate::engine::{Engine, NotLeased};
+
+/// From an engine, which holds them until it ends.
+pub(super) fn lease(engine: &mut dyn Engine, needs: &Needs) -> Result<Granted, Diagnostic> {
+    let request = ports(needs)?;
+    let addresses = engine.lease_addresses(needs.addresses)?;
+    let Some(request) = request else { return Ok(Granted { addresses, ports: Vec::new() }) };
+    let leased = engine.lease_ports(request).map_err(|error| match error {
+        NotLeased::TooFew(error) => too_few_ports(&error),
+        NotLeased::Lost(diagnostic) => *diagnostic,
+    })?;
+    Ok(Granted { addresses, ports: leased.ports.into_iter().filter_map(Port::new).collect() })
+}
+
+/// The request for all ports of a job; nothing where there are none.
+pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
+    let count = u16::try_from(needs.ports).map_err(|_| {
+        Diagnostic::error(Code::J0020, format!("{} ports on one host are more than there are", needs.ports))
+            .hint("start fewer replicas, or name fewer ports")
+    })?;
+    Ok((count > 0).then(|| LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) }))
+}
+
+pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
+    let diagnostic = match error.refused {
+        Some(errno) => {
+            Diagnostic::error(Code::J0020, "the kernel gives this process no more sockets to hold ports with")
+                .row("reason", guardian::describe_errno(errno))
+                .hint("raise the limit of open files with `ulimit -n`, or start fewer replicas")
+        }
+        None => Diagnostic::error(Code::J0020, "too few free ports on this host")
+            .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
+            .hint("end what uses them, or start fewer replicas"),
+    };
+    diagnostic.row("needed", error.wanted.to_string())
+}
+

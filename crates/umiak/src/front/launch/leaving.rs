@@ -1,0 +1,212 @@
+//! The end of a job on several nodes. With `--gather-logs` this node's logs go to the coordinator, or those of other nodes
+//! come here: both are waited for, until a signal gives that up.
+
+use std::time::Duration;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Outcome;
+use umiak_core::machine::round::messages::Why;
+use umiak_core::model::Timestamp;
+use umiak_sys::wait::readable;
+
+use super::door::{LaunchDoor, shown};
+use super::peers::Peers;
+use super::pod_log::pod_log_name;
+use super::words;
+use crate::driver::Core;
+use crate::rendezvous::GatherNews;
+use crate::rendezvous::logs::{Ended, Logs};
+use crate::screen::style::ranges;
+
+/// What is over sooner is not worth a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the coordinator may take to hear that we give up.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// How far this node is with leaving the job.
+#[derive(Debug, Default)]
+pub(super) enum Leaving {
+    #[default]
+    NotYet,
+    /// The coordinator gets the rest of our logs; when to say so.
+    SendingLogs { tell_at: Option<Timestamp> },
+    /// Logs of other nodes are still to come.
+    AwaitingLogs { waiting: Option<usize>, tell_at: Option<Timestamp> },
+    Done,
+}
+
+impl Leaving {
+    /// When a line is due.
+    pub(super) fn tell_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::SendingLogs { tell_at } | Self::AwaitingLogs { tell_at, .. } => *tell_at,
+            Self::NotYet | Self::Done => None,
+        }
+    }
+}
+
+impl LaunchDoor {
+    /// The job begins: its logs are sent, or expected.
+    pub(super) fn start_logs(&mut self) -> Option<Diagnostic> {
+        let peers = self.peers.as_ref()?;
+        if peers.gathers() {
+            peers.mark_log_dir(pod_log_name(&self.spec, &self.plan), &self.plan);
+        }
+        match peers.send_logs(&self.spec, &self.plan, &self.log_starts) {
+            Ok(logs) => {
+                self.logs = logs;
+                None
+            }
+            Err(error) => {
+                let notice = Diagnostic::notice(Code::R0010, "this node's logs are not sent to the coordinator");
+                Some(notice.row("reason", error.to_string()))
+            }
+        }
+    }
+
+    /// What sends our logs may have ended.
+    pub(super) fn hear_logs(&mut self, core: &mut Core) {
+        if let Some(ended) = self.logs.as_ref().and_then(Logs::ended) {
+            self.logs = None;
+            self.tell_logs(core, ended);
+        }
+    }
+
+    fn tell_logs(&self, core: &mut Core, ended: Ended) {
+        let not_complete = "this node's logs are not complete at the coordinator";
+        let new = |message: &str| Diagnostic::notice(Code::R0010, message);
+        let notice = match ended {
+            Ended::Complete => return,
+            Ended::NotWanted => new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
+                .hint("give it on every node"),
+            Ended::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
+                .row("shared", self.plan.log_dir.display().to_string()),
+            Ended::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
+            Ended::Lost => new(not_complete).row("reason", "it could not be reached any more"),
+            Ended::GivenUp => new(not_complete).row("reason", "it was not waited for"),
+        };
+        core.notice(&notice);
+    }
+
+    /// All ranks are over: goes as far as it can go now. True while something is waited for.
+    pub(super) fn is_leaving(&mut self, core: &mut Core) -> bool {
+        loop {
+            match &self.leaving {
+                Leaving::NotYet => {
+                    self.tell_why_not_restarted(core);
+                    let is_lost = |peers: &Peers| matches!(peers.why, Some(Why::CoordinatorLost { .. }));
+                    let is_alone = self.peers.as_ref().is_some_and(is_lost);
+                    if let Some(logs) = &self.logs {
+                        if is_alone { logs.give_up() } else { logs.finish() }
+                    }
+                    self.leaving = Leaving::SendingLogs { tell_at: Some(core.clock.now() + PATIENCE) };
+                }
+                Leaving::SendingLogs { .. } if self.logs.is_some() => return true,
+                Leaving::SendingLogs { .. } => {
+                    let gathers = self.peers.as_ref().filter(|peers| peers.gathers());
+                    self.leaving = match gathers {
+                        Some(peers) => {
+                            peers.leave();
+                            Leaving::AwaitingLogs { waiting: None, tell_at: None }
+                        }
+                        None => Leaving::Done,
+                    };
+                }
+                Leaving::AwaitingLogs { .. } => return true,
+                Leaving::Done => return false,
+            }
+        }
+    }
+
+    /// Says what is waited for, once it has lasted.
+    pub(super) fn tell_leaving(&mut self, core: &mut Core) {
+        let now = core.clock.now();
+        if self.leaving.tell_at().is_none_or(|at| at > now) {
+            return;
+        }
+        let text = match &mut self.leaving {
+            Leaving::NotYet | Leaving::Done => return,
+            Leaving::SendingLogs { tell_at } => {
+                *tell_at = None;
+                "sending logs to the coordinator; Ctrl-C gives that up".to_owned()
+            }
+            Leaving::AwaitingLogs { waiting, tell_at } => {
+                *tell_at = None;
+                let nodes = waiting.take().unwrap_or_default();
+                let nodes = if nodes == 1 { "one node".to_owned() } else { format!("{nodes} nodes") };
+                format!("waiting for the logs of {nodes}; Ctrl-C gives that up")
+            }
+        };
+        core.say(|style| words::nodes(style, &text));
+    }
+
+    /// The other nodes have nothing more to say.
+    pub(super) fn peers_ended(&mut self) {
+        if matches!(self.leaving, Leaving::AwaitingLogs { .. }) {
+            self.leaving = Leaving::Done;
+        }
+    }
+
+    pub(super) fn give_up_leaving(&mut self, core: &mut Core) {
+        match self.leaving {
+            Leaving::SendingLogs { .. } => {
+                if let Some(logs) = self.logs.take() {
+                    logs.give_up();
+                    let _ = readable(&[std::os::fd::AsFd::as_fd(&logs)], Some(LAST_WORDS));
+                    self.tell_logs(core, Ended::GivenUp);
+                }
+            }
+            Leaving::AwaitingLogs { .. } => {
+                let notice = Diagnostic::notice(Code::R0010, "the logs of other nodes are not complete here");
+                core.notice(&notice.row("reason", "they were not waited for"));
+                // Nodes that are not through see that this one is gone.
+                self.peers = None;
+                self.leaving = Leaving::Done;
+            }
+            Leaving::NotYet | Leaving::Done => {}
+        }
+    }
+
+    pub(super) fn hear_gatherer(&mut self, core: &mut Core, news: &GatherNews) {
+        let notice = match news {
+            GatherNews::Waiting { nodes } => {
+                if let Leaving::AwaitingLogs { waiting, tell_at } = &mut self.leaving {
+                    (*waiting, *tell_at) = (Some(*nodes), Some(core.clock.now() + PATIENCE));
+                }
+                return;
+            }
+            GatherNews::NotWritten { path, reason } => {
+                Diagnostic::notice(Code::R0010, format!("`{}` cannot be gathered", path.display()))
+                    .row("reason", reason)
+                    .hint("the job goes on; each node has the logs of its own ranks")
+            }
+            GatherNews::Incomplete { ranks } => {
+                let (log, verb) = if ranks.len() == 1 { ("log of rank", "is") } else { ("logs of ranks", "are") };
+                Diagnostic::notice(Code::R0010, format!("the {log} {} {verb} not complete here", ranges(ranks)))
+            }
+        };
+        core.notice(&notice);
+    }
+
+    /// Where the log of another node's rank is, or will be, on this one.
+    pub(super) fn gathered(&self, rank: u32) -> Option<String> {
+        let elsewhere = self.plan.replicas.iter().all(|replica| replica.rank.0 != rank);
+        let path = self.spec.log_dir.join(self.plan.topology.members.get(rank as usize)?.log_name());
+        let is_here = elsewhere && self.peers.as_ref().is_some_and(Peers::gathers) && path.exists();
+        is_here.then(|| shown(&path))
+    }
+
+    /// Between two attempts there are no ranks whose end could be reported together with it.
+    fn tell_why_not_restarted(&mut self, core: &mut Core) {
+        // What ended the last attempt has been told.
+        let told = matches!(self.peers.as_ref().and_then(|peers| peers.why.as_ref()), Some(Why::RankFailed { .. }));
+        if !told
+            && core.machine.is_pausing()
+            && matches!(core.now.end, Some((Outcome::Failed, _)))
+            && let Some(why) = self.tell_why(core)
+        {
+            core.screen.status(None);
+            core.screen.alert(why);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! `umiak launch`: a checked command line, performed.
+//!
+//! | part | in one sentence |
+//! |---|---|
+//! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
+//! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
+//! | [`peers`], [`rounds`] | other nodes: until all are there, and from then on |
+//! | [`restart`] | from a failed attempt to the next one |
+//! | [`leaving`] | the end of a job on several nodes: logs on their way |
+//! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
+//! | [`words`], [`peer_words`] | all that in words |
+//! | [`dry_run`] | the plan that a run would execute, printed |
+
+mod door;
+mod dry_run;
+mod gpu_log;
+mod leaving;
+mod peer_words;
+mod peers;
+mod pod_log;
+pub(crate) mod prepare;
+mod restart;
+mod rounds;
+mod words;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Began;
+use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::machine::exit_code::Style as CodeStyle;
+use umiak_core::machine::job::Machine;
+use umiak_core::model::Device;
+use umiak_core::plan::{Inventory, Plan, Run};
+
+use door::LaunchDoor;
+use gpu_log::GpuLog;
+use leaving::Leaving;
+use peers::Peers;
+use pod_log::{PodLog, pod_log_name};
+
+use crate::clock::Clock;
+use crate::driver::record::{Journal, Recorder};
+use crate::driver::sources::Sources;
+use crate::driver::{Beginning, Driver, Talk};
+use crate::engine::local::Local;
+use crate::engine::{Engine as _, NotLeased};
+use crate::host::inventory;
+use crate::screen::{Screen, Style};
+
+/// Runs the job and returns the exit code. To be called while the process has one thread.
+pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
+    let spec = Arc::new(spec);
+    let style = talk(&spec).style();
+    let result = if spec.own.dry_run { dry(&spec, env, &style) } else { run(&spec, env, &style) };
+    result.unwrap_or_else(|diagnostic| {
+        report(&style, spec.own.output, &diagnostic);
+        diagnostic.exit_code()
+    })
+}
+
+fn talk(spec: &LaunchSpec) -> Talk {
+    let own = &spec.own;
+    Talk { output: own.output, mirror: own.mirror, ascii: own.ascii, no_progress: own.no_progress, detached: false }
+}
+
+/// An error before anything was started.
+fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
+    use std::io::Write as _;
+    let _ = std::io::stderr().write_all(style.diagnostic(diagnostic).as_bytes());
+    if output == OutputMode::Json {
+        let line = serde_json::json!({ "error": diagnostic });
+        let _ = writeln!(std::io::stdout(), "{line}");
+    }
+}
+
+fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
+    let inventory = inventory::gather(env, spec.own.numa);
+    let mut held = Vec::new();
+    let mut lease = |request| {
+        let (leased, leases) = umiak_sys::ports::lease(&request).map_err(NotLeased::TooFew)?;
+        held.extend(leases);
+        Ok(leased)
+    };
+    let outline = prepare::outline(spec, &inventory, &mut lease)?;
+    let share = match spec.nodes {
+        Nodes::One => outline.alone(spec, &inventory),
+        _ => peers::rehearse(spec, &inventory, &outline)?,
+    };
+    // Nothing is made: the plan names the directory a run would make.
+    let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
+    for notice in &plan.notices {
+        report(style, OutputMode::Human, notice);
+    }
+    dry_run::print(&plan, spec.own.output)?;
+    Ok(0)
+}
+
+fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
+    let clock = Clock::start();
+    prepare::clean_scratch();
+    let orphans = umiak_sys::cgroup::clean_orphans();
+    if !orphans.is_empty() {
+        let list = orphans.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let notice = Diagnostic::notice(Code::L0027, "a killed umiak had left processes behind, which were ended")
+            .row("ended", format!("pid {list}"));
+        report(style, OutputMode::Human, &notice);
+    }
+    // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
+    let mut sources = Sources::new()?;
+    let mut engine = Local::start(spec.own.isolate, None)?;
+    let scratch = prepare::Scratch::choose(spec);
+    let mut around =
+        Around { spec, style, clock, sources: &mut sources, engine: &mut engine, scratch: &scratch };
+    // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
+    let (prepared, screen) = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
+        Ok(ready) => ready,
+        Err(Ended::Wrong(diagnostic)) => return Err(*diagnostic),
+        Err(Ended::Code(code)) => return Ok(code),
+    };
+    let machine = machine(spec, &prepared);
+    engine.share(restart::common(spec, &prepared.plan));
+    let mut notices = prepared.plan.notices.clone();
+    let recorder = record(spec, &prepared, &mut sources, &mut notices);
+    let Prepared { peers, inventory, run, plan, log_starts, pod_log } = prepared;
+    let mut door = LaunchDoor {
+        spec: Arc::clone(spec),
+        _gpu_log: GpuLog::start(spec, &plan),
+        inventory,
+        run,
+        plan,
+        log_starts,
+        pod_log,
+        late_files: None,
+        late_files_due: true,
+        told_attempt: 0,
+        peers,
+        next: None,
+        logs: None,
+        leaving: Leaving::NotYet,
+        stopped_by: None,
+    };
+    notices.extend(door.start_logs());
+    let planned = door.fact(&machine);
+    let (talk, style) = (talk(spec), style.clone());
+    let (engine, door) = (Box::new(engine), Box::new(door));
+    let mut driver = Driver::new(Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door });
+    driver.announce(planned, &notices)?;
+    driver.run()
+}
+
+fn machine(spec: &LaunchSpec, prepared: &Prepared) -> Machine {
+    let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation, document: false };
+    let plan = &prepared.plan;
+    let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
+    let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
+    restart::expect_elsewhere(&mut machine, plan);
+    if prepared.peers.is_some() {
+        machine.share();
+    }
+    machine
+}
+
+/// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
+fn record(
+    spec: &LaunchSpec,
+    prepared: &Prepared,
+    sources: &mut Sources,
+    notices: &mut Vec<Diagnostic>,
+) -> Recorder {
+    let is_host = prepared.peers.as_ref().is_none_or(Peers::is_host);
+    if spec.own.no_record || !is_host {
+        return Recorder::new(None, Began::Submitted);
+    }
+    match Journal::begin("local") {
+        Ok(mut journal) => {
+            // A home that allows no sockets allows no orders: `umiak stop` says so.
+            if sources.listen(&journal.run).is_ok() {
+                journal.control = journal.run.control().to_string_lossy().into_owned();
+            }
+            Recorder::new(Some(journal), Began::Submitted)
+        }
+        Err(error) => {
+            let notice = Diagnostic::notice(Code::J0001, "this run is not recorded")
+                .row("reason", error.diagnostic().message)
+                .hint("name a directory that can be written with `UMIAK_HOME`, or say `--no-record`");
+            notices.push(notice);
+            Recorder::new(None, Began::Submitted)
+        }
+    }
+}
+
+/// What preparing needs of the run.
+struct Around<'a> {
+    spec: &'a LaunchSpec,
+    style: &'a Style,
+    clock: Clock,
+    sources: &'a mut Sources,
+    engine: &'a mut Local,
+    scratch: &'a prepare::Scratch,
+}
+
+/// Why there is nothing to run.
+enum Ended {
+    /// To be told, with its code.
+    Wrong(Box<Diagnostic>),
+    /// Told already.
+    Code(u8),
+}
+
+impl From<Diagnostic> for Ended {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self::Wrong(Box::new(diagnostic))
+    }
+}
+
+/// What is known of the job when it begins.
+struct Prepared {
+    /// The other nodes, where there are some.
+    peers: Option<Peers>,
+    inventory: Arc<Inventory>,
+    run: Run,
+    plan: Arc<Plan>,
+    log_starts: Vec<u64>,
+    pod_log: PodLog,
+}
+
+/// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
+/// before the first rank.
+fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Prepared, Screen), Ended> {
+    let (spec, scratch) = (around.spec, around.scratch);
+    let inventory = inventory::gather(env, spec.own.numa);
+    // Before it exists, so that it is removed whatever becomes of us.
+    around.engine.remove_at_end(scratch.candidates());
+    let outline = prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(request));
+    let outline = outline.map_err(Diagnostic::from)?;
+    prepare::make_log_dir(outline.log_dir())?;
+    let shared = lease_gpus(around.engine, &outline.layout.assignment.gpus(&inventory))?;
+    let directory = scratch.make()?;
+    let screen = talk(spec).screen(around.style)?;
+    let met = if spec.nodes == Nodes::One {
+        Ok((outline.alone(spec, &inventory), None))
+    } else {
+        peers::meet(around, &screen, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))
+    };
+    let (share, peers) = match met {
+        Ok(met) => met,
+        Err(ended) => {
+            // What was said while we waited stands before what ends it.
+            screen.close();
+            screen.join();
+            return Err(ended);
+        }
+    };
+    let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
+    plan.notices.extend(shared);
+    let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
+    let pod_log = open_pod_log(spec, &inventory, &plan)?;
+    let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
+    Ok((Prepared { peers, inventory, run, plan, log_starts, pod_log }, screen))
+}
+
+/// The GPUs of this node's ranks are leased, so that runs of documents keep away from them. A GPU that is named on the
+/// command line is used even when another run has it, and that is said.
+fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagnostic>, Diagnostic> {
+    if gpus.is_empty() {
+        return Ok(None);
+    }
+    let candidate = |(minor, label): &(u32, String)| (*minor, Device { label: label.clone(), position: 0 });
+    let candidates: Vec<(u32, Device)> = gpus.iter().map(candidate).collect();
+    let held = engine.lease_devices(&candidates, candidates.len() as u32)?;
+    let is_held = |label: &String| held.iter().any(|device| device.label == *label);
+    let taken: Vec<&str> = gpus.iter().filter(|(_, label)| !is_held(label)).map(|(_, label)| label.as_str()).collect();
+    Ok((!taken.is_empty()).then(|| {
+        let are = if taken.len() == 1 { "is" } else { "are" };
+        Diagnostic::notice(Code::L0030, format!("gpu {} {are} in use by another run of umiak", taken.join(", ")))
+            .hint("they share it; name other devices with `--gpus`, or wait for that run to end")
+    }))
+}
+
+fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
+    let path = plan.log_dir.join(pod_log_name(spec, plan));
+    let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
+    log.lines(&umiak_core::plan::paddle_lines::at_start(spec, inventory, plan));
+    Ok(log)
+}
+
+fn pod_log_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
+        .row("reason", error.to_string())
+        .hint("choose another directory with `--log_dir`")
+}

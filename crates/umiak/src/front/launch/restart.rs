@@ -1,0 +1,94 @@
+//! From a failed attempt to the next one: nothing of the old one stays but its logs.
+
+use std::sync::Arc;
+
+use umiak_core::diag::Diagnostic;
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::machine::job::{Event, Machine};
+use umiak_core::machine::round::messages::{Stage, Start};
+use umiak_core::model::Part;
+use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
+
+use super::door::LaunchDoor;
+use super::prepare::{self, Refused};
+use crate::driver::Core;
+use crate::engine::{Common, Engine, Swept};
+
+impl LaunchDoor {
+    /// Plans the next attempt, writes its files, and notes where its part of each log begins.
+    pub(super) fn prepare_next(&mut self, core: &mut Core, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
+        // What does not go even after SIGKILL may hold devices and write into logs.
+        if !swept.remaining.is_empty() {
+            self.stand_unable(attempt, "processes of the last attempt are still there");
+            return core.queue(Event::Prepared { attempt, ready: false });
+        }
+        let prepared = self.outline_next(engine).and_then(|(layout, ports)| match &self.peers {
+            None => {
+                let share = Share::alone(&self.spec, &self.inventory, &layout, &ports);
+                self.plan_next(core, attempt, layout, share).map(|()| true).map_err(Refused::Wrong)
+            }
+            // The others are waited for.
+            Some(peers) => {
+                peers.stand(attempt, Stage::Ready(plan::offer(&layout, &ports)));
+                self.next = Some(layout);
+                Ok(false)
+            }
+        });
+        match prepared {
+            Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
+            // The other nodes say when; and a lost engine tells so itself.
+            Ok(false) | Err(Refused::Lost(_)) => {}
+            Err(Refused::Wrong(diagnostic)) => {
+                core.screen.alert(core.style.diagnostic(&diagnostic));
+                self.stand_unable(attempt, &diagnostic.message);
+                core.queue(Event::Prepared { attempt, ready: false });
+            }
+        }
+    }
+
+    fn outline_next(&mut self, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
+        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| engine.lease_ports(request))
+    }
+
+    /// All nodes are ready for the next attempt.
+    pub(super) fn plan_with(&mut self, core: &mut Core, start: &Start) -> Result<(), Diagnostic> {
+        let Some(layout) = self.next.take() else { return Ok(()) };
+        let share = Share::of(&self.spec, &layout, start)?;
+        self.plan_next(core, start.attempt, layout, share)
+    }
+
+    fn plan_next(&mut self, core: &mut Core, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
+        self.join_late_files();
+        let run = Run { attempt, ..self.run.clone() };
+        let mut plan = plan::finish(&self.spec, &self.inventory, layout, share, &run);
+        plan.notices.clear();
+        let plan = Arc::new(plan);
+        self.log_starts = prepare::write_files(&self.spec, &self.inventory, &plan, &run)?;
+        self.late_files = prepare::write_late_files(&self.inventory, &plan);
+        (self.plan, self.run) = (plan, run);
+        expect_elsewhere(&mut core.machine, &self.plan);
+        core.now.begin_attempt();
+        let planned = self.fact(&core.machine);
+        core.recorder.fact(planned);
+        Ok(())
+    }
+}
+
+/// What the ranks of an attempt have in common.
+pub(super) fn common(spec: &LaunchSpec, plan: &Plan) -> Common {
+    let keep = spec.own.log_keep;
+    Common {
+        unset: plan.unset.clone(),
+        set: plan.common.clone(),
+        rotate: spec.own.log_max_size.map(|max_bytes| umiak_sys::logger::Rotate { max_bytes, keep }),
+        grace: spec.own.grace,
+    }
+}
+
+/// Trainers here wait for servers on other nodes too.
+pub(super) fn expect_elsewhere(machine: &mut Machine, plan: &Plan) {
+    let servers = plan.topology.parts().iter().position(|part| *part == Part::Server);
+    if let Some(role) = servers.filter(|_| !plan.awaited.is_empty()) {
+        machine.expect_elsewhere(role as u16, plan.awaited.iter().map(|server| server.name.clone()).collect());
+    }
+}

@@ -1,0 +1,167 @@
+//! Several nodes, seen from one of them: what it hears of the others, and what it tells them.
+
+use std::os::fd::AsFd;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Fact, Subject};
+use umiak_core::machine::job::{Event, Stand};
+use umiak_core::machine::round::agent::News;
+use umiak_core::machine::round::limits::ANSWER;
+use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Stage, Start, Told, Why};
+
+use super::door::LaunchDoor;
+use super::peers::{Peers, short_signal};
+use super::{peer_words, words};
+use crate::driver::Core;
+use crate::engine::Engine;
+use crate::rendezvous::Report;
+use crate::screen::{Doing, Status};
+
+impl LaunchDoor {
+    pub(super) fn hear_peers(&mut self, core: &mut Core, engine: &mut dyn Engine) {
+        let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
+        for report in reports {
+            match report {
+                Report::News(news) => self.hear_news(core, news),
+                Report::Refused { address, host, refusal } => {
+                    core.notice(&peer_words::has_refused(address, &host, &refusal));
+                }
+                Report::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
+                Report::Gather(news) => self.hear_gatherer(core, &news),
+                Report::Ended => self.peers_ended(),
+                Report::Broken(_) => self.lose_coordinator(core, Loss::Killed),
+            }
+        }
+    }
+
+    fn hear_news(&mut self, core: &mut Core, news: News) {
+        match news {
+            News::Start(start) => self.start_next(core, &start),
+            News::Stop(stop) => {
+                let reason = stop.reason();
+                self.note_why(Some(stop.why), Vec::new());
+                core.queue(Event::StoppedElsewhere(reason));
+            }
+            News::Decision(decision) => {
+                let decided = decision.decided();
+                let Decision { why, places, .. } = *decision;
+                self.note_why(why, places);
+                core.queue(Event::Decided(Box::new(decided)));
+            }
+            News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
+            News::Lost(how) => self.lose_coordinator(core, how),
+            News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
+            News::Suspects(nodes) => suspect(core, &nodes),
+            News::Quiet => {
+                let message = "the coordinator is not heard; ranks run on";
+                core.notice(&Diagnostic::notice(Code::R0009, message));
+            }
+            News::Back => core.say(|style| words::nodes(style, "the coordinator is heard again")),
+            News::Waiting(waiting) => self.show_waiting(core, peer_words::waiting(&waiting)),
+            News::Unreached(answer) => {
+                let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
+                core.say(|style| words::nodes(style, &text));
+            }
+        }
+    }
+
+    /// Between two attempts.
+    fn show_waiting(&self, core: &Core, text: String) {
+        if core.style.live && core.machine.is_pausing() {
+            let job = self.plan.job.name.to_string();
+            core.screen.status(Some(Status { job, since: core.clock.started(), doing: Doing::Waiting(text) }));
+        }
+    }
+
+    fn note_why(&mut self, why: Option<Why>, places: Vec<RankPlace>) {
+        if let Some(peers) = &mut self.peers {
+            if why.is_some() {
+                peers.why = why;
+            }
+            peers.places = places;
+        }
+    }
+
+    fn lose_coordinator(&mut self, core: &mut Core, how: Loss) {
+        self.note_why(Some(Why::CoordinatorLost { how }), Vec::new());
+        core.queue(Event::Alone);
+    }
+
+    /// Tells the other nodes how things stand here.
+    pub(super) fn tell_peers(&self, core: &Core, stand: Stand) {
+        let stage = match stand {
+            Stand::Serving => Stage::Serving,
+            Stand::Succeeded => Stage::Succeeded,
+            Stand::Failed => Stage::Failed,
+            Stand::Interrupted { signal } => Stage::Interrupted { signal },
+            Stand::Told(ends) => {
+                let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });
+                Stage::Told(told.collect())
+            }
+        };
+        // Between two attempts it is the next one that all nodes speak of.
+        let attempt = core.machine.attempt() + u32::from(core.machine.is_pausing());
+        if let Some(peers) = &self.peers {
+            peers.stand(attempt, stage);
+        }
+    }
+
+    fn rank_place(&self, core: &Core, subject: &Subject) -> RankPlace {
+        let place = self.own_place(core, subject);
+        RankPlace {
+            rank: subject.rank.map_or(0, |rank| rank.0),
+            host: place.host,
+            pid: place.pid,
+            devices: place.devices,
+            log: place.log,
+        }
+    }
+
+    /// All nodes are ready for the next attempt.
+    fn start_next(&mut self, core: &mut Core, start: &Start) {
+        let attempt = start.attempt;
+        let ready = self.next.is_some();
+        let ready = match self.plan_with(core, start) {
+            Ok(()) => ready,
+            Err(refused) => {
+                core.notice(&refused);
+                self.stand_unable(attempt, &refused.message);
+                false
+            }
+        };
+        core.queue(Event::Prepared { attempt, ready });
+    }
+
+    pub(super) fn stand_unable(&self, attempt: u32, why: &str) {
+        if let Some(peers) = &self.peers {
+            peers.stand(attempt, Stage::Unable { why: why.to_owned() });
+        }
+    }
+
+    /// `SIGINT on node 192.168.0.2 (gpu-b)`.
+    pub(super) fn interrupted_elsewhere(&self) -> Option<String> {
+        match self.peers.as_ref()?.why.as_ref()? {
+            Why::Interrupted { node, signal } => {
+                Some(format!("{} on node {}", short_signal(*signal), peer_words::node(node)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The end of a job on several nodes, where no rank is to blame.
+    pub(super) fn tell_why(&self, core: &mut Core) -> Option<String> {
+        let diagnostic = peer_words::why(self.peers.as_ref()?.why.as_ref()?)?;
+        core.recorder.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
+        Some(core.style.diagnostic(&diagnostic))
+    }
+}
+
+fn suspect(core: &mut Core, nodes: &[NodeName]) {
+    if nodes.is_empty() {
+        return core.say(|style| words::nodes(style, "all nodes are heard"));
+    }
+    let names: Vec<String> = nodes.iter().map(peer_words::node).collect();
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    let message = format!("{} {verb} not heard; ranks run on", names.join(", "));
+    core.notice(&Diagnostic::notice(Code::R0009, message));
+}

@@ -1,0 +1,9 @@
+//! The doors that jobs come in through: each prepares a job and hands it to the [`driver`](crate::driver).
+//!
+//! | door | what comes in |
+//! |---|---|
+//! | [`launch`] | a launch command line: ranks of this node, and its peers |
+//! | [`document`] | a document: a recorded run with task directories, in the foreground or detached |
+
+pub(crate) mod document;
+pub(crate) mod launch;

@@ -1,0 +1,7 @@
+//! What only this host knows: its inventory, the logs of its processes, and what its kernel says about their ends.
+
+pub(crate) mod evidence;
+pub(crate) mod inventory;
+pub(crate) mod kernel;
+
+pub(crate) use inventory::environment;
