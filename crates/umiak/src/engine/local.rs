@@ -11,15 +11,18 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Endpoint, Exit, Port, Role, Slot, SpawnError};
+use umiak_core::model::{Device, Endpoint, Exit, Port, Role, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_core::plan::document::{Granted, Needs, Placement};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::net::Connecting;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
-use umiak_sys::protocol::{Batch, Command, Key, Limits, Memory, Notice, Process};
+use umiak_sys::protocol::{Batch, Command, Doing, Key, Limits, Memory, Notice, Process};
 
 use super::{Engine, Kind, News, Start, Swept};
+
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 /// How long what is left may resist SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -341,15 +344,35 @@ pub(crate) fn ended(notice: &Notice) -> Option<(AttemptId, Exit, Option<Usage>)>
         }
         Notice::SpawnFailed { key, doing, errno } => {
             let reason = guardian::describe_errno(errno);
-            let error = SpawnError { doing: doing.words().to_owned(), errno, reason };
+            let error = SpawnError { doing: stage(doing), errno, reason };
             Some((attempt(key), Exit::Spawn(error), None))
         }
         _ => None,
     }
 }
 
+fn stage(doing: Doing) -> SpawnStage {
+    match doing {
+        Doing::Fork => SpawnStage::Fork,
+        Doing::OpenLog => SpawnStage::OpenLog,
+        Doing::OpenStdin => SpawnStage::OpenStdin,
+        Doing::ChangeDirectory => SpawnStage::ChangeDirectory,
+        Doing::LimitMemory => SpawnStage::LimitMemory,
+        Doing::BindCpus => SpawnStage::BindCpus,
+        Doing::Execute => SpawnStage::Execute,
+    }
+}
+
+/// The signal that stops a process so.
+pub(crate) fn signal(how: StopHow) -> i32 {
+    match how {
+        StopHow::Graceful => SIGTERM,
+        StopHow::Kill => SIGKILL,
+    }
+}
+
 pub(crate) fn attempt(key: Key) -> AttemptId {
-    AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
+    AttemptId { step: StepIndex(0), slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
 }
 
 pub(crate) fn key(id: AttemptId) -> Key {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError};
+use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError, SpawnStage};
 use umiak_core::plan::document::{Granted, Needs, Placement};
 use umiak_sys::guardian;
 use umiak_sys::wait::Waker;
@@ -233,18 +233,18 @@ impl Stage {
 
     fn enter(&mut self, id: AttemptId, steps: Vec<Step>, log: PathBuf) {
         let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
-        let refuse = |doing: &str, errno: i32| {
-            let error = SpawnError { doing: doing.to_owned(), errno, reason: guardian::describe_errno(errno) };
+        let refuse = |doing: SpawnStage, errno: i32| {
+            let error = SpawnError { doing, errno, reason: guardian::describe_errno(errno) };
             News::Ended { id, exit: Exit::Spawn(error), usage: None, over_limit: false }
         };
         if let Some(errno @ (EAGAIN | ENOMEM)) = refused {
-            return self.shared.tell(refuse("fork", errno));
+            return self.shared.tell(refuse(SpawnStage::Fork, errno));
         }
         self.pids += 1;
         print(&log, "");
         self.shared.tell(News::Started { id, pid: self.pids });
         if let Some(errno) = refused {
-            return self.shared.tell(refuse("execute", errno));
+            return self.shared.tell(refuse(SpawnStage::Execute, errno));
         }
         let steps = steps.into();
         self.actors.insert(id, Actor { steps, log, wakes: Instant::now(), ignores_term: false, on_term: None });
@@ -293,14 +293,14 @@ fn print(log: &Path, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use umiak_core::model::Slot;
+    use umiak_core::model::{Slot, StepIndex};
 
     use super::*;
 
     #[test]
     fn words_hold_for_whom_they_say() {
         let end = |code| Step::End(Exit::Code { code });
-        let id = |index, attempt| AttemptId { slot: Slot { role: 0, index }, attempt };
+        let id = |index, attempt| AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt };
         let argv = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
         for (line, who, expected) in [
             ("actor", id(0, 0), vec![]),

@@ -13,7 +13,7 @@ use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Slot, Timestamp, signal_name};
+use umiak_core::model::{Exit, Instance, Slot, StopHow, Timestamp, signal_name};
 use umiak_core::plan::{Inventory, Layout, Plan, ReplicaPlan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::Guardian;
@@ -271,7 +271,7 @@ impl<'a> Front<'a> {
     }
 
     fn live_ids(&self) -> Vec<AttemptId> {
-        let id = |replica: &&ReplicaPlan| AttemptId { slot: replica.slot, attempt: self.machine.number(replica.slot) };
+        let id = |replica: &&ReplicaPlan| self.machine.id(replica.slot);
         self.live().iter().map(id).collect()
     }
 
@@ -297,7 +297,7 @@ impl<'a> Front<'a> {
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         let text = console::diagnostic(&self.style, &diagnostic);
         self.screen.alert(text);
-        Event::GuardianLost
+        Event::EngineLost
     }
 
     fn event(&mut self, notice: &Notice) -> Option<Event> {
@@ -314,7 +314,7 @@ impl<'a> Front<'a> {
                 if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
                     self.pod_log.line(&line);
                 }
-                Some(Event::Spawned { id, pid })
+                Some(Event::Started { id, instance: Instance::of_pid(pid) })
             }
             Notice::Exited { .. } | Notice::SpawnFailed { .. } => {
                 local::ended(notice).map(|(id, exit, usage)| Event::Exited { id, exit, usage })
@@ -337,7 +337,7 @@ impl<'a> Front<'a> {
                 self.flush();
                 match effect {
                     Effect::Spawn(attempts) => self.spawn(&attempts),
-                    Effect::Signal { signal, targets } => self.signal(signal, &targets),
+                    Effect::Stop { how, targets } => self.stop(how, &targets),
                     Effect::ArmTimer { timer, attempt, at } => {
                         self.timers.insert(timer, (attempt, at));
                     }
@@ -401,7 +401,7 @@ impl<'a> Front<'a> {
                     }
                 }
             }
-            Fact::Signalled { signal: 9, .. } => self.killed = true,
+            Fact::StopSent { how: StopHow::Kill, .. } => self.killed = true,
             Fact::Abandoned { .. } => self.abandoned = true,
             Fact::Restarting { attempt, delay_micros, .. } => {
                 self.tell_restarting(*attempt, Duration::from_micros(*delay_micros));
@@ -446,7 +446,8 @@ impl<'a> Front<'a> {
         }
     }
 
-    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+    fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {
+        let signal = local::signal(how);
         let keys = targets.iter().map(|id| key(*id)).collect();
         let _ = self.guardian.send(&Command::Signal { signal, keys });
         for id in targets {

@@ -94,7 +94,7 @@ async fn knock(whom: Whom, awaited: Awaited, tell: Tell) {
 mod tests {
     use std::net::TcpListener;
 
-    use umiak_core::model::Slot;
+    use umiak_core::model::{Slot, StepIndex};
     use umiak_sys::wait::readable;
 
     use super::*;
@@ -104,7 +104,7 @@ mod tests {
         let knocker = Knocker::start().unwrap();
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let id = |index| AttemptId { slot: Slot { role: 0, index }, attempt: 0 };
+        let id = |index| AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 0 };
         let awaited = |at: Vec<String>| Awaited { name: at[0].clone(), at };
         knocker.wait_for(Whom::Own(id(0)), awaited(vec![closed.clone()]));
         let either = vec![closed.clone(), open.local_addr().unwrap().to_string()];

@@ -129,7 +129,7 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
     let first = journal.number(clock.now(), [Fact::Supervised(supervised)]);
     journal.append(&first).map_err(|error| cannot_write(&run.journal(), &error))?;
     if why != Began::Submitted {
-        machine.recover(journal.status(), again);
+        machine.recover(journal.status(), again, &|_| false);
     }
     let who = Who::here(journal.epoch(), &run.control());
     run.write_supervisor(&who).map_err(|error| cannot_write(&run.supervisor(), &error))?;

@@ -11,7 +11,7 @@ use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::mask::Known;
-use umiak_core::model::{Endpoint, Exit, Slot, SpawnError, Timestamp};
+use umiak_core::model::{Endpoint, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow, Timestamp};
 use umiak_core::plan::document::{self, Placement, Process, Surroundings};
 use umiak_core::plan::pool::Pool;
 use umiak_sys::wait::{Signals, readable};
@@ -19,7 +19,7 @@ use umiak_sys::wait::{Signals, readable};
 use super::control::{Control, Order};
 use super::{Talk, tasks};
 use crate::clock::{Clock, time_of_day};
-use crate::engine::{Engine, Memory, News, Start, Swept};
+use crate::engine::{Engine, Memory, News, Start, Swept, local};
 use crate::history::journal::Writer;
 use crate::history::{Home, RunDir, index};
 use crate::runtime::kernel::{Ended, Kernel};
@@ -264,7 +264,7 @@ impl Supervisor {
                     if id.attempt == self.machine.number(id.slot) {
                         self.now.pids.insert(id.slot, pid);
                     }
-                    Event::Spawned { id, pid }
+                    Event::Started { id, instance: Instance::of_pid(pid) }
                 }
                 News::Ended { id, exit, usage, over_limit } => {
                     if over_limit && id.attempt == self.machine.number(id.slot) {
@@ -287,7 +287,7 @@ impl Supervisor {
                     )
                     .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
                     self.screen.alert(console::diagnostic(&self.style, &diagnostic));
-                    Event::GuardianLost
+                    Event::EngineLost
                 }
             };
             self.dispatch(event);
@@ -353,7 +353,7 @@ impl Supervisor {
     pub(super) fn live(&self) -> Vec<AttemptId> {
         let slots = self.placement.replicas.iter().map(|placed| placed.slot);
         let live = slots.filter(|slot| self.machine.attempt_of(*slot).is_some_and(Attempt::is_live));
-        live.map(|slot| AttemptId { slot, attempt: self.machine.number(slot) }).collect()
+        live.map(|slot| self.machine.id(slot)).collect()
     }
 
     /// `apply`: asks the machine and performs, in order, until there is nothing left to do. Facts that stand before
@@ -398,7 +398,7 @@ impl Supervisor {
             Effect::Record(_) | Effect::Stand(_) | Effect::AwaitElsewhere { .. } => {}
             Effect::Spawn(attempts) if self.now.broken.is_some() => self.now.unrecorded.extend(attempts),
             Effect::Spawn(attempts) => self.spawn(&attempts),
-            Effect::Signal { signal, targets } => self.signal(signal, &targets),
+            Effect::Stop { how, targets } => self.stop(how, &targets),
             Effect::ArmTimer { timer, attempt, at } => {
                 self.now.timers.insert(timer, (attempt, at));
             }
@@ -454,11 +454,11 @@ impl Supervisor {
                     self.tell_stopping(*reason);
                 }
             }
-            Fact::Signalled { signal: 9, .. } if self.now.stopping.is_some() => self.now.killed = true,
+            Fact::StopSent { how: StopHow::Kill, .. } if self.now.stopping.is_some() => self.now.killed = true,
             Fact::Abandoned { .. } => self.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 let ids = subjects.iter().filter_map(|subject| {
-                    Some(AttemptId { slot: self.slot(&subject.replica)?, attempt: subject.attempt })
+                    Some(AttemptId { step: StepIndex(0), slot: self.slot(&subject.replica)?, attempt: subject.attempt })
                 });
                 let ids: Vec<AttemptId> = ids.collect();
                 self.engine.forsake(&ids);
@@ -474,7 +474,7 @@ impl Supervisor {
     fn note_end(&mut self, replica: &str, attempt: u32, exit: &Exit, by_us: bool, usage: Option<Usage>) {
         let Some(slot) = self.slot(replica) else { return };
         self.now.ends.insert(slot, (exit.clone(), by_us));
-        self.now.probes.remove(&AttemptId { slot, attempt });
+        self.now.probes.remove(&AttemptId { step: StepIndex(0), slot, attempt });
         if self.mirrored() == slot {
             self.screen.let_go(true);
         }
@@ -597,7 +597,7 @@ impl Supervisor {
                 }
                 let reason = error.to_string();
                 let errno = error.raw_os_error().unwrap_or(0);
-                let error = SpawnError { doing: "make its directory".to_owned(), errno, reason };
+                let error = SpawnError { doing: SpawnStage::MakeDirectory, errno, reason };
                 self.now.queue.push_back(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
                 continue;
             }
@@ -626,7 +626,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+    fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {
         // Those that were never started end at once: there is nobody to ask.
         let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
             targets.iter().partition(|id| self.now.unrecorded.contains(id) || self.now.waiting.contains(id));
@@ -639,6 +639,7 @@ impl Supervisor {
         if born.is_empty() {
             return;
         }
+        let signal = local::signal(how);
         self.engine.signal(signal, &born);
         for id in born {
             let size = std::fs::metadata(self.log(id)).map_or(0, |metadata| metadata.len());
@@ -652,7 +653,7 @@ impl Supervisor {
 
     fn gather(&mut self, ended: &[Slot], stopped: &[Slot], number: impl Fn(Slot) -> u32) -> Vec<(Slot, Evidence)> {
         let place = |slot: Slot| {
-            let log = self.log(AttemptId { slot, attempt: number(slot) });
+            let log = self.log(AttemptId { step: StepIndex(0), slot, attempt: number(slot) });
             let error_file = log.with_file_name("error.json");
             (log, error_file)
         };

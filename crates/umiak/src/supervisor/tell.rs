@@ -7,7 +7,7 @@ use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Exit, Scope, Slot, signal_name};
+use umiak_core::model::{Exit, Scope, Slot, StepIndex, signal_name};
 
 use super::supervise::Supervisor;
 use crate::clock::time_of_day;
@@ -153,7 +153,10 @@ impl Supervisor {
             host: umiak_sys::host::name(),
             pid: self.now.pids.get(&slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
-            log: self.log(AttemptId { slot, attempt: finding.subject.attempt }).display().to_string(),
+            log: self
+                .log(AttemptId { step: StepIndex(0), slot, attempt: finding.subject.attempt })
+                .display()
+                .to_string(),
             name: Some(name),
             run: Some(self.run.id().to_string()),
             start_limit: None,

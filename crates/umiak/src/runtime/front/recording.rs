@@ -54,7 +54,7 @@ impl Front<'_> {
             None => {
                 let first = self.seq;
                 self.seq += facts.len() as u64;
-                let record = |(seq, fact)| Record { v: VERSION, seq, at: at.as_micros(), epoch: 0, fact };
+                let record = |(seq, fact)| Record { v: VERSION, seq, at: at.as_micros(), epoch: 0, step: None, fact };
                 (first..).zip(facts).map(record).collect()
             }
         };
