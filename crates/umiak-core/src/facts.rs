@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Blame, Exit, Rank, Scope};
+use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
 
 /// The version written by this build.
 pub const VERSION: u32 = 1;
@@ -24,6 +24,9 @@ pub struct Record {
     /// Which supervisor wrote it, from 0. What an old one still writes after a new one has begun does not count.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch: u32,
+    /// Which step of the run it speaks of, where a run has several jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
     #[serde(flatten)]
     pub fact: Fact,
 }
@@ -58,8 +61,16 @@ pub enum Fact {
     Planned(Planned),
     /// An attempt is about to be started; written before it is.
     Starting { subject: Subject },
+    /// The engine has taken the job, or a part of it, under this name. What it stands for survives the supervisor.
+    Submitted { handle: String },
+    /// Why nothing runs yet, in the engine's words.
+    Pending { reason: String },
     /// The process exists.
-    Started { subject: Subject, pid: u32 },
+    Started {
+        subject: Subject,
+        #[serde(flatten)]
+        instance: Instance,
+    },
     /// All its ports answer.
     Ready { subject: Subject },
     /// It took longer than it may: it will be stopped, and has failed.
@@ -80,8 +91,8 @@ pub enum Fact {
     },
     /// We decided to stop what is still running.
     Stopping { reason: StopReason },
-    /// Signals are about to be sent.
-    Signalled { signal: i32, replicas: Vec<String> },
+    /// These are about to be asked to end, or to be killed.
+    StopSent { how: StopHow, replicas: Vec<String> },
     /// Ranks and launcher are stopped (Ctrl-Z) until they are continued.
     Paused,
     /// They run again.
@@ -399,7 +410,7 @@ pub struct SignatureMatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SpawnError;
+    use crate::model::{SpawnError, SpawnStage};
 
     /// One of each, those without a test of their own included.
     fn samples() -> Vec<Fact> {
@@ -433,7 +444,7 @@ mod tests {
             roles: vec![PlannedRole { role: "trainer".into(), replicas: 1, decides: true }],
             replicas: vec![place],
         };
-        let refused = Exit::Spawn(SpawnError { doing: "fork".into(), errno: 11, reason: "no room".into() });
+        let refused = Exit::Spawn(SpawnError { doing: SpawnStage::Fork, errno: 11, reason: "no room".into() });
         let began = [Began::Submitted, Began::Resumed, Began::Retried, Began::RetriedAll];
         let supervised = |why| Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
         let restarting = |blame| Fact::Restarting { attempt: 1, of: Some(3), delay_micros: 9, blame };
@@ -442,7 +453,13 @@ mod tests {
         samples.extend([
             Fact::Planned(planned),
             Fact::Starting { subject: subject.clone() },
-            Fact::Started { subject: subject.clone(), pid: 4 },
+            Fact::Submitted { handle: "job-7".into() },
+            Fact::Pending { reason: "no node has 8 GPUs".into() },
+            Fact::Started { subject: subject.clone(), instance: Instance::of_pid(4) },
+            Fact::Started {
+                subject: subject.clone(),
+                instance: Instance { pid: None, name: Some("pod".into()), node: Some("gpu-12".into()) },
+            },
             Fact::Ready { subject: subject.clone() },
             Fact::TimedOut { subject: subject.clone(), what: Limit::Run, limit_micros: 5 },
             Fact::Ended {
@@ -455,7 +472,7 @@ mod tests {
             },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },
-            Fact::Signalled { signal: 15, replicas: vec!["trainer-3".into()] },
+            Fact::StopSent { how: StopHow::Graceful, replicas: vec!["trainer-3".into()] },
             Fact::Paused,
             Fact::Continued,
             Fact::Diagnosed(verdict),
@@ -480,7 +497,8 @@ mod tests {
     fn what_is_written_is_read_back() {
         for (seq, fact) in (0..).zip(samples()) {
             for epoch in [0, 4] {
-                let record = Record { v: VERSION, seq, at: 1, epoch, fact: fact.clone() };
+                let step = (epoch > 0).then(|| StepName::new("train").expect("a plain name"));
+                let record = Record { v: VERSION, seq, at: 1, epoch, step, fact: fact.clone() };
                 let text = serde_json::to_string(&record).expect("plain data");
                 assert_eq!(serde_json::from_str::<Record>(&text).ok(), Some(record), "{text}");
             }

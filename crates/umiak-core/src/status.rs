@@ -1,4 +1,4 @@
-//! Where a run stands: what its facts add up to. `show` prints it, `ls` condenses it, `resume` begins with it.
+//! Where a job stands: what its facts add up to, which are the records of one step of a run. `show` prints it, `ls` condenses it, `resume` begins with it.
 //!
 //! Adding a fact is the only way to change it, so that replaying the journal gives what the supervisor had.
 
@@ -8,13 +8,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
-use crate::model::{Blame, Exit, Rank, Scope};
+use crate::model::{Blame, Exit, Instance, Rank, Scope, StopHow};
 
-/// The state of a run.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Status {
     pub job: String,
     pub state: State,
+    /// What the engine called the job when it took it: the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handle: Option<String>,
+    /// Why nothing runs yet, in the engine's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<String>,
     /// Which attempt of the whole group, from 0.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
@@ -103,9 +109,9 @@ pub struct ReplicaStatus {
     pub past: Vec<Past>,
     /// When it was started again, and whose failure that was for.
     pub retries: Vec<Retry>,
-    /// We sent something to this attempt.
+    /// How we stopped this attempt, if we did.
     #[serde(skip)]
-    signalled: bool,
+    pub(crate) stop_sent: Option<StopHow>,
 }
 
 /// Where an attempt stands.
@@ -118,7 +124,8 @@ pub enum Stage {
     },
     Running {
         at: u64,
-        pid: u32,
+        #[serde(flatten)]
+        instance: Instance,
         ready: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         timed_out: Option<Limit>,
@@ -218,7 +225,9 @@ impl Status {
             Fact::Supervised(supervised) => self.begin(supervised),
             Fact::Planned(planned) => self.plan(planned),
             Fact::Starting { subject } => self.starting(subject, at),
-            Fact::Started { subject, pid } => self.started(subject, *pid, at),
+            Fact::Submitted { handle } => self.handle = Some(handle.clone()),
+            Fact::Pending { reason } => self.pending = Some(reason.clone()),
+            Fact::Started { subject, instance } => self.started(subject, instance, at),
             Fact::Ready { subject } => self.change(subject, |stage| {
                 if let Stage::Running { ready, .. } = stage {
                     *ready = true;
@@ -257,6 +266,7 @@ impl Status {
                     self.platform_restarts.push(at);
                 }
                 self.stopping = None;
+                self.pending = None;
                 self.state = State::Restarting;
                 // A group is one thing: nobody is what it was, and budgets are new.
                 for replica in &mut self.replicas {
@@ -266,10 +276,10 @@ impl Status {
             Fact::Finished { outcome, exit_code } => {
                 self.state = State::Finished { outcome: *outcome, exit_code: *exit_code };
             }
-            Fact::Signalled { replicas, .. } => {
+            Fact::StopSent { how, replicas } => {
                 for name in replicas {
                     if let Some(replica) = self.replica_mut(name) {
-                        replica.signalled = true;
+                        replica.stop_sent = replica.stop_sent.max(Some(*how));
                     }
                 }
             }
@@ -292,6 +302,7 @@ impl Status {
             self.platform_restarts.clear();
             self.supervised_before = self.supervised_micros;
             self.verdict = None;
+            (self.handle, self.pending) = (None, None);
             for replica in &mut self.replicas {
                 let stays = matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
                 if !stays || supervised.why == Began::RetriedAll {
@@ -340,7 +351,7 @@ impl Status {
             log_start: 0,
             past: Vec::new(),
             retries: Vec::new(),
-            signalled: false,
+            stop_sent: None,
         });
         self.replicas.last_mut().expect("it was just pushed")
     }
@@ -355,12 +366,14 @@ impl Status {
         replica.stage = Stage::Starting { at };
     }
 
-    fn started(&mut self, subject: &Subject, pid: u32, at: u64) {
-        self.change(subject, |stage| *stage = Stage::Running { at, pid, ready: false, timed_out: None });
+    fn started(&mut self, subject: &Subject, instance: &Instance, at: u64) {
+        self.pending = None;
+        let instance = instance.clone();
+        self.change(subject, |stage| *stage = Stage::Running { at, instance, ready: false, timed_out: None });
     }
 
     fn ended(&mut self, subject: &Subject, exit: &Exit, by_us: bool, order: u64, at: u64) {
-        let before_stop = self.replica(&subject.replica).is_some_and(|replica| !replica.signalled);
+        let before_stop = self.replica(&subject.replica).is_some_and(|replica| replica.stop_sent.is_none());
         self.change(subject, |stage| {
             let (started, timed_out, unseen) = match stage {
                 Stage::Running { at, timed_out, .. } => (*at, *timed_out, false),
@@ -442,7 +455,7 @@ impl ReplicaStatus {
         if attempt == self.attempt {
             return;
         }
-        self.signalled = false;
+        self.stop_sent = None;
         let ended = match std::mem::replace(&mut self.stage, Stage::Waiting) {
             Stage::Ended(ended) => Some(ended),
             Stage::Waiting => {

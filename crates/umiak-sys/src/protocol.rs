@@ -122,18 +122,6 @@ impl Doing {
             [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory, Self::BindCpus];
         before.into_iter().chain([Self::Execute]).find(|doing| *doing as u32 == value)
     }
-
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Fork => "fork",
-            Self::OpenLog => "open log",
-            Self::OpenStdin => "open /dev/null",
-            Self::ChangeDirectory => "change directory",
-            Self::Execute => "execute",
-            Self::LimitMemory => "limit its memory",
-            Self::BindCpus => "bind it to its CPUs",
-        }
-    }
 }
 
 /// The kernel's account of a process.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::job::{Effect, Event, Timer};
-use umiak_core::model::Timestamp;
+use umiak_core::model::{StopHow, Timestamp};
 use umiak_testkit::seeds::Campaign;
 use umiak_testkit::simulate::{self, Pair, Rule, Run, Sabotage};
 
@@ -149,7 +149,7 @@ type Spoil = fn(&mut Run) -> Option<()>;
 /// Timelines that no correct machine could give.
 const SPOILS: &[(&str, Rule, Spoil)] = &[
     ("a signal without its fact", Rule::FactFirst, |run| {
-        remove(run, |effect| is_fact(effect, |fact| matches!(fact, Fact::Signalled { .. }))).map(drop)
+        remove(run, |effect| is_fact(effect, |fact| matches!(fact, Fact::StopSent { .. }))).map(drop)
     }),
     ("a start without its fact", Rule::FactFirst, |run| {
         find(run, |effect| matches!(effect, Effect::Spawn(_)))?;
@@ -206,14 +206,14 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     }),
     ("a rank that is not asked to end", Rule::Terminate, |run| {
         alter(run, |effect| match effect {
-            Effect::Signal { signal: 15, targets } => targets.pop().is_some(),
+            Effect::Stop { how: StopHow::Graceful, targets } => targets.pop().is_some(),
             _ => false,
         })
     }),
-    ("SIGKILL in place of SIGTERM", Rule::Kill, |run| {
+    ("a kill in place of a request", Rule::Kill, |run| {
         alter(run, |effect| match effect {
-            Effect::Signal { signal, .. } if *signal == 15 => {
-                *signal = 9;
+            Effect::Stop { how, .. } if *how == StopHow::Graceful => {
+                *how = StopHow::Kill;
                 true
             }
             _ => false,
@@ -289,7 +289,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         // Where the budget was the only reason to end.
         let budget = run.scenario.job.policy.restart.max;
         let hopeless = run.steps[..=end].iter().any(|step| {
-            matches!(step.event, Event::GuardianLost | Event::Signalled { .. } | Event::Prepared { ready: false, .. })
+            matches!(step.event, Event::EngineLost | Event::Signalled { .. } | Event::Prepared { ready: false, .. })
                 || step.effects.iter().any(|effect| {
                     is_fact(effect, |fact| match fact {
                         Fact::Abandoned { .. } => true,
@@ -357,7 +357,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     ("SIGKILL before the grace is over", Rule::Kill, |run| {
         run.scenario.job.policy.stop.grace += Duration::from_secs(60);
         let grace = |step: &simulate::Step| matches!(step.event, Event::Timer(Timer::Grace, _));
-        let kills = |effect: &Effect| matches!(effect, Effect::Signal { signal: 9, .. });
+        let kills = |effect: &Effect| matches!(effect, Effect::Stop { how: StopHow::Kill, .. });
         run.steps.iter().any(|step| grace(step) && step.effects.iter().any(kills)).then_some(())
     }),
 ];

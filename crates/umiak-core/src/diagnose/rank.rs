@@ -27,7 +27,7 @@ pub struct End {
     pub ran: Duration,
     /// Position in the kernel's order of exits.
     pub order: u64,
-    /// Our SIGTERM or SIGKILL ended it.
+    /// Our stop ended it.
     pub by_us: bool,
     /// It ended before our first signal.
     pub before_stop: bool,
@@ -115,8 +115,10 @@ impl End {
         }
         match (&self.exit, self.signal()) {
             // Nobody ends itself with SIGKILL, whatever the log says.
-            (Exit::Spawn(_), _) | (_, Some(SIGKILL)) => Weight::Certain,
-            (Exit::Lost, _) => Weight::Possible,
+            (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NodeLost { .. }, _) | (_, Some(SIGKILL)) => Weight::Certain,
+            // The platform says why; what it takes away after our stop was ending anyway.
+            (Exit::Evicted { .. } | Exit::Preempted { .. }, _) if self.before_stop => Weight::Certain,
+            (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::Lost, _) => Weight::Possible,
             // Writing to somebody who is gone is no fact about oneself.
             (_, None | Some(SIGPIPE)) => words,
             // An abort or a caught request to end is as good as the words that came with it.

@@ -1,7 +1,7 @@
 //! One attempt of one replica, from "asked to start" to "we know how it ended".
 
 use crate::facts::{Limit, Usage};
-use crate::model::{Exit, Timestamp};
+use crate::model::{Exit, Instance, StopHow, Timestamp};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -14,12 +14,12 @@ pub enum Attempt {
     /// Asked for; no answer yet.
     Starting { since: Timestamp },
     /// The process exists.
-    Running { since: Timestamp, pid: u32 },
-    /// We sent SIGTERM, and SIGKILL too if `killed`.
-    Stopping { since: Timestamp, pid: Option<u32>, killed: bool },
+    Running { since: Timestamp },
+    /// It was asked to end, and killed too if `killed`. The notice of its start may still be on its way.
+    Stopping { since: Timestamp, started: bool, killed: bool },
     /// It is over and we know how.
     Ended(End),
-    /// It did not go even after SIGKILL; we no longer wait for it.
+    /// It did not go even after it was killed; we no longer wait for it.
     Abandoned,
 }
 
@@ -27,7 +27,7 @@ pub enum Attempt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub exit: Exit,
-    /// Ended by the signal we sent: a victim, never a cause.
+    /// Ended by our stop: a victim, never a cause.
     pub by_us: bool,
     /// Ended before we sent anything.
     pub before_stop: bool,
@@ -54,10 +54,9 @@ impl End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Start,
-    Spawned { pid: u32 },
+    Started(Instance),
     Exited { exit: Exit, order: u64, usage: Option<Usage> },
-    Terminate,
-    Kill,
+    Stop(StopHow),
     GiveUp,
 }
 
@@ -65,11 +64,9 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Spawn,
-    /// The process exists: record its id.
-    NoteStarted {
-        pid: u32,
-    },
-    Signal(i32),
+    /// The process exists: record what is known of it.
+    NoteStarted(Instance),
+    Stop(StopHow),
     /// It is over: record how.
     NoteEnded(End),
     NoteAbandoned,
@@ -115,9 +112,9 @@ impl Attempt {
         vec![
             Self::Waiting,
             Self::Starting { since },
-            Self::Running { since, pid: 1 },
-            Self::Stopping { since, pid: Some(1), killed: false },
-            Self::Stopping { since, pid: Some(1), killed: true },
+            Self::Running { since },
+            Self::Stopping { since, started: true, killed: false },
+            Self::Stopping { since, started: true, killed: true },
             Self::Ended(end),
             Self::Abandoned,
         ]
@@ -128,10 +125,10 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Start => "Start",
-            Self::Spawned { .. } => "Spawned",
+            Self::Started(_) => "Started",
             Self::Exited { .. } => "Exited",
-            Self::Terminate => "Terminate",
-            Self::Kill => "Kill",
+            Self::Stop(StopHow::Graceful) => "Stop",
+            Self::Stop(StopHow::Kill) => "Kill",
             Self::GiveUp => "GiveUp",
         }
     }
@@ -140,10 +137,10 @@ impl Event {
     pub fn samples() -> Vec<Self> {
         vec![
             Self::Start,
-            Self::Spawned { pid: 1 },
+            Self::Started(Instance::default()),
             Self::Exited { exit: Exit::Code { code: 0 }, order: 0, usage: None },
-            Self::Terminate,
-            Self::Kill,
+            Self::Stop(StopHow::Graceful),
+            Self::Stop(StopHow::Kill),
             Self::GiveUp,
         ]
     }
@@ -155,17 +152,17 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
     match (state, event) {
         (S::Waiting, Event::Start) => (S::Starting { since: now }, vec![Effect::Spawn]),
         // Stopped before it was asked for: it never ran, and there is nobody to signal.
-        (S::Waiting, Event::Terminate | Event::Kill) => (S::Waiting, vec![]),
+        (S::Waiting, Event::Stop(_)) => (S::Waiting, vec![]),
 
-        (S::Starting { since }, Event::Spawned { pid }) => {
-            (S::Running { since, pid }, vec![Effect::NoteStarted { pid }])
+        (S::Starting { since }, Event::Started(instance)) => {
+            (S::Running { since }, vec![Effect::NoteStarted(instance)])
         }
         // The notice of the start may come after the order to stop.
-        (S::Stopping { since, pid: None, killed }, Event::Spawned { pid }) => {
-            (S::Stopping { since, pid: Some(pid), killed }, vec![Effect::NoteStarted { pid }])
+        (S::Stopping { since, started: false, killed }, Event::Started(instance)) => {
+            (S::Stopping { since, started: true, killed }, vec![Effect::NoteStarted(instance)])
         }
 
-        (S::Starting { since } | S::Running { since, .. }, Event::Exited { exit, order, usage }) => {
+        (S::Starting { since } | S::Running { since }, Event::Exited { exit, order, usage }) => {
             let (by_us, before_stop) = (false, true);
             ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
@@ -179,28 +176,22 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
             ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
 
-        (S::Starting { since }, Event::Terminate) => {
-            (S::Stopping { since, pid: None, killed: false }, vec![Effect::Signal(SIGTERM)])
+        (S::Starting { since }, Event::Stop(how)) => {
+            (S::Stopping { since, started: false, killed: how == StopHow::Kill }, vec![Effect::Stop(how)])
         }
-        (S::Running { since, pid }, Event::Terminate) => {
-            (S::Stopping { since, pid: Some(pid), killed: false }, vec![Effect::Signal(SIGTERM)])
+        (S::Running { since }, Event::Stop(how)) => {
+            (S::Stopping { since, started: true, killed: how == StopHow::Kill }, vec![Effect::Stop(how)])
         }
-        (S::Starting { since }, Event::Kill) => {
-            (S::Stopping { since, pid: None, killed: true }, vec![Effect::Signal(SIGKILL)])
+        (S::Stopping { since, started, killed: false }, Event::Stop(how @ StopHow::Kill)) => {
+            (S::Stopping { since, started, killed: true }, vec![Effect::Stop(how)])
         }
-        (S::Running { since, pid }, Event::Kill) => {
-            (S::Stopping { since, pid: Some(pid), killed: true }, vec![Effect::Signal(SIGKILL)])
-        }
-        (S::Stopping { since, pid, killed: false }, Event::Kill) => {
-            (S::Stopping { since, pid, killed: true }, vec![Effect::Signal(SIGKILL)])
-        }
-        // One of each is enough, and what is over cannot be signalled.
-        (state @ S::Stopping { .. }, Event::Terminate | Event::Kill)
-        | (state @ (S::Ended(_) | S::Abandoned), Event::Terminate | Event::Kill | Event::GiveUp) => (state, vec![]),
+        // One of each is enough, and what is over cannot be stopped.
+        (state @ S::Stopping { .. }, Event::Stop(_))
+        | (state @ (S::Ended(_) | S::Abandoned), Event::Stop(_) | Event::GiveUp) => (state, vec![]),
 
         (S::Stopping { killed: true, .. }, Event::GiveUp) => (S::Abandoned, vec![Effect::NoteAbandoned]),
 
-        (state, Event::Start | Event::Spawned { .. } | Event::Exited { .. } | Event::GiveUp) => {
+        (state, Event::Start | Event::Started(_) | Event::Exited { .. } | Event::GiveUp) => {
             (state, vec![Effect::Ignore])
         }
     }
@@ -235,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_signal_of_ours_makes_a_victim_and_nothing_else_does() {
-        let stopping = |killed| Attempt::Stopping { since: at(0), pid: Some(1), killed };
+        let stopping = |killed| Attempt::Stopping { since: at(0), started: true, killed };
         let signal = |signal| Exit::Signal { signal, core_dumped: false };
         for (state, exit, by_us) in [
             (stopping(false), signal(SIGTERM), true),
@@ -243,7 +234,7 @@ mod tests {
             (stopping(true), signal(SIGKILL), true),
             (stopping(true), signal(11), false),
             (stopping(false), Exit::Code { code: 1 }, false),
-            (Attempt::Running { since: at(0), pid: 1 }, signal(SIGTERM), false),
+            (Attempt::Running { since: at(0) }, signal(SIGTERM), false),
         ] {
             let (next, _) = step(state, exited(exit.clone()), at(9));
             let Attempt::Ended(end) = next else { panic!("not ended") };
@@ -253,10 +244,10 @@ mod tests {
 
     #[test]
     fn a_late_start_notice_is_kept_while_stopping() {
-        let (state, effects) = step(Attempt::Starting { since: at(0) }, Event::Terminate, at(1));
-        assert_eq!(effects, [Effect::Signal(SIGTERM)]);
-        let (state, effects) = step(state, Event::Spawned { pid: 7 }, at(2));
-        assert_eq!(effects, [Effect::NoteStarted { pid: 7 }]);
-        assert_eq!(state, Attempt::Stopping { since: at(0), pid: Some(7), killed: false });
+        let (state, effects) = step(Attempt::Starting { since: at(0) }, Event::Stop(StopHow::Graceful), at(1));
+        assert_eq!(effects, [Effect::Stop(StopHow::Graceful)]);
+        let (state, effects) = step(state, Event::Started(Instance::of_pid(7)), at(2));
+        assert_eq!(effects, [Effect::NoteStarted(Instance::of_pid(7))]);
+        assert_eq!(state, Attempt::Stopping { since: at(0), started: true, killed: false });
     }
 }

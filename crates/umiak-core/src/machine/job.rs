@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Start ─► who need not wait starts ─► … ─► all deciding roles succeeded ─► stop the others ─► Finish
-//!                                   └► a role failed ─► SIGTERM to all at once ─► grace ─► SIGKILL
+//!                                   └► a role failed ─► all are asked to end ─► grace ─► they are killed
 //!                                        │               (exits keep coming)
 //!                                        └► settle window, closed early when everybody is over
 //!                                             └► Gather evidence ─► Diagnosed, Report ─► all are over ─┬► Finish
@@ -18,7 +18,7 @@ use crate::machine::attempt::{self, Attempt, End};
 use crate::machine::exit_code::{self, Style};
 use crate::machine::restart::Past;
 use crate::machine::role::{self, Counts};
-use crate::model::{Exit, Job, Rank, Slot, Timestamp};
+use crate::model::{Exit, Instance, Job, Rank, Slot, StepIndex, StopHow, Timestamp};
 
 mod limits;
 mod messages;
@@ -30,7 +30,6 @@ mod retry;
 mod several;
 
 pub use messages::{AttemptId, Decided, Effect, Event, Of, Stand, Timer};
-pub(super) use order::is_unmet;
 use places::{Group, Place};
 pub use recover::Again;
 pub use several::NODE_LOST;
@@ -39,6 +38,8 @@ pub use several::NODE_LOST;
 #[derive(Debug, Clone)]
 pub struct Machine {
     job: Job,
+    /// Which job of the run this is.
+    step: StepIndex,
     style: Style,
     /// For the jitter of back-offs.
     seed: u64,
@@ -74,7 +75,7 @@ pub struct Machine {
     /// How often `umiak stop` was asked for.
     stops: u32,
     killed: bool,
-    guardian_lost: bool,
+    engine_lost: bool,
     /// Where other nodes take part: what we told them, and what we were told.
     several: Option<several::Several>,
     finished: bool,
@@ -111,6 +112,7 @@ impl Machine {
         let groups = vec![Group::default(); job.roles.len()];
         Self {
             job,
+            step: StepIndex::default(),
             style,
             seed,
             first_rank: Rank(0),
@@ -133,11 +135,18 @@ impl Machine {
             signals: 0,
             stops: 0,
             killed: false,
-            guardian_lost: false,
+            engine_lost: false,
             several: None,
             finished: false,
             observer: None,
         }
+    }
+
+    /// One job of several of a run: every attempt is stamped with this, and events of other steps are not its own.
+    #[must_use]
+    pub fn of_step(mut self, step: StepIndex) -> Self {
+        self.step = step;
+        self
     }
 
     /// One node of several: its ranks count from here.
@@ -168,7 +177,9 @@ impl Machine {
         }
         match event {
             Event::Start if !self.started => self.start(now, &mut effects),
-            Event::Spawned { id, pid } if self.is_current(id) => self.spawned(id.slot, pid, now, &mut effects),
+            Event::Started { id, instance } if self.is_current(id) => {
+                self.attempt_started(id.slot, instance, now, &mut effects);
+            }
             Event::Ready { id } if self.is_current(id) => self.ready(id, &mut effects),
             Event::AnsweredElsewhere { role, attempt, missing } => {
                 self.answered_elsewhere(role, attempt, missing, &mut effects);
@@ -177,7 +188,7 @@ impl Machine {
             Event::Exited { id, exit, usage } if self.is_current(id) => {
                 self.exited(id.slot, exit, usage, now, &mut effects);
             }
-            Event::Start | Event::Spawned { .. } | Event::Ready { .. } | Event::Exited { .. } => {
+            Event::Start | Event::Started { .. } | Event::Ready { .. } | Event::Exited { .. } => {
                 self.ignore(&event, &mut effects);
             }
             Event::StopAsked { kill } => self.stop_asked(kill, now, &mut effects),
@@ -185,7 +196,7 @@ impl Machine {
             Event::Timer(timer, attempt) => self.timer(timer, attempt, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
             Event::Prepared { attempt, ready } => self.prepared(attempt, ready, &mut effects),
-            Event::GuardianLost => self.guardian_lost(now, &mut effects),
+            Event::EngineLost => self.engine_lost(now, &mut effects),
             Event::StoppedElsewhere(reason) => self.stopped_elsewhere(reason, now, &mut effects),
             Event::Decided(decided) => self.decided(*decided, now, &mut effects),
             Event::Alone => self.alone(now, &mut effects),
@@ -260,12 +271,12 @@ impl Machine {
     }
 
     fn is_current(&self, id: AttemptId) -> bool {
-        self.attempt_of(id.slot).is_some() && id.attempt == self.place(id.slot).number
+        self.attempt_of(id.slot).is_some() && id == self.id(id.slot)
     }
 
     fn start(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.started = true;
-        self.close_lost(now, effects);
+        self.take_over(now, effects);
         // A signal that came first is obeyed first: nothing is started only to be stopped.
         if self.stop.is_some() {
             return;
@@ -273,7 +284,7 @@ impl Machine {
         self.arm_deadline(now, effects);
         self.look_for_starts = true;
         self.await_elsewhere(now, effects);
-        if self.guardian_lost {
+        if self.engine_lost {
             // Nobody is left who could start them or tell how they ended.
             self.start_due(now, effects);
             effects.retain(|effect| !matches!(effect, Effect::Spawn(_)));
@@ -288,19 +299,19 @@ impl Machine {
     /// Sends one event to these attempts; what comes out is recorded and performed for all of them at once.
     fn for_these(&mut self, slots: &[Slot], event: &attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
         let mut spawn = Vec::new();
-        let mut signals: Vec<(i32, Vec<AttemptId>)> = Vec::new();
+        let mut stops: Vec<(StopHow, Vec<AttemptId>)> = Vec::new();
         let mut abandoned = Vec::new();
         for slot in slots.iter().copied() {
             let id = self.id(slot);
             for effect in self.apply(slot, event.clone(), now) {
                 match effect {
                     attempt::Effect::Spawn => spawn.push(id),
-                    attempt::Effect::Signal(signal) => match signals.iter_mut().find(|(other, _)| *other == signal) {
+                    attempt::Effect::Stop(how) => match stops.iter_mut().find(|(other, _)| *other == how) {
                         Some((_, targets)) => targets.push(id),
-                        None => signals.push((signal, vec![id])),
+                        None => stops.push((how, vec![id])),
                     },
                     attempt::Effect::NoteAbandoned => abandoned.push(self.replica_name(slot)),
-                    attempt::Effect::NoteStarted { .. } | attempt::Effect::NoteEnded(_) | attempt::Effect::Ignore => {}
+                    attempt::Effect::NoteStarted(_) | attempt::Effect::NoteEnded(_) | attempt::Effect::Ignore => {}
                 }
             }
         }
@@ -308,14 +319,18 @@ impl Machine {
         if !spawn.is_empty() {
             effects.push(Effect::Spawn(spawn));
         }
-        for (signal, targets) in signals {
-            let replicas = targets.iter().map(|id| self.replica_name(id.slot)).collect();
-            effects.push(Effect::Record(Fact::Signalled { signal, replicas }));
-            effects.push(Effect::Signal { signal, targets });
+        for (how, targets) in stops {
+            self.send_stop(how, targets, effects);
         }
         if !abandoned.is_empty() {
             effects.push(Effect::Record(Fact::Abandoned { replicas: abandoned }));
         }
+    }
+
+    fn send_stop(&self, how: StopHow, targets: Vec<AttemptId>, effects: &mut Vec<Effect>) {
+        let replicas = targets.iter().map(|id| self.replica_name(id.slot)).collect();
+        effects.push(Effect::Record(Fact::StopSent { how, replicas }));
+        effects.push(Effect::Stop { how, targets });
     }
 
     fn apply(&mut self, slot: Slot, event: attempt::Event, now: Timestamp) -> Vec<attempt::Effect> {
@@ -335,8 +350,8 @@ impl Machine {
         let timed_out = self.place(slot).timed_out;
         for effect in self.apply(slot, event, now) {
             match effect {
-                attempt::Effect::NoteStarted { pid } => {
-                    effects.push(Effect::Record(Fact::Started { subject: self.subject(slot), pid }));
+                attempt::Effect::NoteStarted(instance) => {
+                    effects.push(Effect::Record(Fact::Started { subject: self.subject(slot), instance }));
                 }
                 attempt::Effect::NoteEnded(end) => {
                     if let Attempt::Ended(end) = &mut self.roles[slot.role as usize][slot.index as usize] {
@@ -356,15 +371,15 @@ impl Machine {
                     event: format!("{} {name}", self.replica_name(slot)),
                     state: state.to_owned(),
                 })),
-                attempt::Effect::Spawn | attempt::Effect::Signal(_) | attempt::Effect::NoteAbandoned => {}
+                attempt::Effect::Spawn | attempt::Effect::Stop(_) | attempt::Effect::NoteAbandoned => {}
             }
         }
     }
 
-    fn spawned(&mut self, slot: Slot, pid: u32, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn attempt_started(&mut self, slot: Slot, instance: Instance, now: Timestamp, effects: &mut Vec<Effect>) {
         // A notice that comes twice gives nobody more time.
         let first = matches!(self.attempt_of(slot), Some(Attempt::Starting { .. }));
-        self.step_attempt(slot, attempt::Event::Spawned { pid }, now, effects);
+        self.step_attempt(slot, attempt::Event::Started(instance), now, effects);
         if first {
             self.limit(slot, now, effects);
         }
@@ -411,20 +426,20 @@ impl Machine {
         effects.push(Effect::Record(Fact::Stopping { reason }));
         self.give_up_restarts(effects);
         let before = effects.len();
-        self.for_all(&attempt::Event::Terminate, now, effects);
+        self.for_all(&attempt::Event::Stop(StopHow::Graceful), now, effects);
         if effects.len() > before {
             self.arm(Timer::Grace, now + self.job.policy.stop.grace, effects);
             self.arm_own_graces(now, effects);
         }
     }
 
-    /// SIGTERM was not enough, or is not waited for.
+    /// Asking was not enough, or is not waited for.
     fn kill_all(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.killed {
             return;
         }
         let before = effects.len();
-        // How long each is waited for counts from its own SIGKILL.
+        // How long each is waited for counts from when it was killed.
         self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects);
         for role in self.with_own_grace() {
             self.kill_these(&self.slots_of(Of::Role(role)), Timer::AbandonOf(Of::Role(role)), now, effects);
@@ -488,11 +503,11 @@ impl Machine {
         }
     }
 
-    fn guardian_lost(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.guardian_lost {
-            return self.ignore(&Event::GuardianLost, effects);
+    fn engine_lost(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.engine_lost {
+            return self.ignore(&Event::EngineLost, effects);
         }
-        self.guardian_lost = true;
+        self.engine_lost = true;
         self.give_up_restarts(effects);
         self.lose_live(now, effects);
     }
@@ -520,7 +535,7 @@ impl Machine {
             if self.stop.is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
                 self.decide(now, effects);
             }
-            let nobody_starts = self.stop.is_some() || self.completed || self.guardian_lost;
+            let nobody_starts = self.stop.is_some() || self.completed || self.engine_lost;
             // Who is refused has failed, and that may decide.
             if nobody_starts || !self.look_for_starts || !self.start_due(now, effects) {
                 break;
@@ -553,7 +568,7 @@ impl Machine {
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
         let mut deciding_succeeded = true;
         // What a policy allows its replicas is no excuse for us: losing the guardian is our failure.
-        let mut failed = !blameless && self.guardian_lost && self.has_lost();
+        let mut failed = !blameless && self.engine_lost && self.has_lost();
         for ((role, attempts), group) in self.job.roles.iter().zip(&self.roles).zip(&self.groups) {
             if group.recycling.is_some() {
                 deciding_succeeded &= !role.completion.decides && !nobody_decides;
@@ -567,7 +582,7 @@ impl Machine {
         }
         // Who waits will never start: there is nobody left to start them.
         let somebody_lives = self.roles.iter().flatten().any(Attempt::is_live);
-        failed |= !blameless && self.guardian_lost && !deciding_succeeded && !somebody_lives;
+        failed |= !blameless && self.engine_lost && !deciding_succeeded && !somebody_lives;
         if failed {
             self.failed = Some(now);
             self.stand(Stand::Failed, effects);
@@ -680,7 +695,7 @@ impl Machine {
             None if timed_out => exit_code::TIMED_OUT,
             None if several_roles && outcome == Outcome::Failed => 1,
             // Nobody ended badly: they could not be started again.
-            None if self.guardian_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
+            None if self.engine_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
                 Exit::Lost.shell_code()
             }
             None => exit_code::of(self.style, outcome, signal, verdict, &ends),

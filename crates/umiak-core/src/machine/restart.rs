@@ -44,15 +44,15 @@ const EMFILE: i32 = 24;
 /// Whose failure a bad end is.
 pub fn blame(exit: &Exit) -> Blame {
     match exit {
-        Exit::Lost => Blame::Platform,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => Blame::Platform,
         Exit::Spawn(error) if [EAGAIN, ENOMEM, ENFILE, EMFILE].contains(&error.errno) => Blame::Platform,
-        Exit::Spawn(_) | Exit::Code { .. } | Exit::Signal { .. } => Blame::User,
+        Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Code { .. } | Exit::Signal { .. } => Blame::User,
     }
 }
 
-/// What cannot be started will not start the next time either.
+/// What cannot be started will not start the next time either, while the others go on as they are.
 pub fn is_hopeless(exit: &Exit) -> bool {
-    matches!(exit, Exit::Spawn(_)) && blame(exit) == Blame::User
+    matches!(exit, Exit::Spawn(_) | Exit::Unmet { .. }) && blame(exit) == Blame::User
 }
 
 /// The back-off before the next start, or nothing when the budget is spent. `past` are the times of the restarts so

@@ -1,4 +1,5 @@
-//! How a process ended, with its truth kept: code, signal, core, spawn error are different things.
+//! How an attempt ended, with its truth kept: code, signal, core, spawn error, eviction, a lost node are different
+//! things.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,14 @@ pub enum Exit {
     Signal { signal: i32, core_dumped: bool },
     /// It never ran.
     Spawn(SpawnError),
+    /// It never ran: the role that it starts after did not get as far as that.
+    Unmet { role: String, reason: String },
+    /// The platform removed it: the node ran out of memory or disk, or was drained.
+    Evicted { reason: String },
+    /// The platform gave its place to work of higher priority.
+    Preempted { reason: String },
+    /// The node that it ran on is gone.
+    NodeLost { node: String },
     /// We no longer know: the process that could have told us is gone.
     Lost,
 }
@@ -20,12 +29,44 @@ pub enum Exit {
 /// A refused system call on the way from fork to exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpawnError {
-    /// What was being done: `fork`, `open log`, `change directory`, `limit its memory`, `execute`.
-    pub doing: String,
+    /// What was being done.
+    pub doing: SpawnStage,
     pub errno: i32,
     /// The errno in words.
     pub reason: String,
 }
+
+/// A step on the way to a running process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpawnStage {
+    MakeDirectory,
+    Fork,
+    OpenLog,
+    OpenStdin,
+    ChangeDirectory,
+    LimitMemory,
+    BindCpus,
+    Execute,
+}
+
+impl SpawnStage {
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::MakeDirectory => "make its directory",
+            Self::Fork => "fork",
+            Self::OpenLog => "open log",
+            Self::OpenStdin => "open /dev/null",
+            Self::ChangeDirectory => "change directory",
+            Self::LimitMemory => "limit its memory",
+            Self::BindCpus => "bind it to its CPUs",
+            Self::Execute => "execute",
+        }
+    }
+}
+
+/// A node was lost, or the platform took it away, and no rank is to blame.
+const PLATFORM: u8 = 123;
 
 impl Exit {
     pub fn is_success(&self) -> bool {
@@ -38,7 +79,12 @@ impl Exit {
             Self::Signal { signal, .. } => Some(*signal),
             // SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM.
             Self::Code { code } => [4, 6, 7, 8, 9, 11, 15].into_iter().find(|signal| 128 + signal == *code),
-            Self::Spawn(_) | Self::Lost => None,
+            Self::Spawn(_)
+            | Self::Unmet { .. }
+            | Self::Evicted { .. }
+            | Self::Preempted { .. }
+            | Self::NodeLost { .. }
+            | Self::Lost => None,
         }
     }
 
@@ -48,9 +94,10 @@ impl Exit {
             Self::Code { code } => *code as u8,
             Self::Signal { signal, .. } => 128u8.wrapping_add(*signal as u8),
             // 126: found but not executable; 127: not found; else our own failure.
-            Self::Spawn(error) if error.doing == "execute" && error.errno == 2 => 127,
-            Self::Spawn(error) if error.doing == "execute" => 126,
-            Self::Spawn(_) | Self::Lost => 125,
+            Self::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, .. }) => 127,
+            Self::Spawn(SpawnError { doing: SpawnStage::Execute, .. }) => 126,
+            Self::Spawn(_) | Self::Unmet { .. } | Self::Lost => 125,
+            Self::Evicted { .. } | Self::Preempted { .. } | Self::NodeLost { .. } => PLATFORM,
         }
     }
 
@@ -62,7 +109,11 @@ impl Exit {
                 let core = if *core_dumped { ", core dumped" } else { "" };
                 format!("was killed by {}{core}", signal_name(*signal))
             }
-            Self::Spawn(error) => format!("could not be started: {}: {}", error.doing, error.reason),
+            Self::Spawn(error) => format!("could not be started: {}: {}", error.doing.words(), error.reason),
+            Self::Unmet { role, reason } => format!("could not be started: wait for `{role}`: {reason}"),
+            Self::Evicted { reason } => format!("was evicted: {reason}"),
+            Self::Preempted { reason } => format!("was pre-empted: {reason}"),
+            Self::NodeLost { node } => format!("was lost with its node `{node}`"),
             Self::Lost => "was lost".to_owned(),
         }
     }
@@ -100,13 +151,21 @@ mod tests {
 
     #[test]
     fn shell_codes() {
-        let spawn = |doing: &str, errno| {
-            Exit::Spawn(SpawnError { doing: doing.into(), errno, reason: String::new() }).shell_code()
-        };
+        let spawn = |doing, errno| Exit::Spawn(SpawnError { doing, errno, reason: String::new() }).shell_code();
+        let reason = String::new;
         assert_eq!(Exit::Code { code: 7 }.shell_code(), 7);
         assert_eq!(Exit::Signal { signal: 9, core_dumped: false }.shell_code(), 137);
-        assert_eq!(spawn("execute", 2), 127);
-        assert_eq!(spawn("execute", 13), 126);
-        assert_eq!(spawn("fork", 11), 125);
+        assert_eq!(spawn(SpawnStage::Execute, 2), 127);
+        assert_eq!(spawn(SpawnStage::Execute, 13), 126);
+        assert_eq!(spawn(SpawnStage::Fork, 11), 125);
+        assert_eq!(Exit::Unmet { role: "server".into(), reason: reason() }.shell_code(), 125);
+        assert_eq!(Exit::Lost.shell_code(), 125);
+        for gone in [
+            Exit::Evicted { reason: reason() },
+            Exit::Preempted { reason: reason() },
+            Exit::NodeLost { node: "gpu-12".into() },
+        ] {
+            assert_eq!(gone.shell_code(), 123, "{gone:?}");
+        }
     }
 }

@@ -152,6 +152,49 @@ impl fmt::Display for RoleName {
     }
 }
 
+/// The name of a step: of one job among several of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct StepName(String);
+
+impl StepName {
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
+        let name = name.into();
+        check_component("a step name", &name)?;
+        Ok(Self(name))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for StepName {
+    type Error = InvalidName;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        Self::new(name)
+    }
+}
+
+impl From<StepName> for String {
+    fn from(name: StepName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for StepName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Position of a step among the jobs of a run; a run of one job has only the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StepIndex(pub u32);
+
 /// One replica of one role, by position: role in the job, index in the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Slot {
@@ -178,6 +221,8 @@ mod tests {
             assert!(JobId::new(bad).is_err(), "{bad:?}");
         }
         assert_eq!(JobId::new("default").unwrap().as_str(), "default");
+        assert!(serde_json::from_str::<StepName>("\"a/b\"").is_err());
+        assert_eq!(serde_json::from_str::<StepName>("\"train\"").unwrap().as_str(), "train");
     }
 
     #[test]

@@ -5,14 +5,18 @@
 mod dialect;
 mod exit;
 mod ids;
+mod instance;
 mod job;
 mod part;
 mod seconds;
 mod time;
 
 pub use dialect::{ExitCodes, Generation};
-pub use exit::{Exit, SpawnError, signal_name};
-pub use ids::{Endpoint, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, WorldSize, global_rank};
+pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
+pub use ids::{
+    Endpoint, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName, WorldSize, global_rank,
+};
+pub use instance::{Instance, StopHow};
 pub use job::{
     Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
     Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,

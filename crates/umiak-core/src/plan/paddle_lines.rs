@@ -266,7 +266,7 @@ pub fn container_failed(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict) -> Op
     let code = match &cause.exit {
         Exit::Code { code } => *code,
         Exit::Signal { signal, .. } => -signal,
-        Exit::Spawn(_) | Exit::Lost => i32::from(cause.exit.shell_code()),
+        exit => i32::from(exit.shell_code()),
     };
     let text = format!("Container failed !!!\n{}", container(spec, replica, "failed", code));
     (spec.generation == Generation::Current).then(|| launch_line(spec, "ERROR", &text)).flatten()

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use umiak_core::facts::{Fact, StopReason};
 use umiak_core::machine::job::{Effect, Event};
+use umiak_core::model::StopHow;
 
 use crate::seeds::{Seen, Summary, spread};
 
@@ -34,7 +35,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
             umiak_core::facts::Outcome::Interrupted => "interrupted",
             umiak_core::facts::Outcome::Stopped => "stopped",
         }),
-        Effect::Signal { signal: 9, .. } => Some("killed"),
+        Effect::Stop { how: StopHow::Kill, .. } => Some("killed"),
         Effect::ReturnTerminal => Some("terminal returned"),
         Effect::Record(Fact::Abandoned { .. }) => Some("abandoned"),
         Effect::Record(Fact::Ignored { .. }) => Some("stale event"),
@@ -44,7 +45,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
         Effect::Report(_) => Some("causes only"),
         _ => None,
     }));
-    if run.steps.iter().any(|step| step.event == Event::GuardianLost) {
+    if run.steps.iter().any(|step| step.event == Event::EngineLost) {
         things.insert("guardian lost");
     }
     things.extend(restarts(run));

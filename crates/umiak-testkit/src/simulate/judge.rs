@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_core::facts::{Fact, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event, Timer};
-use umiak_core::model::{Exit, MinSucceeded, Slot, Timestamp};
+use umiak_core::model::{Exit, MinSucceeded, Slot, StopHow, Timestamp};
 
 use super::invariants::{Rule, Violation};
 use super::pause::Pause;
@@ -47,7 +47,7 @@ impl Shadow {
 /// A fact whose effect must follow.
 #[derive(Debug, PartialEq)]
 enum Announced {
-    Signal(i32, Vec<String>),
+    Stop(StopHow, Vec<String>),
     Report(Verdict),
     Finish(String),
 }
@@ -144,13 +144,13 @@ impl<'a> Judge<'a> {
         self.finished.is_some()
             || match event {
                 Event::Start => self.started,
-                Event::Spawned { id, .. } => !shadow(id).is_some_and(|shadow| shadow.is_live() && !shadow.announced),
+                Event::Started { id, .. } => !shadow(id).is_some_and(|shadow| shadow.is_live() && !shadow.announced),
                 Event::Exited { id, .. } => !shadow(id).is_some_and(Shadow::is_live),
                 Event::Signalled { .. } => false,
                 Event::Timer(timer, attempt) => *attempt != self.attempt || self.timers.get(timer) != Some(&false),
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
-                Event::GuardianLost => self.guardian_lost,
+                Event::EngineLost => self.guardian_lost,
                 // There are no other nodes, and no roles that start one after the other or by themselves.
                 Event::StoppedElsewhere(_)
                 | Event::Decided(_)
@@ -182,8 +182,8 @@ impl<'a> Judge<'a> {
                     *answered = true;
                 }
             }
-            Event::GuardianLost => self.guardian_lost = true,
-            Event::Spawned { .. }
+            Event::EngineLost => self.guardian_lost = true,
+            Event::Started { .. }
             | Event::AnsweredElsewhere { .. }
             | Event::Ready { .. }
             | Event::Inspected { .. }
@@ -221,11 +221,11 @@ impl<'a> Judge<'a> {
         self.check(!last, Rule::Finish, || format!("{effect:?} after the end"));
         let announced = self.announced.take();
         let follows = match (&announced, effect) {
-            (None, Effect::Signal { .. } | Effect::Report(_) | Effect::Finish { .. }) => false,
+            (None, Effect::Stop { .. } | Effect::Report(_) | Effect::Finish { .. }) => false,
             (None, _) => true,
-            (Some(Announced::Signal(signal, names)), Effect::Signal { signal: sent, targets }) => {
+            (Some(Announced::Stop(how, names)), Effect::Stop { how: sent, targets }) => {
                 let targets: Vec<_> = self.ranks(targets).into_iter().map(|rank| self.names[rank].clone()).collect();
-                signal == sent && *names == targets
+                how == sent && *names == targets
             }
             (Some(Announced::Report(verdict)), Effect::Report(reported)) => verdict == reported,
             (Some(Announced::Finish(text)), Effect::Finish { outcome, code }) => *text == format!("{outcome:?} {code}"),
@@ -246,7 +246,7 @@ impl<'a> Judge<'a> {
             // The fact before it is what counts.
             Effect::Release { .. } => {}
             Effect::Spawn(ids) => self.see_spawn(ids),
-            Effect::Signal { signal, targets } => self.see_signal(step, *signal, targets),
+            Effect::Stop { how, targets } => self.see_stop_sent(step, *how, targets),
             Effect::ArmTimer { timer, attempt, at } => self.see_timer(step, *timer, *attempt, *at),
             Effect::Gather { ended, .. } => self.see_gather(step, ended),
             Effect::Report(_) => self.reported = true,
@@ -278,9 +278,9 @@ impl<'a> Judge<'a> {
                 let first = !std::mem::replace(&mut self.shadows[rank].recorded, true);
                 self.check(first, Rule::OneEnd, || format!("{} starts twice", subject.replica));
             }
-            Fact::Started { subject, pid } => {
+            Fact::Started { subject, instance } => {
                 let rank = self.subject(subject);
-                let told = matches!(&step.event, Event::Spawned { id, pid: told } if told == pid && self.rank(id.slot) == Some(rank));
+                let told = matches!(&step.event, Event::Started { id, instance: told } if told == instance && self.rank(id.slot) == Some(rank));
                 let first = !std::mem::replace(&mut self.shadows[rank].announced, true);
                 self.check(told && first, Rule::OneEnd, || format!("{} started out of nothing", subject.replica));
             }
@@ -289,8 +289,8 @@ impl<'a> Judge<'a> {
                 self.see_end(step, rank, exit, *by_us, *order);
             }
             Fact::Stopping { reason } => self.see_stop(step, *reason),
-            Fact::Signalled { signal, replicas } => {
-                self.announced = Some(Announced::Signal(*signal, replicas.clone()));
+            Fact::StopSent { how, replicas } => {
+                self.announced = Some(Announced::Stop(*how, replicas.clone()));
             }
             Fact::Diagnosed(verdict) => {
                 let first = self.verdict.is_none() && matches!(step.event, Event::Gathered(_));
@@ -308,6 +308,8 @@ impl<'a> Judge<'a> {
             }
             Fact::Ignored { .. }
             | Fact::Supervised(_)
+            | Fact::Submitted { .. }
+            | Fact::Pending { .. }
             | Fact::Ready { .. }
             | Fact::TimedOut { .. }
             | Fact::AttemptFailed(_)
@@ -325,7 +327,7 @@ impl<'a> Judge<'a> {
     fn see_end(&mut self, step: &Step, rank: usize, exit: &Exit, by_us: bool, order: u64) {
         let told = match &step.event {
             Event::Exited { id, exit: told, .. } => told == exit && self.rank(id.slot) == Some(rank),
-            Event::GuardianLost | Event::Start => self.guardian_lost && *exit == Exit::Lost,
+            Event::EngineLost | Event::Start => self.guardian_lost && *exit == Exit::Lost,
             _ => false,
         };
         let shadow = self.shadows[rank].clone();
@@ -371,24 +373,24 @@ impl<'a> Judge<'a> {
         self.stop.get_or_insert((step.at, reason));
     }
 
-    fn see_signal(&mut self, step: &Step, signal: i32, targets: &[AttemptId]) {
+    fn see_stop_sent(&mut self, step: &Step, how: StopHow, targets: &[AttemptId]) {
         let targets = self.ranks(targets);
         let all = targets == self.live();
         let grace = self.run.scenario.job.policy.stop.grace;
-        let (rule, allowed) = match (signal, self.stop) {
-            (SIGTERM, Some((at, _))) => {
+        let (rule, allowed) = match (how, self.stop) {
+            (StopHow::Graceful, Some((at, _))) => {
                 (Rule::Terminate, at == step.at && !targets.iter().any(|rank| self.shadows[*rank].terminated))
             }
-            (SIGKILL, Some((at, _))) => {
+            (StopHow::Kill, Some((at, _))) => {
                 let waited = step.event == Event::Timer(Timer::Grace, self.attempt) && step.at >= at + grace;
                 let urged = self.signals == 2 && matches!(step.event, Event::Signalled { .. });
                 (Rule::Kill, (waited || urged) && !targets.iter().any(|rank| self.shadows[*rank].killed))
             }
-            _ => (Rule::Terminate, false),
+            (_, None) => (Rule::Terminate, false),
         };
-        self.check(all && allowed, rule, || format!("signal {signal} to {targets:?}"));
+        self.check(all && allowed, rule, || format!("{how:?} to {targets:?}"));
         for rank in targets {
-            if signal == SIGKILL {
+            if how == StopHow::Kill {
                 self.shadows[rank].killed = true;
                 self.killed_at = Some(step.at);
             }

@@ -8,8 +8,8 @@ use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::exit_code::Style;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{
-    Completion, Exit, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot, SpawnError, StopPolicy,
-    Timestamp,
+    Completion, Exit, Instance, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot, SpawnError,
+    SpawnStage, StepIndex, StopPolicy, Timestamp,
 };
 
 /// A job and its fate.
@@ -202,14 +202,17 @@ fn restart(rng: &mut Rng) -> Restart {
 
 fn script(rng: &mut Rng, slot: Slot, bad: bool, coupled: bool) -> Script {
     let stuck = rng.f64() < 0.03;
-    let refusals = [("fork", 11, "Resource temporarily unavailable"), ("execute", 2, "No such file or directory")];
+    let refusals = [
+        (SpawnStage::Fork, 11, "Resource temporarily unavailable"),
+        (SpawnStage::Execute, 2, "No such file or directory"),
+    ];
     let (doing, errno, reason) = pick(rng, &refusals);
     let refused = bad && rng.f64() < 0.15;
     let end = if bad { bad_end(rng) } else { code(0) };
     let says = rng.f64() < 0.7;
     Script {
         slot,
-        refused: refused.then(|| SpawnError { doing: doing.into(), errno, reason: reason.into() }),
+        refused: refused.then(|| SpawnError { doing, errno, reason: reason.into() }),
         // Now and then the news of a start comes after the order to stop.
         announced: if rng.f64() < 0.8 { millis(rng, 0..20) } else { millis(rng, 0..3000) },
         life: (bad || (!stuck && rng.f64() < 0.9)).then(|| millis(rng, 0..8000)),
@@ -280,9 +283,9 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         signals -= 1;
     }
     if rng.f64() < 0.08 {
-        visits.push((moment(rng), Event::GuardianLost));
+        visits.push((moment(rng), Event::EngineLost));
         if rng.f64() < 0.3 {
-            visits.push((moment(rng), Event::GuardianLost));
+            visits.push((moment(rng), Event::EngineLost));
         }
     }
     for _ in 0..pick(rng, &[0, 0, 1, 3]) {
@@ -290,13 +293,13 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         let id = pick(
             rng,
             &[
-                AttemptId { slot, attempt: 99 },
-                AttemptId { slot: Slot { role: 9, ..slot }, attempt: 0 },
-                AttemptId { slot: Slot { index: 99, ..slot }, attempt: 0 },
+                AttemptId { step: StepIndex(0), slot, attempt: 99 },
+                AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: 0 },
+                AttemptId { step: StepIndex(0), slot: Slot { index: 99, ..slot }, attempt: 0 },
             ],
         );
         let event = match rng.u32(..4) {
-            0 => Event::Spawned { id, pid: 1 },
+            0 => Event::Started { id, instance: Instance::of_pid(1) },
             1 => Event::Exited { id, exit: pick(rng, &[code(0), code(1), killed_by(9)]), usage: None },
             2 => Event::Gathered(vec![]),
             _ => Event::Start,
@@ -306,10 +309,10 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
     }
     if rng.f64() < 0.05 && start.as_micros() > 0 {
         // About an attempt that nobody has asked for yet.
-        let id = AttemptId { slot: pick(rng, slots), attempt: 0 };
+        let id = AttemptId { step: StepIndex(0), slot: pick(rng, slots), attempt: 0 };
         let at = time(rng.u64(..start.as_micros()));
         let exited = Event::Exited { id, exit: code(1), usage: None };
-        visits.push((at, pick(rng, &[Event::Spawned { id, pid: 1 }, exited])));
+        visits.push((at, pick(rng, &[Event::Started { id, instance: Instance::of_pid(1) }, exited])));
     }
     visits
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use umiak_core::facts::{Outcome, StopReason, Verdict};
 use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::job::Event;
-use umiak_core::model::Exit;
+use umiak_core::model::{Exit, SpawnStage};
 
 use super::invariants::Rule;
 use super::judge::{Judge, ShadowEnd};
@@ -111,8 +111,9 @@ fn number(exit: &Exit) -> i32 {
     match exit {
         Exit::Code { code } => code & 255,
         Exit::Signal { signal, .. } => 128 + signal,
-        Exit::Spawn(error) if (error.doing.as_str(), error.errno) == ("execute", 2) => 127,
-        Exit::Spawn(error) if error.doing == "execute" => 126,
-        Exit::Spawn(_) | Exit::Lost => 125,
+        Exit::Spawn(error) if (error.doing, error.errno) == (SpawnStage::Execute, 2) => 127,
+        Exit::Spawn(error) if error.doing == SpawnStage::Execute => 126,
+        Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Lost => 125,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } => 123,
     }
 }

@@ -8,13 +8,12 @@ use fastrand::Rng;
 use umiak_core::diagnose;
 use umiak_core::facts::{Evidence, Fact};
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Slot, Timestamp};
+use umiak_core::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 use super::coverage;
 use super::scenario::{Scenario, Words};
 use super::timeline::{Death, Run, Step, Why};
 
-const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
 /// A run that has not ended by then has been forgotten: the user gives up.
@@ -150,7 +149,7 @@ impl World {
                 self.armed.remove(&(*timer, *attempt));
             }
             Event::Gathered(_) => self.gathering = false,
-            Event::GuardianLost => {
+            Event::EngineLost => {
                 for rank in 0..self.alive.len() {
                     self.bury(rank, Fate { exit: Exit::Lost, why: Why::Guardian, words: Words::Silence });
                 }
@@ -182,7 +181,7 @@ impl World {
                 let ready = self.scenario.unprepared.is_none_or(|refused| attempt < refused);
                 self.notice(Event::Prepared { attempt, ready }, self.scenario.prepare);
             }
-            Effect::Signal { signal, targets } => targets.into_iter().for_each(|id| self.signal(signal, id.slot)),
+            Effect::Stop { how, targets } => targets.into_iter().for_each(|id| self.stop(how, id.slot)),
             Effect::ArmTimer { timer, attempt, at } => self.arm(timer, attempt, at),
             Effect::Gather { ended: slots, .. } => {
                 self.gathering = true;
@@ -235,21 +234,21 @@ impl World {
         if refused {
             return self.die(rank, death);
         }
-        self.notice(Event::Spawned { id, pid: 1000 + rank as u32 }, script.announced);
+        self.notice(Event::Started { id, instance: Instance::of_pid(1000 + rank as u32) }, script.announced);
         if let Some(life) = script.life {
             self.plan(self.now + life, Item::Death { attempt: id.attempt, rank, death });
         }
     }
 
-    fn signal(&mut self, signal: i32, slot: Slot) {
+    fn stop(&mut self, how: StopHow, slot: Slot) {
         let rank = self.scenario.rank(slot).expect("the machine names slots of its job");
         let script = self.scenario.script(self.attempt, rank);
-        let (after, exit, words) = match signal {
-            SIGTERM => match script.on_term.clone() {
+        let (after, exit, words) = match how {
+            StopHow::Graceful => match script.on_term.clone() {
                 Some(reaction) => reaction,
                 None => return,
             },
-            _ => match script.on_kill {
+            StopHow::Kill => match script.on_kill {
                 Some(after) => (after, Exit::Signal { signal: SIGKILL, core_dumped: false }, Words::Silence),
                 None => return,
             },
@@ -265,7 +264,7 @@ impl World {
             return;
         }
         let script = self.scenario.script(self.attempt, rank);
-        let id = AttemptId { slot: script.slot, attempt: self.attempt };
+        let id = AttemptId { step: StepIndex(0), slot: script.slot, attempt: self.attempt };
         let reported = script.reported;
         let ran_badly = !exit.is_success() && !matches!(exit, Exit::Spawn(_));
         self.notice(Event::Exited { id, exit, usage: None }, reported);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use umiak_core::facts::{Began, Fact, Limit, Outcome, StopReason};
 use umiak_core::machine::job::{Effect, Event};
-use umiak_core::model::{Blame, Exit, Scope};
+use umiak_core::model::{Blame, Exit, Scope, StopHow};
 
 use super::timeline::{Run, What};
 use crate::seeds::{Seen, Summary, spread};
@@ -30,7 +30,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
             What::Began(Began::Resumed) => things.insert("resumed"),
             What::Began(Began::Retried) => things.insert("retried"),
             What::Began(Began::RetriedAll) => things.insert("all retried"),
-            What::Event(Event::GuardianLost) => things.insert("guardian lost"),
+            What::Event(Event::EngineLost) => things.insert("guardian lost"),
             _ => false,
         };
         let spawns = |effect: &Effect| matches!(effect, Effect::Spawn(_));
@@ -55,7 +55,7 @@ fn thing(effect: &Effect) -> Option<&'static str> {
         Fact::Finished { outcome: Outcome::Failed, .. } => "failed",
         Fact::Finished { outcome: Outcome::Interrupted, .. } => "interrupted",
         Fact::Finished { outcome: Outcome::Stopped, .. } => "stopped",
-        Fact::Signalled { signal: 9, .. } => "killed",
+        Fact::StopSent { how: StopHow::Kill, .. } => "killed",
         Fact::Abandoned { .. } => "abandoned",
         Fact::Ignored { .. } => "stale event",
         Fact::Stopping { reason: StopReason::Completed } => "stopped without blame",
@@ -69,7 +69,7 @@ fn thing(effect: &Effect) -> Option<&'static str> {
         Fact::AttemptFailed(_) => "attempt told",
         Fact::TimedOut { what: Limit::Run, .. } => "attempt timed out",
         Fact::TimedOut { .. } => "start timed out",
-        Fact::Ended { exit: Exit::Spawn(error), .. } if error.doing.starts_with("wait") => "refused",
+        Fact::Ended { exit: Exit::Unmet { .. }, .. } => "refused",
         Fact::Ended { exit: Exit::Lost, .. } => "closed as lost",
         _ => return None,
     })

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use umiak_core::facts::{Began, Fact, Limit, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Scope, Slot, StartAfter, Timestamp, When};
+use umiak_core::model::{Exit, Scope, Slot, StartAfter, StepIndex, Timestamp, When};
 
 use super::policy::{self, Fate};
 use super::shadow::{End, Group, Shadow, Stage};
@@ -107,7 +107,7 @@ impl<'a> Judge<'a> {
             match effect {
                 Effect::Record(fact) => self.fact(fact, step),
                 Effect::Spawn(ids) => self.spawn(ids),
-                Effect::Signal { signal, targets } => self.signal(*signal, targets, announced),
+                Effect::Stop { how, targets } => self.stop_sent(*how, targets, announced),
                 Effect::Finish { outcome, code } => {
                     let same = announced == Some(&Fact::Finished { outcome: *outcome, exit_code: *code });
                     self.check(same, Rule::FactFirst, || "the end is not in the journal".to_owned());
@@ -172,7 +172,7 @@ impl<'a> Judge<'a> {
     fn before(&mut self, event: &Event) {
         match event {
             Event::Start if self.started.is_none() => self.started = Some(self.now),
-            Event::GuardianLost => self.guardian_lost = true,
+            Event::EngineLost => self.guardian_lost = true,
             Event::Signalled { signal } => {
                 self.signals += 1;
                 self.first_signal.get_or_insert(*signal);
@@ -290,7 +290,7 @@ impl<'a> Judge<'a> {
             let shadow = &self.shadows[slot];
             match &shadow.stage {
                 Stage::Running { .. } if ports && in_truth => {
-                    let id = AttemptId { slot: *slot, attempt: shadow.number.unwrap_or_default() };
+                    let id = AttemptId { step: StepIndex(0), slot: *slot, attempt: shadow.number.unwrap_or_default() };
                     let answered = self.run.answered.get(&id).is_some_and(|at| *at <= self.now);
                     shadow.asked.is_none() && shadow.ready && answered
                 }

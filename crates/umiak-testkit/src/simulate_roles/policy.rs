@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, Timestamp};
+use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, SpawnStage, Timestamp};
 
 /// What became of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +34,18 @@ pub(super) fn fate(completion: &Completion, replicas: usize, good: usize, bad: u
 
 pub(super) fn blame(exit: &Exit) -> Blame {
     match exit {
-        Exit::Lost => Blame::Platform,
-        Exit::Spawn(error) if error.doing == "fork" => Blame::Platform,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => Blame::Platform,
+        Exit::Spawn(error) if error.doing == SpawnStage::Fork => Blame::Platform,
         _ => Blame::User,
     }
 }
 
 /// Whether it is of no use to try this again.
 pub(super) fn is_vain(exit: &Exit) -> bool {
-    matches!(exit, Exit::Spawn(error) if error.doing != "fork")
+    match exit {
+        Exit::Spawn(error) => error.doing != SpawnStage::Fork,
+        other => matches!(other, Exit::Unmet { .. }),
+    }
 }
 
 /// How long the back-off can be at least and at most; nothing where there is no restart left.
@@ -59,7 +62,8 @@ pub(super) fn number(exit: &Exit) -> u8 {
     match exit {
         Exit::Code { code } => (code & 255) as u8,
         Exit::Signal { signal, .. } => 128 + *signal as u8,
-        Exit::Spawn(error) if error.doing == "execute" => 127,
-        Exit::Spawn(_) | Exit::Lost => 125,
+        Exit::Spawn(error) if error.doing == SpawnStage::Execute => 127,
+        Exit::Spawn(_) | Exit::Unmet { .. } | Exit::Lost => 125,
+        Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } => 123,
     }
 }

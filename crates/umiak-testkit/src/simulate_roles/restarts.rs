@@ -1,7 +1,7 @@
 //! Restarts: of one replica, of a role, of all.
 
 use umiak_core::facts::Subject;
-use umiak_core::model::{Blame, Scope, Slot, Timestamp};
+use umiak_core::model::{Blame, Exit, Scope, Slot, SpawnStage, Timestamp};
 
 use super::judge::Judge;
 use super::policy;
@@ -138,8 +138,7 @@ impl Judge<'_> {
         let hopeless = self.shadows.values().any(|shadow| match &shadow.stage {
             Stage::Gone => true,
             Stage::Ended(end) => match &end.exit {
-                umiak_core::model::Exit::Spawn(error) if error.doing.starts_with("wait") => false,
-                umiak_core::model::Exit::Spawn(error) => error.doing != "fork" || rule.max_platform == 0,
+                Exit::Spawn(error) => error.doing != SpawnStage::Fork || rule.max_platform == 0,
                 _ => false,
             },
             _ => false,

@@ -9,7 +9,7 @@ use umiak_core::machine::exit_code::Style;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{
     Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
-    SpawnError, StartAfter, StopPolicy, Timeouts, When, Work,
+    SpawnError, SpawnStage, StartAfter, StopPolicy, Timeouts, When, Work,
 };
 
 /// From this attempt on all goes well: every run comes to an end.
@@ -77,7 +77,7 @@ impl Scenario {
 
     /// What this attempt will do: always the same.
     pub(super) fn script(&self, id: AttemptId) -> Script {
-        let AttemptId { slot, attempt } = id;
+        let AttemptId { slot, attempt, .. } = id;
         let place = (u64::from(slot.role) << 48) | (u64::from(slot.index) << 32) | u64::from(attempt);
         let mut rng = Rng::with_seed(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ place);
         let tame = attempt >= TAME;
@@ -165,14 +165,14 @@ fn restart(rng: &mut Rng) -> Restart {
 fn script(rng: &mut Rng, role: &Role, bad: f64, tame: bool) -> Script {
     let bad = rng.f64() < bad;
     let stuck = !tame && rng.f64() < 0.04;
-    let refusals = [("fork", 11), ("fork", 12), ("execute", 2)];
+    let refusals = [(SpawnStage::Fork, 11), (SpawnStage::Fork, 12), (SpawnStage::Execute, 2)];
     let (doing, errno) = pick(rng, &refusals);
     let refused = bad && rng.f64() < 0.3;
     let server = !tame && !role.completion.decides && rng.f64() < 0.5;
     let long = if tame { 500 } else { 5000 };
     let term = pick(rng, &[code(0), code(1), code(143), by(15), by(15), by(15), by(15)]);
     Script {
-        refused: refused.then(|| SpawnError { doing: doing.into(), errno, reason: "refused".into() }),
+        refused: refused.then(|| SpawnError { doing, errno, reason: "refused".into() }),
         announced: if tame || rng.f64() < 0.85 { millis(rng, 0..20) } else { millis(rng, 0..3000) },
         ready: (tame || rng.f64() < 0.93).then(|| millis(rng, 0..if tame { 50 } else { 900 })),
         life: (!server && (bad || tame || rng.f64() < 0.96)).then(|| millis(rng, 0..long)),

@@ -2,14 +2,12 @@
 
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::model::{Exit, Slot};
+use umiak_core::model::{Exit, Slot, StopHow};
 
 use super::judge::Judge;
 use super::policy::{self, Fate};
 use super::shadow::{Shadow, Stage};
 use super::timeline::{Rule, Step, What};
-
-const SIGTERM: i32 = 15;
 
 impl Judge<'_> {
     fn has_failed(&self) -> bool {
@@ -50,21 +48,21 @@ impl Judge<'_> {
         self.forget_recycling();
     }
 
-    pub(super) fn signal(&mut self, signal: i32, targets: &[AttemptId], announced: Option<&Fact>) {
+    pub(super) fn stop_sent(&mut self, how: StopHow, targets: &[AttemptId], announced: Option<&Fact>) {
         let replicas: Vec<String> = targets.iter().map(|id| self.run.scenario.name(id.slot)).collect();
-        let same = announced == Some(&Fact::Signalled { signal, replicas });
-        self.check(same, Rule::FactFirst, || format!("signal {signal} to {targets:?} is not in the journal"));
+        let same = announced == Some(&Fact::StopSent { how, replicas });
+        self.check(same, Rule::FactFirst, || format!("{how:?} to {targets:?} is not in the journal"));
         for id in targets {
             let (now, grace) = (self.now, self.run.scenario.grace(id.slot));
             let shadow = self.shadows.get_mut(&id.slot).expect("slots of its job");
             let live = shadow.is_live() && shadow.number == Some(id.attempt) && shadow.spawned;
             let (asked, killed, timed_out) = (shadow.asked, shadow.killed, shadow.timed_out.is_some());
-            let what = if signal == SIGTERM { &mut shadow.asked } else { &mut shadow.killed };
+            let what = if how == StopHow::Graceful { &mut shadow.asked } else { &mut shadow.killed };
             let first = what.is_none();
             *what = what.or(Some(now));
-            let rule = if signal == SIGTERM { Rule::Terminate } else { Rule::Kill };
-            self.check(live && first, rule, || format!("{id:?} is not to be signalled"));
-            if signal == SIGTERM {
+            let rule = if how == StopHow::Graceful { Rule::Terminate } else { Rule::Kill };
+            self.check(live && first, rule, || format!("{id:?} is not to be stopped"));
+            if how == StopHow::Graceful {
                 let why = self.stop.is_some() || timed_out || self.groups[id.slot.role as usize].recycling.is_some();
                 self.check(why, Rule::Terminate, || format!("{id:?} is stopped for nothing"));
             } else {

@@ -8,13 +8,12 @@ use fastrand::Rng;
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{Again, AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Slot, Timestamp};
+use umiak_core::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 use umiak_core::status::{Stage, Status};
 
 use super::scenario::{Scenario, Script, code, millis, pick};
 use super::timeline::{Rule, Run, Step, Violation, What};
 
-const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
 /// Nothing happens any more, but for processes that run on: the user gives up.
@@ -171,9 +170,9 @@ impl World {
         // Whether it is written before or after makes no difference.
         if self.rng.bool() {
             self.record(supervised);
-            again.inspect(|again| self.machine.recover(&self.status, *again));
+            again.inspect(|again| self.machine.recover(&self.status, *again, &|_| false));
         } else {
-            again.inspect(|again| self.machine.recover(&self.status, *again));
+            again.inspect(|again| self.machine.recover(&self.status, *again, &|_| false));
             self.record(supervised);
         }
         if self.epoch > 0 && self.rng.f64() < 0.1 {
@@ -189,7 +188,7 @@ impl World {
         let slot = pick(&mut self.rng, &self.scenario.slots());
         let fact = Fact::Starting { subject: self.machine.subject(slot) };
         let (seq, at, epoch) = (self.journal.len() as u64, self.now.as_micros(), self.epoch - 1);
-        let record = Record { v: VERSION, seq, at, epoch, fact };
+        let record = Record { v: VERSION, seq, at, epoch, step: None, fact };
         self.status.add(&record);
         self.journal.push(record);
     }
@@ -215,14 +214,17 @@ impl World {
         }
         if chance(&mut self.rng, 0.12 * trouble) {
             let at = moment(&mut self.rng);
-            self.plan(at.max(self.now), Item::Event(Event::GuardianLost));
+            self.plan(at.max(self.now), Item::Event(Event::EngineLost));
         }
         for _ in 0..(f64::from(self.rng.u32(..6)) * trouble) as u32 {
             let slot = pick(&mut self.rng, &self.scenario.slots());
-            let id = AttemptId { slot, attempt: self.rng.u32(..4) };
-            let id = pick(&mut self.rng, &[id, id, AttemptId { slot: Slot { role: 9, ..slot }, attempt: 0 }]);
+            let id = AttemptId { step: StepIndex(0), slot, attempt: self.rng.u32(..4) };
+            let id = pick(
+                &mut self.rng,
+                &[id, id, AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: 0 }],
+            );
             let event = match self.rng.u32(..8) {
-                0 => Event::Spawned { id, pid: 1 },
+                0 => Event::Started { id, instance: Instance::of_pid(1) },
                 1 => Event::Exited { id, exit: code(1), usage: None },
                 2 => Event::Ready { id },
                 3 => Event::Inspected { id, evidence: None },
@@ -302,7 +304,7 @@ impl World {
         };
         match event {
             Event::Timer(timer, attempt) => self.timers.get(timer).is_none_or(|(other, _)| other != attempt),
-            Event::Spawned { id, .. } | Event::Exited { id, .. } | Event::Ready { id } => is_old(id),
+            Event::Started { id, .. } | Event::Exited { id, .. } | Event::Ready { id } => is_old(id),
             Event::Inspected { id, .. } => !self.inspecting.contains(id),
             Event::Gathered(_) => !self.gathering,
             Event::Prepared { .. } => !self.machine.is_pausing(),
@@ -313,7 +315,7 @@ impl World {
     /// Gives one event to the machine and does what it says. Whether the supervisor was lost in this.
     fn tell(&mut self, event: Event) -> bool {
         match &event {
-            Event::GuardianLost => self.alive.clear(),
+            Event::EngineLost => self.alive.clear(),
             Event::Gathered(_) => self.gathering = false,
             Event::Inspected { id, .. } => {
                 self.inspecting.remove(id);
@@ -368,7 +370,7 @@ impl World {
         };
         if !lost {
             let (seq, at) = (self.journal.len() as u64, self.now.as_micros());
-            let record = Record { v: VERSION, seq, at, epoch: self.epoch, fact };
+            let record = Record { v: VERSION, seq, at, epoch: self.epoch, step: None, fact };
             self.status.add(&record);
             self.journal.push(record);
         }
@@ -378,7 +380,7 @@ impl World {
         match effect {
             Effect::Record(fact) => self.record(fact),
             Effect::Spawn(ids) => ids.into_iter().for_each(|id| self.spawn(id)),
-            Effect::Signal { signal, targets } => targets.into_iter().for_each(|id| self.signal(signal, id)),
+            Effect::Stop { how, targets } => targets.into_iter().for_each(|id| self.stop(how, id)),
             Effect::ArmTimer { timer, attempt, at } => self.arm(timer, attempt, at),
             Effect::DisarmTimer(timer) => {
                 self.timers.remove(&timer);
@@ -437,7 +439,7 @@ impl World {
         if let Some(error) = script.refused {
             return self.notice(Event::Exited { id, exit: Exit::Spawn(error), usage: None }, script.reported);
         }
-        self.notice(Event::Spawned { id, pid: 1000 + id.slot.index }, script.announced);
+        self.notice(Event::Started { id, instance: Instance::of_pid(1000 + id.slot.index) }, script.announced);
         if let Some(life) = script.life {
             self.plan(self.now + life, Item::Death(id, script.end.clone()));
         }
@@ -447,11 +449,11 @@ impl World {
         self.alive.insert(id, script);
     }
 
-    fn signal(&mut self, signal: i32, id: AttemptId) {
+    fn stop(&mut self, how: StopHow, id: AttemptId) {
         let Some(script) = self.alive.get(&id) else { return };
-        let death = match signal {
-            SIGTERM => script.on_term.clone(),
-            _ => script.on_kill.map(|after| (after, Exit::Signal { signal: SIGKILL, core_dumped: false })),
+        let death = match how {
+            StopHow::Graceful => script.on_term.clone(),
+            StopHow::Kill => script.on_kill.map(|after| (after, Exit::Signal { signal: SIGKILL, core_dumped: false })),
         };
         if let Some((after, exit)) = death {
             self.plan(self.now + after, Item::Death(id, exit));
@@ -508,8 +510,8 @@ impl World {
                 (Attempt::Waiting | Attempt::Abandoned, Stage::Abandoned)
                 | (Attempt::Starting { .. }, Stage::Starting { .. })
                 | (Attempt::Running { .. }, Stage::Running { .. })
-                | (Attempt::Stopping { pid: None, .. }, Stage::Starting { .. })
-                | (Attempt::Stopping { pid: Some(_), .. }, Stage::Running { .. }) => number == replica.attempt,
+                | (Attempt::Stopping { started: false, .. }, Stage::Starting { .. })
+                | (Attempt::Stopping { started: true, .. }, Stage::Running { .. }) => number == replica.attempt,
                 (Attempt::Ended(end), Stage::Ended(ended)) => {
                     number == replica.attempt
                         && (end.is_success(), end.is_failure()) == (ended.is_success(), ended.is_failure())

@@ -90,7 +90,7 @@ fn servers(run: &Run, met: &mut impl FnMut(&str)) {
             });
         }
         let causes = node.decisions.iter().filter_map(|(_, decision)| decision.verdict.as_ref());
-        if causes.flat_map(|verdict| &verdict.causes).any(|cause| matches!(cause.exit, Exit::Spawn(_))) {
+        if causes.flat_map(|verdict| &verdict.causes).any(|cause| matches!(cause.exit, Exit::Unmet { .. })) {
             met("no answer from elsewhere");
         }
     }

@@ -9,7 +9,7 @@ use umiak_core::machine::round::agent::{self, News};
 use umiak_core::machine::round::messages::{
     Decision, FromAgent, Offer, Process, RankPlace, Stage, Standing, Start, Told,
 };
-use umiak_core::model::{Exit, Part, Port, Rank, Slot};
+use umiak_core::model::{Exit, Instance, Part, Port, Rank, Slot, StepIndex, StopHow};
 
 use super::network::Packet;
 use super::scenario::{Scenario, code, killed_by};
@@ -128,10 +128,10 @@ impl World {
         use job::Effect;
         match effect {
             Effect::Spawn(ids) => self.spawn(node, &ids),
-            Effect::Signal { signal, targets } => {
+            Effect::Stop { how, targets } => {
                 for id in targets.into_iter().filter(|_| self.sabotage != Some(Sabotage::NoSignals)).collect::<Vec<_>>()
                 {
-                    self.signal(node, signal, self.scenario.local(node, id.slot));
+                    self.stop(node, how, self.scenario.local(node, id.slot));
                 }
             }
             Effect::ArmTimer { timer, attempt, at } => self.plan(at, Item::Job(node, Event::Timer(timer, attempt))),
@@ -227,7 +227,10 @@ impl World {
             let rank = self.scenario.local(node, id.slot);
             let script = self.scenario.nodes[node].script(attempt)[rank].clone();
             self.nodes[node].alive[rank] = true;
-            self.plan(self.now, Item::Job(node, Event::Spawned { id: *id, pid: 1000 + rank as u32 }));
+            self.plan(
+                self.now,
+                Item::Job(node, Event::Started { id: *id, instance: Instance::of_pid(1000 + rank as u32) }),
+            );
             let fate = Fate { exit: script.end, why: Why::Own, words: script.words };
             if let Some(life) = script.life {
                 self.plan(self.now + life, Item::Death { node, attempt, rank, fate });
@@ -243,13 +246,13 @@ impl World {
         }
     }
 
-    fn signal(&mut self, node: usize, signal: i32, rank: usize) {
+    fn stop(&mut self, node: usize, how: StopHow, rank: usize) {
         let attempt = self.nodes[node].attempt;
         self.nodes[node].run.signals.push((attempt, self.now));
         let script = &self.scenario.nodes[node].script(attempt)[rank];
-        let reaction = match signal {
-            15 => script.on_term.clone(),
-            _ => script.on_kill.map(|after| (after, killed_by(9))),
+        let reaction = match how {
+            StopHow::Graceful => script.on_term.clone(),
+            StopHow::Kill => script.on_kill.map(|after| (after, killed_by(9))),
         };
         if let Some((after, exit)) = reaction {
             let fate = Fate { exit, why: Why::Ours, words: Words::Silence };
@@ -270,7 +273,7 @@ impl World {
             deaths[rank] = Some(death);
         }
         let reported = self.scenario.nodes[node].script(attempt)[rank].reported;
-        let id = AttemptId { slot: self.scenario.slot(node, rank), attempt };
+        let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };
         let bad = !exit.is_success();
         let is_server = self.scenario.nodes[node].part(rank) == Part::Server;
         let hidden = is_server && bad && why == Why::Own && self.sabotage == Some(Sabotage::HideServers);
@@ -313,7 +316,7 @@ impl World {
 
     pub(super) fn guardian_lost(&mut self, node: usize) {
         self.bury_all(node);
-        self.job(node, Event::GuardianLost);
+        self.job(node, Event::EngineLost);
     }
 
     /// What the log of this rank says.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::machine::round::messages::{NodeShare, Start};
-use umiak_core::model::{Exit, Part, Role, RoleName, Slot, StartAfter, When};
+use umiak_core::model::{Exit, Part, Role, RoleName, Slot, StartAfter, StepIndex, When};
 
 use super::node::Fate;
 use super::scenario::{ABANDON, GRACE, Kind, LIFE, NodeScript, RankScript, Scenario, code, good, spoil};
@@ -235,7 +235,7 @@ impl World {
         let number = self.nodes[of].first_rank + rank as u32;
         if node == of {
             self.nodes[node].run.answers.push((attempt, number, self.now));
-            let id = AttemptId { slot: self.scenario.slot(node, rank), attempt };
+            let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };
             return self.job(node, Event::Ready { id });
         }
         let (asked, missing) = &mut self.nodes[node].missing;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use umiak_core::facts::{Began, Fact, Limit, Outcome, Record, StopReason, Subject};
-use umiak_core::model::signal_name;
+use umiak_core::model::{StopHow, signal_name};
 
 use crate::history::Life;
 use crate::history::journal::{Follower, Reader};
@@ -139,7 +139,12 @@ pub(super) fn describe(fact: &Fact) -> String {
             format!("planned {}: {count} replica{}, attempt {}", planned.job, plural(count), planned.attempt)
         }
         Fact::Starting { subject } => format!("{} is being started", who(subject)),
-        Fact::Started { subject, pid } => format!("{} started, pid {pid}", who(subject)),
+        Fact::Submitted { handle } => format!("submitted as {handle}"),
+        Fact::Pending { reason } => format!("nothing runs yet: {reason}"),
+        Fact::Started { subject, instance } => match instance.describe() {
+            known if known.is_empty() => format!("{} started", who(subject)),
+            known => format!("{} started, {known}", who(subject)),
+        },
         Fact::Ready { subject } => format!("{} is ready: its ports answer", who(subject)),
         Fact::TimedOut { subject, what: Limit::Start, limit_micros } => {
             format!("{} was not ready within {}", who(subject), micros(*limit_micros))
@@ -152,7 +157,8 @@ pub(super) fn describe(fact: &Fact) -> String {
             format!("{} {}{by_us}", who(subject), exit.describe())
         }
         Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),
-        Fact::Signalled { signal, replicas } => format!("{} to {}", signal_name(*signal), list(replicas)),
+        Fact::StopSent { how: StopHow::Graceful, replicas } => format!("asked to end: {}", list(replicas)),
+        Fact::StopSent { how: StopHow::Kill, replicas } => format!("killed: {}", list(replicas)),
         Fact::Paused => "paused".to_owned(),
         Fact::Continued => "continued".to_owned(),
         Fact::Diagnosed(verdict) => {

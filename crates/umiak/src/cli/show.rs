@@ -220,10 +220,10 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
         _ if is_lost => ("lost with its supervisor".to_owned(), String::new()),
         Stage::Waiting => ("waiting".to_owned(), String::new()),
         Stage::Starting { .. } => ("starting".to_owned(), String::new()),
-        Stage::Running { pid, ready, timed_out, at } => {
+        Stage::Running { instance, ready, timed_out, at } => {
             let ready = if *ready { ", ready" } else { "" };
             let late = if timed_out.is_some() { ", timed out" } else { "" };
-            (format!("pid {pid}{ready}{late}"), between(*at, now()))
+            (format!("{}{ready}{late}", instance.describe()), between(*at, now()))
         }
         Stage::Ended(ended) => (how(ended), between(ended.started, ended.ended)),
         Stage::Abandoned => ("did not go after SIGKILL".to_owned(), String::new()),

@@ -27,7 +27,7 @@ impl Driver {
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
         let ends = ended.iter().chain(stopped).filter_map(|id| {
-            let (pid, (exit, _)) = (*now.pids.get(&id.slot)?, now.ends.get(&id.slot)?);
+            let (pid, (exit, _)) = (self.core.pid(id.slot)?, now.ends.get(&id.slot)?);
             let stopped = now.log_at_stop.contains_key(&id.slot);
             Some(Ended { slot: id.slot, pid, exit: exit.clone(), stopped })
         });

@@ -39,7 +39,7 @@ use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Usage, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
-use umiak_core::model::{Exit, Job, Slot, SpawnError, Timestamp};
+use umiak_core::model::{Exit, Instance, Job, Slot, SpawnError, Timestamp};
 use umiak_core::plan::Awaited;
 
 use crate::clock::Clock;
@@ -107,7 +107,8 @@ pub(crate) struct Now {
     unrecorded: Vec<AttemptId>,
     /// They wait for devices.
     waiting: Vec<AttemptId>,
-    pub(crate) pids: HashMap<Slot, u32>,
+    /// What runs, as the engine knows it.
+    pub(crate) instances: HashMap<Slot, Instance>,
     /// How the current attempt of each ended, and whether by us.
     pub(crate) ends: HashMap<Slot, (Exit, bool)>,
     /// How long each log was when its replica was first asked to end: what stands before is its own account.
@@ -139,7 +140,7 @@ pub(crate) struct Now {
 impl Now {
     /// Another attempt of the whole job: nothing of the last one counts any more.
     pub(crate) fn begin_attempt(&mut self) {
-        self.pids.clear();
+        self.instances.clear();
         self.ends.clear();
         self.log_at_stop.clear();
         self.over_limit.clear();
@@ -302,11 +303,15 @@ impl Core {
     }
 
     pub(crate) fn id(&self, slot: Slot) -> AttemptId {
-        AttemptId { slot, attempt: self.machine.number(slot) }
+        self.machine.id(slot)
     }
 
     pub(crate) fn is_live(&self, slot: Slot) -> bool {
         self.machine.attempt_of(slot).is_some_and(Attempt::is_live)
+    }
+
+    pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
+        self.now.instances.get(&slot)?.pid
     }
 
     /// Where this attempt has not answered yet, if that is waited for.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use umiak_core::facts::Fact;
+use umiak_core::model::StopHow;
 
 use super::Driver;
 
@@ -12,7 +13,7 @@ impl Driver {
             Fact::Starting { subject } => {
                 if let Some(slot) = self.slot_of(subject) {
                     let now = &mut self.core.now;
-                    now.pids.remove(&slot);
+                    now.instances.remove(&slot);
                     now.ends.remove(&slot);
                     now.log_at_stop.remove(&slot);
                     now.over_limit.remove(&slot);
@@ -35,7 +36,7 @@ impl Driver {
                     self.tell_stopping(*reason);
                 }
             }
-            Fact::Signalled { signal: 9, .. } if self.core.now.stopping.is_some() => self.core.now.killed = true,
+            Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => self.core.now.killed = true,
             Fact::Abandoned { .. } => self.core.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));

@@ -3,13 +3,11 @@
 
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Slot};
+use umiak_core::model::{Exit, Slot, StopHow};
 
 use super::probe::Prober;
 use super::{Driver, NotStarted};
-use crate::engine::StopHow;
 
-const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// So many are handed to the engine at a time: the first run while directories of the next are made.
@@ -58,7 +56,7 @@ impl Driver {
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
             && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
-            && let Some(log) = self.door.log(AttemptId { slot, attempt: subject.attempt }).filter(|log| log.shared)
+            && let Some(log) = self.door.log(AttemptId { attempt: subject.attempt, ..self.core.id(slot) }).filter(|log| log.shared)
         {
             *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
         }
@@ -70,7 +68,7 @@ impl Driver {
             Effect::Record(_) => {}
             Effect::Spawn(attempts) if self.core.recorder.is_broken() => self.core.now.unrecorded.extend(attempts),
             Effect::Spawn(attempts) => self.spawn(&attempts),
-            Effect::Signal { signal, targets } => self.signal(signal, &targets),
+            Effect::Stop { how, targets } => self.stop(how, &targets),
             Effect::ArmTimer { timer, attempt, at } => self.core.now.timers.arm(timer, attempt, at),
             Effect::DisarmTimer(timer) => self.core.now.timers.disarm(timer),
             Effect::Await(id) => self.await_ready(id),
@@ -149,7 +147,7 @@ impl Driver {
         self.core.screen.take_up();
     }
 
-    fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+    fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {
         // Those that were never started end at once: there is nothing to stop.
         let now = &mut self.core.now;
         let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
@@ -163,7 +161,6 @@ impl Driver {
         if born.is_empty() {
             return;
         }
-        let how = if signal == SIGKILL { StopHow::Kill } else { StopHow::Graceful };
         self.engine.stop(&born, how);
         for id in &born {
             let size = self.door.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());

@@ -164,7 +164,7 @@ impl Recorder {
                 let first = self.seq;
                 self.seq += facts.len() as u64;
                 let v = VERSION;
-                let record = |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, fact };
+                let record = |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: None, fact };
                 let _ = json;
                 ((first..).zip(facts).map(record).collect(), None)
             }

@@ -27,7 +27,7 @@ impl Driver {
     /// Once everything that need not wait exists, and before anything that it does is told.
     pub(super) fn tell_started(&mut self) {
         let now = &self.core.now;
-        if now.told_started || now.stopping.is_some() || now.pids.is_empty() {
+        if now.told_started || now.stopping.is_some() || now.instances.is_empty() {
             return;
         }
         let count = |state: fn(&Attempt) -> bool| {
@@ -38,14 +38,14 @@ impl Driver {
         }
         // What has been there and will start again waits for nothing.
         let is_waiting = |slot: &Slot| {
-            matches!(self.core.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !now.pids.contains_key(slot)
+            matches!(self.core.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !now.instances.contains_key(slot)
         };
         let waiting = slots(self.door.job()).filter(is_waiting).count();
         if waiting > 0 && !self.door.names_its_end() {
             return;
         }
         let since = now.attempt_started.unwrap_or_else(|| self.core.clock.started());
-        let started: Vec<Slot> = slots(self.door.job()).filter(|slot| now.pids.contains_key(slot)).collect();
+        let started: Vec<Slot> = slots(self.door.job()).filter(|slot| now.instances.contains_key(slot)).collect();
         let mut parts = vec![format!("{} in {}", self.door.counted(&started), duration(since.elapsed()))];
         if waiting > 0 {
             parts.push(format!("{waiting} wait for others"));

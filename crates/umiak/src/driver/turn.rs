@@ -120,12 +120,12 @@ impl Driver {
     fn hear_engine(&mut self) {
         for news in self.engine.news() {
             let event = match news {
-                News::Started { id, pid } => {
+                News::Started { id, instance } => {
                     if id.attempt == self.core.machine.number(id.slot) {
-                        self.core.now.pids.insert(id.slot, pid);
+                        self.core.now.instances.insert(id.slot, instance.clone());
                     }
                     self.tell_started();
-                    Event::Spawned { id, pid }
+                    Event::Started { id, instance }
                 }
                 News::Ready { id } => Event::Ready { id },
                 News::Ended { id, exit, usage, over_limit } => {
@@ -145,7 +145,7 @@ impl Driver {
                 News::Swept(_) => continue,
                 News::Lost => {
                     self.tell_lost();
-                    Event::GuardianLost
+                    Event::EngineLost
                 }
             };
             self.dispatch(event);

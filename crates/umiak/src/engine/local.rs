@@ -10,15 +10,15 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit, Slot, SpawnError};
+use umiak_core::model::{Device, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, Options};
 use umiak_sys::memory::Room;
 use umiak_sys::ports::{LeaseRequest, Leased};
-use umiak_sys::protocol::{Batch, Command, Key, Limits, Memory, Notice, Process};
+use umiak_sys::protocol::{Batch, Command, Doing, Key, Limits, Memory, Notice, Process};
 
-use super::{Common, Cpus, Engine, FixedPort, Kind, News, NotLeased, Start, StopHow, Swept};
+use super::{Common, Cpus, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -82,7 +82,7 @@ impl Local {
             Notice::Spawned { key, pid } => {
                 // A namespace has numbers of its own; people want the ones that `ps` shows them.
                 let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
-                Some(News::Started { id: attempt(key), pid: outer.unwrap_or(pid) })
+                Some(News::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
             }
             Notice::Exited { key, status, usage, over_limit, .. } => {
                 let exit = match guardian::decode(status) {
@@ -98,7 +98,7 @@ impl Local {
             }
             Notice::SpawnFailed { key, doing, errno } => {
                 let reason = guardian::describe_errno(errno);
-                let error = SpawnError { doing: doing.words().to_owned(), errno, reason };
+                let error = SpawnError { doing: stage(doing), errno, reason };
                 Some(News::Ended { id: attempt(key), exit: Exit::Spawn(error), usage: None, over_limit: false })
             }
             Notice::Cleared { ref stopped, ref remaining } => {
@@ -311,12 +311,24 @@ fn not_free(fixed: &FixedPort<'_>, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(Code::J0020, text).row("reason", error.to_string()).hint(hint)
 }
 
+fn stage(doing: Doing) -> SpawnStage {
+    match doing {
+        Doing::Fork => SpawnStage::Fork,
+        Doing::OpenLog => SpawnStage::OpenLog,
+        Doing::OpenStdin => SpawnStage::OpenStdin,
+        Doing::ChangeDirectory => SpawnStage::ChangeDirectory,
+        Doing::LimitMemory => SpawnStage::LimitMemory,
+        Doing::BindCpus => SpawnStage::BindCpus,
+        Doing::Execute => SpawnStage::Execute,
+    }
+}
+
 fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 
 fn attempt(key: Key) -> AttemptId {
-    AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
+    AttemptId { step: StepIndex(0), slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
 }
 
 fn key(id: AttemptId) -> Key {

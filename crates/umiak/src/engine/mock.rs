@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit, SpawnError};
+use umiak_core::model::{Device, Exit, Instance, SpawnError, SpawnStage, StopHow};
 use umiak_sys::guardian;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::wait::Waker;
 
-use super::{Common, Engine, Kind, News, NotLeased, Start, StopHow, Swept};
+use super::{Common, Engine, Kind, News, NotLeased, Start, Swept};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -248,18 +248,18 @@ impl Stage {
 
     fn enter(&mut self, id: AttemptId, steps: Vec<Step>, log: PathBuf) {
         let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
-        let refuse = |doing: &str, errno: i32| {
-            let error = SpawnError { doing: doing.to_owned(), errno, reason: guardian::describe_errno(errno) };
+        let refuse = |doing: SpawnStage, errno: i32| {
+            let error = SpawnError { doing, errno, reason: guardian::describe_errno(errno) };
             News::Ended { id, exit: Exit::Spawn(error), usage: None, over_limit: false }
         };
         if let Some(errno @ (EAGAIN | ENOMEM)) = refused {
-            return self.shared.tell(refuse("fork", errno));
+            return self.shared.tell(refuse(SpawnStage::Fork, errno));
         }
         self.pids += 1;
         print(&log, "");
-        self.shared.tell(News::Started { id, pid: self.pids });
+        self.shared.tell(News::Started { id, instance: Instance::of_pid(self.pids) });
         if let Some(errno) = refused {
-            return self.shared.tell(refuse("execute", errno));
+            return self.shared.tell(refuse(SpawnStage::Execute, errno));
         }
         let steps = steps.into();
         self.actors.insert(id, Actor { steps, log, wakes: Instant::now(), ignores_term: false, on_term: None });
@@ -320,14 +320,14 @@ fn print(log: &Path, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use umiak_core::model::Slot;
+    use umiak_core::model::{Slot, StepIndex};
 
     use super::*;
 
     #[test]
     fn words_hold_for_whom_they_say() {
         let end = |code| Step::End(Exit::Code { code });
-        let id = |index, attempt| AttemptId { slot: Slot { role: 0, index }, attempt };
+        let id = |index, attempt| AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt };
         let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<OsString>>();
         for (line, who, expected) in [
             ("actor", id(0, 0), vec![]),

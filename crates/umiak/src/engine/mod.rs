@@ -21,7 +21,7 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit};
+use umiak_core::model::{Device, Exit, Instance, StopHow};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -32,13 +32,6 @@ pub struct Capabilities {
     pub adoption: bool,
     /// What runs can be paused and continued.
     pub suspend: bool,
-}
-
-/// How attempts are asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopHow {
-    Graceful,
-    Kill,
 }
 
 /// What all attempts of a job have in common.
@@ -94,7 +87,7 @@ pub(crate) struct MemoryLimit {
 pub(crate) enum News {
     Started {
         id: AttemptId,
-        pid: u32,
+        instance: Instance,
     },
     /// The answer to [`Engine::await_ready`].
     Ready {

@@ -316,7 +316,7 @@ mod tests {
     use crate::history::remove::remove;
 
     fn record(seq: u64, fact: Fact) -> Record {
-        Record { v: 1, seq, at: 1_000_000 + seq, epoch: 0, fact }
+        Record { v: 1, seq, at: 1_000_000 + seq, epoch: 0, step: None, fact }
     }
 
     fn run(home: &Home, name: &str) -> RunDir {

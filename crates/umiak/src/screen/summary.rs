@@ -142,7 +142,7 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, firs
     let ran = duration(Duration::from_micros(finding.ran_micros));
     let how = match &finding.exit {
         _ if finding.stopped_while_ending => format!("failed after {ran}"),
-        exit @ Exit::Spawn(_) => exit.describe(),
+        exit @ (Exit::Spawn(_) | Exit::Unmet { .. }) => exit.describe(),
         _ if finding.timed_out == Some(Limit::Run) => {
             format!("was stopped: it ran longer than its `timeout`, for {ran}")
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use umiak_core::machine::attempt::{Attempt, Effect, Event, step};
-use umiak_core::model::{Timestamp, signal_name};
+use umiak_core::model::{StopHow, Timestamp};
 
 use super::HEADER;
 use crate::markdown::table;
@@ -67,11 +67,9 @@ fn transitions() -> BTreeSet<Transition> {
 fn words(effect: &Effect) -> String {
     match effect {
         Effect::Spawn => "spawn".to_owned(),
-        Effect::Signal(signal) => {
-            let name = signal_name(*signal);
-            name.split(' ').next().unwrap_or(&name).to_owned()
-        }
-        Effect::NoteStarted { .. } => "record the start".to_owned(),
+        Effect::Stop(StopHow::Graceful) => "ask it to end".to_owned(),
+        Effect::Stop(StopHow::Kill) => "kill it".to_owned(),
+        Effect::NoteStarted(_) => "record the start".to_owned(),
         Effect::NoteEnded(_) => "record the end".to_owned(),
         Effect::NoteAbandoned => "record that it did not go".to_owned(),
         Effect::Ignore => IGNORED.to_owned(),
@@ -136,10 +134,10 @@ mod tests {
         let text = diagram(&transitions());
         for line in [
             "Waiting --> Starting: Start / spawn",
-            "Starting --> Running: Spawned / record the start",
+            "Starting --> Running: Started / record the start",
             "Running --> Ended: Exited / record the end",
-            "Running --> Stopping: Terminate / SIGTERM",
-            "Stopping --> Killing: Kill / SIGKILL",
+            "Running --> Stopping: Stop / ask it to end",
+            "Stopping --> Killing: Kill / kill it",
             "Killing --> Abandoned: GiveUp / record that it did not go",
         ] {
             assert!(text.contains(line), "{line}\n{text}");

@@ -1,6 +1,6 @@
 use super::*;
 use crate::diagnose::extract;
-use crate::model::{Rank, SpawnError};
+use crate::model::{Rank, SpawnError, SpawnStage};
 
 const OWN: &str =
     "Traceback (most recent call last):\n  File \"train.py\", line 3, in go\n    go()\nValueError: bad header\n";
@@ -62,7 +62,7 @@ fn check(what: &str, ends: Vec<End>, causes: &[u32], victims: &[u32]) {
 
 #[test]
 fn who_was_first() {
-    let refused = Exit::Spawn(SpawnError { doing: "execute".into(), errno: 2, reason: "not found".into() });
+    let refused = Exit::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() });
     check("good ends", vec![end(0, code(0), OWN)], &[], &[]);
     check("only our doing", vec![ours(end(0, signal(15), "")), late(end(1, code(143), ""))], &[], &[]);
     check("one of its own", vec![end(1, code(1), OWN), ours(end(0, signal(15), NOTICE))], &[1], &[]);
@@ -89,6 +89,11 @@ fn who_was_first() {
     check("silent before and after our stop", vec![end(0, code(1), ""), late(end(1, code(1), ""))], &[0], &[1]);
     check("refused start", vec![end(0, code(1), LOST), end(1, refused, "")], &[1], &[0]);
     check("lost", vec![end(0, Exit::Lost, ""), end(1, code(1), LOST)], &[0], &[1]);
+    let evicted = || Exit::Evicted { reason: "out of disk".into() };
+    let gone = Exit::NodeLost { node: "gpu-12".into() };
+    check("evicted", vec![end(0, code(1), ""), end(1, evicted(), "")], &[1], &[0]);
+    check("evicted after our stop", vec![end(0, code(1), ""), late(end(1, evicted(), ""))], &[0], &[1]);
+    check("a node is lost, and that is heard late", vec![end(0, code(1), ""), late(end(1, gone, ""))], &[1], &[0]);
     check("lost beside an error", vec![end(0, Exit::Lost, ""), late(end(1, code(1), OWN))], &[1], &[0]);
     check(
         "a time-out is no proof",

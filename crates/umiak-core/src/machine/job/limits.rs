@@ -1,6 +1,8 @@
 //! How long things may take: an attempt, its start, the whole run; and stopping one replica or one role.
 
-use super::{Attempt, AttemptId, Effect, Fact, Limit, Machine, Of, Slot, Timer, Timestamp, attempt};
+use std::time::Duration;
+
+use super::{Attempt, AttemptId, Effect, Fact, Limit, Machine, Of, Slot, StopHow, Timer, Timestamp, attempt};
 
 impl Machine {
     /// The process exists: its time runs.
@@ -13,7 +15,7 @@ impl Machine {
         if let Some(run) = timeouts.run {
             self.arm(Timer::Run(slot), now + run, effects);
         }
-        if self.is_awaited(slot.role) {
+        if self.is_awaited(slot.role) && !self.place(slot).ready {
             effects.push(Effect::Await(self.id(slot)));
             if let Some(start) = timeouts.start {
                 self.arm(Timer::StartUp(slot), now + start, effects);
@@ -51,9 +53,9 @@ impl Machine {
 
     /// Asks some to end, while the job goes on.
     pub(super) fn terminate(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
-        let grace = self.job.roles[role_of(of) as usize].grace.unwrap_or(self.job.policy.stop.grace);
+        let grace = self.grace(role_of(of));
         let before = effects.len();
-        self.for_these(&self.slots_of(of), &attempt::Event::Terminate, now, effects);
+        self.for_these(&self.slots_of(of), &attempt::Event::Stop(StopHow::Graceful), now, effects);
         if effects.len() > before {
             self.arm(Timer::GraceOf(of), now + grace, effects);
         }
@@ -61,7 +63,7 @@ impl Machine {
 
     pub(super) fn kill_these(&mut self, slots: &[Slot], then: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
         let before = effects.len();
-        self.for_these(slots, &attempt::Event::Kill, now, effects);
+        self.for_these(slots, &attempt::Event::Stop(StopHow::Kill), now, effects);
         if effects.len() > before {
             self.arm(then, now + self.job.policy.stop.abandon, effects);
         }
@@ -78,6 +80,11 @@ impl Machine {
         for timer in [Timer::Run(slot), Timer::StartUp(slot), Timer::GraceOf(of), Timer::AbandonOf(of)] {
             self.disarm(timer, effects);
         }
+    }
+
+    /// How long a replica of this role has between being asked to end and being killed.
+    pub(super) fn grace(&self, role: u16) -> Duration {
+        self.job.roles[role as usize].grace.unwrap_or(self.job.policy.stop.grace)
     }
 
     pub(super) fn with_own_grace(&self) -> Vec<u16> {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Finding, Outcome, StopReason, Usage, Verdict};
 use crate::machine::attempt::End;
-use crate::model::{Exit, Slot, Timestamp};
+use crate::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 /// One start of one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
+    pub step: StepIndex,
     pub slot: Slot,
     pub attempt: u32,
 }
@@ -18,9 +19,9 @@ pub struct AttemptId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Start,
-    Spawned {
+    Started {
         id: AttemptId,
-        pid: u32,
+        instance: Instance,
     },
     Exited {
         id: AttemptId,
@@ -60,8 +61,8 @@ pub enum Event {
         /// Not so when something of the old attempt is left, or ports or files could not be had.
         ready: bool,
     },
-    /// The process that holds the ranks is gone, and the ranks with it.
-    GuardianLost,
+    /// The engine can no longer be reached, and what it ran is gone.
+    EngineLost,
     /// Another node has asked all of them to stop.
     StoppedElsewhere(StopReason),
     /// How this attempt ends, for all nodes alike.
@@ -90,8 +91,8 @@ pub struct Decided {
 pub enum Effect {
     Record(Fact),
     Spawn(Vec<AttemptId>),
-    Signal {
-        signal: i32,
+    Stop {
+        how: StopHow,
         targets: Vec<AttemptId>,
     },
     ArmTimer {
@@ -170,9 +171,9 @@ pub enum Of {
 pub enum Timer {
     /// The settle window is over.
     Settle,
-    /// SIGTERM was not enough.
+    /// Asking was not enough.
     Grace,
-    /// SIGKILL was not enough.
+    /// Killing was not enough.
     Abandon,
     /// The next attempt may begin.
     Backoff,
@@ -195,7 +196,7 @@ impl Event {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Start => "Start".to_owned(),
-            Self::Spawned { id, .. } => format!("Spawned, attempt {}", id.attempt),
+            Self::Started { id, .. } => format!("Started, attempt {}", id.attempt),
             Self::Exited { id, .. } => format!("Exited, attempt {}", id.attempt),
             Self::Ready { id } => format!("Ready, attempt {}", id.attempt),
             Self::AnsweredElsewhere { role, attempt, missing } => {
@@ -207,7 +208,7 @@ impl Event {
             Self::Timer(timer, attempt) => format!("Timer {timer:?}, attempt {attempt}"),
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),
             Self::Gathered(_) => "Gathered".to_owned(),
-            Self::GuardianLost => "GuardianLost".to_owned(),
+            Self::EngineLost => "EngineLost".to_owned(),
             Self::StoppedElsewhere(reason) => format!("StoppedElsewhere {reason:?}"),
             Self::Decided(decided) => format!("Decided, attempt {}", decided.attempt),
             Self::Alone => "Alone".to_owned(),

@@ -4,15 +4,7 @@ use std::time::Duration;
 
 use super::{Attempt, Effect, Event, Exit, Fact, Limit, Machine, Timer, Timestamp, attempt, role};
 use crate::machine::role::Counts;
-use crate::model::{Slot, SpawnError, StartAfter, When};
-
-/// In place of an error number: what was waited for did not come. With all roles anew it may.
-pub(super) const UNMET: i32 = 0;
-
-/// Somebody was not started, as others did not answer: it says something about those.
-pub(in crate::machine) fn is_unmet(exit: &Exit) -> bool {
-    matches!(exit, Exit::Spawn(error) if error.errno == UNMET)
-}
+use crate::model::{Slot, StartAfter, When};
 
 /// What is late on another node is stopped there, and that is heard of: only what answers there and not here is left to be
 /// found late here.
@@ -112,14 +104,14 @@ impl Machine {
 
     /// They are told like a start that failed, so that somebody is to blame.
     fn wait_in_vain(&mut self, slots: &[Slot], other: u16, unmet: &Unmet, now: Timestamp, effects: &mut Vec<Effect>) {
-        let other = self.job.roles[other as usize].name.clone();
+        let other = self.job.roles[other as usize].name.to_string();
         for slot in slots {
-            let error = SpawnError { doing: format!("wait for `{other}`"), errno: UNMET, reason: unmet.why.clone() };
+            let exit = Exit::Unmet { role: other.clone(), reason: unmet.why.clone() };
             self.place_mut(*slot).begin();
             self.place_mut(*slot).timed_out = unmet.limit;
             self.apply(*slot, attempt::Event::Start, now);
             effects.push(Effect::Record(Fact::Starting { subject: self.subject(*slot) }));
-            self.exited(*slot, Exit::Spawn(error), None, now, effects);
+            self.exited(*slot, exit, None, now, effects);
         }
     }
 

@@ -6,7 +6,7 @@ use super::{AttemptId, Machine, Of};
 use crate::facts::Limit;
 use crate::machine::attempt::End;
 use crate::machine::restart::Past;
-use crate::model::{Blame, Slot};
+use crate::model::{Blame, Slot, StopHow};
 
 /// Of one replica.
 #[derive(Debug, Clone, Default)]
@@ -20,8 +20,10 @@ pub(super) struct Place {
     pub(super) timed_out: Option<Limit>,
     /// It waits before it is started again.
     pub(super) backing_off: bool,
-    /// A supervisor that is gone had it running.
-    pub(super) lost: bool,
+    /// A supervisor that is gone had it live: what becomes of it is said at the start.
+    pub(super) inherited: Option<Inherited>,
+    /// A supervisor that is gone stopped it so. If nothing here wants that, it starts again.
+    pub(super) stopped_before: Option<StopHow>,
     pub(super) past: Past,
     /// How earlier attempts ended, until that has been told.
     pub(super) untold: Vec<(u32, End)>,
@@ -31,8 +33,16 @@ impl Place {
     /// The next attempt is announced.
     pub(super) fn begin(&mut self) {
         self.number += u32::from(self.begun);
-        (self.begun, self.ready, self.timed_out) = (true, false, None);
+        (self.begun, self.ready, self.timed_out, self.stopped_before) = (true, false, None, None);
     }
+}
+
+/// What a new supervisor finds of an attempt that was live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inherited {
+    Lost,
+    /// The engine still has it.
+    Adopted,
 }
 
 /// Of one role.
@@ -57,8 +67,8 @@ impl Machine {
     }
 
     /// The attempt that a replica is at.
-    pub(super) fn id(&self, slot: Slot) -> AttemptId {
-        AttemptId { slot, attempt: self.place(slot).number }
+    pub fn id(&self, slot: Slot) -> AttemptId {
+        AttemptId { step: self.step, slot, attempt: self.place(slot).number }
     }
 
     /// Which attempt of this replica runs, ran last, or will be the next after a back-off.

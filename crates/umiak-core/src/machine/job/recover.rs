@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Attempt, AttemptId, Effect, Exit, Fact, Machine, Past, Slot, Timestamp};
+use super::places::Inherited;
+use super::{Attempt, AttemptId, Effect, Exit, Fact, Machine, Of, Past, Slot, StopHow, Timer, Timestamp};
 use crate::machine::attempt::End;
 use crate::model::{Blame, Scope};
 use crate::status::{self, ReplicaStatus, Stage, Status};
@@ -18,8 +19,9 @@ pub enum Again {
 }
 
 impl Machine {
-    /// Takes over from the facts of a run. Before the start.
-    pub fn recover(&mut self, status: &Status, again: Again) {
+    /// Takes over from the facts of a run. Before the start. Of what was live, the engine still has what `adopted` says:
+    /// that goes on under its number. The rest is lost.
+    pub fn recover(&mut self, status: &Status, again: Again, adopted: &dyn Fn(AttemptId) -> bool) {
         self.attempt = status.attempt;
         self.order = status.next_order;
         if again == Again::Unfinished {
@@ -31,13 +33,19 @@ impl Machine {
         }
         for slot in self.slots() {
             match status.replica(&self.replica_name(slot)) {
-                Some(replica) => self.recover_replica(slot, replica, again),
+                Some(replica) => self.recover_replica(slot, replica, again, adopted),
                 None => self.place_mut(slot).number = status.attempt,
             }
         }
     }
 
-    fn recover_replica(&mut self, slot: Slot, replica: &ReplicaStatus, again: Again) {
+    fn recover_replica(
+        &mut self,
+        slot: Slot,
+        replica: &ReplicaStatus,
+        again: Again,
+        adopted: &dyn Fn(AttemptId) -> bool,
+    ) {
         let place = self.place_mut(slot);
         place.number = replica.attempt;
         place.begun = replica.stage != Stage::Waiting;
@@ -48,11 +56,17 @@ impl Machine {
             };
             Past { user: times(Blame::User), platform: times(Blame::Platform) }
         };
-        place.lost = replica.is_live();
         if again == Again::Unfinished {
             place.past = of(Scope::Replica);
             // The role's budget was spent for all of it at once.
             self.groups[slot.role as usize].past = of(Scope::Role);
+        }
+        if replica.is_live() {
+            let adopted = adopted(self.id(slot));
+            self.place_mut(slot).inherited = Some(if adopted { Inherited::Adopted } else { Inherited::Lost });
+            if adopted {
+                self.adopt_replica(slot, replica);
+            }
         }
         if let Stage::Ended(ended) = &replica.stage
             && stays(ended, again)
@@ -70,32 +84,90 @@ impl Machine {
         }
     }
 
-    /// The start of a supervisor that took over: what was live is lost, and starts again without spending anything. What
-    /// had failed, and nobody had decided about, is decided now.
-    pub(super) fn close_lost(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// The engine still has this attempt: it stands where the facts left it.
+    fn adopt_replica(&mut self, slot: Slot, replica: &ReplicaStatus) {
+        let (at, started) = match replica.stage {
+            Stage::Starting { at } => (at, false),
+            Stage::Running { at, ready, timed_out, .. } => {
+                let place = self.place_mut(slot);
+                (place.ready, place.timed_out) = (ready, timed_out);
+                (at, true)
+            }
+            Stage::Waiting | Stage::Ended(_) | Stage::Abandoned => return,
+        };
+        self.place_mut(slot).stopped_before = replica.stop_sent;
+        let since = Timestamp::from_micros(at);
+        self.roles[slot.role as usize][slot.index as usize] = match replica.stop_sent {
+            Some(how) => Attempt::Stopping { since, started, killed: how == StopHow::Kill },
+            None if started => Attempt::Running { since },
+            None => Attempt::Starting { since },
+        };
+    }
+
+    /// The start of a supervisor that took over: what the engine still has goes on, with all of its time before it; what
+    /// else was live is lost, and starts again without spending anything. What had failed, and nothing was decided about,
+    /// is decided now.
+    pub(super) fn take_over(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let mut adopted = Vec::new();
         for slot in self.slots() {
-            if std::mem::take(&mut self.place_mut(slot).lost) {
-                let (subject, order) = (self.subject(slot), self.order);
-                self.order += 1;
-                let exit = Exit::Lost;
-                let id = AttemptId { slot, attempt: subject.attempt };
-                effects.push(Effect::Record(Fact::Ended {
-                    subject,
-                    exit: exit.clone(),
-                    by_us: false,
-                    order,
-                    usage: None,
-                    log_end: None,
-                }));
-                let (by_us, before_stop, timed_out, usage) = (false, true, None, None);
-                let end = End { exit, by_us, before_stop, timed_out, order, usage, started: now, ended: now };
-                effects.push(Effect::Release { id, end: Box::new(end) });
+            match self.place_mut(slot).inherited.take() {
+                Some(Inherited::Lost) => {
+                    let (subject, order) = (self.subject(slot), self.order);
+                    self.order += 1;
+                    let exit = Exit::Lost;
+                    effects.push(Effect::Record(Fact::Ended {
+                        subject,
+                        exit: exit.clone(),
+                        by_us: false,
+                        order,
+                        usage: None,
+                        log_end: None,
+                    }));
+                    let (by_us, before_stop, timed_out, usage) = (false, true, None, None);
+                    let end = End { exit, by_us, before_stop, timed_out, order, usage, started: now, ended: now };
+                    effects.push(Effect::Release { id: self.id(slot), end: Box::new(end) });
+                }
+                Some(Inherited::Adopted) => adopted.push(slot),
+                None => {}
             }
         }
+        self.go_on_with(&adopted, now, effects);
         // Only now: who stops a role for the failure of one must not wait for those that are gone.
         for slot in self.slots() {
             if matches!(self.attempt_of(slot), Some(Attempt::Ended(_))) {
                 self.after_end(slot, now, effects);
+            }
+        }
+    }
+
+    /// These run on: their timers are armed anew. A stop that was recorded may never have been sent, so it is sent again.
+    fn go_on_with(&mut self, adopted: &[Slot], now: Timestamp, effects: &mut Vec<Effect>) {
+        for how in [StopHow::Graceful, StopHow::Kill] {
+            let stopped = |slot: &&Slot| {
+                let killed = how == StopHow::Kill;
+                self.place(**slot).stopped_before == Some(how)
+                    && matches!(self.attempt_of(**slot), Some(Attempt::Stopping { killed: other, .. }) if *other == killed)
+            };
+            let targets: Vec<AttemptId> = adopted.iter().filter(stopped).map(|slot| self.id(*slot)).collect();
+            if targets.is_empty() {
+                continue;
+            }
+            self.send_stop(how, targets.clone(), effects);
+            for slot in targets.into_iter().map(|id| id.slot) {
+                let of = Of::Replica(slot);
+                let (timer, after) = match how {
+                    StopHow::Graceful => (Timer::GraceOf(of), self.grace(slot.role)),
+                    StopHow::Kill => (Timer::AbandonOf(of), self.job.policy.stop.abandon),
+                };
+                self.arm(timer, now + after, effects);
+            }
+        }
+        for slot in adopted.iter().copied() {
+            match (self.attempt_of(slot), self.place(slot).timed_out) {
+                // It was found late, and then the supervisor was lost.
+                (Some(Attempt::Running { .. }), Some(_)) => self.terminate(Of::Replica(slot), now, effects),
+                (Some(Attempt::Running { .. }), None) => self.limit(slot, now, effects),
+                _ => {}
             }
         }
     }

@@ -8,8 +8,7 @@
 
 use std::time::Duration;
 
-use super::order::UNMET;
-use super::{Attempt, Diagnosis, Effect, End, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp};
+use super::{Attempt, Diagnosis, Effect, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp};
 use crate::machine::restart::{blame, is_hopeless};
 use crate::model::{Blame, Exit};
 
@@ -28,7 +27,6 @@ impl Machine {
         let urged = self.stop.is_some_and(|stop| stop.reason != StopReason::PeerFailed);
         // What cannot be started will not start the next time either; what does not go holds devices and ports.
         let hopeless = self.roles.iter().flatten().any(|attempt| match attempt {
-            Attempt::Ended(End { exit: Exit::Spawn(error), .. }) if error.errno == UNMET => false,
             Attempt::Ended(end) => {
                 matches!(end.exit, Exit::Spawn(_))
                     && (is_hopeless(&end.exit) || self.job.policy.restart.max_platform == 0)
@@ -36,7 +34,7 @@ impl Machine {
             Attempt::Waiting => false,
             _ => true,
         });
-        if !failed || urged || hopeless || self.guardian_lost {
+        if !failed || urged || hopeless || self.engine_lost {
             return None;
         }
         let seed = self.seed.wrapping_add(u64::from(self.attempt));
@@ -80,7 +78,7 @@ impl Machine {
     }
 
     pub(super) fn leave_pause(&mut self, pause: Pause, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.stop.is_some() || self.guardian_lost || pause.ready == Some(false) || self.is_decided_in_pause() {
+        if self.stop.is_some() || self.engine_lost || pause.ready == Some(false) || self.is_decided_in_pause() {
             self.finish(effects);
         } else if pause.waited && pause.ready == Some(true) {
             self.next_attempt(now, effects);

@@ -22,7 +22,12 @@ impl Machine {
             return self.recycle_if_over(slot.role, now, effects);
         }
         let Some(Attempt::Ended(end)) = self.attempt_of(slot) else { return };
-        if !end.is_failure() || is_hopeless(&end.exit) || self.stop.is_some() || self.guardian_lost {
+        if end.by_us && self.is_wanted_again(slot) {
+            self.roles[slot.role as usize][slot.index as usize] = Attempt::Waiting;
+            self.look_for_starts = true;
+            return;
+        }
+        if !end.is_failure() || is_hopeless(&end.exit) || self.stop.is_some() || self.engine_lost {
             return;
         }
         let (end, blame) = (end.clone(), blame(&end.exit));
@@ -47,6 +52,12 @@ impl Machine {
                 self.recycle_if_over(slot.role, now, effects);
             }
         }
+    }
+
+    /// An earlier supervisor stopped it, and nothing here wants that: it is as if it had been lost with that one.
+    fn is_wanted_again(&self, slot: Slot) -> bool {
+        let place = self.place(slot);
+        place.stopped_before.is_some() && place.timed_out.is_none() && self.stop.is_none() && !self.engine_lost
     }
 
     /// These wait, and start again.

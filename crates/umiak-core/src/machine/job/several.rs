@@ -126,7 +126,7 @@ impl Machine {
     fn forgive(&mut self, effects: &mut Vec<Effect>) {
         let roles = self.job.roles.iter().zip(&self.roles).filter(|(role, _)| role.completion.decides);
         let mut outcomes = roles.map(|(role, attempts)| role::outcome(&role.completion, &Counts::of(attempts)));
-        if self.failed.is_none() || self.guardian_lost || outcomes.any(|outcome| outcome == role::Outcome::Failed) {
+        if self.failed.is_none() || self.engine_lost || outcomes.any(|outcome| outcome == role::Outcome::Failed) {
             return;
         }
         self.failed = None;
@@ -233,7 +233,7 @@ impl Machine {
         // A user who asked us to stop wants no other one; what does not go holds devices and ports.
         let urged = self.stop.is_some_and(|stop| stop.reason > StopReason::SignalElsewhere { signal: i32::MAX });
         let stuck = self.roles.iter().flatten().any(|attempt| *attempt == Attempt::Abandoned);
-        several.decided.as_ref()?.restart.filter(|_| !self.guardian_lost && !urged && !stuck)
+        several.decided.as_ref()?.restart.filter(|_| !self.engine_lost && !urged && !stuck)
     }
 
     pub(super) fn outcome_of_all(&self, outcome: Outcome, signal: Option<i32>) -> (Outcome, Option<i32>) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::facts::Weight;
 use crate::formats::launch::{ExitCodes, Generation};
-use crate::model::{Completion, JobId, MinSucceeded, Policy, Role, RoleName, StopPolicy};
+use crate::model::StopHow::{Graceful, Kill};
+use crate::model::{Completion, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError, SpawnStage, StopPolicy};
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
@@ -48,7 +49,7 @@ impl Story {
     fn start(&mut self) {
         self.give(Event::Start);
         for slot in self.machine.slots() {
-            self.give(Event::Spawned { id: id(slot.role, slot.index), pid: 100 + slot.index });
+            self.give(Event::Started { id: id(slot.role, slot.index), instance: Instance::of_pid(100 + slot.index) });
         }
     }
 
@@ -85,7 +86,7 @@ impl Story {
 }
 
 fn id(role: u16, index: u32) -> AttemptId {
-    AttemptId { slot: Slot { role, index }, attempt: 0 }
+    AttemptId { step: StepIndex(0), slot: Slot { role, index }, attempt: 0 }
 }
 
 fn code(code: i32) -> Exit {
@@ -96,10 +97,10 @@ fn by(signal: i32) -> Exit {
     Exit::Signal { signal, core_dumped: false }
 }
 
-/// (signal, ranks) of every order to signal among these effects; one role only.
-fn signals(effects: &[Effect]) -> Vec<(i32, Vec<u32>)> {
+/// (how, ranks) of every order to stop among these effects; one role only.
+fn stops(effects: &[Effect]) -> Vec<(StopHow, Vec<u32>)> {
     let order = |effect: &Effect| match effect {
-        Effect::Signal { signal, targets } => Some((*signal, targets.iter().map(|id| id.slot.index).collect())),
+        Effect::Stop { how, targets } => Some((*how, targets.iter().map(|id| id.slot.index).collect())),
         _ => None,
     };
     effects.iter().filter_map(order).collect()
@@ -128,7 +129,7 @@ fn all_succeed() {
         story.exit(index, code(0));
     }
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
-    assert_eq!(signals(&story.effects), []);
+    assert_eq!(stops(&story.effects), []);
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
     let mut story = Story::running(3);
     let effects = story.exit(1, code(7));
     let now = story.now;
-    assert_eq!(signals(&effects), [(SIGTERM, vec![0, 2])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![0, 2])]);
     assert_eq!(timers(&effects), [(Timer::Grace, now + 5000), (Timer::Settle, now + 500)]);
     story.exit(0, by(SIGTERM));
     assert_eq!(story.verdict(), None, "the window is open while somebody lives");
@@ -161,7 +162,7 @@ fn the_report_does_not_wait_for_ranks_that_take_their_time() {
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.causes(), [0]);
     assert_eq!(story.end(), None);
-    assert_eq!(signals(&story.give(Event::Timer(Timer::Grace, 0))), [(SIGKILL, vec![1])]);
+    assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 0))), [(Kill, vec![1])]);
     story.exit(1, by(SIGKILL));
     assert_eq!(story.end(), Some((Outcome::Failed, 139)));
 }
@@ -192,13 +193,11 @@ fn a_signal_before_the_start_is_obeyed_first() {
 #[test]
 fn the_first_signal_asks_the_second_kills_the_third_returns() {
     let mut story = Story::running(2);
-    for (expected, effect) in [
-        (vec![(SIGTERM, vec![0, 1])], None),
-        (vec![(SIGKILL, vec![0, 1])], None),
-        (vec![], Some(Effect::ReturnTerminal)),
-    ] {
+    for (expected, effect) in
+        [(vec![(Graceful, vec![0, 1])], None), (vec![(Kill, vec![0, 1])], None), (vec![], Some(Effect::ReturnTerminal))]
+    {
         let effects = story.give(Event::Signalled { signal: SIGINT });
-        assert_eq!(signals(&effects), expected);
+        assert_eq!(stops(&effects), expected);
         assert!(effect.is_none_or(|effect| effects.contains(&effect)));
     }
     story.exit(0, by(SIGTERM));
@@ -222,7 +221,7 @@ fn a_role_that_does_not_decide_is_stopped_without_blame() {
 fn where_no_role_decides_all_do() {
     let mut story = Story::new(&[(2, helper())]);
     story.start();
-    assert_eq!(signals(&story.effects), [], "stopped as it started");
+    assert_eq!(stops(&story.effects), [], "stopped as it started");
     story.exit(0, code(0));
     story.exit(1, code(0));
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
@@ -234,16 +233,16 @@ fn losing_the_guardian_fails_the_job_whatever_its_policy() {
         let completion = Completion { min_failed, min_succeeded: MinSucceeded::All, decides: true };
         let mut story = Story::new(&[(2, completion)]);
         story.start();
-        story.give(Event::GuardianLost);
+        story.give(Event::EngineLost);
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.end(), Some((Outcome::Failed, 125)), "min_failed {min_failed}");
     }
 }
 
 #[test]
-fn a_guardian_lost_before_the_start_starts_nothing() {
+fn a_engine_lost_before_the_start_starts_nothing() {
     let mut story = Story::new(&[(2, Completion::default())]);
-    story.give(Event::GuardianLost);
+    story.give(Event::EngineLost);
     let effects = story.give(Event::Start);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Spawn(_))));
     story.give(Event::Gathered(vec![]));
@@ -252,14 +251,18 @@ fn a_guardian_lost_before_the_start_starts_nothing() {
 
 #[test]
 fn events_that_do_not_fit_are_recorded_and_change_nothing() {
-    let other = |slot, attempt| Event::Exited { id: AttemptId { slot, attempt }, exit: code(1), usage: None };
+    let other = |slot, attempt| Event::Exited {
+        id: AttemptId { step: StepIndex(0), slot, attempt },
+        exit: code(1),
+        usage: None,
+    };
     let mut story = Story::running(2);
     for event in [
         Event::Start,
         other(Slot { role: 0, index: 0 }, 1),
         other(Slot { role: 0, index: 9 }, 0),
         other(Slot { role: 9, index: 0 }, 0),
-        Event::Spawned { id: id(0, 0), pid: 7 },
+        Event::Started { id: id(0, 0), instance: Instance::of_pid(7) },
         Event::Gathered(vec![]),
         Event::Timer(Timer::Settle, 0),
         Event::Timer(Timer::Grace, 0),
@@ -335,7 +338,7 @@ mod restarts {
     }
 
     fn ids(attempt: u32) -> Vec<AttemptId> {
-        (0..2).map(|index| AttemptId { slot: Slot { role: 0, index }, attempt }).collect()
+        (0..2).map(|index| AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt }).collect()
     }
 
     /// Rank 1 fails, rank 0 is stopped, the verdict is told.
@@ -401,7 +404,7 @@ mod restarts {
         story.give(Event::Exited { id: ids(1)[0], exit: code(3), usage: None });
         for event in [
             Event::Exited { id: ids(0)[1], exit: code(1), usage: None },
-            Event::Spawned { id: ids(0)[1], pid: 9 },
+            Event::Started { id: ids(0)[1], instance: Instance::of_pid(9) },
             Event::Timer(Timer::Grace, 0),
             Event::Timer(Timer::Settle, 0),
             Event::Timer(Timer::Backoff, 0),
@@ -412,7 +415,7 @@ mod restarts {
             assert!(is_ignored(&story.give(event.clone())), "{event:?}");
             assert_eq!(format!("{:?}", story.machine), before, "{event:?}");
         }
-        assert_eq!(signals(&story.give(Event::Timer(Timer::Grace, 1))), [(SIGKILL, vec![1])], "its own timer counts");
+        assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 1))), [(Kill, vec![1])], "its own timer counts");
     }
 
     #[test]
@@ -436,13 +439,13 @@ mod restarts {
 
     #[test]
     fn what_cannot_be_made_good_is_not_tried_again() {
-        let refused = crate::model::SpawnError { doing: "execute".into(), errno: 2, reason: "not found".into() };
+        let refused = SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() };
         let mut refusal = story(5);
         fail(&mut refusal, 0, Exit::Spawn(refused));
         assert_eq!(refusal.end(), Some((Outcome::Failed, 127)));
 
         let mut lost = story(5);
-        lost.give(Event::GuardianLost);
+        lost.give(Event::EngineLost);
         lost.give(Event::Gathered(vec![]));
         assert_eq!(lost.end(), Some((Outcome::Failed, 125)));
 
@@ -457,7 +460,7 @@ mod restarts {
 
     #[test]
     fn what_happens_in_the_wait_may_forbid_the_next_attempt() {
-        for event in [Event::Prepared { attempt: 1, ready: false }, Event::GuardianLost] {
+        for event in [Event::Prepared { attempt: 1, ready: false }, Event::EngineLost] {
             let mut story = story(5);
             fail(&mut story, 0, code(7));
             story.give(event.clone());

@@ -15,7 +15,6 @@ use super::messages::{
     Told, Why,
 };
 use crate::facts::Outcome;
-use crate::machine::job::is_unmet;
 use crate::model::{self, Endpoint, Exit, Part, Timestamp};
 
 mod doors;
@@ -463,7 +462,7 @@ impl Node {
     /// What cannot be started will not start the next time either. What others did not answer to may.
     fn could_not_start(&self) -> bool {
         matches!(self.stage, Some(Stage::Unable { .. }))
-            || self.ends.iter().any(|told| matches!(told.end.exit, Exit::Spawn(_)) && !is_unmet(&told.end.exit))
+            || self.ends.iter().any(|told| matches!(told.end.exit, Exit::Spawn(_)))
     }
 
     /// Its ranks were running, and it has not said yet how they ended. Of one that failed this is worth waiting for even

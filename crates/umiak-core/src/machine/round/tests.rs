@@ -10,7 +10,7 @@ use super::messages::{
 };
 use crate::diagnose;
 use crate::facts::{Evidence, Limit, Outcome, Subject};
-use crate::model::{self, Exit, Part, Port, Rank, SpawnError, Timestamp};
+use crate::model::{self, Exit, Part, Port, Rank, SpawnError, SpawnStage, Timestamp};
 
 const SETTLE: Duration = Duration::from_millis(500);
 
@@ -170,8 +170,8 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
 /// A trainer that was not started, as servers on another node did not answer.
 fn unmet(rank: u32) -> Stage {
     let mut told = told(rank, None, false);
-    let error = SpawnError { doing: "wait for `pserver`".into(), errno: 0, reason: "no answer".into() };
-    (told.end.exit, told.end.timed_out) = (Exit::Spawn(error), Some(Limit::Start));
+    let exit = Exit::Unmet { role: "pserver".into(), reason: "no answer".into() };
+    (told.end.exit, told.end.timed_out) = (exit, Some(Limit::Start));
     Stage::Told(vec![told])
 }
 
@@ -530,7 +530,7 @@ fn restarts_are_counted_here() {
     // What cannot be started is not started again.
     let mut round = Round::running(2);
     let mut end = told(0, None, false);
-    end.end.exit = Exit::Spawn(SpawnError { doing: "execute".into(), errno: 2, reason: "not found".into() });
+    end.end.exit = Exit::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() });
     round.stands(1, 0, Stage::Told(vec![end]));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
     assert_eq!(decided.restart, None);

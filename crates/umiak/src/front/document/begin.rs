@@ -114,7 +114,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         // As it stands when this supervisor is recorded: a retry begins anew.
         let mut status = writer.status().clone();
         writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
-        machine.recover(&status, again);
+        machine.recover(&status, again, &|_| false);
     }
     let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &placement.engine);
     let masked = |(name, value): (&String, &String)| (name.clone(), secrets.known.masked(name, value));

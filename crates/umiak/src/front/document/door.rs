@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, PlannedRole, Usage};
 use umiak_core::machine::job::{AttemptId, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{Exit, Job, Slot, SpawnError};
+use umiak_core::model::{Exit, Job, Slot, SpawnError, SpawnStage};
 use umiak_core::plan::Awaited;
 use umiak_core::plan::document::{self, Placement, Process, Surroundings};
 use umiak_core::plan::pool::Pool;
@@ -42,7 +42,7 @@ impl DocumentDoor {
             node: placed.host.to_string(),
             endpoint: placed.endpoint.map_or_else(|| placed.host.to_string(), |endpoint| endpoint.to_string()),
             devices: self.pool.devices_of(placed.slot).iter().map(|device| device.label.clone()).collect(),
-            log: self.dir(AttemptId { slot: placed.slot, attempt: machine.number(placed.slot) }).join("log").to_string_lossy().into_owned(),
+            log: self.dir(machine.id(placed.slot)).join("log").to_string_lossy().into_owned(),
             log_start: 0,
         };
         Fact::Planned(Planned {
@@ -95,9 +95,9 @@ impl Door for DocumentDoor {
         let labels: Vec<&str> = self.pool.devices_of(slot).iter().map(|device| device.label.as_str()).collect();
         Place {
             host: umiak_sys::host::name(),
-            pid: core.now.pids.get(&slot).copied(),
+            pid: core.pid(slot),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
-            log: self.dir(AttemptId { slot, attempt: finding.subject.attempt }).join("log").display().to_string(),
+            log: self.dir(AttemptId { attempt: finding.subject.attempt, ..core.id(slot) }).join("log").display().to_string(),
             name: Some(finding.subject.replica.clone()),
             run: core.recorder.run_name(),
             start_limit: None,
@@ -180,7 +180,7 @@ impl Door for DocumentDoor {
                 return Err(NotStarted::Full(dir, error));
             }
             let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
-            return Err(NotStarted::Failed(SpawnError { doing: "make its directory".to_owned(), errno, reason }));
+            return Err(NotStarted::Failed(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason }));
         }
         let name = format!("{}.{}", self.placement.placed(id.slot).replica, id.attempt);
         Ok(Start {

@@ -118,7 +118,7 @@ impl LaunchDoor {
         Place {
             name: self.name(subject, &host),
             host,
-            pid: core.now.pids.get(&replica.slot).copied(),
+            pid: core.pid(replica.slot),
             devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
             log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
             run: core.recorder.run_name(),
@@ -265,8 +265,8 @@ impl Door for LaunchDoor {
     }
 
     fn stopping(&mut self, core: &mut Core, attempts: &[AttemptId]) {
-        for pid in attempts.iter().filter_map(|id| core.now.pids.get(&id.slot)) {
-            let line = paddle_lines::at_stop(&self.spec, *pid);
+        for pid in attempts.iter().filter_map(|id| core.pid(id.slot)) {
+            let line = paddle_lines::at_stop(&self.spec, pid);
             self.pod_line(line);
         }
     }
@@ -305,15 +305,16 @@ impl Door for LaunchDoor {
                     core.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
                 }
             }
-            Fact::Started { subject, pid } => {
-                if let Some(slot) = subject.rank.and_then(|rank| core.machine.slot_of(rank)) {
-                    let line = paddle_lines::at_started(&self.spec, slot.index, *pid);
+            Fact::Started { subject, instance } => {
+                let slot = subject.rank.and_then(|rank| core.machine.slot_of(rank));
+                if let (Some(slot), Some(pid)) = (slot, instance.pid) {
+                    let line = paddle_lines::at_started(&self.spec, slot.index, pid);
                     self.pod_line(line);
                 }
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
                 if let Some(slot) = subject.rank.and_then(|rank| core.machine.slot_of(rank)) {
-                    self.tell_early_end(core, AttemptId { slot, attempt: subject.attempt });
+                    self.tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {

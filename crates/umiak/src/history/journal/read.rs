@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use umiak_core::facts::{Fact, Record, VERSION};
+use umiak_core::model::StepName;
 
 use super::super::{Error, RunDir};
 
@@ -18,12 +19,14 @@ pub(super) const KNOWN: &[&str] = &[
     "supervised",
     "planned",
     "starting",
+    "submitted",
+    "pending",
     "started",
     "ready",
     "timed_out",
     "ended",
     "stopping",
-    "signalled",
+    "stop_sent",
     "paused",
     "continued",
     "diagnosed",
@@ -152,6 +155,8 @@ fn read(line: &[u8]) -> Line {
         at: u64,
         #[serde(default)]
         epoch: u32,
+        #[serde(default)]
+        step: Option<StepName>,
         r#type: String,
     }
     let error = match serde_json::from_slice::<Record>(line) {
@@ -166,8 +171,15 @@ fn read(line: &[u8]) -> Line {
     if head.v <= VERSION && KNOWN.contains(&head.r#type.as_str()) {
         return Line::Wrong(excerpt(&error.to_string(), line));
     }
-    let Head { v, seq, at, epoch, r#type } = head;
-    Line::Unknown(Record { v, seq, at, epoch, fact: Fact::Ignored { event: r#type, state: "not known here".into() } })
+    let Head { v, seq, at, epoch, step, r#type } = head;
+    Line::Unknown(Record {
+        v,
+        seq,
+        at,
+        epoch,
+        step,
+        fact: Fact::Ignored { event: r#type, state: "not known here".into() },
+    })
 }
 
 /// Why, and the beginning of what stands there.

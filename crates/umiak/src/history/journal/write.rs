@@ -109,7 +109,10 @@ impl Writer {
     /// Facts as the next records.
     pub fn number(&self, at: Timestamp, facts: impl IntoIterator<Item = Fact>) -> Vec<Record> {
         let (at, epoch) = (at.as_micros(), self.epoch);
-        (self.next_seq..).zip(facts).map(|(seq, fact)| Record { v: VERSION, seq, at, epoch, fact }).collect()
+        (self.next_seq..)
+            .zip(facts)
+            .map(|(seq, fact)| Record { v: VERSION, seq, at, epoch, step: None, fact })
+            .collect()
     }
 
     /// Adds records, by one write with all that still waits. When that fails they are kept, and tried again with the

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::process::ChildStdout;
 
 use umiak_core::facts::{Fact, Outcome, Subject};
-use umiak_core::model::{Blame, Exit, Rank, Scope};
+use umiak_core::model::{Blame, Exit, Instance, Rank, Scope};
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
@@ -265,7 +265,7 @@ fn follow_fast_attempts() {
         delay_micros: 0,
     });
     live.write(Fact::Starting { subject: subject("trainer-1", 2) });
-    live.write(Fact::Started { subject: subject("trainer-1", 2), pid: 4191 });
+    live.write(Fact::Started { subject: subject("trainer-1", 2), instance: Instance::of_pid(4191) });
     follower.running.signal(18);
     follower.expect("second\nthird\n");
     live.write(ended("trainer-1", 2, 0));

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use umiak_core::facts::{Fact, Outcome};
+use umiak_core::model::StopHow;
 use umiak_core::status::State;
 use umiak_testkit::components::trials;
 use umiak_testkit::suite::Suite;
@@ -106,7 +107,7 @@ fn stop_twice() {
     outcome.expect_code(0);
     assert_eq!(outcome.out(), "run-000001 asked to stop\n");
     wait_for("the stop to be recorded", || {
-        house.records().iter().any(|record| matches!(record.fact, Fact::Signalled { signal: 15, .. }))
+        house.records().iter().any(|record| matches!(record.fact, Fact::StopSent { how: StopHow::Graceful, .. }))
     });
     let outcome = house.umiak("stop 1").finish_unwatched();
     outcome.expect_code(0);

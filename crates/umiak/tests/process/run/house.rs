@@ -182,7 +182,7 @@ fn broken(records: &[Record], ledger: &BTreeMap<String, Vec<u32>>) -> Vec<String
                 if *exit == (Exit::Code { code: 0 }) {
                     succeeded.insert(subject.replica.clone());
                 }
-                if !started.contains_key(&key) && !matches!(exit, Exit::Spawn(_)) {
+                if !started.contains_key(&key) && !matches!(exit, Exit::Spawn(_) | Exit::Unmet { .. }) {
                     wrong.push(format!("{key:?} ended and never started"));
                 }
                 if ended.insert(key.clone(), (exit.clone(), *by_us)).is_some() {
@@ -201,7 +201,9 @@ fn broken(records: &[Record], ledger: &BTreeMap<String, Vec<u32>>) -> Vec<String
         match ended.get(key) {
             None if !abandoned.contains(&key.0) => wrong.push(format!("{key:?} never ended")),
             // Lost, refused, or stopped before it came to its first line.
-            Some((exit, by_us)) if !has_line && !by_us && !matches!(exit, Exit::Lost | Exit::Spawn(_)) => {
+            Some((exit, by_us))
+                if !has_line && !by_us && !matches!(exit, Exit::Lost | Exit::Spawn(_) | Exit::Unmet { .. }) =>
+            {
                 wrong.push(format!("{key:?} has no line, and ended as {exit:?}"));
             }
             _ => {}

@@ -158,7 +158,7 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
             // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does.
-            "planned" | "signalled" | "swept" => {}
+            "planned" | "stop_sent" | "swept" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
     }

@@ -12,7 +12,7 @@ use umiak::history::index::{self, Entry};
 use umiak::history::journal::Writer;
 use umiak::history::{Home, RunDir, RunId};
 use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Subject, Supervised};
-use umiak_core::model::{Exit, Rank, Timestamp};
+use umiak_core::model::{Exit, Instance, Rank, Timestamp};
 use umiak_sys::floor::monotonic_nanos;
 
 use super::documents::run;
@@ -83,7 +83,9 @@ fn facts(number: u64) -> Vec<Fact> {
     let (outcome, exit_code) = if fails { (Outcome::Failed, 1) } else { (Outcome::Succeeded, 0) };
     let mut facts = vec![Fact::Supervised(supervised), Fact::Planned(planned)];
     facts.extend((0..REPLICAS).map(|rank| Fact::Starting { subject: subject(rank) }));
-    facts.extend((0..REPLICAS).map(|rank| Fact::Started { subject: subject(rank), pid: 4001 + rank }));
+    facts.extend(
+        (0..REPLICAS).map(|rank| Fact::Started { subject: subject(rank), instance: Instance::of_pid(4001 + rank) }),
+    );
     facts.extend((0..REPLICAS).map(ended));
     facts.push(Fact::Finished { outcome, exit_code });
     facts

@@ -14,20 +14,20 @@ fn journal(story: &Story) -> Status {
     });
     let mut status = Status::default();
     for (seq, fact) in facts.enumerate() {
-        status.add(&Record { v: 1, seq: seq as u64, at: seq as u64 * 1000, epoch: 0, fact });
+        status.add(&Record { v: 1, seq: seq as u64, at: seq as u64 * 1000, epoch: 0, step: None, fact });
     }
     status
 }
 
 fn supervised(status: &mut Status, epoch: u32, why: Began) {
     let fact = Fact::Supervised(Supervised { why, host: String::new(), pid: 1, umiak: String::new() });
-    status.add(&Record { v: 1, seq: status.next_seq, at: status.last + 5_000_000, epoch, fact });
+    status.add(&Record { v: 1, seq: status.next_seq, at: status.last + 5_000_000, epoch, step: None, fact });
 }
 
 /// The same job, taken over.
 fn taken(old: &Story, again: Again) -> Story {
     let mut machine = Machine::new(old.machine.job.clone(), old.machine.style, 7);
-    machine.recover(&journal(old), again);
+    machine.recover(&journal(old), again, &|_| false);
     Story { machine, now: old.now + 10_000, effects: Vec::new() }
 }
 
@@ -65,7 +65,7 @@ fn what_is_run_again() {
 #[test]
 fn what_was_lost_is_closed_and_not_signalled_even_if_the_first_thing_is_a_stop() {
     let mut next = taken(&all_kinds(), Again::Unfinished);
-    assert_eq!(signals(&next.give(Event::StopAsked { kill: false })), []);
+    assert_eq!(stops(&next.give(Event::StopAsked { kill: false })), []);
     let effects = next.give(Event::Start);
     assert!(matches!(effects[0], Effect::Record(Fact::Ended { exit: Exit::Lost, .. })));
     assert_eq!((spawned(&effects), next.end()), (vec![], Some((Outcome::Stopped, 3))));
@@ -98,7 +98,7 @@ fn a_role_that_was_being_stopped_for_a_restart_gets_it() {
     old.ends(at(0, 0, 0), code(7));
     let mut next = taken(&old, Again::Unfinished);
     let effects = next.give(Event::Start);
-    assert_eq!(signals(&effects), [], "those are gone");
+    assert_eq!(stops(&effects), [], "those are gone");
     let all: Vec<_> = (0..3).map(|index| (format!("role0-{index}"), 1)).collect();
     assert_eq!(retried(&effects), Some((all, Blame::User)));
 }
@@ -138,7 +138,11 @@ fn an_attempt_of_the_job_does_not_count_the_ends_of_the_one_before() {
     assert_eq!(spawned(&old.give(Event::Timer(Timer::Backoff, 0))), [at(0, 0, 1)]);
     let mut next = taken(&old, Again::Unfinished);
     assert_eq!(spawned(&next.give(Event::Start)), [at(0, 0, 2)]);
-    assert_eq!(spawned(&next.give(Event::Spawned { id: at(0, 0, 2), pid: 1 })), [at(1, 0, 1)], "not done yet");
+    assert_eq!(
+        spawned(&next.give(Event::Started { id: at(0, 0, 2), instance: Instance::of_pid(1) })),
+        [at(1, 0, 1)],
+        "not done yet"
+    );
     next.ends(at(0, 0, 2), code(1));
     next.ends(at(1, 0, 1), by(SIGTERM));
     next.give(Event::Gathered(vec![]));
@@ -148,7 +152,7 @@ fn an_attempt_of_the_job_does_not_count_the_ends_of_the_one_before() {
 #[test]
 fn a_restart_for_the_platform_spends_its_own_budget() {
     let mut old = story(&[1]);
-    let refused = crate::model::SpawnError { doing: "fork".into(), errno: 11, reason: String::new() };
+    let refused = SpawnError { doing: SpawnStage::Fork, errno: 11, reason: String::new() };
     (old.machine.job.policy.restart.max, old.machine.job.policy.restart.max_platform) = (1, 1);
     old.begin();
     old.ends(at(0, 0, 0), Exit::Spawn(refused));
@@ -168,7 +172,7 @@ fn a_retry_that_is_lost_itself_forgets_the_same() {
         supervised(&mut status, 1, why);
         supervised(&mut status, 2, Began::Resumed);
         let mut machine = Machine::new(old.machine.job.clone(), old.machine.style, 7);
-        machine.recover(&status, Again::Unfinished);
+        machine.recover(&status, Again::Unfinished, &|_| false);
         let mut next = Story { machine, now: 60_000, effects: Vec::new() };
         let ids: Vec<_> = expected.into_iter().map(|index| at(0, index, 1)).collect();
         assert_eq!(spawned(&next.give(Event::Start)), ids, "{why:?}");
@@ -198,4 +202,96 @@ fn who_was_first_is_still_first() {
     next.give(Event::Start);
     next.give(Event::Gathered(vec![]));
     assert_eq!((next.causes(), next.end()), (vec![2], Some((Outcome::Failed, 7))));
+}
+
+/// The same job, taken over by a supervisor whose engine still has these.
+fn adopting(old: &Story, adopted: &[AttemptId]) -> Story {
+    let mut machine = Machine::new(old.machine.job.clone(), old.machine.style, 7);
+    machine.recover(&journal(old), Again::Unfinished, &|id| adopted.contains(&id));
+    Story { machine, now: old.now + 10_000, effects: Vec::new() }
+}
+
+#[test]
+fn what_the_engine_still_has_goes_on_under_its_number() {
+    let mut old = story(&[4]);
+    old.machine.job.roles[0].timeouts.run = Some(SECOND);
+    old.give(Event::Start);
+    old.up(at(0, 0, 0));
+    old.up(at(0, 2, 0));
+    let mut next = adopting(&old, &[at(0, 0, 0), at(0, 1, 0)]);
+    assert_eq!((next.machine.live(), next.machine.is_finished()), ((2, 4), false));
+    let effects = next.give(Event::Start);
+    let lost: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Record(Fact::Ended { subject, exit: Exit::Lost, .. }) => Some(subject.replica.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lost, ["role0-2", "role0-3"]);
+    assert_eq!(spawned(&effects), [at(0, 2, 1), at(0, 3, 1)]);
+    let limit = next.now + 1000;
+    assert_eq!(timers(&effects), [(Timer::Run(at(0, 0, 0).slot), limit)], "its time runs anew");
+    next.up(at(0, 1, 0));
+    next.up(at(0, 2, 1));
+    next.up(at(0, 3, 1));
+    for id in [at(0, 0, 0), at(0, 1, 0), at(0, 2, 1), at(0, 3, 1)] {
+        next.ends(id, code(0));
+    }
+    assert_eq!(next.end(), Some((Outcome::Succeeded, 0)));
+}
+
+#[test]
+fn a_stop_of_an_earlier_supervisor_is_sent_again_and_its_victim_starts_again() {
+    let mut old = story(&[2]);
+    old.begin();
+    old.give(Event::StopAsked { kill: false });
+    let both = [at(0, 0, 0), at(0, 1, 0)];
+    let mut next = adopting(&old, &both);
+    let effects = next.give(Event::Start);
+    assert_eq!(stops(&effects), [(Graceful, vec![0, 1])]);
+    let graces = both.map(|id| (Timer::GraceOf(Of::Replica(id.slot)), next.now + 5000));
+    assert_eq!(timers(&effects), graces);
+    assert_eq!(spawned(&next.ends(both[0], by(SIGTERM))), [at(0, 0, 1)], "this supervisor was not asked to stop");
+    let effects = next.give(Event::Timer(Timer::GraceOf(Of::Replica(both[1].slot)), 0));
+    assert_eq!(stops(&effects), [(Kill, vec![1])]);
+    // What a stop of this supervisor ends stays ended.
+    next.give(Event::StopAsked { kill: false });
+    next.ends(both[1], by(SIGKILL));
+    next.ends(at(0, 0, 1), by(SIGTERM));
+    assert_eq!(next.end(), Some((Outcome::Stopped, 3)));
+}
+
+#[test]
+fn events_of_another_step_are_fenced() {
+    let mut story = Story::new(&[(1, Completion::default())]);
+    story.machine = story.machine.of_step(StepIndex(3));
+    let effects = story.give(Event::Start);
+    let [own] = spawned(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(own.step, StepIndex(3));
+    let other = AttemptId { step: StepIndex(0), ..own };
+    assert!(is_ignored(&story.give(Event::Started { id: other, instance: Instance::default() })));
+    assert!(is_ignored(&story.give(Event::Exited { id: other, exit: code(1), usage: None })));
+    story.give(Event::Exited { id: own, exit: code(0), usage: None });
+    assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
+}
+
+#[test]
+fn a_status_knows_the_handle_and_why_nothing_runs() {
+    let mut status = Status::default();
+    let add = |status: &mut Status, fact| {
+        let seq = status.next_seq;
+        status.add(&Record { v: 1, seq, at: seq, epoch: 0, step: None, fact });
+    };
+    add(&mut status, Fact::Submitted { handle: "job-7".into() });
+    add(&mut status, Fact::Pending { reason: "no node has 8 GPUs".into() });
+    assert_eq!((status.handle.as_deref(), status.pending.as_deref()), (Some("job-7"), Some("no node has 8 GPUs")));
+    let subject = Subject { replica: "role0-0".into(), rank: None, attempt: 0 };
+    add(&mut status, Fact::Starting { subject: subject.clone() });
+    assert!(status.pending.is_some(), "asked for is not running");
+    let instance = Instance { node: Some("gpu-12".into()), ..Instance::default() };
+    add(&mut status, Fact::Started { subject, instance });
+    assert_eq!((status.handle.as_deref(), status.pending.as_deref()), (Some("job-7"), None));
+    let json = serde_json::to_value(&status).expect("plain data");
+    assert_eq!(json["replicas"][0]["stage"]["node"], "gpu-12");
 }

@@ -1,7 +1,7 @@
 //! Jobs with several roles: restarts inside them, time limits, start order, stopping.
 
 use super::*;
-use crate::model::{Blame, PortNeed, Restart, RoleRestart, Scope, SpawnError, StartAfter, Timeouts, When};
+use crate::model::{Blame, PortNeed, Restart, RoleRestart, Scope, StartAfter, Timeouts, When};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ pub(super) fn restart(story: &mut Story, role: usize, scope: Scope, max: u32, ma
 }
 
 pub(super) fn at(role: u16, index: u32, attempt: u32) -> AttemptId {
-    AttemptId { slot: Slot { role, index }, attempt }
+    AttemptId { step: StepIndex(0), slot: Slot { role, index }, attempt }
 }
 
 impl Story {
@@ -32,7 +32,7 @@ impl Story {
     }
 
     pub(super) fn up(&mut self, id: AttemptId) {
-        self.give(Event::Spawned { id, pid: 9 });
+        self.give(Event::Started { id, instance: Instance::of_pid(9) });
     }
 
     pub(super) fn ends(&mut self, id: AttemptId, exit: Exit) -> Vec<Effect> {
@@ -60,8 +60,8 @@ pub(super) fn retried(effects: &[Effect]) -> Option<(Vec<(String, u32)>, Blame)>
 }
 
 fn refused(errno: i32) -> Exit {
-    let doing = if errno == 2 { "execute" } else { "fork" };
-    Exit::Spawn(SpawnError { doing: doing.into(), errno, reason: String::new() })
+    let doing = if errno == 2 { SpawnStage::Execute } else { SpawnStage::Fork };
+    Exit::Spawn(SpawnError { doing, errno, reason: String::new() })
 }
 
 fn after(story: &mut Story, role: usize, other: u16, when: When) {
@@ -79,12 +79,12 @@ fn a_replica_starts_again_alone_until_its_budget_is_spent() {
     story.begin();
     let effects = story.ends(at(0, 1, 0), code(7));
     assert_eq!(retried(&effects), Some((vec![("role0-1".into(), 1)], Blame::User)));
-    assert!(effects.contains(&Effect::Inspect(at(0, 1, 0))) && signals(&effects).is_empty());
+    assert!(effects.contains(&Effect::Inspect(at(0, 1, 0))) && stops(&effects).is_empty());
     assert!(story.give(Event::Inspected { id: at(0, 1, 0), evidence: None }).len() == 2, "told in one paragraph");
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 1 })))), [at(0, 1, 1)]);
     story.up(at(0, 1, 1));
     let effects = story.ends(at(0, 1, 1), code(8));
-    assert_eq!((retried(&effects), signals(&effects)), (None, vec![(SIGTERM, vec![0])]));
+    assert_eq!((retried(&effects), stops(&effects)), (None, vec![(Graceful, vec![0])]));
     story.ends(at(0, 0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 8)), "one role: the cause's own code");
@@ -97,7 +97,7 @@ fn a_role_starts_again_as_a_whole_while_the_others_go_on() {
     story.begin();
     // Whose failure it was is said of the first one, whatever the others do while they are stopped.
     let effects = story.ends(at(0, 0, 0), refused(11));
-    assert_eq!(signals(&effects), [(SIGTERM, vec![1])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![1])]);
     let effects = story.ends(at(0, 1, 0), code(1));
     assert_eq!(retried(&effects), Some((vec![("role0-0".into(), 1), ("role0-1".into(), 1)], Blame::Platform)));
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))), [at(0, 0, 1), at(0, 1, 1)]);
@@ -145,9 +145,9 @@ fn an_attempt_that_takes_too_long_has_failed_and_is_the_cause() {
         let slot = Slot { role: 0, index: 0 };
         assert_eq!(timers(&story.effects), [(Timer::Run(slot), story.now + 1000)]);
         // A notice that comes twice gives no more time.
-        assert!(is_ignored(&story.give(Event::Spawned { id: at(0, 0, 0), pid: 9 })));
-        assert_eq!(signals(&story.fire(Timer::Run(slot))), [(SIGTERM, vec![0])]);
-        assert_eq!(signals(&story.fire(Timer::GraceOf(Of::Replica(slot)))), [(SIGKILL, vec![0])]);
+        assert!(is_ignored(&story.give(Event::Started { id: at(0, 0, 0), instance: Instance::of_pid(9) })));
+        assert_eq!(stops(&story.fire(Timer::Run(slot))), [(Graceful, vec![0])]);
+        assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Replica(slot)))), [(Kill, vec![0])]);
         story.ends(at(0, 0, 0), exit.clone());
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.verdict().map(|verdict| verdict.causes[0].weight), Some(Weight::Certain));
@@ -165,7 +165,7 @@ fn who_took_too_long_and_does_not_go_has_failed() {
         story.fire(timer);
     }
     let effects = story.fire(Timer::AbandonOf(Of::Replica(slot)));
-    assert_eq!(signals(&effects), [(SIGTERM, vec![1])], "the other does not wait for it for ever");
+    assert_eq!(stops(&effects), [(Graceful, vec![1])], "the other does not wait for it for ever");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_role_waits_until_another_is_started_ready_or_done() {
         }
         assert_eq!(spawned(&story.give(Event::Start)), [at(0, 0, 0)]);
         let events = [
-            Event::Spawned { id: at(0, 0, 0), pid: 1 },
+            Event::Started { id: at(0, 0, 0), instance: Instance::of_pid(1) },
             Event::Ready { id: at(0, 0, 0) },
             Event::Exited { id: at(0, 0, 0), exit: code(0), usage: None },
         ];
@@ -243,8 +243,8 @@ fn who_waits_in_vain_is_refused_and_the_job_fails() {
     story.begin();
     let effects = story.ends(at(0, 0, 0), code(1));
     assert!(effects.iter().any(|effect| matches!(effect,
-        Effect::Record(Fact::Ended { exit: Exit::Spawn(error), .. }) if error.doing == "wait for `role0`")));
-    assert_eq!(signals(&effects), [(SIGTERM, vec![1])], "decided in the same step");
+        Effect::Record(Fact::Ended { exit: Exit::Unmet { role, .. }, .. }) if role == "role0")));
+    assert_eq!(stops(&effects), [(Graceful, vec![1])], "decided in the same step");
     story.ends(at(0, 1, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "several roles: no replica's code speaks for all");
@@ -290,7 +290,7 @@ fn a_role_has_its_own_grace() {
     assert_eq!(timers(&effects), [(Timer::Grace, story.now + 5000), (own, story.now + 20_000)]);
     let killed = |effects: &[Effect]| {
         let targets = |effect: &Effect| match effect {
-            Effect::Signal { signal: SIGKILL, targets } => Some(targets.clone()),
+            Effect::Stop { how: Kill, targets } => Some(targets.clone()),
             _ => None,
         };
         effects.iter().filter_map(targets).flatten().collect::<Vec<_>>()
@@ -308,15 +308,15 @@ fn the_second_stop_kills_whatever_came_in_between() {
     for between in [None, Some(Event::Signalled { signal: SIGINT })] {
         let mut story = story(&[1]);
         story.begin();
-        assert_eq!(signals(&story.give(Event::StopAsked { kill: false })), [(SIGTERM, vec![0])]);
+        assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Graceful, vec![0])]);
         between.map(|event| story.give(event));
-        assert_eq!(signals(&story.give(Event::StopAsked { kill: false })), [(SIGKILL, vec![0])]);
+        assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Kill, vec![0])]);
         story.ends(at(0, 0, 0), by(SIGKILL));
         assert_eq!(story.end(), Some((Outcome::Stopped, 3)));
     }
     let mut story = story(&[1]);
     story.begin();
-    assert_eq!(signals(&story.give(Event::StopAsked { kill: true })).last(), Some(&(SIGKILL, vec![0])));
+    assert_eq!(stops(&story.give(Event::StopAsked { kill: true })).last(), Some(&(Kill, vec![0])));
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn losing_the_guardian_ends_back_offs_and_recycling_with_the_job() {
         restart(&mut story, 0, scope, 5, 5);
         story.begin();
         story.ends(at(0, 0, 0), code(7));
-        story.give(Event::GuardianLost);
+        story.give(Event::EngineLost);
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.end().map(|(outcome, _)| outcome), Some(Outcome::Failed), "{scope:?}");
         assert_eq!(story.end().map(|(_, code)| code), Some(code_then), "{scope:?}");
@@ -391,7 +391,7 @@ fn timers_of_an_earlier_restart_of_a_role_are_fenced() {
     story.fire(Timer::BackoffOf(Of::Role(0)));
     story.ends(at(0, 0, 1), code(1));
     assert!(is_ignored(&story.give(Event::Timer(Timer::GraceOf(Of::Role(0)), old))));
-    assert_eq!(signals(&story.fire(Timer::GraceOf(Of::Role(0)))), [(SIGKILL, vec![1])]);
+    assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Role(0)))), [(Kill, vec![1])]);
 }
 
 #[test]

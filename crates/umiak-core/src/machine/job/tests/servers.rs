@@ -27,7 +27,11 @@ fn shared(servers: u32, trainers: u32, elsewhere: &[&str]) -> Story {
 
 impl Story {
     fn spawned(&mut self, role: u16, count: u32) -> Vec<Effect> {
-        (0..count).flat_map(|index| self.give(Event::Spawned { id: id(role, index), pid: 100 + index })).collect()
+        (0..count)
+            .flat_map(|index| {
+                self.give(Event::Started { id: id(role, index), instance: Instance::of_pid(100 + index) })
+            })
+            .collect()
     }
 
     fn answer(&mut self, missing: &[&str]) -> Vec<Effect> {
@@ -66,7 +70,7 @@ fn trainers_start_when_all_servers_answer_and_decide_the_end() {
     assert_eq!(spawns(&story.give(Event::Ready { id: id(0, 0) })), [(1, 0)]);
     story.spawned(1, 1);
     let effects = story.ends(id(1, 0), code(0));
-    assert_eq!(signals(&effects), [(SIGTERM, vec![0, 1])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![0, 1])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.ends(id(0, 1), code(3));
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)), "how servers end then is no failure");
@@ -99,7 +103,7 @@ fn a_server_that_never_answers_took_too_long() {
     story.give(Event::Start);
     story.spawned(0, 1);
     let effects = story.give(Event::Timer(Timer::StartUp(Slot { role: 0, index: 0 }), 0));
-    assert_eq!(signals(&effects), [(SIGTERM, vec![0])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, exit_code::TIMED_OUT)));
@@ -112,10 +116,10 @@ fn a_node_of_servers_serves_until_all_nodes_are_told_the_end() {
     story.spawned(0, 2);
     assert_eq!(stands(&story.effects), [Stand::Serving]);
     // One ends by itself, as a trainer asked it to.
-    assert_eq!(signals(&story.ends(id(0, 1), code(0))), []);
+    assert_eq!(stops(&story.ends(id(0, 1), code(0))), []);
     assert_eq!(story.end(), None);
     let effects = story.decided(Outcome::Succeeded);
-    assert_eq!(signals(&effects), [(SIGTERM, vec![0])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
 }
@@ -139,7 +143,7 @@ fn a_server_that_dies_while_trainers_elsewhere_need_it_is_told() {
     story.spawned(0, 2);
     let effects = story.ends(id(0, 0), by(SIGKILL));
     assert_eq!(stands(&effects), [Stand::Failed]);
-    assert_eq!(signals(&effects), [(SIGTERM, vec![1])]);
+    assert_eq!(stops(&effects), [(Graceful, vec![1])]);
 }
 
 #[test]
@@ -172,8 +176,8 @@ fn own_servers_stay_for_trainers_on_other_nodes() {
     story.give(Event::Ready { id: id(0, 0) });
     story.spawned(1, 1);
     let effects = story.ends(id(1, 0), code(0));
-    assert_eq!((stands(&effects), signals(&effects)), (vec![Stand::Serving], vec![]));
-    assert_eq!(signals(&story.decided(Outcome::Succeeded)), [(SIGTERM, vec![0])]);
+    assert_eq!((stands(&effects), stops(&effects)), (vec![Stand::Serving], vec![]));
+    assert_eq!(stops(&story.decided(Outcome::Succeeded)), [(Graceful, vec![0])]);
 }
 
 #[test]
@@ -202,11 +206,8 @@ fn servers_that_cannot_be_reached_are_named_in_time() {
     let effects = story.give(Event::Gathered(vec![]));
     let told = stands(&effects);
     let [Stand::Told(ends)] = told.as_slice() else { panic!("{told:?}") };
-    let Exit::Spawn(error) = &ends[0].exit else { panic!("{ends:?}") };
-    assert_eq!(
-        (error.doing.as_str(), error.reason.as_str()),
-        ("wait for `pserver`", "no answer from 10.0.0.3:6170 within 60 s")
-    );
+    let reason = "no answer from 10.0.0.3:6170 within 60 s".to_owned();
+    assert_eq!(ends[0].exit, Exit::Unmet { role: "pserver".to_owned(), reason });
     assert_eq!(ends[0].timed_out, Some(Limit::Start));
 }
 

@@ -4,7 +4,6 @@ use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, 
 use super::{Coordinator, Effect, Node, Phase};
 use crate::diagnose;
 use crate::facts::{Finding, Outcome, Verdict, Weight};
-use crate::machine::job::is_unmet;
 use crate::machine::restart;
 use crate::model::{Exit, Timestamp};
 
@@ -114,5 +113,5 @@ impl Coordinator {
 /// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop, or never
 /// began, for want of servers.
 fn points_elsewhere(finding: &Finding) -> bool {
-    is_unmet(&finding.exit) || (finding.weight >= Weight::Possible && finding.exit != Exit::Lost)
+    matches!(finding.exit, Exit::Unmet { .. }) || (finding.weight >= Weight::Possible && finding.exit != Exit::Lost)
 }

@@ -1,0 +1,41 @@
+//! What an engine knows of an attempt that runs, and the two ways to stop one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A running attempt, as the engine knows it: a process of a host has a number, one of a cluster a name and a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Instance {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Its name in the cluster: a pod, a task of a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where it runs, if not on this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+impl Instance {
+    /// A process of this host.
+    pub fn of_pid(pid: u32) -> Self {
+        Self { pid: Some(pid), ..Self::default() }
+    }
+
+    /// In words: `pid 7`, `trainer-0 on gpu-12`; empty where nothing is known.
+    pub fn describe(&self) -> String {
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let node = self.node.as_ref().map(|node| format!("on {node}"));
+        [self.name.clone(), pid, node].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// How an attempt is stopped. Which signal or request that is, is the engine's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopHow {
+    /// It is asked to end, and has time for that.
+    Graceful,
+    /// It is ended.
+    Kill,
+}
