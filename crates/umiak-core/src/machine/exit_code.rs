@@ -7,7 +7,7 @@ use crate::model::{Exit, ExitCodes, Generation};
 pub const TIMED_OUT: u8 = 124;
 
 /// `umiak stop` was asked for.
-const STOPPED: u8 = 3;
+pub const STOPPED: u8 = 3;
 
 /// Whose numbers to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //!
 //! Newtypes fail in their constructors, so that a value that exists is a value that is valid.
 
+mod capabilities;
 mod dialect;
 mod exit;
 mod ids;
@@ -11,6 +12,7 @@ mod part;
 mod seconds;
 mod time;
 
+pub use capabilities::{Capabilities, Hosts, Output, Unit};
 pub use dialect::{ExitCodes, Generation};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{

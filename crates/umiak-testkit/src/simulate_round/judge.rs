@@ -266,7 +266,7 @@ impl<'a> Judge<'a> {
         for (index, node) in self.run.nodes.iter().enumerate() {
             let Some((_, outcome, code)) = node.finished else { continue };
             let asked = self.run.scenario.faults.iter().any(|(_, fault)| match fault {
-                Fault::Signal { node, .. } | Fault::GuardianLost { node } => *node == index,
+                Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node } => *node == index,
                 _ => false,
             });
             // Who had to end before it heard that has its own reason.
@@ -274,7 +274,8 @@ impl<'a> Judge<'a> {
             let Some((_, decision)) = known.filter(|(_, last)| last.restart.is_none() && !asked) else { continue };
             let expected = match (decision.outcome, &decision.why) {
                 (Outcome::Succeeded, _) => 0,
-                (Outcome::Interrupted, Some(Reason::Interrupted { signal, .. })) => 128 + *signal as u8,
+                (Outcome::Interrupted, Some(Reason::Interrupted { signal: Some(signal), .. })) => 128 + *signal as u8,
+                (Outcome::Stopped, Some(Reason::Interrupted { signal: None, .. })) => 3,
                 _ => match decision.verdict.as_ref().and_then(|verdict| verdict.causes.first()) {
                     Some(cause) if cause.timed_out.is_some() => TIMED_OUT,
                     Some(cause) if cause.stopped_while_ending => 1,

@@ -128,6 +128,10 @@ pub enum Fault {
         node: usize,
         signal: i32,
     },
+    /// `umiak stop`.
+    Stop {
+        node: usize,
+    },
     GuardianLost {
         node: usize,
     },
@@ -249,7 +253,9 @@ impl Scenario {
                     for _ in 0..rng.usize(1..=3) {
                         let signal = [2, 15][rng.usize(..2)];
                         let node = if rng.bool() { node } else { rng.usize(..count) };
-                        self.faults.push((at(rng.u64(..9000)), Fault::Signal { node, signal }));
+                        let fault =
+                            if rng.u32(..3) == 0 { Fault::Stop { node } } else { Fault::Signal { node, signal } };
+                        self.faults.push((at(rng.u64(..9000)), fault));
                     }
                 } else {
                     self.nodes[node].unable = Some(rng.u32(..3));

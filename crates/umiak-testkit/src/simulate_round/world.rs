@@ -410,6 +410,7 @@ impl World {
             Fault::KillBoth { node } => self.kill(node, false, true),
             Fault::Vanish { node } => self.kill(node, false, false),
             Fault::Signal { node, signal } => self.job(node, Event::Signalled { signal }),
+            Fault::Stop { node } => self.job(node, Event::StopAsked { kill: false }),
             Fault::GuardianLost { node } => self.guardian_lost(node),
         }
     }

@@ -124,6 +124,8 @@ pub(crate) struct Now {
     /// Attempts were still going when the verdict was told.
     told_while_going: bool,
     told_started: bool,
+    /// Why nothing runs, as it was told last.
+    pending: Option<String>,
     /// What the mirror shows.
     followed: Option<PathBuf>,
     pub(crate) attempt_started: Option<Instant>,

@@ -3,14 +3,15 @@
 
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Slot, StopHow};
+use umiak_core::model::{Exit, Slot, StopHow, Unit};
 
 use super::probe::Prober;
 use super::{Driver, NotStarted};
 
 const SIGTERM: i32 = 15;
 
-/// So many are handed to the engine at a time: the first run while directories of the next are made.
+/// So many replicas are handed to an engine at a time that starts each by itself: the first run while directories of the
+/// next are made.
 const TOGETHER: usize = 32;
 
 impl Driver {
@@ -108,6 +109,10 @@ impl Driver {
 
     pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
         let mut starts = Vec::new();
+        let together = match self.engine.kind().capabilities().unit {
+            Unit::Replica => TOGETHER,
+            Unit::Gang => usize::MAX,
+        };
         let mirrored = self.door.mirrored();
         for id in attempts {
             match self.door.start(&mut self.core, *id) {
@@ -126,11 +131,15 @@ impl Driver {
                     self.core.queue(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
                 }
             }
-            if starts.len() == TOGETHER {
+            if starts.len() == together {
                 self.engine.start(std::mem::take(&mut starts));
             }
         }
         if !starts.is_empty() {
+            let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
+            if let Some(handle) = self.engine.handle(&ids) {
+                self.record(Fact::Submitted { handle });
+            }
             self.engine.start(starts);
         }
         self.door.starting(&mut self.core, attempts);

@@ -144,6 +144,14 @@ impl Driver {
         Others::Gone { who: self.door.crowd(&stopped), by, after: since.elapsed() }
     }
 
+    /// Why nothing runs yet: what the engine says, when it says something else.
+    pub(super) fn tell_pending(&mut self, reason: &str) {
+        if self.core.now.pending.as_deref() != Some(reason) {
+            self.core.now.pending = Some(reason.to_owned());
+            self.progress("Waiting", &[reason.to_owned()]);
+        }
+    }
+
     pub(super) fn tell_lost(&mut self) {
         let text = format!("the process that held the {} was killed from outside", self.door.noun());
         let diagnostic = Diagnostic::error(Code::L0017, text)
@@ -204,7 +212,7 @@ impl Driver {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => {
                         Some(short_signal(signal))
                     }
-                    Some((_, StopReason::User)) => Some("`umiak stop`".to_owned()),
+                    Some((_, StopReason::User)) => self.door.stopped_by().or_else(|| Some("`umiak stop`".to_owned())),
                     _ => self.door.stopped_by(),
                 };
                 let Some(by) = by else { return };

@@ -1,10 +1,12 @@
 //! One round of waiting, and what arrived is applied; and the stages of a run, from its first start to its exit code.
 
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
-use umiak_core::machine::job::Event;
+use umiak_core::machine::attempt::Attempt;
+use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Slot;
 
 use super::control::Order;
@@ -120,6 +122,21 @@ impl Driver {
     fn hear_engine(&mut self) {
         for news in self.engine.news() {
             let event = match news {
+                News::Pending { reason } => {
+                    self.tell_pending(&reason);
+                    self.record(Fact::Pending { reason });
+                    continue;
+                }
+                News::Output { id, bytes } => {
+                    self.keep_output(id, &bytes);
+                    continue;
+                }
+                // The engine has started it again by itself.
+                News::Started { id, instance } if self.is_running(id) => {
+                    self.core.now.instances.insert(id.slot, instance.clone());
+                    self.record(Fact::Started { subject: self.core.machine.subject(id.slot), instance });
+                    continue;
+                }
                 News::Started { id, instance } => {
                     if id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.instances.insert(id.slot, instance.clone());
@@ -151,6 +168,19 @@ impl Driver {
             self.dispatch(event);
         }
         self.tell_started();
+    }
+
+    fn is_running(&self, id: AttemptId) -> bool {
+        let is_current = id == self.core.id(id.slot);
+        is_current && matches!(self.core.machine.attempt_of(id.slot), Some(Attempt::Running { .. }))
+    }
+
+    /// Output that is streamed goes into the attempt's log. One that cannot be written is its reader's problem, as it is
+    /// with a replica that writes by itself.
+    fn keep_output(&self, id: AttemptId, bytes: &[u8]) {
+        let Some(log) = self.door.log(id) else { return };
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log.path);
+        let _ = file.and_then(|mut file| file.write_all(bytes));
     }
 
     fn hear_prober(&mut self) {
@@ -189,6 +219,7 @@ impl Driver {
     fn sweep(&mut self) -> Result<Swept, Diagnostic> {
         let mut is_asked = self.core.now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
         let mut swept = Swept::default();
+        self.engine.release(self.core.machine.step());
         self.engine.end(!self.core.now.abandoned);
         loop {
             let heard = self.wait(false)?;
@@ -201,7 +232,12 @@ impl Driver {
                         swept.stopped.extend(last.stopped);
                         return Ok(Swept { remaining: last.remaining, ..swept });
                     }
-                    News::Started { .. } | News::Ready { .. } | News::Ended { .. } | News::Lost => {}
+                    News::Output { id, bytes } => self.keep_output(id, &bytes),
+                    News::Started { .. }
+                    | News::Pending { .. }
+                    | News::Ready { .. }
+                    | News::Ended { .. }
+                    | News::Lost => {}
                 }
             }
             if heard.pause {

@@ -136,7 +136,7 @@ impl Engine for Local {
         Kind::Local
     }
 
-    fn lease_addresses(&mut self, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
+    fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
         let command = Command::LeaseAddresses { count, seed: fastrand::u64(..) };
         let addresses = self.ask(&command, |notice| match notice {
             Notice::Addresses(addresses) => Some(addresses.clone()),
@@ -149,7 +149,7 @@ impl Engine for Local {
         Ok(addresses.into_iter().map(IpAddr::V4).collect())
     }
 
-    fn lease_ports(&mut self, request: LeaseRequest) -> Result<Leased, NotLeased> {
+    fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
         let leased = self.ask(&Command::Lease(request), |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
@@ -160,7 +160,12 @@ impl Engine for Local {
         }
     }
 
-    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic> {
+    fn lease_devices(
+        &mut self,
+        step: StepIndex,
+        candidates: &[(u32, Device)],
+        count: u32,
+    ) -> Result<Vec<Device>, Diagnostic> {
         let minors = candidates.iter().map(|(minor, _)| *minor).collect();
         let held = self.ask(&Command::LeaseGpus { candidates: minors, count }, |notice| match notice {
             Notice::Gpus(minors) => Some(minors.clone()),

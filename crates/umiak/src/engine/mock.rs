@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit, Instance, SpawnError, SpawnStage, StopHow};
+use umiak_core::model::{Device, Exit, Instance, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_sys::guardian;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::wait::Waker;
@@ -94,20 +94,27 @@ impl Engine for Mock {
         Kind::Mock
     }
 
-    fn lease_addresses(&mut self, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
+    fn lease_addresses(&mut self, _: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
         Ok((0..count).map(|number| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number))).collect())
     }
 
-    fn lease_ports(&mut self, request: LeaseRequest) -> Result<Leased, NotLeased> {
+    fn lease_ports(&mut self, _: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
         let ports = (self.ports..).take(request.count as usize).map(|number| 20_000 + number % 40_000).collect();
         self.ports = self.ports.wrapping_add(request.count) % 40_000;
         Ok(Leased { ports, inside_ephemeral: false })
     }
 
     /// On paper there are as many as are asked for, whatever this host has.
-    fn lease_devices(&mut self, _: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic> {
+    fn lease_devices(
+        &mut self,
+        _: StepIndex,
+        _: &[(u32, Device)],
+        count: u32,
+    ) -> Result<Vec<Device>, Diagnostic> {
         Ok((0..count).map(|position| Device { label: position.to_string(), position }).collect())
     }
+
+    fn release(&mut self, _: StepIndex) {}
 
     fn remove_at_end(&mut self, directories: &[PathBuf]) {
         self.remove = directories.to_vec();
@@ -320,7 +327,7 @@ fn print(log: &Path, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use umiak_core::model::{Slot, StepIndex};
+    use umiak_core::model::Slot;
 
     use super::*;
 

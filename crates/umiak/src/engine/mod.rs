@@ -21,18 +21,9 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Device, Exit, Instance, StopHow};
+use umiak_core::model::{Capabilities, Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
-
-/// What an engine may be able to do beside what all can.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
-    /// What runs survives its supervisor, and a new one can take it over.
-    pub adoption: bool,
-    /// What runs can be paused and continued.
-    pub suspend: bool,
-}
 
 /// What all attempts of a job have in common.
 #[derive(Debug, Default)]
@@ -89,6 +80,16 @@ pub(crate) enum News {
         id: AttemptId,
         instance: Instance,
     },
+    /// Nothing runs yet, or no longer, for this reason: a queue, too few nodes, pre-emption. An engine that starts
+    /// attempts again by itself tells them as started again, under the same number.
+    Pending {
+        reason: String,
+    },
+    /// What an attempt has written, where its output is streamed. All of it comes before its end.
+    Output {
+        id: AttemptId,
+        bytes: Vec<u8>,
+    },
     /// The answer to [`Engine::await_ready`].
     Ready {
         id: AttemptId,
@@ -135,13 +136,21 @@ pub(crate) struct FixedPort<'a> {
 pub(crate) trait Engine {
     fn kind(&self) -> Kind;
 
-    /// Leases loopback addresses, one for each replica.
-    fn lease_addresses(&mut self, count: u32) -> Result<Vec<IpAddr>, Diagnostic>;
+    /// Leases loopback addresses, one for each replica of this job.
+    fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic>;
 
-    fn lease_ports(&mut self, request: LeaseRequest) -> Result<Leased, NotLeased>;
+    fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased>;
 
     /// Of these devices, those that no other run uses; at most so many.
-    fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic>;
+    fn lease_devices(
+        &mut self,
+        step: StepIndex,
+        candidates: &[(u32, Device)],
+        count: u32,
+    ) -> Result<Vec<Device>, Diagnostic>;
+
+    /// The job is over: what was leased for it is given back.
+    fn release(&mut self, step: StepIndex);
 
     /// An error where a replica cannot have a port that the document names.
     fn check_ports(&self, _: &[FixedPort<'_>]) -> Result<(), Diagnostic> {
@@ -153,6 +162,18 @@ pub(crate) trait Engine {
 
     /// Holds for all attempts that are started from now on.
     fn share(&mut self, common: Common);
+
+    /// What the unit of these attempts will be called, where it survives its supervisor. It is recorded before they are
+    /// started, so it follows from the run and the attempts alone.
+    fn handle(&self, _: &[AttemptId]) -> Option<String> {
+        None
+    }
+
+    /// Takes over the unit of this handle from a supervisor that is gone. Returns the attempts that it still has, or whose
+    /// end has not been told; what becomes of them is told as news.
+    fn adopt(&mut self, _handle: &str) -> Result<Vec<AttemptId>, Diagnostic> {
+        Ok(Vec::new())
+    }
 
     /// Starts these, in order. How that went is told as news.
     fn start(&mut self, starts: Vec<Start>);
@@ -228,9 +249,17 @@ impl Kind {
     }
 
     pub fn capabilities(self) -> Capabilities {
+        let here = Capabilities {
+            unit: Unit::Replica,
+            hosts: Hosts::Addresses,
+            output: Output::Files,
+            adoption: false,
+            suspend: true,
+            stdin: true,
+        };
         match self {
-            Self::Local => Capabilities { adoption: false, suspend: true },
-            Self::Mock => Capabilities { adoption: false, suspend: false },
+            Self::Local => here,
+            Self::Mock => Capabilities { suspend: false, ..here },
         }
     }
 }

@@ -154,8 +154,9 @@ pub enum Stand {
     Failed,
     /// The settle window is closed: all bad ends.
     Told(Vec<diagnose::End>),
+    /// By this signal, or by `umiak stop`.
     Interrupted {
-        signal: i32,
+        signal: Option<i32>,
     },
 }
 

@@ -35,6 +35,11 @@ impl Machine {
         self.several.as_ref().is_some_and(|several| several.decided.is_none() && !several.alone)
     }
 
+    /// By a signal or an order, here or on another node: no rank is to blame.
+    fn is_asked_to_stop(&self) -> bool {
+        self.stop.is_some_and(|stop| is_asked(stop.outcome))
+    }
+
     /// Tells how things stand here, if that is news.
     pub(super) fn stand(&mut self, stand: Stand, effects: &mut Vec<Effect>) {
         let Some(several) = &mut self.several else { return };
@@ -44,11 +49,11 @@ impl Machine {
         }
     }
 
-    /// Whoever asked, all nodes stop.
-    pub(super) fn tell_interrupted(&mut self, signal: i32, effects: &mut Vec<Effect>) {
+    /// By a signal or by `umiak stop`: all nodes stop.
+    pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, effects: &mut Vec<Effect>) {
         let decided = self.several.as_ref().and_then(|several| several.decided.as_ref());
         let open = decided.is_none_or(|decided| decided.restart.is_some());
-        if open && self.signals == 1 {
+        if open && self.signals + self.stops == 1 {
             self.stand(Stand::Interrupted { signal }, effects);
         }
     }
@@ -72,13 +77,14 @@ impl Machine {
             StopReason::SignalElsewhere { signal } => {
                 self.stop(reason, Outcome::Interrupted, Some(signal), now, effects);
             }
+            StopReason::User => self.stop(reason, Outcome::Stopped, None, now, effects),
             _ => self.fail_elsewhere(reason, now, effects),
         }
     }
 
     /// Our ranks are stopped, and how they ended before or while that happened is told.
     fn fail_elsewhere(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.failed.is_none() && self.stop.is_none_or(|stop| stop.outcome != Outcome::Interrupted) {
+        if self.failed.is_none() && !self.is_asked_to_stop() {
             self.failed = Some(now);
             self.stop(reason, Outcome::Failed, None, now, effects);
             if self.live().0 > 0 {
@@ -108,6 +114,7 @@ impl Machine {
             (Outcome::Interrupted, Some(signal)) => {
                 self.stop(StopReason::SignalElsewhere { signal }, Outcome::Interrupted, Some(signal), now, effects);
             }
+            (Outcome::Stopped, _) => self.stop(StopReason::User, Outcome::Stopped, None, now, effects),
             _ => {
                 self.fail_elsewhere(StopReason::NodeLost, now, effects);
                 if self.diagnosis == Diagnosis::None {
@@ -220,7 +227,7 @@ impl Machine {
     /// Everybody here is over and nobody has failed: whether that is the end. Where there are other nodes it is theirs
     /// to say, unless we were asked to stop.
     pub(super) fn may_end(&mut self, effects: &mut Vec<Effect>) -> bool {
-        if !self.is_shared() || self.stop.is_some_and(|stop| stop.outcome == Outcome::Interrupted) {
+        if !self.is_shared() || self.is_asked_to_stop() {
             return true;
         }
         self.stand(Stand::Succeeded, effects);
@@ -231,13 +238,20 @@ impl Machine {
     pub(super) fn next_delay(&self, now: Timestamp) -> Option<Duration> {
         let Some(several) = &self.several else { return self.backoff(now) };
         // A user who asked us to stop wants no other one; what does not go holds devices and ports.
-        let urged = self.stop.is_some_and(|stop| stop.reason > StopReason::SignalElsewhere { signal: i32::MAX });
+        let urged = self.stop.is_some_and(|stop| match stop.reason {
+            StopReason::User | StopReason::Signal { .. } | StopReason::SecondSignal { .. } => true,
+            StopReason::Completed
+            | StopReason::PeerFailed
+            | StopReason::NodeLost
+            | StopReason::Timeout
+            | StopReason::SignalElsewhere { .. } => false,
+        });
         let stuck = self.roles.iter().flatten().any(|attempt| *attempt == Attempt::Abandoned);
         several.decided.as_ref()?.restart.filter(|_| !self.engine_lost && !urged && !stuck)
     }
 
     pub(super) fn outcome_of_all(&self, outcome: Outcome, signal: Option<i32>) -> (Outcome, Option<i32>) {
-        let Some(several) = self.several.as_ref().filter(|_| outcome != Outcome::Interrupted) else {
+        let Some(several) = self.several.as_ref().filter(|_| !is_asked(outcome)) else {
             return (outcome, signal);
         };
         match &several.decided {
@@ -251,7 +265,7 @@ impl Machine {
 
     /// The code to end with where no rank is to blame.
     pub(super) fn code_of_all(&self) -> Option<u8> {
-        if self.stop.is_some_and(|stop| stop.outcome == Outcome::Interrupted) {
+        if self.is_asked_to_stop() {
             return None;
         }
         let several = self.several.as_ref()?;
@@ -273,6 +287,10 @@ impl Machine {
         let Some(decided) = self.several.as_ref().and_then(|several| several.decided.as_ref()) else { return false };
         decided.restart.is_none()
     }
+}
+
+fn is_asked(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Interrupted | Outcome::Stopped)
 }
 
 /// A node was lost, and no rank is to blame.

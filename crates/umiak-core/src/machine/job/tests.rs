@@ -572,6 +572,6 @@ fn a_signal_between_attempts_is_told() {
     story.give(Event::Gathered(vec![]));
     story.give(decided(0, Outcome::Failed, Some(Duration::from_secs(9))));
     let effects = story.give(Event::Signalled { signal: SIGINT });
-    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: SIGINT })));
+    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT) })));
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));
 }

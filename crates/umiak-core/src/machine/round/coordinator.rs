@@ -373,9 +373,10 @@ impl Coordinator {
                             self.judge(why.clone(), now, effects);
                         }
                     }
-                    // Nobody is to blame.
-                    Why::Interrupted { .. } => {
-                        self.end(Outcome::Interrupted, Some(why.clone()), None, now, effects);
+                    // Nothing is to blame.
+                    Why::Interrupted { signal, .. } => {
+                        let outcome = if signal.is_some() { Outcome::Interrupted } else { Outcome::Stopped };
+                        self.end(outcome, Some(why.clone()), None, now, effects);
                     }
                     _ => self.end(Outcome::Failed, Some(why.clone()), None, now, effects),
                 }

@@ -88,9 +88,9 @@ pub enum Stage {
     Failed,
     /// The settle window of this node is closed: how its ranks ended.
     Told(Vec<Told>),
-    /// Somebody asked umiak to stop here.
+    /// umiak was asked to stop here: by this signal, or by `umiak stop`.
     Interrupted {
-        signal: i32,
+        signal: Option<i32>,
     },
     /// This attempt cannot be started here.
     Unable {
@@ -318,7 +318,7 @@ pub enum Why {
     },
     Interrupted {
         node: NodeName,
-        signal: i32,
+        signal: Option<i32>,
     },
     Unable {
         node: NodeName,
@@ -374,7 +374,7 @@ impl Decision {
     pub fn decided(&self) -> Decided {
         let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
         let signal = match &self.why {
-            Some(Why::Interrupted { signal, .. }) => Some(*signal),
+            Some(Why::Interrupted { signal, .. }) => *signal,
             _ => None,
         };
         Decided {
@@ -393,7 +393,8 @@ impl Stop {
     pub fn reason(&self) -> StopReason {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,
-            Why::Interrupted { signal, .. } => StopReason::SignalElsewhere { signal },
+            Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
+            Why::Interrupted { signal: None, .. } => StopReason::User,
             Why::NodeLost { .. } | Why::Unable { .. } | Why::TimeUp { .. } | Why::CoordinatorLost { .. } => {
                 StopReason::NodeLost
             }

@@ -72,7 +72,7 @@ impl Judge<'_> {
                 let attempt = node.starts.last().map_or(0, |(_, start)| start.attempt);
                 let known = node.decisions[..node.known].iter().any(|(_, decision)| decision.attempt == attempt);
                 let decided = known || node.other_end.is_some();
-                self.check(decided || outcome == Outcome::Interrupted, Rule::Serves, || {
+                self.check(decided || matches!(outcome, Outcome::Interrupted | Outcome::Stopped), Rule::Serves, || {
                     format!("node {index} was over at {end:?}, {outcome:?}, and nothing was decided")
                 });
             }

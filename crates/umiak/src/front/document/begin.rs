@@ -5,7 +5,7 @@ use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job};
+use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, StepIndex};
 use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory};
@@ -88,7 +88,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let mut engine = start_engine(kind, wishes, room)?;
     let granted = needs::lease(engine.as_mut(), &needed)?;
     let candidates = candidates(&inventory);
-    let devices = if needed.gpus > 0 { engine.lease_devices(&candidates, needed.gpus)? } else { Vec::new() };
+    let devices = if needed.gpus > 0 { engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)? } else { Vec::new() };
     check_devices(&secrets, needed.gpus, devices.len() as u32, candidates.len())?;
     let submission = document::Submission {
         run: run.id().to_string(),

@@ -1,7 +1,7 @@
 //! What a job needs of a host is leased: addresses and ports, before anything starts.
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::model::Port;
+use umiak_core::model::{Port, StepIndex};
 use umiak_core::plan::document::{Granted, Needs};
 use umiak_sys::guardian;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
@@ -11,9 +11,9 @@ use crate::engine::{Engine, NotLeased};
 /// From an engine, which holds them until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
-    let addresses = engine.lease_addresses(needs.addresses)?;
+    let addresses = engine.lease_addresses(StepIndex::default(), needs.addresses)?;
     let Some(request) = request else { return Ok(Granted { addresses, ports: Vec::new() }) };
-    let leased = engine.lease_ports(request).map_err(|error| match error {
+    let leased = engine.lease_ports(StepIndex::default(), request).map_err(|error| match error {
         NotLeased::TooFew(error) => too_few_ports(&error),
         NotLeased::Lost(diagnostic) => *diagnostic,
     })?;

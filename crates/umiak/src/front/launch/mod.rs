@@ -32,7 +32,7 @@ use umiak_core::facts::Began;
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::Machine;
-use umiak_core::model::Device;
+use umiak_core::model::{Device, StepIndex};
 use umiak_core::plan::{Inventory, Plan, Run};
 
 use door::LaunchDoor;
@@ -234,7 +234,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Pr
     let inventory = inventory::gather(env, spec.own.numa);
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(scratch.candidates());
-    let outline = prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(request));
+    let outline = prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(StepIndex::default(), request));
     let outline = outline.map_err(Diagnostic::from)?;
     prepare::make_log_dir(outline.log_dir())?;
     let shared = lease_gpus(around.engine, &outline.layout.assignment.gpus(&inventory))?;
@@ -270,7 +270,7 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
     }
     let candidate = |(minor, label): &(u32, String)| (*minor, Device { label: label.clone(), position: 0 });
     let candidates: Vec<(u32, Device)> = gpus.iter().map(candidate).collect();
-    let held = engine.lease_devices(&candidates, candidates.len() as u32)?;
+    let held = engine.lease_devices(StepIndex::default(), &candidates, candidates.len() as u32)?;
     let is_held = |label: &String| held.iter().any(|device| device.label == *label);
     let taken: Vec<&str> = gpus.iter().filter(|(_, label)| !is_held(label)).map(|(_, label)| label.as_str()).collect();
     Ok((!taken.is_empty()).then(|| {

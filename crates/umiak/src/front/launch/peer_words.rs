@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::driver::short_signal;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, Waiting, Why};
 
@@ -69,6 +70,12 @@ fn long(answer: &Answer) -> String {
 }
 
 /// `192.168.0.2 (gpu-b)`.
+/// `SIGINT on node 192.168.0.2 (gpu-b)`.
+pub(super) fn interrupted(by: &NodeName, signal: Option<i32>) -> String {
+    let what = signal.map_or_else(|| "`umiak stop`".to_owned(), short_signal);
+    format!("{what} on node {}", node(by))
+}
+
 pub(super) fn node(node: &NodeName) -> String {
     format!("{} ({})", node.address, node.host)
 }

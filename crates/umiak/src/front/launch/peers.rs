@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::machine::exit_code::STOPPED;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
@@ -25,7 +26,7 @@ use crate::screen::{Doing, Screen, Status};
 
 use super::prepare::Outline;
 use super::{Around, Ended, peer_words, words};
-pub(super) use crate::driver::short_signal;
+use crate::driver::short_signal;
 use crate::engine::{Engine as _, News as EngineNews, failed};
 
 /// A rendezvous that is over sooner is not worth a line.
@@ -189,7 +190,7 @@ impl Peers {
                 umiak_sys::wait::stop_ourselves();
             }
             if let Some(signal) = arrived.signals.first().copied() {
-                self.stand(0, Stage::Interrupted { signal });
+                self.stand(0, Stage::Interrupted { signal: Some(signal) });
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
                 break Ended::Code(128u8.wrapping_add(signal as u8));
             }
@@ -332,8 +333,8 @@ fn say(around: &Around<'_>, screen: &Screen, text: &str) {
 fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
     match decision.why.as_ref()? {
         Why::Interrupted { node, signal } => {
-            say(around, screen, &format!("stopped by {} on node {}", short_signal(*signal), peer_words::node(node)));
-            Some(Ended::Code(128u8.wrapping_add(*signal as u8)))
+            say(around, screen, &format!("stopped by {}", peer_words::interrupted(node, *signal)));
+            Some(Ended::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
         }
         why => peer_words::why(why).map(Into::into),
     }

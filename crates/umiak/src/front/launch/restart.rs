@@ -6,7 +6,7 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::messages::{Stage, Start};
-use umiak_core::model::Part;
+use umiak_core::model::{Part, StepIndex};
 use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
 
 use super::door::LaunchDoor;
@@ -47,7 +47,7 @@ impl LaunchDoor {
     }
 
     fn outline_next(&mut self, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
-        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| engine.lease_ports(request))
+        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| engine.lease_ports(StepIndex::default(), request))
     }
 
     /// All nodes are ready for the next attempt.

@@ -10,7 +10,7 @@ use umiak_core::machine::round::limits::ANSWER;
 use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Stage, Start, Told, Why};
 
 use super::door::LaunchDoor;
-use super::peers::{Peers, short_signal};
+use super::peers::Peers;
 use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
@@ -141,9 +141,7 @@ impl LaunchDoor {
     /// `SIGINT on node 192.168.0.2 (gpu-b)`.
     pub(super) fn interrupted_elsewhere(&self) -> Option<String> {
         match self.peers.as_ref()?.why.as_ref()? {
-            Why::Interrupted { node, signal } => {
-                Some(format!("{} on node {}", short_signal(*signal), peer_words::node(node)))
-            }
+            Why::Interrupted { node, signal } => Some(peer_words::interrupted(node, *signal)),
             _ => None,
         }
     }
