@@ -20,13 +20,13 @@
 //! | [`watch`] | changes of many files |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
+#![expect(unsafe_code, reason = "what the kernel offers is called here")]
+
 pub mod addresses;
 pub mod cgroup;
 pub mod clock;
 pub mod descend;
 pub mod devices;
-#[doc(hidden)]
-pub mod floor;
 mod fork;
 pub mod guardian;
 pub mod helper;
@@ -40,7 +40,5 @@ pub mod ports;
 pub mod protocol;
 mod spawn;
 pub mod terminal;
-#[doc(hidden)]
-pub mod toy;
 pub mod wait;
 pub mod watch;

@@ -11,10 +11,12 @@
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
 //! | [`net`] | several hosts on one machine, and what goes wrong between them |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
+//! | [`floor`] | the least that the kernel can do, for the benchmarks |
 //! | [`freezer`] | a sleep that no signal ends |
 //! | [`gpus`] | the driver's files, faked |
 
 pub mod components;
+pub mod floor;
 pub mod freezer;
 pub mod gpus;
 pub mod kill;

@@ -42,7 +42,7 @@ impl Suite {
             return ExitCode::from(code);
         }
         // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP.
-        umiak_sys::toy::default_signals(&[1, 2, 3, 15, 20]);
+        toy::process::default_signals(&[1, 2, 3, 15, 20]);
         let arguments = Arguments::from_args();
         let versions: BTreeMap<Component, Option<String>> =
             Component::ALL.into_iter().map(|component| (component, component.version())).collect();

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use umiak::rendezvous_bench::{Agents, Coordinator, Job, bind};
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 /// What the nodes say when not all could start.
 pub(crate) const LATE: &str = "late";
