@@ -28,6 +28,7 @@ use crate::cgroup::{self, Cgroup};
 use crate::descend::{self, Reaped};
 use crate::devices;
 use crate::fork::{Namespaces, fork_into};
+use crate::hooks;
 use crate::logger;
 use crate::memory::{self, Room};
 use crate::ports::{self, Lease};
@@ -303,7 +304,7 @@ impl Run {
             room,
             limits: HashMap::new(),
             emptying: Vec::new(),
-            pause_before_exec: pause_before_exec(),
+            pause_before_exec: hooks::pause_before_exec(),
         })
     }
 
@@ -779,12 +780,6 @@ fn mount_own_proc() {
         libc::mount(ptr::null(), c"/".as_ptr(), ptr::null(), libc::MS_REC | libc::MS_PRIVATE, ptr::null());
         libc::mount(c"proc".as_ptr(), c"/proc".as_ptr(), c"proc".as_ptr(), 0, ptr::null());
     }
-}
-
-/// For tests of the moment between fork and exec.
-fn pause_before_exec() -> Duration {
-    let millis = std::env::var("UMIAK_TEST_PAUSE_BEFORE_EXEC").ok().and_then(|text| text.parse().ok());
-    Duration::from_millis(millis.unwrap_or(0))
 }
 
 fn redirect_output_to_null() {

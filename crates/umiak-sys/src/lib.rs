@@ -10,6 +10,7 @@
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`hold`] | locks on files, and telling one boot or process from another |
+//! | [`hooks`] | where tests stop or slow umiak; without the feature `test-hooks` nowhere |
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
@@ -31,6 +32,7 @@ mod fork;
 pub mod guardian;
 pub mod helper;
 pub mod hold;
+pub mod hooks;
 pub mod host;
 pub mod kernel;
 pub mod logger;
