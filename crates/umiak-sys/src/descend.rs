@@ -107,6 +107,21 @@ pub enum Reaped {
     NoChildren,
 }
 
+/// An exit as the kernel's wait status tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitStatus {
+    Code(i32),
+    Signal { signal: i32, core_dumped: bool },
+}
+
+pub fn decode(status: i32) -> WaitStatus {
+    if libc::WIFSIGNALED(status) {
+        WaitStatus::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
+    } else {
+        WaitStatus::Code(libc::WEXITSTATUS(status))
+    }
+}
+
 /// What a sweep did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sweep {

@@ -14,6 +14,7 @@
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
+//! | [`limits`] | limits of resources of this process |
 //! | [`logger`] | logs that are cut by size |
 //! | [`memory`] | limits of memory, and cleaning the cgroups that killed runs left |
 //! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
@@ -35,6 +36,7 @@ pub mod hold;
 pub mod hooks;
 pub mod host;
 pub mod kernel;
+pub mod limits;
 pub mod logger;
 pub mod memory;
 pub mod net;

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, processes, remove_tree};
 use crate::descend;
-use crate::guardian;
 use crate::hold;
 use crate::kernel;
 use crate::spawn::enter;
@@ -148,10 +147,10 @@ fn enter_in_child(cell: &Path) -> io::Result<()> {
             child => {
                 let mut status = 0;
                 libc::waitpid(child, &raw mut status, 0);
-                match guardian::decode(status) {
-                    guardian::Status::Code(0) => Ok(()),
-                    guardian::Status::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-                    guardian::Status::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
+                match descend::decode(status) {
+                    descend::WaitStatus::Code(0) => Ok(()),
+                    descend::WaitStatus::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+                    descend::WaitStatus::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
                 }
             }
         }

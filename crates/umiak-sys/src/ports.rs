@@ -7,7 +7,7 @@
 //! and clear of the kernel's reserved list.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -238,16 +238,17 @@ fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
         .collect()
 }
 
-/// A listener of our own on a kernel-chosen loopback port, for tests of thieves.
-pub fn occupy() -> io::Result<(TcpListener, u16)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = listener.local_addr()?.port();
-    Ok((listener, port))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    fn occupy() -> (TcpListener, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
 
     fn request(count: u16, place: Place) -> LeaseRequest {
         LeaseRequest { count, place, seed: u64::from(std::process::id()) * 131 }
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_listener_on_any_address_makes_a_port_taken() {
-        let (_listener, port) = occupy().unwrap();
+        let (_listener, port) = occupy();
         let error = lease(&request(1, Place::Exactly { start: port })).unwrap_err();
         assert_eq!(error.taken, [(port, false)]);
     }
@@ -286,7 +287,7 @@ mod tests {
 
     #[test]
     fn too_few_says_how_many() {
-        let (_listener, port) = occupy().unwrap();
+        let (_listener, port) = occupy();
         let error = lease(&request(2, Place::Within { low: port, high: port })).unwrap_err();
         assert_eq!((error.wanted, error.found), (2, 0));
     }

@@ -32,12 +32,14 @@ pub struct Key {
 /// Front to guardian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Choose and hold ports; answered by [`Notice::Leased`].
-    Lease(LeaseRequest),
-    /// Choose and hold loopback addresses; answered by [`Notice::Addresses`].
-    LeaseAddresses { count: u32, seed: u64 },
-    /// Hold these of the GPUs, by their minor number, as far as nobody else does; answered by [`Notice::Gpus`].
-    LeaseGpus { candidates: Vec<u32>, count: u32 },
+    /// Choose and hold ports for a job; answered by [`Notice::Leased`].
+    Lease { job: u32, request: LeaseRequest },
+    /// Choose and hold loopback addresses for a job; answered by [`Notice::Addresses`].
+    LeaseAddresses { job: u32, count: u32, seed: u64 },
+    /// Hold these GPUs for a job, by their minor number, as far as they are free; answered by [`Notice::Gpus`].
+    LeaseGpus { job: u32, candidates: Vec<u32>, count: u32 },
+    /// Give back the ports, addresses and GPUs of a job. Not answered: what is leased later finds them free.
+    Release { job: u32 },
     /// Directories to remove at the very end, whoever is left to do it.
     RemoveAtEnd(Vec<Vec<u8>>),
     /// What some of those that are started next are held to.

@@ -295,7 +295,6 @@ fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
 
 /// The errno in the C library's words.
 pub fn describe_errno(errno: i32) -> String {
-    // SAFETY: strerror returns a valid string; we are single-threaded or only lose a race for text.
-    let text = unsafe { CStr::from_ptr(libc::strerror(errno)) };
-    text.to_string_lossy().into_owned()
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned()
 }

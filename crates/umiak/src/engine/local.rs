@@ -152,7 +152,7 @@ impl Engine for Local {
 
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
         let count = u16::try_from(needs.ports).map_err(|_| too_many_ports(needs.ports))?;
-        let addresses = Command::LeaseAddresses { count: needs.addresses, seed: fastrand::u64(..) };
+        let addresses = Command::LeaseAddresses { job: 0, count: needs.addresses, seed: fastrand::u64(..) };
         let addresses = self.ask(&addresses, |notice| match notice {
             Notice::Addresses(addresses) => Some(addresses.clone()),
             _ => None,
@@ -166,7 +166,7 @@ impl Engine for Local {
             return Ok(Granted { addresses, ports: Vec::new() });
         }
         let request = LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) };
-        let leased = self.ask(&Command::Lease(request), |notice| match notice {
+        let leased = self.ask(&Command::Lease { job: 0, request }, |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
         });
@@ -188,7 +188,7 @@ impl Engine for Local {
 
     fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device> {
         let minors = candidates.iter().map(|(minor, _)| *minor).collect();
-        let held = self.ask(&Command::LeaseGpus { candidates: minors, count }, |notice| match notice {
+        let held = self.ask(&Command::LeaseGpus { job: 0, candidates: minors, count }, |notice| match notice {
             Notice::Gpus(minors) => Some(minors.clone()),
             _ => None,
         });
@@ -328,9 +328,9 @@ fn bytes(path: &Path) -> Vec<u8> {
 pub(crate) fn ended(notice: &Notice) -> Option<(AttemptId, Exit, Option<Usage>)> {
     match *notice {
         Notice::Exited { key, status, usage, .. } => {
-            let exit = match guardian::decode(status) {
-                guardian::Status::Code(code) => Exit::Code { code },
-                guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
+            let exit = match descend::decode(status) {
+                descend::WaitStatus::Code(code) => Exit::Code { code },
+                descend::WaitStatus::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
             };
             let usage = Usage {
                 user_micros: usage.user_micros,

@@ -195,7 +195,7 @@ pub(super) fn lease(
     request: LeaseRequest,
     broken: &mut Option<Diagnostic>,
 ) -> Result<Leased, LeaseError> {
-    ask_for_lease(guardian, &Command::Lease(request)).unwrap_or_else(|error| {
+    ask_for_lease(guardian, &Command::Lease { job: 0, request }).unwrap_or_else(|error| {
         *broken = Some(failed("lease ports", &error));
         Err(LeaseError { wanted: 0, found: 0, low: 0, high: 0, taken: Vec::new(), refused: None })
     })
@@ -225,7 +225,7 @@ fn lease_gpus(guardian: &mut Guardian, gpus: &[(u32, String)]) -> Result<Option<
         return Ok(None);
     }
     let candidates: Vec<u32> = gpus.iter().map(|(minor, _)| *minor).collect();
-    let command = Command::LeaseGpus { count: candidates.len() as u32, candidates };
+    let command = Command::LeaseGpus { job: 0, count: candidates.len() as u32, candidates };
     let held = ask(guardian, &command, |notice| match notice {
         Notice::Gpus(minors) => Some(minors),
         _ => None,
