@@ -81,7 +81,7 @@ pub fn reap() -> Reaped {
 }
 
 /// Reaps this child if it has ended.
-pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::Usage)> {
+pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::ProcessUsage)> {
     let mut status = 0;
     // SAFETY: as in `reap`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -90,9 +90,9 @@ pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::Usage)> {
     (ended == pid as libc::pid_t).then(|| (status, convert(&usage)))
 }
 
-fn convert(usage: &libc::rusage) -> crate::protocol::Usage {
+fn convert(usage: &libc::rusage) -> crate::protocol::ProcessUsage {
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    crate::protocol::Usage {
+    crate::protocol::ProcessUsage {
         user_micros: micros(usage.ru_utime),
         system_micros: micros(usage.ru_stime),
         max_rss_kib: usage.ru_maxrss as u64,
@@ -102,7 +102,7 @@ fn convert(usage: &libc::rusage) -> crate::protocol::Usage {
 /// What [`reap`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
-    Ended { pid: u32, status: i32, usage: crate::protocol::Usage },
+    Ended { pid: u32, status: i32, usage: crate::protocol::ProcessUsage },
     NoneYet,
     NoChildren,
 }

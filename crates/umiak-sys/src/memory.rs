@@ -53,7 +53,7 @@ enum Version {
 
 /// A run's cgroup. It is not removed by dropping: front and guardian both hold it.
 #[derive(Debug)]
-pub struct Room {
+pub struct MemoryCgroup {
     path: PathBuf,
     version: Version,
     /// Where we went so that it could be made.
@@ -70,7 +70,7 @@ impl Refused {
     }
 }
 
-impl Room {
+impl MemoryCgroup {
     /// Makes one below our own, after a try whether limits can be set in it. To be called while we have one thread.
     pub fn create(run: &str) -> Result<Self, Refused> {
         let (own, version) = own_cgroup().ok_or(Refused::NotMounted)?;

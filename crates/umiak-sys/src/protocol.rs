@@ -23,7 +23,7 @@ const MAX_FRAME: usize = 256 << 20;
 
 /// Which start of which replica; the guardian only hands it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct ProcessKey {
     pub role: u16,
     pub index: u32,
     pub attempt: u32,
@@ -43,18 +43,18 @@ pub enum Command {
     /// Directories to remove at the very end, whoever is left to do it.
     RemoveAtEnd(Vec<Vec<u8>>),
     /// What some of those that are started next are held to.
-    Limit(Vec<Limits>),
+    Limit(Vec<ProcessLimits>),
     /// Start these, in order.
     Spawn(Batch),
     /// Send a signal to the groups of these, and to what dead ranks left behind.
-    Signal { signal: i32, keys: Vec<Key> },
+    Signal { signal: i32, keys: Vec<ProcessKey> },
     /// How long SIGTERM gets before SIGKILL when the front is gone.
     Grace { millis: u64 },
     /// What to say on the socket that comes with this command when the front is gone. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
     /// These ranks are over, and others will take their places: ask what they left behind to end. What does not is killed when
     /// those others start.
-    Forsake(Vec<Key>),
+    Forsake(Vec<ProcessKey>),
     /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
@@ -75,22 +75,22 @@ pub enum Notice {
     /// Those that are now ours, fewer than asked for when others hold them.
     Gpus(Vec<u32>),
     Spawned {
-        key: Key,
+        key: ProcessKey,
         pid: u32,
     },
     /// The attempt is over. `status` is the kernel's wait status.
     Exited {
-        key: Key,
+        key: ProcessKey,
         pid: u32,
         status: i32,
-        usage: Usage,
+        usage: ProcessUsage,
         /// The kernel killed something of it, because it was at its limit of memory.
         over_limit: bool,
     },
     /// The attempt never ran.
     SpawnFailed {
-        key: Key,
-        doing: Doing,
+        key: ProcessKey,
+        doing: SpawnAction,
         errno: i32,
     },
     /// The answer to [`Command::Clear`], with the same meaning as in [`Notice::Swept`].
@@ -105,10 +105,10 @@ pub enum Notice {
     },
 }
 
-/// The step that failed between fork and exec.
+/// What failed between fork and exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
-pub enum Doing {
+pub enum SpawnAction {
     Fork = 1,
     OpenLog = 2,
     OpenStdin = 3,
@@ -118,7 +118,7 @@ pub enum Doing {
     BindCpus = 7,
 }
 
-impl Doing {
+impl SpawnAction {
     pub fn from_u32(value: u32) -> Option<Self> {
         let before =
             [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory, Self::BindCpus];
@@ -140,7 +140,7 @@ impl Doing {
 
 /// The kernel's account of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Usage {
+pub struct ProcessUsage {
     pub user_micros: u64,
     pub system_micros: u64,
     pub max_rss_kib: u64,
@@ -155,13 +155,13 @@ pub struct Batch {
     pub set: Vec<(Vec<u8>, Vec<u8>)>,
     /// Cut logs by size: then a logger stands between each process and its file.
     pub rotate: Option<Rotate>,
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessSpec>,
 }
 
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    pub key: Key,
+pub struct ProcessSpec {
+    pub key: ProcessKey,
     /// Path of the program; `argv[0]` may say something else.
     pub program: Vec<u8>,
     pub argv: Vec<Vec<u8>>,
@@ -178,16 +178,16 @@ pub struct Process {
 
 /// What one process is held to. Where that cannot be done, it is not started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    pub key: Key,
+pub struct ProcessLimits {
+    pub key: ProcessKey,
     /// Where it may run; empty for anywhere.
     pub cpus: Vec<u32>,
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryLimit>,
 }
 
 /// A limit of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryLimit {
     /// Of its cgroup, below the run's.
     pub name: String,
     pub bytes: u64,
@@ -297,7 +297,7 @@ mod tests {
     fn frames_survive_being_cut() {
         let (mut left, mut right) = UnixStream::pair().unwrap();
         let commands = vec![
-            Command::Signal { signal: 15, keys: vec![Key { role: 0, index: 3, attempt: 1 }] },
+            Command::Signal { signal: 15, keys: vec![ProcessKey { role: 0, index: 3, attempt: 1 }] },
             Command::RemoveAtEnd(vec![vec![b'x'; 100_000]]),
             Command::Finish { patient: true },
         ];

@@ -82,7 +82,7 @@ impl Component {
             Self::MemoryCgroup => limited_cgroup("umiak-probe", 64 << 20).map(|cgroup| cgroup.kind().to_owned()),
             Self::KernelLog => {
                 let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";
-                (traces && umiak_sys::kernel::Log::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
+                (traces && umiak_sys::kernel::KernelLog::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
             }
             Self::Freezer => Freezer::new("probe").map(|_| "cgroup v1".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),

@@ -12,7 +12,7 @@ use super::leases::Leases;
 use super::ranks::Rank;
 use super::service::Service;
 use crate::descend;
-use crate::protocol::{Key, Notice};
+use crate::protocol::{Notice, ProcessKey};
 use crate::wait;
 
 /// How long a process may take to go after SIGKILL before it is reported and left.
@@ -52,7 +52,7 @@ impl Service {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
         }
-        let live: Vec<Key> = self.ranks.values().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
+        let live: Vec<ProcessKey> = self.ranks.values().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
         self.signal(libc::SIGTERM, &live);
         let deadline = Instant::now() + self.grace;
         while self.ranks.values().any(Rank::is_alive) {

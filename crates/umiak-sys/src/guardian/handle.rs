@@ -10,12 +10,12 @@ use super::birth;
 use super::service::run;
 use crate::cgroup::{self, Cgroup};
 use crate::descend;
-use crate::memory::Room;
+use crate::memory::MemoryCgroup;
 use crate::protocol::{self, Command, Inbox, Notice};
 
 /// How the guardian is set up.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct GuardianOptions {
     /// The guardian, and with it everything it starts, is born here.
     pub cgroup: Option<Cgroup>,
     /// A PID namespace of its own: when the guardian ends, the kernel ends everything in it.
@@ -30,17 +30,17 @@ pub struct Guardian {
     stream: UnixStream,
     inbox: Inbox,
     cgroup: Option<PathBuf>,
-    room: Option<Room>,
+    room: Option<MemoryCgroup>,
 }
 
 impl Guardian {
     /// Forks the guardian. To be called before this process has a second thread.
-    pub fn start(options: Options) -> io::Result<Self> {
+    pub fn start(options: GuardianOptions) -> io::Result<Self> {
         Self::start_with(options, None)
     }
 
     /// The same with a place in which limits of memory can be set.
-    pub fn start_with(options: Options, room: Option<Room>) -> io::Result<Self> {
+    pub fn start_with(options: GuardianOptions, room: Option<MemoryCgroup>) -> io::Result<Self> {
         descend::become_subreaper()?;
         let (front, guardian) = UnixStream::pair()?;
         let mut cgroup = options.cgroup;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use crate::addresses::{self, Block};
+use crate::addresses::{self, AddressLease};
 use crate::devices::{self, GpuLease};
-use crate::ports::{self, Lease, LeaseError, LeaseRequest, Leased};
+use crate::ports::{self, LeaseError, LeaseRequest, Leased, PortLease};
 
 /// By job.
 #[derive(Debug, Default)]
@@ -13,8 +13,8 @@ pub(super) struct Leases(BTreeMap<u32, Held>);
 
 #[derive(Debug, Default)]
 struct Held {
-    ports: Vec<Lease>,
-    addresses: Vec<Block>,
+    ports: Vec<PortLease>,
+    addresses: Vec<AddressLease>,
     gpus: Vec<GpuLease>,
 }
 

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use super::ranks::{Rank, place};
 use super::service::Service;
 use crate::descend;
-use crate::protocol::{Batch, Key};
+use crate::protocol::{Batch, ProcessKey};
 
 /// How long a place is cleared for the rank that starts there.
 const CLEARING: Duration = Duration::from_millis(500);
 
 impl Service {
-    pub(super) fn signal(&self, signal: i32, keys: &[Key]) {
-        let wanted: HashSet<&Key> = keys.iter().collect();
+    pub(super) fn signal(&self, signal: i32, keys: &[ProcessKey]) {
+        let wanted: HashSet<&ProcessKey> = keys.iter().collect();
         // While others go on, only what belongs to these is meant.
         let mut everybody = true;
         for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
@@ -38,7 +38,7 @@ impl Service {
     }
 
     /// What earlier ranks of these places left behind: by their session, or by what stands in their environment.
-    pub(super) fn left_by(&self, keys: &[Key]) -> Vec<u32> {
+    pub(super) fn left_by(&self, keys: &[ProcessKey]) -> Vec<u32> {
         let orphans = self.orphans();
         if orphans.is_empty() {
             return orphans;
@@ -59,7 +59,8 @@ impl Service {
 
     /// A place is empty for the rank that takes it: what was asked to end and did not is killed. True when nothing is left.
     pub(super) fn clear_places(&self, batch: &Batch) -> bool {
-        let keys: Vec<Key> = batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
+        let keys: Vec<ProcessKey> =
+            batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
         let deadline = Instant::now() + CLEARING;
         while !keys.is_empty() {
             let left = self.left_by(&keys);

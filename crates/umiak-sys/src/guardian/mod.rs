@@ -28,4 +28,4 @@ mod service;
 mod tests;
 
 pub use crate::spawn::describe_errno;
-pub use handle::{Guardian, Options};
+pub use handle::{Guardian, GuardianOptions};

@@ -14,12 +14,12 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use super::leftovers::marks;
 use super::service::Service;
 use crate::logger;
-use crate::protocol::{Batch, Doing, Key, Notice, Process};
-use crate::spawn::{Base, FailureSlots, Prepared};
+use crate::protocol::{Batch, Notice, ProcessKey, ProcessSpec, SpawnAction};
+use crate::spawn::{Base, FailureSlots, PreparedProcess};
 
 #[derive(Debug)]
 pub(super) struct Rank {
-    pub(super) key: Key,
+    pub(super) key: ProcessKey,
     pub(super) pid: u32,
     /// Of one that has ended only what its leftovers are known by is kept, until its place is taken again.
     pub(super) alive: Option<Alive>,
@@ -50,10 +50,10 @@ impl Rank {
 }
 
 /// What is to be forked, and the cgroup it will be in.
-type Ready<'a> = (Prepared<'a>, Option<PathBuf>);
+type Ready<'a> = (PreparedProcess<'a>, Option<PathBuf>);
 
 /// The same for all attempts of a replica.
-pub(super) fn place(key: Key) -> (u16, u32) {
+pub(super) fn place(key: ProcessKey) -> (u16, u32) {
     (key.role, key.index)
 }
 
@@ -65,18 +65,18 @@ impl Service {
         }
         let base = match Base::new(&batch.unset, &batch.set) {
             Ok(base) => base,
-            Err(error) => return self.refuse(batch, Doing::Execute, &error),
+            Err(error) => return self.refuse(batch, SpawnAction::Execute, &error),
         };
         // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
         let prepared: Vec<_> = batch.processes.iter().map(|process| self.prepare(process, &base)).collect();
         let slots = match FailureSlots::new(batch.processes.len()) {
             Ok(slots) => Rc::new(slots),
-            Err(error) => return self.refuse(batch, Doing::Fork, &error),
+            Err(error) => return self.refuse(batch, SpawnAction::Fork, &error),
         };
         let mut notices = Vec::with_capacity(batch.processes.len());
         let outputs = match self.start_logger(batch) {
             Ok(outputs) => outputs,
-            Err(error) => return self.refuse(batch, Doing::OpenLog, &error),
+            Err(error) => return self.refuse(batch, SpawnAction::OpenLog, &error),
         };
         make_room_for_descriptors(batch.processes.len());
         for (slot, (process, prepared)) in batch.processes.iter().zip(prepared).enumerate() {
@@ -102,7 +102,7 @@ impl Service {
                 }
                 Err(error) => {
                     self.emptying.extend(cell);
-                    notices.push(not_spawned(process.key, Doing::Fork, &error));
+                    notices.push(not_spawned(process.key, SpawnAction::Fork, &error));
                 }
             }
         }
@@ -112,24 +112,24 @@ impl Service {
     }
 
     /// With the cgroup it will be in, where its memory is limited.
-    fn prepare<'a>(&mut self, process: &Process, base: &'a Base) -> Result<Ready<'a>, (Doing, io::Error)> {
+    fn prepare<'a>(&mut self, process: &ProcessSpec, base: &'a Base) -> Result<Ready<'a>, (SpawnAction, io::Error)> {
         let limits = self.limits.remove(&process.key);
         let cell = match (&self.room, limits.as_ref().and_then(|limits| limits.memory.as_ref())) {
             (Some(room), Some(limit)) => Some(room.enclose(&limit.name, limit.bytes)),
             _ => None,
         };
-        let cell = cell.transpose().map_err(|error| (Doing::LimitMemory, error))?;
-        let prepared = Prepared::new(process, base, limits.as_ref(), cell.as_deref());
+        let cell = cell.transpose().map_err(|error| (SpawnAction::LimitMemory, error))?;
+        let prepared = PreparedProcess::new(process, base, limits.as_ref(), cell.as_deref());
         match prepared {
             Ok(prepared) => Ok((prepared, cell)),
             Err(error) => {
                 self.emptying.extend(cell);
-                Err((Doing::Fork, error))
+                Err((SpawnAction::Fork, error))
             }
         }
     }
 
-    fn refuse(&mut self, batch: &Batch, doing: Doing, error: &io::Error) {
+    fn refuse(&mut self, batch: &Batch, doing: SpawnAction, error: &io::Error) {
         for process in &batch.processes {
             self.tell(&not_spawned(process.key, doing, error));
         }
@@ -176,7 +176,7 @@ impl Service {
     }
 }
 
-fn not_spawned(key: Key, doing: Doing, error: &io::Error) -> Notice {
+fn not_spawned(key: ProcessKey, doing: SpawnAction, error: &io::Error) -> Notice {
     Notice::SpawnFailed { key, doing, errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
 }
 

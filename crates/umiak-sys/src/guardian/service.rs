@@ -20,15 +20,15 @@ use crate::descend::{self, Reaped};
 use crate::fork::Namespaces;
 use crate::hooks;
 use crate::limits;
-use crate::memory::{self, Room};
-use crate::protocol::{self, Command, Inbox, Key, Limits, Notice, Usage};
+use crate::memory::{self, MemoryCgroup};
+use crate::protocol::{self, Command, Inbox, Notice, ProcessKey, ProcessLimits, ProcessUsage};
 use crate::wait::Signals;
 
 const FRONT: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 
 /// The guardian's whole life; never returns to the caller's code.
-pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<Room>, namespaces: Namespaces) -> ! {
+pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>, namespaces: Namespaces) -> ! {
     birth::settle(namespaces);
     let code = match Service::new(front, cgroup, room).and_then(|mut service| service.serve()) {
         Ok(()) => 0,
@@ -58,16 +58,16 @@ pub(super) struct Service {
     /// For the coordinator of several nodes.
     pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
     pub(super) cgroup: Option<Cgroup>,
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<MemoryCgroup>,
     /// Of those that are started next.
-    pub(super) limits: HashMap<Key, Limits>,
+    pub(super) limits: HashMap<ProcessKey, ProcessLimits>,
     /// Cgroups of ranks that have ended: processes may still be in them.
     pub(super) emptying: Vec<PathBuf>,
     pub(super) pause_before_exec: Duration,
 }
 
 impl Service {
-    pub(super) fn new(front: UnixStream, cgroup: Option<Cgroup>, room: Option<Room>) -> io::Result<Self> {
+    pub(super) fn new(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>) -> io::Result<Self> {
         // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
         let me = unsafe {
             libc::setsid();
@@ -182,7 +182,7 @@ impl Service {
         }
     }
 
-    fn ended(&mut self, id: u64, status: i32, usage: Usage) {
+    fn ended(&mut self, id: u64, status: i32, usage: ProcessUsage) {
         let Some(rank) = self.ranks.get_mut(&id) else { return };
         let (key, pid) = (rank.key, rank.pid);
         self.by_pid.remove(&pid);

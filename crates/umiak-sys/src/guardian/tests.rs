@@ -8,12 +8,12 @@ use nix::sys::epoll::EpollTimeout;
 
 use super::service::Service;
 use crate::descend::{self, WaitStatus, decode};
-use crate::ports::{LeaseError, LeaseRequest, Leased, Place};
-use crate::protocol::{self, Batch, Command, Doing, Inbox, Key, Limits, Notice, Process};
+use crate::ports::{LeaseError, LeaseRequest, Leased, PortRange};
+use crate::protocol::{self, Batch, Command, Inbox, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-fn process(index: u32, attempt: u32, line: &str) -> Process {
-    Process {
-        key: Key { role: 0, index, attempt },
+fn process(index: u32, attempt: u32, line: &str) -> ProcessSpec {
+    ProcessSpec {
+        key: ProcessKey { role: 0, index, attempt },
         program: b"/bin/sh".to_vec(),
         argv: ["sh", "-c", line].iter().map(|word| word.as_bytes().to_vec()).collect(),
         env: Vec::new(),
@@ -74,7 +74,7 @@ fn attempts_without_end_leave_nothing() {
             }
         }
         let kept = service.ranks.len();
-        service.signal(libc::SIGKILL, &[Key { role: 0, index: 1, attempt: 0 }]);
+        service.signal(libc::SIGKILL, &[ProcessKey { role: 0, index: 1, attempt: 0 }]);
         until_all_ended(service);
         kept == 2 && before == 1 && mappings() == 0
     });
@@ -96,7 +96,7 @@ fn what_cannot_be_started_is_told_and_others_go_on() {
         limit_memory(libc::RLIM_INFINITY);
         service.flush();
         let live = service.ranks.values().filter(|rank| rank.is_alive()).count();
-        service.signal(libc::SIGKILL, &[Key { role: 0, index: 0, attempt: 0 }]);
+        service.signal(libc::SIGKILL, &[ProcessKey { role: 0, index: 0, attempt: 0 }]);
         until_all_ended(service);
         let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
         let refused = |notice: &&Notice| matches!(notice, Notice::SpawnFailed { errno: libc::ENOMEM, .. });
@@ -107,8 +107,8 @@ fn what_cannot_be_started_is_told_and_others_go_on() {
 #[test]
 fn a_process_that_cannot_be_limited_is_not_started() {
     in_a_guardian(|service, front| {
-        let key = |index| Key { role: 0, index, attempt: 0 };
-        let bound = |index, cpus: &[u32]| Limits { key: key(index), cpus: cpus.to_vec(), memory: None };
+        let key = |index| ProcessKey { role: 0, index, attempt: 0 };
+        let bound = |index, cpus: &[u32]| ProcessLimits { key: key(index), cpus: cpus.to_vec(), memory: None };
         let own = crate::host::allowed_cpus()[0];
         // No machine has the last one that there can be.
         service.obey(Command::Limit(vec![bound(0, &[own]), bound(1, &[1023])]), false);
@@ -118,7 +118,7 @@ fn a_process_that_cannot_be_limited_is_not_started() {
         service.flush();
         let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
         let bound = |notice: &Notice| matches!(notice, Notice::Exited { key: k, status: 0, .. } if *k == key(0));
-        let refused = |notice: &Notice| matches!(notice, Notice::SpawnFailed { key: k, doing: Doing::BindCpus, .. } if *k == key(1));
+        let refused = |notice: &Notice| matches!(notice, Notice::SpawnFailed { key: k, doing: SpawnAction::BindCpus, .. } if *k == key(1));
         notices.iter().any(bound) && notices.iter().any(refused) && service.limits.is_empty()
     });
 }
@@ -150,9 +150,14 @@ fn ask(service: &mut Service, front: &mut UnixStream, command: Command) -> Notic
     Inbox::default().receive(front).unwrap().unwrap().remove(0)
 }
 
-fn lease_ports(service: &mut Service, front: &mut UnixStream, job: u32, place: Place) -> Result<Leased, LeaseError> {
-    let count = if place == Place::Anywhere { 2 } else { 1 };
-    let request = LeaseRequest { count, place, seed: u64::from(std::process::id()) * 257 };
+fn lease_ports(
+    service: &mut Service,
+    front: &mut UnixStream,
+    job: u32,
+    range: PortRange,
+) -> Result<Leased, LeaseError> {
+    let count = if range == PortRange::Anywhere { 2 } else { 1 };
+    let request = LeaseRequest { count, range, seed: u64::from(std::process::id()) * 257 };
     match ask(service, front, Command::Lease { job, request }) {
         Notice::Leased(leased) => leased,
         other => panic!("{other:?}"),
@@ -181,7 +186,7 @@ fn a_job_gives_back_what_it_holds_and_others_keep_theirs() {
         // Numbers without a device node: there a lease is a name.
         let minors = [0, 1, 2].map(|number| 1_000_000 + std::process::id() * 4 + number);
         let anywhere = |service: &mut Service, front: &mut UnixStream, job| {
-            lease_ports(service, front, job, Place::Anywhere).unwrap().ports
+            lease_ports(service, front, job, PortRange::Anywhere).unwrap().ports
         };
         let own = [anywhere(service, front, 0), anywhere(service, front, 0)].concat();
         let others = anywhere(service, front, 1);
@@ -192,10 +197,10 @@ fn a_job_gives_back_what_it_holds_and_others_keep_theirs() {
 
         service.obey(Command::Release { job: 0 }, false);
         for port in own {
-            lease_ports(service, front, 2, Place::Exactly { start: port }).unwrap();
+            lease_ports(service, front, 2, PortRange::Exactly { start: port }).unwrap();
         }
         for port in others {
-            let refused = lease_ports(service, front, 2, Place::Exactly { start: port }).unwrap_err();
+            let refused = lease_ports(service, front, 2, PortRange::Exactly { start: port }).unwrap_err();
             assert_eq!(refused.taken, [(port, true)]);
         }
         assert_eq!(lease_addresses(service, front, 2), own_addresses);
@@ -207,12 +212,12 @@ fn a_job_gives_back_what_it_holds_and_others_keep_theirs() {
 #[test]
 fn ports_are_given_back_between_attempts_and_the_rest_is_kept() {
     in_a_guardian(|service, front| {
-        let ports = lease_ports(service, front, 0, Place::Anywhere).unwrap().ports;
+        let ports = lease_ports(service, front, 0, PortRange::Anywhere).unwrap().ports;
         let addresses = lease_addresses(service, front, 0);
         let kept = ask(service, front, Command::Clear { keep_ports: true });
-        assert!(lease_ports(service, front, 1, Place::Exactly { start: ports[0] }).is_err());
+        assert!(lease_ports(service, front, 1, PortRange::Exactly { start: ports[0] }).is_err());
         let cleared = ask(service, front, Command::Clear { keep_ports: false });
-        lease_ports(service, front, 1, Place::Exactly { start: ports[0] }).unwrap();
+        lease_ports(service, front, 1, PortRange::Exactly { start: ports[0] }).unwrap();
         assert_ne!(lease_addresses(service, front, 1), addresses);
         [kept, cleared].iter().all(|notice| matches!(notice, Notice::Cleared { .. }))
     });

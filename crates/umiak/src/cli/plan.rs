@@ -11,7 +11,7 @@ use serde::Serialize;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Port};
 use umiak_core::plan::document::{self, Attempt, Granted, Placed, Placement, Surroundings};
-use umiak_sys::ports::{LeaseRequest, Place};
+use umiak_sys::ports::{LeaseRequest, PortRange};
 
 use crate::engine::local;
 use crate::supervisor::submit::{Submission, check_variables, masked_plan};
@@ -65,7 +65,7 @@ pub(super) fn show(submission: &Submission, output: Output) -> Done {
         return Err(local::too_few_addresses(needs.addresses, addresses.len()));
     }
     let count = u16::try_from(needs.ports).map_err(|_| local::too_many_ports(needs.ports))?;
-    let request = LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) };
+    let request = LeaseRequest { count, range: PortRange::Anywhere, seed: fastrand::u64(..) };
     let (ports, _leases) = umiak_sys::ports::lease(&request).map_err(|error| local::too_few_ports(&error))?;
     let granted = Granted {
         addresses: addresses.into_iter().map(IpAddr::V4).collect(),

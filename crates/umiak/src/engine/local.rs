@@ -16,8 +16,8 @@ use umiak_core::plan::document::{Granted, Needs, Placement};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::net::Connecting;
-use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
-use umiak_sys::protocol::{Batch, Command, Key, Limits, Memory, Notice, Process};
+use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
+use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec};
 
 use super::{Engine, Kind, News, Start, Swept};
 
@@ -165,7 +165,7 @@ impl Engine for Local {
         if count == 0 {
             return Ok(Granted { addresses, ports: Vec::new() });
         }
-        let request = LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) };
+        let request = LeaseRequest { count, range: PortRange::Anywhere, seed: fastrand::u64(..) };
         let leased = self.ask(&Command::Lease { job: 0, request }, |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
@@ -202,7 +202,7 @@ impl Engine for Local {
         };
         let processes = starts
             .iter()
-            .map(|start| Process {
+            .map(|start| ProcessSpec {
                 key: key(start.id),
                 program: bytes(&start.process.program),
                 argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
@@ -213,7 +213,7 @@ impl Engine for Local {
                 inherit_stdin: start.inherit_stdin,
             })
             .collect();
-        let limits: Vec<Limits> = starts.into_iter().filter_map(limits).collect();
+        let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
         if !limits.is_empty() {
             self.send(&Command::Limit(limits));
         }
@@ -284,9 +284,9 @@ impl Engine for Local {
 }
 
 /// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
-fn limits(start: Start) -> Option<Limits> {
-    let memory = start.memory.map(|memory| Memory { name: memory.name, bytes: memory.bytes });
-    (memory.is_some() || !start.cpus.is_empty()).then(|| Limits { key: key(start.id), cpus: start.cpus, memory })
+fn limits(start: Start) -> Option<ProcessLimits> {
+    let memory = start.memory.map(|memory| MemoryLimit { name: memory.name, bytes: memory.bytes });
+    (memory.is_some() || !start.cpus.is_empty()).then(|| ProcessLimits { key: key(start.id), cpus: start.cpus, memory })
 }
 
 /// A port that the document names is free on the replica's own address, unless somebody has it on all addresses. Then the
@@ -348,12 +348,12 @@ pub(crate) fn ended(notice: &Notice) -> Option<(AttemptId, Exit, Option<Usage>)>
     }
 }
 
-pub(crate) fn attempt(key: Key) -> AttemptId {
+pub(crate) fn attempt(key: ProcessKey) -> AttemptId {
     AttemptId { slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
 }
 
-pub(crate) fn key(id: AttemptId) -> Key {
-    Key { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
+pub(crate) fn key(id: AttemptId) -> ProcessKey {
+    ProcessKey { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
 }
 
 fn lost() -> Diagnostic {

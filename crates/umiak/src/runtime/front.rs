@@ -18,7 +18,7 @@ use umiak_core::plan::{Inventory, Layout, Plan, ReplicaPlan, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::Guardian;
 use umiak_sys::logger::Rotate;
-use umiak_sys::protocol::{Batch, Command, Key, Notice, Process};
+use umiak_sys::protocol::{Batch, Command, Notice, ProcessKey, ProcessSpec};
 use umiak_sys::wait::{Signals, readable};
 
 use crate::engine::local::{self, attempt, key};
@@ -255,7 +255,7 @@ impl<'a> Front<'a> {
 
     /// Ctrl-Z: the ranks stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
     fn pause(&mut self) {
-        let live: Vec<Key> = self.live_ids().into_iter().map(key).collect();
+        let live: Vec<ProcessKey> = self.live_ids().into_iter().map(key).collect();
         let before = self.clock.now();
         self.record(&Fact::Paused);
         // SIGSTOP, because the kernel drops SIGTSTP for groups without a parent in their session.
@@ -420,7 +420,7 @@ impl<'a> Front<'a> {
         let processes = attempts
             .iter()
             .filter_map(|id| self.plan.at(id.slot).map(|replica| (id, replica)))
-            .map(|(id, replica)| Process {
+            .map(|(id, replica)| ProcessSpec {
                 key: key(*id),
                 program: replica.program.as_os_str().as_bytes().to_vec(),
                 argv: replica.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),

@@ -9,7 +9,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
 use umiak_core::plan::{Inventory, Plan, Run};
 use umiak_sys::cgroup::Cgroup;
-use umiak_sys::guardian::{Guardian, Options};
+use umiak_sys::guardian::{Guardian, GuardianOptions};
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 use umiak_sys::protocol::{Command, Notice};
 use umiak_sys::wait::Signals;
@@ -80,7 +80,7 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     }
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
     let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
-    let options = Options { cgroup: Cgroup::create(), isolate: spec.own.isolate };
+    let options = GuardianOptions { cgroup: Cgroup::create(), isolate: spec.own.isolate };
     let mut guardian = Guardian::start(options).map_err(|error| {
         if !spec.own.isolate {
             return failed("start the guardian", &error);

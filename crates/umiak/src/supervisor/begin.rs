@@ -15,8 +15,8 @@ use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory};
 use umiak_core::status::{State, Status};
 use umiak_sys::cgroup::Cgroup;
-use umiak_sys::guardian::{Guardian, Options};
-use umiak_sys::memory::{self, Refused, Room};
+use umiak_sys::guardian::{Guardian, GuardianOptions};
+use umiak_sys::memory::{self, MemoryCgroup, Refused};
 use umiak_sys::wait::Signals;
 
 use super::Talk;
@@ -191,12 +191,12 @@ fn start_engine(
     kind: Kind,
     wishes: Wishes,
     environment: &BTreeMap<String, String>,
-    room: Option<Room>,
+    room: Option<MemoryCgroup>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
     match kind {
         Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
         Kind::Local => {
-            let options = Options { cgroup: Cgroup::create(), isolate: wishes.isolate };
+            let options = GuardianOptions { cgroup: Cgroup::create(), isolate: wishes.isolate };
             let guardian = Guardian::start_with(options, room).map_err(|error| not_started(wishes, &error))?;
             Ok(Box::new(Local::new(guardian, wishes.isolate, environment)))
         }
@@ -280,9 +280,9 @@ fn check_cpus(secrets: &Secrets, needed: u32, there: Option<&[u32]>) -> Result<(
 }
 
 /// Where limits of memory are set, if anybody asks for one; and why there is no such place.
-fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<Room>, Option<Refused>) {
+fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
     let is_wanted = kind == Kind::Local && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
-    match is_wanted.then(|| Room::create(&run.id().to_string())) {
+    match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
         None => (None, None),
         Some(Ok(room)) => (Some(room), None),
         Some(Err(why)) => (None, Some(why)),
