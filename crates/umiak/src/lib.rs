@@ -9,6 +9,7 @@
 //! | `supervisor` | the loop of `run`: engine, machine, journal, control socket |
 //! | `clock` | time for the machines and for people |
 //! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
+//! | [`views`] | recorded runs as people and programs see them: tables, words, JSON |
 //! | [`screen`] | everything a person sees while it runs: mirror, status line, summary |
 
 pub mod cli;
@@ -20,6 +21,7 @@ pub mod runtime;
 pub mod screen;
 mod supervisor;
 pub mod variables;
+pub mod views;
 
 #[doc(hidden)]
 pub use rendezvous::bench as rendezvous_bench;

@@ -13,6 +13,7 @@ mod rm;
 mod run;
 mod runs;
 mod show;
+mod values;
 mod wait;
 
 use std::ffi::OsString;
@@ -27,8 +28,6 @@ use crate::runtime;
 use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
-pub use ls::schema as ls_schema;
-pub use show::schema as show_schema;
 
 /// Everything `main` does.
 pub fn main() -> ExitCode {

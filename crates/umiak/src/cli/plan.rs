@@ -15,9 +15,10 @@ use umiak_sys::ports::{LeaseRequest, PortRange};
 
 use crate::engine::local;
 use crate::supervisor::submit::{Submission, check_variables, masked_plan};
+use crate::views::Output;
 
 use super::run::{What, submission};
-use super::runs::{Done, Format, Output, print_json, print_text};
+use super::runs::{Done, Format, print_json, print_text};
 use super::tell;
 
 #[derive(Debug, Args)]

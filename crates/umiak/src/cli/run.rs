@@ -23,8 +23,9 @@ use crate::supervisor::begin::{self, Beginning};
 use crate::supervisor::detach::{self, Said};
 use crate::supervisor::stop::{self, Stopped};
 use crate::supervisor::submit::{Secrets, Submission, unmask, versioned};
+use crate::views::Output;
 
-use super::runs::{Done, Format, Output, print_json, print_text, talk};
+use super::runs::{Done, Format, print_json, print_text, talk};
 use super::{document, fail};
 
 /// How a supervisor talks.

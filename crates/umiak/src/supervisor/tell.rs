@@ -14,7 +14,7 @@ use crate::clock::time_of_day;
 use crate::engine::Swept;
 use crate::runtime::console;
 use crate::screen::style::{Mark, duration};
-use crate::screen::summary::{self, Crowd, Others, Place};
+use crate::screen::summary::{self, Crowd, Others, ReplicaPlace};
 use crate::screen::{Doing, Status, Style};
 
 impl Supervisor {
@@ -94,7 +94,7 @@ impl Supervisor {
     pub(super) fn tell_failed(&mut self, finding: &Finding) {
         if self.talk.output == OutputMode::Human {
             // The run goes on: there is nothing to explain yet.
-            let place = Place { run: None, ..self.place(finding) };
+            let place = ReplicaPlace { run: None, ..self.place(finding) };
             let text = summary::attempt_failed(&self.style, finding, &place);
             self.screen.alert(text);
         }
@@ -145,11 +145,11 @@ impl Supervisor {
         Others::Gone { who: self.crowd(stopped), by, after: since.elapsed() }
     }
 
-    fn place(&self, finding: &Finding) -> Place {
+    fn place(&self, finding: &Finding) -> ReplicaPlace {
         let name = finding.subject.replica.clone();
-        let Some(slot) = self.slot(&name) else { return Place::default() };
+        let Some(slot) = self.slot(&name) else { return ReplicaPlace::default() };
         let labels: Vec<&str> = self.pool.devices_of(slot).iter().map(|device| device.label.as_str()).collect();
-        Place {
+        ReplicaPlace {
             host: umiak_sys::host::name(),
             pid: self.now.pids.get(&slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },

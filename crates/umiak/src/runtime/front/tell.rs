@@ -12,7 +12,7 @@ use umiak_core::plan::{ReplicaPlan, paddle_lines};
 use super::Front;
 use crate::clock::paddle_stamp;
 use crate::runtime::{console, prepare};
-use crate::screen::summary::{self, Crowd, Others, Place, SERVER_TIMEOUT};
+use crate::screen::summary::{self, Crowd, Others, ReplicaPlace, SERVER_TIMEOUT};
 use crate::screen::{Doing, Status, Style};
 
 impl Front<'_> {
@@ -158,11 +158,11 @@ impl Front<'_> {
         console::has_parts(&self.plan).then(|| format!("{} on {host}", subject.replica))
     }
 
-    pub(super) fn place(&self, finding: &Finding) -> Place {
+    pub(super) fn place(&self, finding: &Finding) -> ReplicaPlace {
         let rank = finding.subject.rank.map(|rank| rank.0);
         let elsewhere = self.peers.iter().flat_map(|peers| &peers.places).find(|place| Some(place.rank) == rank);
         match elsewhere {
-            Some(place) => Place {
+            Some(place) => ReplicaPlace {
                 host: place.host.clone(),
                 pid: place.pid,
                 devices: place.devices.clone(),
@@ -176,14 +176,14 @@ impl Front<'_> {
     }
 
     /// Of a rank on this node.
-    pub(super) fn own_place(&self, subject: &Subject) -> Place {
+    pub(super) fn own_place(&self, subject: &Subject) -> ReplicaPlace {
         let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank)) else {
-            return Place::default();
+            return ReplicaPlace::default();
         };
         let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
         let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
         let host = umiak_sys::host::name();
-        Place {
+        ReplicaPlace {
             name: self.name(subject, &host),
             host,
             pid: self.pids.get(&replica.slot).copied(),

@@ -63,7 +63,7 @@ struct Sender {
 }
 
 /// Where we stand in the job before we have met anybody.
-struct Place {
+struct ReplicaPlace {
     target: Target,
     host: Option<std::net::TcpListener>,
     address: IpAddr,
@@ -71,7 +71,7 @@ struct Place {
     at: String,
 }
 
-impl Place {
+impl ReplicaPlace {
     /// Nobody else can hear us.
     fn is_loopback(&self) -> bool {
         match &self.target {
@@ -439,14 +439,14 @@ impl Shown {
     }
 }
 
-fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, Diagnostic> {
+fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<ReplicaPlace, Diagnostic> {
     match &spec.nodes {
         Nodes::List { addresses, source } => {
             let own = nodes::own_index(addresses, source, &inventory.addresses, spec.host)?;
             let port = nodes::port(spec, addresses).get();
             let at = SocketAddr::new(addresses[0], port);
             let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };
-            Ok(Place {
+            Ok(ReplicaPlace {
                 target: Target::Address(if host.is_some() { beside(port) } else { at }),
                 host,
                 address: addresses[own],
@@ -459,7 +459,7 @@ fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, D
             let listener = rendezvous::bind(0).map_err(|error| failed("listen for other nodes", &error))?;
             let port = listener.local_addr().map_or(0, |address| address.port());
             let address = spec.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
-            Ok(Place {
+            Ok(ReplicaPlace {
                 target: Target::Address(beside(port)),
                 host: Some(listener),
                 address,
@@ -483,7 +483,7 @@ fn at_master(
     key: &Key,
     (host, port): (&str, Port),
     count: u32,
-) -> Result<Place, Diagnostic> {
+) -> Result<ReplicaPlace, Diagnostic> {
     let port = port.get();
     let expects = Expects::Count { nodes: count, sort_ip: spec.sort_ip };
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
@@ -494,7 +494,7 @@ fn at_master(
     if let Some(own) = resolved.iter().find(|ip| is_own(ip)) {
         match rendezvous::bind(port) {
             Ok(listener) => {
-                return Ok(Place {
+                return Ok(ReplicaPlace {
                     target: Target::Address(beside(port)),
                     host: Some(listener),
                     address: spec.host.unwrap_or(*own),
@@ -509,7 +509,7 @@ fn at_master(
             Err(error) => return Err(cannot_listen(port, &error)),
         }
     }
-    Ok(Place {
+    Ok(ReplicaPlace {
         target: Target::Name { host: host.to_owned(), port },
         host: None,
         address: spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
