@@ -15,7 +15,7 @@ use crate::engine::Swept;
 use crate::runtime::console;
 use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Crowd, Others, ReplicaPlace};
-use crate::screen::{Doing, Status, Style};
+use crate::screen::{Activity, StatusLine, Style};
 
 impl Supervisor {
     /// Lines for people: not in quiet or JSON mode.
@@ -211,10 +211,10 @@ impl Supervisor {
             (role.name.to_string(), live, role.replicas as usize)
         };
         let roles = self.placement.job.roles.iter().enumerate().map(role).collect();
-        self.screen.status(Some(Status {
+        self.screen.status(Some(StatusLine {
             job: format!("{} {}", self.run.id(), self.placement.job.name),
             since: self.clock.started(),
-            doing: Doing::Roles { roles, stopping: self.now.stopping.is_some() },
+            doing: Activity::Roles { roles, stopping: self.now.stopping.is_some() },
         }));
     }
 }

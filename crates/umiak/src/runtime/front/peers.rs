@@ -13,7 +13,7 @@ use super::Front;
 use crate::rendezvous::Report;
 use crate::runtime::console;
 use crate::runtime::several::{self, words};
-use crate::screen::{Doing, Status};
+use crate::screen::{Activity, StatusLine};
 
 impl Front<'_> {
     pub(super) fn hear_peers(&mut self) {
@@ -79,7 +79,7 @@ impl Front<'_> {
     fn show_waiting(&mut self, text: String) {
         if self.style.live && self.machine.is_pausing() {
             let job = self.plan.job.name.to_string();
-            self.screen.status(Some(Status { job, since: self.clock.started(), doing: Doing::Waiting(text) }));
+            self.screen.status(Some(StatusLine { job, since: self.clock.started(), doing: Activity::Waiting(text) }));
         }
     }
 

@@ -13,7 +13,7 @@ use super::Front;
 use crate::clock::paddle_stamp;
 use crate::runtime::{console, prepare};
 use crate::screen::summary::{self, Crowd, Others, ReplicaPlace, SERVER_TIMEOUT};
-use crate::screen::{Doing, Status, Style};
+use crate::screen::{Activity, StatusLine, Style};
 
 impl Front<'_> {
     pub(super) fn announce(&mut self) {
@@ -199,13 +199,13 @@ impl Front<'_> {
         if !self.style.live || self.verdict.is_some() || self.spec.own.output != OutputMode::Human {
             return;
         }
-        self.screen.status(Some(Status {
+        self.screen.status(Some(StatusLine {
             job: self.plan.job.name.to_string(),
             since: self.clock.started(),
             doing: if console::has_parts(&self.plan) {
-                Doing::Roles { roles: self.live_roles(), stopping: self.stopping.is_some() }
+                Activity::Roles { roles: self.live_roles(), stopping: self.stopping.is_some() }
             } else {
-                Doing::Ranks { live, total, stopping: self.stopping.is_some() }
+                Activity::Ranks { live, total, stopping: self.stopping.is_some() }
             },
         }));
     }

@@ -23,7 +23,7 @@ use umiak_sys::wait::readable;
 
 use crate::rendezvous::logs::{self, LogFile, Logs};
 use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
-use crate::screen::{Doing, Screen, Status};
+use crate::screen::{Activity, Screen, StatusLine};
 
 use super::console;
 use super::front::{SIGTSTP, short_signal};
@@ -414,8 +414,8 @@ impl Shown {
         }
         if around.style.live {
             let job = around.spec.job_id.to_string();
-            let doing = Doing::Waiting(self.text.clone());
-            return screen.status(Some(Status { job, since: self.since, doing }));
+            let doing = Activity::Waiting(self.text.clone());
+            return screen.status(Some(StatusLine { job, since: self.since, doing }));
         }
         if self.due().is_some_and(|due| due.is_zero()) {
             say(around, screen, &self.text);
