@@ -8,6 +8,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Before anybody is called a leftover.
 const QUIET: Duration = Duration::from_millis(20);
 
@@ -81,7 +83,7 @@ pub fn reap() -> Reaped {
 }
 
 /// Reaps this child if it has ended.
-pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::ProcessUsage)> {
+pub(crate) fn reap_one(pid: u32) -> Option<(i32, ProcessUsage)> {
     let mut status = 0;
     // SAFETY: as in `reap`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -90,19 +92,27 @@ pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::ProcessUsage)>
     (ended == pid as libc::pid_t).then(|| (status, convert(&usage)))
 }
 
-fn convert(usage: &libc::rusage) -> crate::protocol::ProcessUsage {
+fn convert(usage: &libc::rusage) -> ProcessUsage {
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    crate::protocol::ProcessUsage {
+    ProcessUsage {
         user_micros: micros(usage.ru_utime),
         system_micros: micros(usage.ru_stime),
         max_rss_kib: usage.ru_maxrss as u64,
     }
 }
 
+/// The kernel's account of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    pub user_micros: u64,
+    pub system_micros: u64,
+    pub max_rss_kib: u64,
+}
+
 /// What [`reap`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
-    Ended { pid: u32, status: i32, usage: crate::protocol::ProcessUsage },
+    Ended { pid: u32, status: i32, usage: ProcessUsage },
     NoneYet,
     NoChildren,
 }

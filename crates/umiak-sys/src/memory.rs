@@ -7,7 +7,7 @@
 //! The run's cgroup is locked as long as front or guardian live, so that the next umiak on the host can tell what killed
 //! ones left.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,6 @@ use crate::cgroup::{self, processes, remove_tree};
 use crate::descend;
 use crate::hold;
 use crate::kernel;
-use crate::spawn::enter;
 use crate::wait::read_small;
 
 /// Followed by the run's own name, `run-000032`.
@@ -176,7 +175,20 @@ pub(crate) fn is_over_limit(cell: &Path) -> bool {
     first || is_some(field("memory.events", "oom_kill ")) && is_some(field("memory.events", "oom "))
 }
 
-/// Who writes here is in it.
+/// From here on, what we and all that we start use is counted in this cgroup.
+pub(crate) fn enter(members: &CStr) -> bool {
+    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed where it was opened.
+    unsafe {
+        let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
+            return false;
+        }
+        libc::close(file);
+    }
+    true
+}
+
+/// A process that writes here is in the cgroup.
 pub(crate) fn members(cell: &Path) -> PathBuf {
     cell.join(MEMBERS)
 }

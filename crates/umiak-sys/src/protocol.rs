@@ -15,6 +15,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::descend::ProcessUsage;
 use crate::logger::Rotate;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -136,14 +137,6 @@ impl SpawnAction {
             Self::BindCpus => "bind it to its CPUs",
         }
     }
-}
-
-/// The kernel's account of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ProcessUsage {
-    pub user_micros: u64,
-    pub system_micros: u64,
-    pub max_rss_kib: u64,
 }
 
 /// Processes to start together. The base of each environment is the guardian's own.

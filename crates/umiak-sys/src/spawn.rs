@@ -3,7 +3,7 @@
 //! Everything the child needs is prepared before the fork; the child itself only makes system calls.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -13,7 +13,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::fork::fork_with_descriptor;
-use crate::memory;
+use crate::memory::{self, enter};
 use crate::protocol::{ProcessLimits, ProcessSpec, SpawnAction};
 
 /// Where children of one batch leave the step that failed: shared memory, read after their exit.
@@ -264,19 +264,6 @@ fn leave_descriptors() -> bool {
         libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
             || libc::unshare(libc::CLONE_FILES) == 0
     }
-}
-
-/// From here on, what we and all that we start use is counted in this cgroup.
-pub(crate) fn enter(members: &CStr) -> bool {
-    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed by who opened it.
-    unsafe {
-        let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
-            return false;
-        }
-        libc::close(file);
-    }
-    true
 }
 
 fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {

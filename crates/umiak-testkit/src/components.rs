@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::freezer::Freezer;
 use crate::net;
+use crate::programs::find_on_path;
 
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,11 +193,6 @@ pub fn limited_cgroup(name: &str, bytes: u64) -> Option<LimitedCgroup> {
         return None;
     };
     Some(LimitedCgroup { path, kind })
-}
-
-pub fn find_on_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
 }
 
 /// Real documents of the systems we stand in for, beside the checkout.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`suite`] | tests that can say *skipped* at run time, required components, the closing table |
 //! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces, hosts |
+//! | [`programs`] | this test binary, and programs on `PATH` |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
 //! | [`simulate`], [`simulate_roles`], [`simulate_round`] | seeded simulators: one launched group, jobs with roles whose supervisors are lost, rounds of several nodes |
 //! | [`seeds`] | many seeds of a simulator: how many, which one again, and what must be met |
@@ -21,6 +22,7 @@ pub mod freezer;
 pub mod gpus;
 pub mod kill;
 pub mod net;
+pub mod programs;
 pub mod sandbox;
 pub mod seeds;
 pub mod simulate;

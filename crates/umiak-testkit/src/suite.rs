@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::components::{Component, required};
-use crate::{kill, net, toy};
+use crate::kill;
+use crate::net;
+use crate::toy;
 
 /// Tests, and what each needs.
 #[derive(Debug, Default)]

@@ -16,12 +16,12 @@ use super::birth;
 use super::leases::Leases;
 use super::ranks::{Alive, Rank};
 use crate::cgroup::{self, Cgroup};
-use crate::descend::{self, Reaped};
+use crate::descend::{self, ProcessUsage, Reaped};
 use crate::fork::Namespaces;
 use crate::hooks;
 use crate::limits;
 use crate::memory::{self, MemoryCgroup};
-use crate::protocol::{self, Command, Inbox, Notice, ProcessKey, ProcessLimits, ProcessUsage};
+use crate::protocol::{self, Command, Inbox, Notice, ProcessKey, ProcessLimits};
 use crate::wait::Signals;
 
 const FRONT: u64 = u64::MAX;
