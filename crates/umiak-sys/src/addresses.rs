@@ -14,12 +14,12 @@ const SIZE: u32 = 254;
 
 /// Holds one block; dropping it gives it back.
 #[derive(Debug)]
-pub struct Block {
+pub struct AddressLease {
     _name: UnixDatagram,
 }
 
 /// Chooses and leases addresses, from a place that depends on the seed. Fewer than asked for when all are taken.
-pub fn lease(count: u32, seed: u64) -> (Vec<Ipv4Addr>, Vec<Block>) {
+pub fn lease(count: u32, seed: u64) -> (Vec<Ipv4Addr>, Vec<AddressLease>) {
     let (mut addresses, mut blocks) = (Vec::new(), Vec::new());
     for step in 0..BLOCKS {
         let missing = count - addresses.len() as u32;
@@ -35,9 +35,9 @@ pub fn lease(count: u32, seed: u64) -> (Vec<Ipv4Addr>, Vec<Block>) {
     (addresses, blocks)
 }
 
-fn take(high: u8, low: u8) -> Option<Block> {
+fn take(high: u8, low: u8) -> Option<AddressLease> {
     let address = SocketAddr::from_abstract_name(format!("umiak-address-127.{high}.{low}")).ok()?;
-    UnixDatagram::bind_addr(&address).ok().map(|name| Block { _name: name })
+    UnixDatagram::bind_addr(&address).ok().map(|name| AddressLease { _name: name })
 }
 
 #[cfg(test)]

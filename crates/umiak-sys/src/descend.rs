@@ -8,6 +8,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Before anybody is called a leftover.
 const QUIET: Duration = Duration::from_millis(20);
 
@@ -81,7 +83,7 @@ pub fn reap() -> Reaped {
 }
 
 /// Reaps this child if it has ended.
-pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::Usage)> {
+pub(crate) fn reap_one(pid: u32) -> Option<(i32, ProcessUsage)> {
     let mut status = 0;
     // SAFETY: as in `reap`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -90,21 +92,44 @@ pub(crate) fn reap_one(pid: u32) -> Option<(i32, crate::protocol::Usage)> {
     (ended == pid as libc::pid_t).then(|| (status, convert(&usage)))
 }
 
-fn convert(usage: &libc::rusage) -> crate::protocol::Usage {
+fn convert(usage: &libc::rusage) -> ProcessUsage {
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    crate::protocol::Usage {
+    ProcessUsage {
         user_micros: micros(usage.ru_utime),
         system_micros: micros(usage.ru_stime),
         max_rss_kib: usage.ru_maxrss as u64,
     }
 }
 
+/// The kernel's account of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    pub user_micros: u64,
+    pub system_micros: u64,
+    pub max_rss_kib: u64,
+}
+
 /// What [`reap`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
-    Ended { pid: u32, status: i32, usage: crate::protocol::Usage },
+    Ended { pid: u32, status: i32, usage: ProcessUsage },
     NoneYet,
     NoChildren,
+}
+
+/// An exit as the kernel's wait status tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitStatus {
+    Code(i32),
+    Signal { signal: i32, core_dumped: bool },
+}
+
+pub fn decode(status: i32) -> WaitStatus {
+    if libc::WIFSIGNALED(status) {
+        WaitStatus::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
+    } else {
+        WaitStatus::Code(libc::WEXITSTATUS(status))
+    }
 }
 
 /// What a sweep did.

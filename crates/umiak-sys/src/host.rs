@@ -6,13 +6,13 @@ use crate::wait::read_small;
 
 /// One address of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct HostAddress {
     pub interface: String,
     pub ip: IpAddr,
 }
 
 /// Every address of every interface, loopback included.
-pub fn addresses() -> Vec<Address> {
+pub fn addresses() -> Vec<HostAddress> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     interfaces
         .filter_map(|interface| {
@@ -22,7 +22,7 @@ pub fn addresses() -> Vec<Address> {
                 (_, Some(v6)) => IpAddr::V6(v6.ip()),
                 _ => return None,
             };
-            Some(Address { interface: interface.interface_name, ip })
+            Some(HostAddress { interface: interface.interface_name, ip })
         })
         .collect()
 }

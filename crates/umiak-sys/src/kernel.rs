@@ -20,9 +20,9 @@ const FIRST_PIDS: &str = "pid:[4026531836]";
 
 /// The kernel's log from some moment on: what was written earlier may be about other processes of the same numbers.
 #[derive(Debug)]
-pub struct Log(File);
+pub struct KernelLog(File);
 
-impl Log {
+impl KernelLog {
     /// From now on; `None` where we may not read it, or where its process ids are not ours.
     pub fn from_now() -> Option<Self> {
         let names_us = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST_PIDS));
@@ -77,12 +77,12 @@ pub fn now_micros() -> u64 {
 
 /// Room on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct DiskRoom {
     pub free_bytes: u64,
     pub total_bytes: u64,
 }
 
-impl Room {
+impl DiskRoom {
     /// Less than a percent is left, or less than any buffer.
     pub fn is_full(self) -> bool {
         self.total_bytes > 0 && (self.free_bytes < 64 << 10 || self.free_bytes < self.total_bytes / 100)
@@ -90,13 +90,14 @@ impl Room {
 }
 
 /// The room for us on the file system of `path`; `None` if it cannot be asked.
-pub fn room(path: &Path) -> Option<Room> {
+pub fn room(path: &Path) -> Option<DiskRoom> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: statvfs is plain data that the kernel fills; the result is checked.
     let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: as above; the path is a valid C string.
     let known = unsafe { libc::statvfs(path.as_ptr(), &raw mut stats) } == 0;
-    known.then(|| Room { free_bytes: stats.f_bavail * stats.f_frsize, total_bytes: stats.f_blocks * stats.f_frsize })
+    known
+        .then(|| DiskRoom { free_bytes: stats.f_bavail * stats.f_frsize, total_bytes: stats.f_blocks * stats.f_frsize })
 }
 
 /// Where cores go: the kernel's pattern, with the process id that `core_uses_pid` appends.
@@ -182,7 +183,7 @@ mod tests {
         for (free_bytes, total_bytes, full) in
             [(0, 1 << 16, true), (0, 0, false), (1 << 20, 1 << 30, true), (1 << 30, 1 << 33, false)]
         {
-            assert_eq!(Room { free_bytes, total_bytes }.is_full(), full, "{free_bytes} of {total_bytes}");
+            assert_eq!(DiskRoom { free_bytes, total_bytes }.is_full(), full, "{free_bytes} of {total_bytes}");
         }
     }
 

@@ -10,9 +10,11 @@
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`hold`] | locks on files, and telling one boot or process from another |
+//! | [`hooks`] | where tests stop or slow umiak; without the feature `test-hooks` nowhere |
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`helper`] | short programs that we run for their output |
 //! | [`kernel`] | what the kernel says about a process that has died |
+//! | [`limits`] | limits of resources of this process |
 //! | [`logger`] | logs that are cut by size |
 //! | [`memory`] | limits of memory, and cleaning the cgroups that killed runs left |
 //! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
@@ -20,19 +22,21 @@
 //! | [`watch`] | changes of many files |
 //! | [`terminal`] | whether a stream is a terminal, and how wide |
 
+#![expect(unsafe_code, reason = "what the kernel offers is called here")]
+
 pub mod addresses;
 pub mod cgroup;
 pub mod clock;
 pub mod descend;
 pub mod devices;
-#[doc(hidden)]
-pub mod floor;
 mod fork;
 pub mod guardian;
 pub mod helper;
 pub mod hold;
+pub mod hooks;
 pub mod host;
 pub mod kernel;
+pub mod limits;
 pub mod logger;
 pub mod memory;
 pub mod net;
@@ -40,7 +44,5 @@ pub mod ports;
 pub mod protocol;
 mod spawn;
 pub mod terminal;
-#[doc(hidden)]
-pub mod toy;
 pub mod wait;
 pub mod watch;

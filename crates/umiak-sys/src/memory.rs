@@ -7,7 +7,7 @@
 //! The run's cgroup is locked as long as front or guardian live, so that the next umiak on the host can tell what killed
 //! ones left.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,10 +17,8 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, processes, remove_tree};
 use crate::descend;
-use crate::guardian;
 use crate::hold;
 use crate::kernel;
-use crate::spawn::enter;
 use crate::wait::read_small;
 
 /// Followed by the run's own name, `run-000032`.
@@ -54,7 +52,7 @@ enum Version {
 
 /// A run's cgroup. It is not removed by dropping: front and guardian both hold it.
 #[derive(Debug)]
-pub struct Room {
+pub struct MemoryCgroup {
     path: PathBuf,
     version: Version,
     /// Where we went so that it could be made.
@@ -71,7 +69,7 @@ impl Refused {
     }
 }
 
-impl Room {
+impl MemoryCgroup {
     /// Makes one below our own, after a try whether limits can be set in it. To be called while we have one thread.
     pub fn create(run: &str) -> Result<Self, Refused> {
         let (own, version) = own_cgroup().ok_or(Refused::NotMounted)?;
@@ -148,10 +146,10 @@ fn enter_in_child(cell: &Path) -> io::Result<()> {
             child => {
                 let mut status = 0;
                 libc::waitpid(child, &raw mut status, 0);
-                match guardian::decode(status) {
-                    guardian::Status::Code(0) => Ok(()),
-                    guardian::Status::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-                    guardian::Status::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
+                match descend::decode(status) {
+                    descend::WaitStatus::Code(0) => Ok(()),
+                    descend::WaitStatus::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+                    descend::WaitStatus::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
                 }
             }
         }
@@ -177,7 +175,20 @@ pub(crate) fn is_over_limit(cell: &Path) -> bool {
     first || is_some(field("memory.events", "oom_kill ")) && is_some(field("memory.events", "oom "))
 }
 
-/// Who writes here is in it.
+/// From here on, what we and all that we start use is counted in this cgroup.
+pub(crate) fn enter(members: &CStr) -> bool {
+    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed where it was opened.
+    unsafe {
+        let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
+            return false;
+        }
+        libc::close(file);
+    }
+    true
+}
+
+/// A process that writes here is in the cgroup.
 pub(crate) fn members(cell: &Path) -> PathBuf {
     cell.join(MEMBERS)
 }

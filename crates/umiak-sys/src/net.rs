@@ -70,11 +70,6 @@ fn listen_on(address: SocketAddr, send_buffer: usize) -> io::Result<TcpListener>
     Ok(TcpListener::from(fd))
 }
 
-/// As many open files as we may have.
-pub fn raise_limits() {
-    crate::guardian::raise_limits();
-}
-
 /// Bytes that nobody can guess.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256, "longer ones may come in pieces") };

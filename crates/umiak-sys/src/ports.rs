@@ -7,7 +7,7 @@
 //! and clear of the kernel's reserved list.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -25,14 +25,14 @@ const LOWEST: u16 = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     pub count: u16,
-    pub place: Place,
+    pub range: PortRange,
     /// Where to begin looking, so that jobs started together do not queue for the same ports.
     pub seed: u64,
 }
 
 /// Where to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum PortRange {
     /// Where the kernel leaves room.
     Anywhere,
     /// Inside this range, ends included.
@@ -65,24 +65,24 @@ pub struct LeaseError {
 
 /// Holds one port for us; dropping it gives the port back.
 #[derive(Debug)]
-pub struct Lease {
+pub struct PortLease {
     _name: UnixDatagram,
 }
 
 /// Chooses and leases ports, ascending from a place that depends on the seed.
-pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<Lease>), LeaseError> {
+pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<PortLease>), LeaseError> {
     // Asked once and first: without descriptors every port would look taken.
     if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Bind::First) {
         let refused = Some(error.raw_os_error().unwrap_or(libc::EINVAL));
         return Err(LeaseError { wanted: request.count, found: 0, low: 0, high: 0, taken: Vec::new(), refused });
     }
     let kernel = Kernel::read();
-    match request.place {
-        Place::Exactly { start } => exactly(start, request.count),
-        Place::Within { low, high } => {
+    match request.range {
+        PortRange::Exactly { start } => exactly(start, request.count),
+        PortRange::Within { low, high } => {
             walk(low, high, request, &[]).map(|(ports, leases)| (Leased { ports, inside_ephemeral: false }, leases))
         }
-        Place::Anywhere => {
+        PortRange::Anywhere => {
             let room = (kernel.ephemeral.0 > LOWEST).then(|| (LOWEST, kernel.ephemeral.0 - 1));
             let below = room.and_then(|(low, high)| walk(low, high, request, &kernel.reserved).ok());
             match below {
@@ -94,7 +94,7 @@ pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<Lease>), LeaseError>
     }
 }
 
-fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<Lease>), LeaseError> {
+fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<PortLease>), LeaseError> {
     let last = start.saturating_add(count.saturating_sub(1));
     let mut leases = Vec::new();
     let mut taken = Vec::new();
@@ -119,7 +119,7 @@ fn walk(
     high: u16,
     request: &LeaseRequest,
     reserved: &[(u16, u16)],
-) -> Result<(Vec<u16>, Vec<Lease>), LeaseError> {
+) -> Result<(Vec<u16>, Vec<PortLease>), LeaseError> {
     let size = u64::from(high.saturating_sub(low)) + 1;
     let mut ports = Vec::new();
     let mut leases = Vec::new();
@@ -179,11 +179,11 @@ enum Bind {
     Again,
 }
 
-fn take(port: u16, how: Bind) -> Result<Lease, Taken> {
+fn take(port: u16, how: Bind) -> Result<PortLease, Taken> {
     let address = UnixAddr::from_abstract_name(format!("umiak-port-{port}")).map_err(|_| Taken::ByUmiak)?;
     let name = UnixDatagram::bind_addr(&address).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
     is_free(port, how).map_err(|error| Taken::ByOther.or_refused(&error))?;
-    Ok(Lease { _name: name })
+    Ok(PortLease { _name: name })
 }
 
 /// Free on every address, in both families: one socket asks for all of them.
@@ -238,26 +238,27 @@ fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
         .collect()
 }
 
-/// A listener of our own on a kernel-chosen loopback port, for tests of thieves.
-pub fn occupy() -> io::Result<(TcpListener, u16)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = listener.local_addr()?.port();
-    Ok((listener, port))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
-    fn request(count: u16, place: Place) -> LeaseRequest {
-        LeaseRequest { count, place, seed: u64::from(std::process::id()) * 131 }
+    fn occupy() -> (TcpListener, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    fn request(count: u16, range: PortRange) -> LeaseRequest {
+        LeaseRequest { count, range, seed: u64::from(std::process::id()) * 131 }
     }
 
     #[test]
     fn leases_exclude_each_other_and_end_with_their_owner() {
-        let (leased, leases) = lease(&request(8, Place::Anywhere)).unwrap();
+        let (leased, leases) = lease(&request(8, PortRange::Anywhere)).unwrap();
         assert_eq!(leased.ports.len(), 8);
-        let again = request(1, Place::Exactly { start: leased.ports[0] });
+        let again = request(1, PortRange::Exactly { start: leased.ports[0] });
         assert_eq!(lease(&again).unwrap_err().taken, [(leased.ports[0], true)]);
         drop(leases);
         assert!(lease(&again).is_ok());
@@ -265,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_listener_on_any_address_makes_a_port_taken() {
-        let (_listener, port) = occupy().unwrap();
-        let error = lease(&request(1, Place::Exactly { start: port })).unwrap_err();
+        let (_listener, port) = occupy();
+        let error = lease(&request(1, PortRange::Exactly { start: port })).unwrap_err();
         assert_eq!(error.taken, [(port, false)]);
     }
 
@@ -281,13 +282,13 @@ mod tests {
         drop(listener);
         drop(client);
         assert!(is_free(port, Bind::First).is_err());
-        assert!(lease(&request(1, Place::Exactly { start: port })).is_ok());
+        assert!(lease(&request(1, PortRange::Exactly { start: port })).is_ok());
     }
 
     #[test]
     fn too_few_says_how_many() {
-        let (_listener, port) = occupy().unwrap();
-        let error = lease(&request(2, Place::Within { low: port, high: port })).unwrap_err();
+        let (_listener, port) = occupy();
+        let error = lease(&request(2, PortRange::Within { low: port, high: port })).unwrap_err();
         assert_eq!((error.wanted, error.found), (2, 0));
     }
 

@@ -15,6 +15,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::descend::ProcessUsage;
 use crate::logger::Rotate;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -23,7 +24,9 @@ const MAX_FRAME: usize = 256 << 20;
 
 /// Which start of which replica; the guardian only hands it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct ProcessKey {
+    /// The job, as in leases.
+    pub job: u32,
     pub role: u16,
     pub index: u32,
     pub attempt: u32,
@@ -32,27 +35,29 @@ pub struct Key {
 /// Front to guardian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Choose and hold ports; answered by [`Notice::Leased`].
-    Lease(LeaseRequest),
-    /// Choose and hold loopback addresses; answered by [`Notice::Addresses`].
-    LeaseAddresses { count: u32, seed: u64 },
-    /// Hold these of the GPUs, by their minor number, as far as nobody else does; answered by [`Notice::Gpus`].
-    LeaseGpus { candidates: Vec<u32>, count: u32 },
+    /// Choose and hold ports for a job; answered by [`Notice::Leased`].
+    Lease { job: u32, request: LeaseRequest },
+    /// Choose and hold loopback addresses for a job; answered by [`Notice::Addresses`].
+    LeaseAddresses { job: u32, count: u32, seed: u64 },
+    /// Hold these GPUs for a job, by their minor number, as far as they are free; answered by [`Notice::Gpus`].
+    LeaseGpus { job: u32, candidates: Vec<u32>, count: u32 },
+    /// Give back the ports, addresses and GPUs of a job. Not answered: what is leased later finds them free.
+    Release { job: u32 },
     /// Directories to remove at the very end, whoever is left to do it.
     RemoveAtEnd(Vec<Vec<u8>>),
     /// What some of those that are started next are held to.
-    Limit(Vec<Limits>),
+    Limit(Vec<ProcessLimits>),
     /// Start these, in order.
     Spawn(Batch),
     /// Send a signal to the groups of these, and to what dead ranks left behind.
-    Signal { signal: i32, keys: Vec<Key> },
+    Signal { signal: i32, keys: Vec<ProcessKey> },
     /// How long SIGTERM gets before SIGKILL when the front is gone.
     Grace { millis: u64 },
     /// What to say on the socket that comes with this command when the front is gone. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
     /// These ranks are over, and others will take their places: ask what they left behind to end. What does not is killed when
     /// those others start.
-    Forsake(Vec<Key>),
+    Forsake(Vec<ProcessKey>),
     /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
     /// others will need the same. Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
@@ -73,22 +78,22 @@ pub enum Notice {
     /// Those that are now ours, fewer than asked for when others hold them.
     Gpus(Vec<u32>),
     Spawned {
-        key: Key,
+        key: ProcessKey,
         pid: u32,
     },
     /// The attempt is over. `status` is the kernel's wait status.
     Exited {
-        key: Key,
+        key: ProcessKey,
         pid: u32,
         status: i32,
-        usage: Usage,
+        usage: ProcessUsage,
         /// The kernel killed something of it, because it was at its limit of memory.
         over_limit: bool,
     },
     /// The attempt never ran.
     SpawnFailed {
-        key: Key,
-        doing: Doing,
+        key: ProcessKey,
+        doing: SpawnAction,
         errno: i32,
     },
     /// The answer to [`Command::Clear`], with the same meaning as in [`Notice::Swept`].
@@ -103,10 +108,10 @@ pub enum Notice {
     },
 }
 
-/// The step that failed between fork and exec.
+/// What failed between fork and exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
-pub enum Doing {
+pub enum SpawnAction {
     Fork = 1,
     OpenLog = 2,
     OpenStdin = 3,
@@ -116,20 +121,12 @@ pub enum Doing {
     BindCpus = 7,
 }
 
-impl Doing {
+impl SpawnAction {
     pub fn from_u32(value: u32) -> Option<Self> {
         let before =
             [Self::Fork, Self::OpenLog, Self::OpenStdin, Self::ChangeDirectory, Self::LimitMemory, Self::BindCpus];
         before.into_iter().chain([Self::Execute]).find(|doing| *doing as u32 == value)
     }
-}
-
-/// The kernel's account of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Usage {
-    pub user_micros: u64,
-    pub system_micros: u64,
-    pub max_rss_kib: u64,
 }
 
 /// Processes to start together. The base of each environment is the guardian's own.
@@ -141,13 +138,13 @@ pub struct Batch {
     pub set: Vec<(Vec<u8>, Vec<u8>)>,
     /// Cut logs by size: then a logger stands between each process and its file.
     pub rotate: Option<Rotate>,
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessSpec>,
 }
 
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    pub key: Key,
+pub struct ProcessSpec {
+    pub key: ProcessKey,
     /// Path of the program; `argv[0]` may say something else.
     pub program: Vec<u8>,
     pub argv: Vec<Vec<u8>>,
@@ -164,16 +161,16 @@ pub struct Process {
 
 /// What one process is held to. Where that cannot be done, it is not started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    pub key: Key,
+pub struct ProcessLimits {
+    pub key: ProcessKey,
     /// Where it may run; empty for anywhere.
     pub cpus: Vec<u32>,
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryLimit>,
 }
 
 /// A limit of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryLimit {
     /// Of its cgroup, below the run's.
     pub name: String,
     pub bytes: u64,
@@ -283,7 +280,7 @@ mod tests {
     fn frames_survive_being_cut() {
         let (mut left, mut right) = UnixStream::pair().unwrap();
         let commands = vec![
-            Command::Signal { signal: 15, keys: vec![Key { role: 0, index: 3, attempt: 1 }] },
+            Command::Signal { signal: 15, keys: vec![ProcessKey { job: 0, role: 0, index: 3, attempt: 1 }] },
             Command::RemoveAtEnd(vec![vec![b'x'; 100_000]]),
             Command::Finish { patient: true },
         ];

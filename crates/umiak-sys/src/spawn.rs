@@ -3,7 +3,7 @@
 //! Everything the child needs is prepared before the fork; the child itself only makes system calls.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -13,8 +13,8 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::fork::fork_with_descriptor;
-use crate::memory;
-use crate::protocol::{Doing, Limits, Process};
+use crate::memory::{self, enter};
+use crate::protocol::{ProcessLimits, ProcessSpec, SpawnAction};
 
 /// Where children of one batch leave the step that failed: shared memory, read after their exit.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ impl FailureSlots {
     }
 
     /// What the child of this slot could not do, if it got no further.
-    pub(crate) fn read(&self, slot: usize) -> Option<(Doing, i32)> {
+    pub(crate) fn read(&self, slot: usize) -> Option<(SpawnAction, i32)> {
         assert!(slot < self.count);
         // SAFETY: in bounds by the assertion; the writer has exited, so nobody writes now.
         let (doing, errno) =
             unsafe { (self.base.add(slot * 2).read_volatile(), self.base.add(slot * 2 + 1).read_volatile()) };
-        Doing::from_u32(doing).map(|doing| (doing, errno as i32))
+        SpawnAction::from_u32(doing).map(|doing| (doing, errno as i32))
     }
 
     fn slot(&self, slot: usize) -> *mut u32 {
@@ -95,7 +95,7 @@ fn entry(name: &[u8], value: &[u8]) -> io::Result<CString> {
 
 /// A process ready to be forked: every string is already where exec wants it.
 #[derive(Debug)]
-pub(crate) struct Prepared<'a> {
+pub(crate) struct PreparedProcess<'a> {
     program: CString,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
@@ -113,12 +113,12 @@ pub(crate) struct Prepared<'a> {
     members: Option<CString>,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedProcess<'a> {
     /// `cell` is its cgroup, where it has one of its own.
     pub(crate) fn new(
-        process: &Process,
+        process: &ProcessSpec,
         base: &'a Base,
-        limits: Option<&Limits>,
+        limits: Option<&ProcessLimits>,
         cell: Option<&Path>,
     ) -> io::Result<Self> {
         let mut environment: BTreeMap<&[u8], *const libc::c_char> =
@@ -189,7 +189,7 @@ impl<'a> Prepared<'a> {
         pause: Duration,
         output: Option<RawFd>,
     ) -> ! {
-        let fail = |doing: Doing| -> ! {
+        let fail = |doing: SpawnAction| -> ! {
             // SAFETY: `failure` points at our slot of the shared mapping; errno is read before anything else.
             unsafe {
                 failure.add(1).write_volatile(*libc::__errno_location() as u32);
@@ -201,7 +201,7 @@ impl<'a> Prepared<'a> {
         unsafe {
             // First of all: until then the descriptors are the guardian's too.
             if output.is_none() && !leave_descriptors() {
-                fail(Doing::OpenLog);
+                fail(SpawnAction::OpenLog);
             }
             libc::setsid();
             // Follows the forking thread, which is the guardian's only one. If the guardian died before this
@@ -213,14 +213,14 @@ impl<'a> Prepared<'a> {
             if let Some(members) = &self.members
                 && !enter(members)
             {
-                fail(Doing::LimitMemory);
+                fail(SpawnAction::LimitMemory);
             }
             let bind = |cpus| libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), ptr::from_ref(cpus)) == 0;
             if let Some(cpus) = &self.cpus {
                 bind(cpus);
             }
             if self.bound.as_ref().is_some_and(|cpus| !bind(cpus)) {
-                fail(Doing::BindCpus);
+                fail(SpawnAction::BindCpus);
             }
             if !pause.is_zero() {
                 std::thread::sleep(pause);
@@ -228,13 +228,13 @@ impl<'a> Prepared<'a> {
             if !self.inherit_stdin {
                 let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
                 if null < 0 || libc::dup2(null, 0) < 0 {
-                    fail(Doing::OpenStdin);
+                    fail(SpawnAction::OpenStdin);
                 }
             }
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
             let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, 0o644));
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
-                fail(Doing::OpenLog);
+                fail(SpawnAction::OpenLog);
             }
             if output.is_some() {
                 // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
@@ -243,7 +243,7 @@ impl<'a> Prepared<'a> {
             if let Some(dir) = &self.dir
                 && libc::chdir(dir.as_ptr()) != 0
             {
-                fail(Doing::ChangeDirectory);
+                fail(SpawnAction::ChangeDirectory);
             }
             // Rust ignores SIGPIPE from the start; programs expect the default. Handlers are reset by exec.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -251,7 +251,7 @@ impl<'a> Prepared<'a> {
             libc::sigemptyset(&raw mut none);
             libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
             libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
-            fail(Doing::Execute)
+            fail(SpawnAction::Execute)
         }
     }
 }
@@ -264,19 +264,6 @@ fn leave_descriptors() -> bool {
         libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
             || libc::unshare(libc::CLONE_FILES) == 0
     }
-}
-
-/// From here on, what we and all that we start use is counted in this cgroup.
-pub(crate) fn enter(members: &CStr) -> bool {
-    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed by who opened it.
-    unsafe {
-        let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
-            return false;
-        }
-        libc::close(file);
-    }
-    true
 }
 
 fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
@@ -295,7 +282,6 @@ fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
 
 /// The errno in the C library's words.
 pub fn describe_errno(errno: i32) -> String {
-    // SAFETY: strerror returns a valid string; we are single-threaded or only lose a race for text.
-    let text = unsafe { CStr::from_ptr(libc::strerror(errno)) };
-    text.to_string_lossy().into_owned()
+    let text = io::Error::from_raw_os_error(errno).to_string();
+    text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned()
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::freezer::Freezer;
 use crate::net;
+use crate::programs::find_on_path;
 
 /// Something outside this workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,7 +83,7 @@ impl Component {
             Self::MemoryCgroup => limited_cgroup("umiak-probe", 64 << 20).map(|cgroup| cgroup.kind().to_owned()),
             Self::KernelLog => {
                 let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";
-                (traces && umiak_sys::kernel::Log::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
+                (traces && umiak_sys::kernel::KernelLog::from_now().is_some()).then(|| "/dev/kmsg".to_owned())
             }
             Self::Freezer => Freezer::new("probe").map(|_| "cgroup v1".to_owned()),
             Self::Corpus => corpus().map(|path| path.display().to_string()),
@@ -192,11 +193,6 @@ pub fn limited_cgroup(name: &str, bytes: u64) -> Option<LimitedCgroup> {
         return None;
     };
     Some(LimitedCgroup { path, kind })
-}
-
-pub fn find_on_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
 }
 
 /// Real documents of the systems we stand in for, beside the checkout.

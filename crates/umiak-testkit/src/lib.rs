@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`suite`] | tests that can say *skipped* at run time, required components, the closing table |
 //! | [`components`] | which real components are here: Paddle, torch, a GPU, the corpus, namespaces, hosts |
+//! | [`programs`] | this test binary, and programs on `PATH` |
 //! | [`sandbox`] | a directory of its own for each test, runs of the binary, a check for leftovers |
 //! | [`simulate`], [`simulate_roles`], [`simulate_round`] | seeded simulators: one launched group, jobs with roles whose supervisors are lost, rounds of several nodes |
 //! | [`seeds`] | many seeds of a simulator: how many, which one again, and what must be met |
@@ -11,14 +12,17 @@
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
 //! | [`net`] | several hosts on one machine, and what goes wrong between them |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
+//! | [`floor`] | the least that the kernel can do, for the benchmarks |
 //! | [`freezer`] | a sleep that no signal ends |
 //! | [`gpus`] | the driver's files, faked |
 
 pub mod components;
+pub mod floor;
 pub mod freezer;
 pub mod gpus;
 pub mod kill;
 pub mod net;
+pub mod programs;
 pub mod sandbox;
 pub mod seeds;
 pub mod simulate;

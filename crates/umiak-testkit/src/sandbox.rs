@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::net::Host;
+pub use crate::programs::toy;
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -28,11 +29,6 @@ pub fn set_binary(path: impl Into<PathBuf>) {
 /// The binary under test.
 pub fn binary() -> &'static Path {
     BINARY.get().expect("the suite says where the binary is")
-}
-
-/// This test binary, which is also the toy trainer.
-pub fn toy() -> String {
-    std::env::current_exe().expect("the test binary has a path").to_string_lossy().into_owned()
 }
 
 /// A test's own directory, temporary directory and environment.

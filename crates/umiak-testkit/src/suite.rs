@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::components::{Component, required};
-use crate::{kill, net, toy};
+use crate::kill;
+use crate::net;
+use crate::toy;
 
 /// Tests, and what each needs.
 #[derive(Debug, Default)]
@@ -42,7 +44,7 @@ impl Suite {
             return ExitCode::from(code);
         }
         // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP.
-        umiak_sys::toy::default_signals(&[1, 2, 3, 15, 20]);
+        toy::process::default_signals(&[1, 2, 3, 15, 20]);
         let arguments = Arguments::from_args();
         let versions: BTreeMap<Component, Option<String>> =
             Component::ALL.into_iter().map(|component| (component, component.version())).collect();

@@ -10,6 +10,7 @@
 pub mod actor;
 pub mod family;
 mod part;
+pub(crate) mod process;
 mod ring;
 
 use std::io::Write as _;
@@ -66,9 +67,9 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
             umiak_sys::descend::signal(std::process::id(), value.parse().expect("a signal"));
             std::thread::sleep(Duration::from_secs(60));
         }
-        "ignore" => umiak_sys::toy::ignore_signal(value.parse().expect("a signal")),
+        "ignore" => process::ignore_signal(value.parse().expect("a signal")),
         // Exits with this code when SIGTERM comes, after printing.
-        "on-term" => umiak_sys::toy::exit_on_term(value.parse().expect("a code")),
+        "on-term" => process::exit_on_term(value.parse().expect("a code")),
         "touch" => std::fs::write(value, "").expect("the file can be made"),
         "await" => await_file(Path::new(value)),
         // A grandchild in the same group, or in a session of its own, that sleeps for a minute.
@@ -91,8 +92,8 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         // Exits with this code, unless it has done so before.
         "fail-once" => return part::Part::own().fails_first().then(|| value.parse().expect("a code")),
         // Ends that the kernel decides: a bad address, in the main thread or another; memory; a full file system.
-        "fault" => umiak_sys::toy::fault(),
-        "fault-in-thread" => std::thread::spawn(umiak_sys::toy::fault).join().expect("never returns"),
+        "fault" => process::fault(),
+        "fault-in-thread" => std::thread::spawn(process::fault).join().expect("never returns"),
         "allocate" => {
             std::hint::black_box(vec![1u8; value.parse().expect("bytes")]);
         }
@@ -130,7 +131,7 @@ fn map_file(path: &str) {
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path);
     let file = file.expect("the file can be made");
     file.set_len(LENGTH as u64).expect("a length");
-    umiak_sys::toy::touch_pages(&file, LENGTH);
+    process::touch_pages(&file, LENGTH);
 }
 
 /// Keeps a CPU busy.

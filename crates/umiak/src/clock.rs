@@ -14,8 +14,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
-        Self { start: Instant::now(), wall }
+        Self { start: Instant::now(), wall: wall_micros() }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -25,6 +24,11 @@ impl Clock {
     pub(crate) fn started(&self) -> Instant {
         self.start
     }
+}
+
+/// The wall clock, in microseconds since the Unix epoch.
+pub(crate) fn wall_micros() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }
 
 /// `12:04:31`, for plain lines.

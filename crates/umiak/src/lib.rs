@@ -8,6 +8,7 @@
 //! | [`engine`] | where replicas run: on this host, or only on paper |
 //! | [`history`] | recorded runs: their directories, journals and index |
 //! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
+//! | [`views`] | recorded runs as people and programs see them: tables, words, JSON |
 //! | [`screen`] | everything a person sees while it runs: mirror, status line, summary |
 //! | `host` | what only this host knows: inventory, logs, kernel |
 //! | `network` | the one thread that carries network work |
@@ -24,6 +25,7 @@ mod network;
 mod rendezvous;
 pub mod screen;
 pub mod variables;
+pub mod views;
 
 #[doc(hidden)]
 pub use rendezvous::bench as rendezvous_bench;

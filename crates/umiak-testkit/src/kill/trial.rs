@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use umiak_sys::descend::{Reaped, children, reap, signal};
-use umiak_sys::guardian::{Status, decode};
+use umiak_sys::descend::{Reaped, WaitStatus, children, decode, reap, signal};
 
 use super::Report;
 use super::census::{Census, Kind};
@@ -161,7 +160,7 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
         left: kinds.map(|kind| census.living(kind)),
         umiak_left,
         files_left: names(&directory.join("tmp")),
-        code: end.and_then(|end| if let Status::Code(code) = end { Some(code) } else { None }),
+        code: end.and_then(|end| if let WaitStatus::Code(code) = end { Some(code) } else { None }),
         said: std::fs::read_to_string(directory.join("said")).unwrap_or_default(),
     };
     clean_up(front, &census);
@@ -230,7 +229,7 @@ fn signal_all(pids: &[u32], number: i32) {
 }
 
 /// Until everybody is gone who must go.
-fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, end: &mut Option<Status>) {
+fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, end: &mut Option<WaitStatus>) {
     let grandchildren_may_stay = matches!(plan.victim, Victim::Both | Victim::BothThenNext);
     let must_go: &[Kind] = if grandchildren_may_stay { &[Kind::Umiak, Kind::Rank] } else { &ALL };
     wait_until(|| {
@@ -253,7 +252,7 @@ fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     true
 }
 
-fn reap_all(front: u32, end: &mut Option<Status>) {
+fn reap_all(front: u32, end: &mut Option<WaitStatus>) {
     while let Reaped::Ended { pid, status, .. } = reap() {
         if pid == front {
             *end = Some(decode(status));

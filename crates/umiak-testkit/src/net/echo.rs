@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Host;
 use super::helper::{Helper, say, work};
-use crate::sandbox::toy;
+use crate::programs::toy;
 
 pub(super) const MODE: &str = "net-echo";
 pub(super) const ASK: &str = "net-ask";

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::channel;
 
 use super::Host;
-use crate::sandbox::toy;
+use crate::programs::toy;
 
 /// One that runs; killed when dropped.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::components::find_on_path;
+use crate::programs::find_on_path;
 
 pub use echo::Echo;
 pub use host::Host;

@@ -67,8 +67,8 @@ fn act(word: &str) -> Option<u8> {
         "print" => super::write_out(&mut std::io::stdout(), format!("{value}\n").as_bytes()),
         "sleep" => std::thread::sleep(duration(value)),
         "ready" => listen(),
-        "ignore-term" => umiak_sys::toy::ignore_signal(15),
-        "on-term" => umiak_sys::toy::exit_on_term(value.parse().expect("a code")),
+        "ignore-term" => super::process::ignore_signal(15),
+        "on-term" => super::process::exit_on_term(value.parse().expect("a code")),
         "exit" => return Some(value.parse().expect("a code")),
         "signal" => {
             umiak_sys::descend::signal(std::process::id(), value.parse().expect("a signal"));

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use super::process::{Grandchild, set_name, start_grandchild};
 use umiak_sys::cgroup::start_time;
-use umiak_sys::toy::{Grandchild, set_name, start_grandchild};
 
 /// Where the members of a family write themselves down, in the job's directory.
 pub const REGISTER: &str = "family";

@@ -12,6 +12,8 @@ use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
 
+use crate::views;
+
 use super::{events, explain, fail, gc, lint, logs, ls, plan, print, rm, run as runner, runs, show, wait};
 
 /// Commands of the design that are not built yet: they answer so, and do not look like typing errors.
@@ -128,8 +130,8 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("explain", matches)) => finish(explain::run(&arguments(matches))),
         Some(("schema", matches)) => print(&match matches.get_one::<String>("format").map(String::as_str) {
             Some("job") => job_schema(),
-            Some("ls") => ls::schema(),
-            Some("show") => show::schema(),
+            Some("ls") => views::listing_schema(),
+            Some("show") => views::run_schema(),
             _ => facts_schema(),
         }),
         Some(("lint", matches)) => lint::run(matches),

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::clock::wall_micros;
 use crate::history::index::{self, Entry};
 use crate::history::journal;
 use crate::history::{Home, RunDir, remove};
+use crate::views::standing::RunStanding;
 
 use super::rm::take_away;
-use super::runs::{Done, Format, Standing, bytes, now, span};
+use super::runs::{Done, Format};
+use super::values::{bytes, span};
 
 /// When neither age nor size is given.
 const OLD: Duration = Duration::from_secs(30 * 86_400);
@@ -40,27 +43,27 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     take_away(&home, &chosen, arguments.dry_run, arguments.format)
 }
 
-/// Ended or lost ones only, oldest first.
 /// When it ended; of one whose supervisor was lost, when that one last wrote.
 fn last_heard_of(home: &Home, entry: &Entry) -> u64 {
     let written = || journal::replay(&RunDir::at(home, entry.run)).ok().map(|replay| replay.status.last);
     entry.ended.or_else(written).unwrap_or(entry.created).max(entry.created)
 }
 
+/// Ended or lost ones only, oldest first.
 fn choose(home: &Home, entries: &[Entry], arguments: &Arguments) -> Vec<RunDir> {
     let older_than = match (arguments.older_than, arguments.keep_size) {
         (None, None) => Some(OLD),
         (given, _) => given,
     };
-    let limit = older_than.map(|span| now().saturating_sub(span.as_micros() as u64));
+    let limit = older_than.map(|span| wall_micros().saturating_sub(span.as_micros() as u64));
     let mut total: u64 = match arguments.keep_size {
         Some(_) => entries.iter().map(|entry| remove::size(RunDir::at(home, entry.run).path())).sum(),
         None => 0,
     };
     let mut chosen = Vec::new();
     for entry in entries {
-        let standing = Standing::of_entry(home, entry);
-        if !standing.is_over() && standing != Standing::Lost {
+        let standing = RunStanding::of_entry(home, entry);
+        if !standing.is_over() && standing != RunStanding::Lost {
             continue;
         }
         let is_old = limit.is_some_and(|limit| last_heard_of(home, entry) < limit);

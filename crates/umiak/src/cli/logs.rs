@@ -5,15 +5,15 @@ mod source;
 
 use std::process::ExitCode;
 
-use anstyle::AnsiColor;
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::model::Rank;
 use umiak_core::status::{ReplicaStatus, Stage, Status};
 
-use crate::screen::Style;
+use crate::views::logs::LogPrinter;
+use crate::views::standing::LoadedRun;
 
-use super::runs::{Done, Format, Loaded, Output, load, talk, the_run, write};
+use super::runs::{Done, Format, load, talk, the_run, write};
 use source::{Pointer, Source, Window};
 
 #[derive(Debug, Args)]
@@ -77,9 +77,10 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         (_, Some(count)) => Window::First { count, bytes: arguments.bytes },
         _ => Window::All,
     };
-    let printer = Printer::new(arguments.format, chosen.len() > 1 || wanted.len() > 1, &chosen);
+    let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
+    let is_named = chosen.len() > 1 || wanted.len() > 1;
+    let printer = LogPrinter::new(arguments.format.output, arguments.format.style(), is_named, names.clone());
     if arguments.follow {
-        let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
         return follow::follow(&loaded, &names, &wanted, window, &printer);
     }
     if wanted.is_empty() {
@@ -89,7 +90,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 /// One after the other. What is missing is told; it is an error only if nothing is left.
-fn show(loaded: &Loaded, pointers: &[Pointer], wanted: &[(String, u32)], window: Window, printer: &Printer) -> Done {
+fn show(
+    loaded: &LoadedRun,
+    pointers: &[Pointer],
+    wanted: &[(String, u32)],
+    window: Window,
+    printer: &LogPrinter,
+) -> Done {
     let mut missing: Vec<Diagnostic> = Vec::new();
     for (replica, attempt) in wanted {
         let parts = match Source::find(&loaded.run, pointers, replica, *attempt).open(window) {
@@ -122,7 +129,7 @@ fn show(loaded: &Loaded, pointers: &[Pointer], wanted: &[(String, u32)], window:
 }
 
 /// Those that the words mean, and the attempt that failed where no words say whom.
-fn choose<'a>(loaded: &'a Loaded, words: &[String]) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
+fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
     let status = &loaded.status;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -154,7 +161,7 @@ fn choose<'a>(loaded: &'a Loaded, words: &[String]) -> Result<(Vec<&'a ReplicaSt
     }
 }
 
-fn nobody(loaded: &Loaded, words: &str) -> Diagnostic {
+fn nobody(loaded: &LoadedRun, words: &str) -> Diagnostic {
     let replicas = &loaded.status.replicas;
     let names = replicas.iter().map(|replica| replica.replica.as_str());
     let mut roles: Vec<&str> = replicas.iter().map(ReplicaStatus::role).collect();
@@ -169,7 +176,7 @@ fn nobody(loaded: &Loaded, words: &str) -> Diagnostic {
     }
 }
 
-fn not_begun(loaded: &Loaded, chosen: &[&ReplicaStatus]) -> Diagnostic {
+fn not_begun(loaded: &LoadedRun, chosen: &[&ReplicaStatus]) -> Diagnostic {
     let name = chosen.first().map_or("", |replica| replica.replica.as_str());
     Diagnostic::error(Code::J0009, format!("`{name}` of `{}` has not been started", loaded.run.id()))
         .hint("`-f` waits for it")
@@ -193,102 +200,4 @@ fn have_ended(status: &Status, names: &[String]) -> bool {
             Stage::Abandoned => true,
             Stage::Waiting | Stage::Starting { .. } | Stage::Running { .. } => false,
         })
-}
-
-/// How lines are told apart.
-#[derive(Debug)]
-struct Printer {
-    format: Format,
-    style: Style,
-    is_named: bool,
-    width: usize,
-    names: Vec<String>,
-}
-
-/// In a stable order, so that a replica keeps its colour.
-const COLOURS: [AnsiColor; 6] =
-    [AnsiColor::Cyan, AnsiColor::Yellow, AnsiColor::Green, AnsiColor::Magenta, AnsiColor::Blue, AnsiColor::Red];
-
-impl Printer {
-    fn new(format: Format, is_named: bool, chosen: &[&ReplicaStatus]) -> Self {
-        let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
-        let width = names.iter().map(String::len).max().unwrap_or(0);
-        Self { format, style: format.style(), is_named, width, names }
-    }
-
-    fn lines(&self, replica: &str, attempt: u32) -> Lines {
-        let kind = match self.format.output {
-            Output::Json => Kind::Json { replica: replica.to_owned(), attempt },
-            Output::Human if self.is_named => {
-                let name = format!("{replica:<width$} |", width = self.width);
-                let place = self.names.iter().position(|other| other == replica).unwrap_or(0);
-                let colour = COLOURS[place % COLOURS.len()].on_default();
-                let painted = if self.style.colour { format!("{colour}{name}{colour:#} ") } else { format!("{name} ") };
-                Kind::Named(painted.into_bytes())
-            }
-            Output::Human | Output::Quiet => Kind::Raw,
-        };
-        Lines { kind, partial: Vec::new() }
-    }
-}
-
-#[derive(Debug)]
-enum Kind {
-    Raw,
-    Named(Vec<u8>),
-    Json { replica: String, attempt: u32 },
-}
-
-/// Bytes of one replica on their way out.
-#[derive(Debug)]
-struct Lines {
-    kind: Kind,
-    /// The beginning of a line whose end has not come.
-    partial: Vec<u8>,
-}
-
-/// A line without an end is shown in pieces of this size.
-const PIECE: usize = 64 << 10;
-
-impl Lines {
-    fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if matches!(self.kind, Kind::Raw) {
-            return bytes.to_vec();
-        }
-        let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.partial.extend_from_slice(piece);
-            if self.partial.ends_with(b"\n") || self.partial.len() >= PIECE {
-                self.emit(&mut out);
-            }
-        }
-        out
-    }
-
-    /// Nothing more comes.
-    fn finish(&mut self) -> Vec<u8> {
-        let mut out = Vec::new();
-        if !self.partial.is_empty() {
-            self.emit(&mut out);
-        }
-        out
-    }
-
-    fn emit(&mut self, out: &mut Vec<u8>) {
-        let line = self.partial.strip_suffix(b"\n").unwrap_or(&self.partial);
-        match &self.kind {
-            Kind::Raw => {}
-            Kind::Named(name) => {
-                out.extend_from_slice(name);
-                out.extend_from_slice(line);
-            }
-            Kind::Json { replica, attempt } => {
-                let text = String::from_utf8_lossy(line);
-                let line = serde_json::json!({ "v": 1, "replica": replica, "attempt": attempt, "text": text });
-                out.extend_from_slice(line.to_string().as_bytes());
-            }
-        }
-        out.push(b'\n');
-        self.partial.clear();
-    }
 }

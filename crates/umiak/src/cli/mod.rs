@@ -13,6 +13,7 @@ mod rm;
 mod run;
 mod runs;
 mod show;
+mod values;
 mod wait;
 
 use std::ffi::OsString;
@@ -26,8 +27,6 @@ use umiak_core::formats::prefix::{Front, recognise};
 use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
-pub use ls::schema as ls_schema;
-pub use show::schema as show_schema;
 
 /// Everything `main` does.
 pub fn main() -> ExitCode {

@@ -15,9 +15,10 @@ use umiak_core::plan::document::{self, Attempt, Granted, Placed, Placement, Surr
 use crate::engine::local::too_few_addresses;
 use crate::front::document::needs;
 use crate::front::document::submit::{Submission, check_variables, masked_plan};
+use crate::views::Output;
 
 use super::run::{What, submission};
-use super::runs::{Done, Format, Output, print_json, print_text};
+use super::runs::{Done, Format, print_json, print_text};
 use super::tell;
 
 #[derive(Debug, Args)]

@@ -1,15 +1,13 @@
-//! `umiak rm RUN…`: takes runs away that nobody supervises.
-
-use std::fmt::Write as _;
-use std::process::ExitCode;
+//! `umiak rm RUN…`: removes runs that have no supervisor.
 
 use clap::Args;
-use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic};
 
-use crate::history::{Error, Home, Life, RunDir, RunId, life, remove};
+use crate::history::{Error, Home, Life, RunDir, life, remove};
+use crate::views::Output;
+use crate::views::ends::{RemovedRun, RemovedRuns};
 
-use super::runs::{Done, Format, Output, print_json, print_text, size, the_run};
+use super::runs::{Done, Format, print_json, print_text, the_run};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -18,20 +16,6 @@ pub(super) struct Arguments {
     run: Vec<String>,
     #[command(flatten)]
     format: Format,
-}
-
-/// What went, or would go.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    v: u32,
-    removed: Vec<Gone>,
-    bytes: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Gone {
-    run: RunId,
-    bytes: u64,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -60,27 +44,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 
 /// Removes them, or only says so.
 pub(super) fn take_away(home: &Home, runs: &[RunDir], is_rehearsal: bool, format: Format) -> Done {
-    let removed: Vec<Gone> = runs.iter().map(|run| Gone { run: run.id(), bytes: remove::size(run.path()) }).collect();
+    let removed: Vec<RemovedRun> =
+        runs.iter().map(|run| RemovedRun { run: run.id(), bytes: remove::size(run.path()) }).collect();
     if !is_rehearsal {
         remove::remove(home, runs)?;
     }
-    let bytes = removed.iter().map(|gone| gone.bytes).sum();
+    let removed = RemovedRuns::new(removed);
     match format.output {
-        Output::Quiet => {
-            print_text(&removed.iter().fold(String::new(), |text, gone| text + &format!("{}\n", gone.run)))?
-        }
-        Output::Json => print_json(&Report { v: 1, removed, bytes })?,
-        Output::Human => {
-            let verb = if is_rehearsal { "would remove" } else { "removed" };
-            let mut text = String::new();
-            for gone in &removed {
-                let _ = writeln!(text, "{verb} {}  {}", gone.run, size(gone.bytes));
-            }
-            if removed.len() != 1 {
-                let _ = writeln!(text, "{verb} {} runs, {}", removed.len(), size(bytes));
-            }
-            print_text(&text)?
-        }
-    };
-    Ok(ExitCode::SUCCESS)
+        Output::Quiet => print_text(&removed.quiet()),
+        Output::Json => print_json(&removed),
+        Output::Human => print_text(&removed.human(is_rehearsal)),
+    }
 }

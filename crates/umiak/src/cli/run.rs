@@ -23,8 +23,9 @@ use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
 use crate::driver::stop::{self, Stopped};
 use crate::front::document::submit::{Secrets, Submission, unmask, versioned};
+use crate::views::Output;
 
-use super::runs::{Done, Format, Output, print_json, print_text, talk};
+use super::runs::{Done, Format, print_json, print_text, talk};
 use super::{document, fail};
 
 /// How a supervisor talks.

@@ -3,15 +3,18 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::status::State;
 
 use crate::history::index::Word;
 use crate::history::journal::Follower;
-use crate::history::{Life, RunDir, RunId};
+use crate::history::{Life, RunDir};
+use crate::views::Output;
+use crate::views::ends::{WaitedRun, WaitedRuns};
+use crate::views::run::head;
+use crate::views::standing::{LoadedRun, RunStanding};
 
-use super::runs::{Done, Format, Loaded, Output, Standing, print_json, print_text, talk, the_run};
+use super::runs::{Done, Format, print_json, print_text, talk, the_run};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -20,19 +23,6 @@ pub(super) struct Arguments {
     run: Vec<String>,
     #[command(flatten)]
     format: Format,
-}
-
-#[derive(Debug, Serialize)]
-struct Waited {
-    v: u32,
-    runs: Vec<End>,
-}
-
-#[derive(Debug, Serialize)]
-struct End {
-    run: RunId,
-    status: &'static str,
-    code: u8,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -44,26 +34,26 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         match end_of(run) {
             Ok((loaded, code)) => {
                 if arguments.format.output == Output::Human {
-                    print_text(&super::show::head(&style, &loaded))?;
+                    print_text(&head(&style, &loaded))?;
                 }
-                ends.push(End { run: id, status: loaded.standing.word(), code });
+                ends.push(WaitedRun { run: id, status: loaded.standing.word(), code });
             }
             // The others are waited for all the same.
             Err(diagnostic) if diagnostic.code == Code::J0007 => {
                 talk(&diagnostic);
-                ends.push(End { run: id, status: Standing::Lost.word(), code: diagnostic.exit_code() });
+                ends.push(WaitedRun { run: id, status: RunStanding::Lost.word(), code: diagnostic.exit_code() });
             }
             Err(diagnostic) => return Err(diagnostic),
         }
     }
     let worst = ends.iter().map(|end| end.code).max().unwrap_or(0);
     if arguments.format.output == Output::Json {
-        print_json(&Waited { v: 1, runs: ends })?;
+        print_json(&WaitedRuns { v: 1, runs: ends })?;
     }
     Ok(ExitCode::from(worst))
 }
 
-fn end_of(run: RunDir) -> Result<(Loaded, u8), Diagnostic> {
+fn end_of(run: RunDir) -> Result<(LoadedRun, u8), Diagnostic> {
     let mut follower = Follower::open(&run)?;
     loop {
         // Asked before the last look: whatever was written until then is seen.
@@ -71,8 +61,8 @@ fn end_of(run: RunDir) -> Result<(Loaded, u8), Diagnostic> {
         follower.catch_up()?;
         if let State::Finished { exit_code, .. } = follower.status().state {
             let status = follower.status().clone();
-            let standing = Standing::Is(Word::of(status.state));
-            return Ok((Loaded { run, status, standing }, exit_code));
+            let standing = RunStanding::Is(Word::of(status.state));
+            return Ok((LoadedRun { run, status, standing }, exit_code));
         }
         if life == Life::Lost && follower.life()? == Life::Lost {
             return Err(lost(&run));

@@ -45,7 +45,7 @@ use umiak_core::plan::Awaited;
 use crate::clock::Clock;
 use crate::engine::{Engine, Start, Swept};
 use crate::host::kernel::Kernel;
-use crate::screen::summary::{Crowd, Place};
+use crate::screen::summary::{Crowd, ReplicaPlace};
 use crate::screen::{MirrorTo, Screen, Style};
 
 pub(crate) use tell::short_signal;
@@ -181,13 +181,13 @@ pub(crate) trait Door {
     fn crowd(&self, slots: &[Slot]) -> Crowd;
     /// What one of many is called, in the plural.
     fn noun(&self) -> &'static str;
-    fn place(&self, core: &Core, finding: &Finding) -> Place;
+    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
     /// `attempt 1 of 3`, where there can be several.
     fn attempt_words(&self, core: &Core) -> Option<String>;
     /// What the line about the plan says.
     fn planned(&self, core: &Core) -> Vec<String>;
     /// Name and status of the job, for the status line.
-    fn status(&self, core: &Core) -> Option<crate::screen::Status>;
+    fn status(&self, core: &Core) -> Option<crate::screen::StatusLine>;
     /// The end of a run has a line of its own, which names it.
     fn names_its_end(&self) -> bool;
     /// The log directory, for facts about full file systems.

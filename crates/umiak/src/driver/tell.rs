@@ -13,7 +13,7 @@ use crate::clock::time_of_day;
 use crate::engine::Swept;
 use crate::screen::Style;
 use crate::screen::style::{Mark, duration};
-use crate::screen::summary::{self, Others, Place};
+use crate::screen::summary::{self, Others, ReplicaPlace};
 
 impl Driver {
     fn progress(&self, verb: &str, parts: &[String]) {
@@ -75,7 +75,7 @@ impl Driver {
     /// An attempt failed, and another will make it good.
     pub(super) fn tell_failed(&self, finding: &Finding) {
         // The run goes on: there is nothing to explain yet.
-        let place = Place { run: None, ..self.door.place(&self.core, finding) };
+        let place = ReplicaPlace { run: None, ..self.door.place(&self.core, finding) };
         self.core.alert(|style| summary::attempt_failed(style, finding, &place));
     }
 

@@ -219,7 +219,7 @@ impl Driver {
     fn sweep(&mut self) -> Result<Swept, Diagnostic> {
         let mut is_asked = self.core.now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
         let mut swept = Swept::default();
-        self.engine.release(self.core.machine.step());
+        self.engine.release(self.core.machine.step_index());
         self.engine.end(!self.core.now.abandoned);
         loop {
             let heard = self.wait(false)?;

@@ -13,10 +13,12 @@ use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
-use umiak_sys::guardian::{self, Guardian, Options};
-use umiak_sys::memory::Room;
+use umiak_sys::guardian::{self, Guardian, GuardianOptions};
+use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
-use umiak_sys::protocol::{Batch, Command, Doing, Key, Limits, Memory, Notice, Process};
+use umiak_sys::protocol::{
+    Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction,
+};
 
 use super::{Common, Cpus, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
 
@@ -45,8 +47,8 @@ pub(crate) struct Local {
 
 impl Local {
     /// Forks the guardian. To be called while the process has one thread.
-    pub(crate) fn start(isolate: bool, room: Option<Room>) -> Result<Self, Diagnostic> {
-        let options = Options { cgroup: Cgroup::create(), isolate };
+    pub(crate) fn start(isolate: bool, room: Option<MemoryCgroup>) -> Result<Self, Diagnostic> {
+        let options = GuardianOptions { cgroup: Cgroup::create(), isolate };
         let guardian = Guardian::start_with(options, room).map_err(|error| not_started(isolate, &error))?;
         let common = Common { grace: Duration::from_secs(5), ..Common::default() };
         let (early, remove) = (Vec::new(), Vec::new());
@@ -85,9 +87,9 @@ impl Local {
                 Some(News::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
             }
             Notice::Exited { key, status, usage, over_limit, .. } => {
-                let exit = match guardian::decode(status) {
-                    guardian::Status::Code(code) => Exit::Code { code },
-                    guardian::Status::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
+                let exit = match descend::decode(status) {
+                    descend::WaitStatus::Code(code) => Exit::Code { code },
+                    descend::WaitStatus::Signal { signal, core_dumped } => Exit::Signal { signal, core_dumped },
                 };
                 let usage = Usage {
                     user_micros: usage.user_micros,
@@ -137,7 +139,7 @@ impl Engine for Local {
     }
 
     fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
-        let command = Command::LeaseAddresses { count, seed: fastrand::u64(..) };
+        let command = Command::LeaseAddresses { job: step.0, count, seed: fastrand::u64(..) };
         let addresses = self.ask(&command, |notice| match notice {
             Notice::Addresses(addresses) => Some(addresses.clone()),
             _ => None,
@@ -150,7 +152,7 @@ impl Engine for Local {
     }
 
     fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
-        let leased = self.ask(&Command::Lease(request), |notice| match notice {
+        let leased = self.ask(&Command::Lease { job: step.0, request }, |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
         });
@@ -167,13 +169,17 @@ impl Engine for Local {
         count: u32,
     ) -> Result<Vec<Device>, Diagnostic> {
         let minors = candidates.iter().map(|(minor, _)| *minor).collect();
-        let held = self.ask(&Command::LeaseGpus { candidates: minors, count }, |notice| match notice {
+        let held = self.ask(&Command::LeaseGpus { job: step.0, candidates: minors, count }, |notice| match notice {
             Notice::Gpus(minors) => Some(minors.clone()),
             _ => None,
         });
         let held = held.ok_or_else(lost)?;
         let is_held = |(minor, _): &&(u32, Device)| held.contains(minor);
         Ok(candidates.iter().filter(is_held).map(|(_, device)| device.clone()).collect())
+    }
+
+    fn release(&mut self, step: StepIndex) {
+        self.send(&Command::Release { job: step.0 });
     }
 
     /// A port that the document names is free on the replica's own address, unless another process has it on all
@@ -206,7 +212,7 @@ impl Engine for Local {
         };
         let processes = starts
             .iter()
-            .map(|start| Process {
+            .map(|start| ProcessSpec {
                 key: key(start.id),
                 program: bytes(&start.program),
                 argv: start.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
@@ -217,7 +223,7 @@ impl Engine for Local {
                 inherit_stdin: start.inherit_stdin,
             })
             .collect();
-        let limits: Vec<Limits> = starts.into_iter().filter_map(limits).collect();
+        let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
         if !limits.is_empty() {
             self.send(&Command::Limit(limits));
         }
@@ -288,10 +294,10 @@ impl Engine for Local {
 }
 
 /// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
-fn limits(start: Start) -> Option<Limits> {
+fn limits(start: Start) -> Option<ProcessLimits> {
     let cpus = if let Cpus::Only(cpus) = start.cpus { cpus } else { Vec::new() };
-    let memory = start.memory.map(|memory| Memory { name: memory.name, bytes: memory.bytes });
-    (memory.is_some() || !cpus.is_empty()).then(|| Limits { key: key(start.id), cpus, memory })
+    let memory = start.memory.map(|memory| MemoryLimit { name: memory.name, bytes: memory.bytes });
+    (memory.is_some() || !cpus.is_empty()).then(|| ProcessLimits { key: key(start.id), cpus, memory })
 }
 
 fn not_started(isolate: bool, error: &std::io::Error) -> Diagnostic {
@@ -316,15 +322,15 @@ fn not_free(fixed: &FixedPort<'_>, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(Code::J0020, text).row("reason", error.to_string()).hint(hint)
 }
 
-fn stage(doing: Doing) -> SpawnStage {
+fn stage(doing: SpawnAction) -> SpawnStage {
     match doing {
-        Doing::Fork => SpawnStage::Fork,
-        Doing::OpenLog => SpawnStage::OpenLog,
-        Doing::OpenStdin => SpawnStage::OpenStdin,
-        Doing::ChangeDirectory => SpawnStage::ChangeDirectory,
-        Doing::LimitMemory => SpawnStage::LimitMemory,
-        Doing::BindCpus => SpawnStage::BindCpus,
-        Doing::Execute => SpawnStage::Execute,
+        SpawnAction::Fork => SpawnStage::Fork,
+        SpawnAction::OpenLog => SpawnStage::OpenLog,
+        SpawnAction::OpenStdin => SpawnStage::OpenStdin,
+        SpawnAction::ChangeDirectory => SpawnStage::ChangeDirectory,
+        SpawnAction::LimitMemory => SpawnStage::LimitMemory,
+        SpawnAction::BindCpus => SpawnStage::BindCpus,
+        SpawnAction::Execute => SpawnStage::Execute,
     }
 }
 
@@ -332,15 +338,16 @@ fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 
-fn attempt(key: Key) -> AttemptId {
-    AttemptId { step: StepIndex(0), slot: Slot { role: key.role, index: key.index }, attempt: key.attempt }
+fn attempt(key: ProcessKey) -> AttemptId {
+    let slot = Slot { role: key.role, index: key.index };
+    AttemptId { step: StepIndex(key.job), slot, attempt: key.attempt }
 }
 
-fn key(id: AttemptId) -> Key {
-    Key { role: id.slot.role, index: id.slot.index, attempt: id.attempt }
+fn key(id: AttemptId) -> ProcessKey {
+    ProcessKey { job: id.step.0, role: id.slot.role, index: id.slot.index, attempt: id.attempt }
 }
 
-fn keys(ids: &[AttemptId]) -> Vec<Key> {
+fn keys(ids: &[AttemptId]) -> Vec<ProcessKey> {
     ids.iter().copied().map(key).collect()
 }
 

@@ -21,7 +21,8 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
-use umiak_core::model::{Capabilities, Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
+pub use umiak_core::model::Capabilities;
+use umiak_core::model::{Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 

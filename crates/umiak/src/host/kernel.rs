@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use umiak_core::diagnose::kernel::{self, Account, Death, LogRecord};
 use umiak_core::facts::{Evidence, KernelFact};
 use umiak_core::model::{Exit, Slot};
-use umiak_sys::kernel::{Log, core_pattern, memory_limit, now_micros, oom_kills, room};
+use umiak_sys::kernel::{KernelLog, core_pattern, memory_limit, now_micros, oom_kills, room};
 
 const SIGBUS: i32 = 7;
 const SIGTERM: i32 = 15;
@@ -31,7 +31,7 @@ pub(crate) struct Ended {
 /// Where log and counter stood when the run began: what was before is not about this run.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    log: Option<Log>,
+    log: Option<KernelLog>,
     memory_kills: Option<u64>,
     since: SystemTime,
 }
@@ -40,7 +40,7 @@ impl Kernel {
     pub(crate) fn from_now() -> Self {
         // The clock that files are stamped by lags behind ours by up to one tick.
         let since = SystemTime::now() - Duration::from_millis(20);
-        Self { log: Log::from_now(), memory_kills: oom_kills(), since }
+        Self { log: KernelLog::from_now(), memory_kills: oom_kills(), since }
     }
 
     /// Adds what the kernel knows to the evidence of those it knows something about.

@@ -93,7 +93,7 @@ pub struct Agents {
 impl Agents {
     /// All nodes of a job but the first. They live as long as the process does.
     pub fn start(job: Job) -> io::Result<Self> {
-        umiak_sys::net::raise_limits();
+        umiak_sys::limits::raise();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (to_front, reports) = channel();
         let waker = Arc::new(Waker::new()?);

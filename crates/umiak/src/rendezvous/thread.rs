@@ -235,7 +235,7 @@ struct Hosting {
 
 impl Hosting {
     fn new(host: Host, limits: Limits, clock: Clock, events: &Sender<Event>) -> io::Result<Self> {
-        umiak_sys::net::raise_limits();
+        umiak_sys::limits::raise();
         let gatherer = host.gather.map(|gather| Gatherer::start(gather, limits, clock, events.clone())).transpose()?;
         host.listener.set_nonblocking(true)?;
         let port = host.listener.local_addr()?.port();

@@ -21,7 +21,7 @@ use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::{Waker, readable};
 
 use mirror::Mirror;
-pub use status::{Doing, Status};
+pub use status::{Activity, StatusLine};
 pub use style::Style;
 
 /// At most ten redraws a second.
@@ -37,7 +37,7 @@ enum Message {
     /// To stdout.
     Data(String),
     /// Show this on the status line.
-    Status(Option<Status>),
+    Status(Option<StatusLine>),
     /// Mirror this file from this offset.
     Follow { path: PathBuf, offset: u64 },
     /// The mirrored file's writer is being stopped, or has ended.
@@ -103,7 +103,7 @@ impl Screen {
         self.send(Message::Data(text.into()));
     }
 
-    pub fn status(&self, status: Option<Status>) {
+    pub fn status(&self, status: Option<StatusLine>) {
         self.send(Message::Status(status));
     }
 
@@ -145,7 +145,7 @@ struct Painter {
     style: Style,
     mirror_to: MirrorTo,
     mirror: Option<Mirror>,
-    status: Option<Status>,
+    status: Option<StatusLine>,
     /// Said while a line of the user's was incomplete, and held until it is.
     held: Vec<String>,
     /// The status line is on the terminal now.

@@ -6,15 +6,15 @@ use super::style::{Mark, Style, fit};
 
 /// What the line says.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct StatusLine {
     pub job: String,
     pub since: Instant,
-    pub doing: Doing,
+    pub doing: Activity,
 }
 
 /// What there is to see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// Other nodes are waited for.
     Waiting(String),
     Ranks {
@@ -31,17 +31,17 @@ pub enum Doing {
     },
 }
 
-impl Status {
+impl StatusLine {
     pub(super) fn render(&self, style: &Style) -> String {
         let elapsed = clock(self.since.elapsed());
         let width = style.width();
         let (mark, what, more) = match &self.doing {
-            Doing::Waiting(what) => (Mark::Waiting, what.clone(), ""),
-            Doing::Ranks { live, total, stopping } => {
+            Activity::Waiting(what) => (Mark::Waiting, what.clone(), ""),
+            Activity::Ranks { live, total, stopping } => {
                 let ranks = format!("{live}/{total} {}", style.mark(Mark::Running));
                 with_hint(ranks, *stopping)
             }
-            Doing::Roles { roles, stopping } => {
+            Activity::Roles { roles, stopping } => {
                 let running = style.mark(Mark::Running);
                 let words = roles.iter().map(|(name, live, total)| format!("{name} {live}/{total} {running}"));
                 with_hint(words.collect::<Vec<_>>().join("  "), *stopping)

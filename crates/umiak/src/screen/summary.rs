@@ -19,7 +19,7 @@ pub const SERVER_TIMEOUT: &str = "--server-timeout";
 
 /// What the summary needs to know of a rank besides the finding.
 #[derive(Debug, Clone, Default)]
-pub struct Place {
+pub struct ReplicaPlace {
     pub host: String,
     pub pid: Option<u32>,
     /// `gpu 2`, empty on CPU.
@@ -95,7 +95,7 @@ pub fn abort(what: &str, world: u32, ranks: &[u32]) -> String {
 }
 
 /// The explanation that follows the ABORT line.
-pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn(&Finding) -> Place) -> String {
+pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn(&Finding) -> ReplicaPlace) -> String {
     let mut text = String::new();
     for (position, finding) in verdict.causes.iter().take(IN_FULL).enumerate() {
         let first = position == 0 && verdict.causes.len() + verdict.victims.len() > 1;
@@ -130,7 +130,7 @@ fn rank(finding: &Finding) -> u32 {
     finding.subject.rank.map_or(0, |rank| rank.0)
 }
 
-fn tell(text: &mut String, style: &Style, finding: &Finding, place: &Place, first: bool) {
+fn tell(text: &mut String, style: &Style, finding: &Finding, place: &ReplicaPlace, first: bool) {
     let mut where_it_ran = Vec::new();
     if !place.devices.is_empty() {
         where_it_ran.push(place.devices.clone());
@@ -214,7 +214,7 @@ fn spawn_hint(exit: &Exit) -> Option<&'static str> {
 }
 
 /// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by what happened.
-fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> Place) -> Option<String> {
+fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Option<String> {
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
         let why = finding.evidence.as_ref().and_then(|evidence| evidence.signature.as_ref());
@@ -233,7 +233,7 @@ fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> Place) -> Option<St
 }
 
 /// By name where they have names, else by rank.
-fn crowd<'a>(findings: impl IntoIterator<Item = &'a Finding>, place: &impl Fn(&Finding) -> Place) -> Crowd {
+fn crowd<'a>(findings: impl IntoIterator<Item = &'a Finding>, place: &impl Fn(&Finding) -> ReplicaPlace) -> Crowd {
     let findings: Vec<&Finding> = findings.into_iter().collect();
     if findings.first().is_some_and(|finding| place(finding).name.is_some()) {
         let parts = findings.iter().map(|finding| replica_parts(&finding.subject.replica));
@@ -251,7 +251,7 @@ pub fn replica_parts(replica: &str) -> (&str, u32) {
 }
 
 /// Why an attempt failed that another one makes good: a few lines, because the run goes on.
-pub fn attempt_failed(style: &Style, finding: &Finding, place: &Place) -> String {
+pub fn attempt_failed(style: &Style, finding: &Finding, place: &ReplicaPlace) -> String {
     let mut text = String::new();
     tell(&mut text, style, finding, place, false);
     text
@@ -293,7 +293,7 @@ mod tests {
         );
         cause.usage = Some(Usage { user_micros: 12_000_000, system_micros: 300_000, max_rss_kib: 2_000_000 });
         let verdict = Verdict { causes: vec![cause], victims: vec![] };
-        let place = Place { host: "node-a".into(), log: "./log/workerlog.0".into(), ..Place::default() };
+        let place = ReplicaPlace { host: "node-a".into(), log: "./log/workerlog.0".into(), ..ReplicaPlace::default() };
         let text = failure(&Style::default(), &verdict, &Others::Nobody, |_| place.clone());
         insta::assert_snapshot!(text, @r"
         ✗ rank 0 on node-a was killed by SIGKILL (killed) after 3m12s
@@ -345,12 +345,12 @@ mod tests {
         };
         let verdict = Verdict { causes: vec![cause], victims: vec![victim(1), victim(0)] };
         let others = Others::Gone { who: Crowd::ranks(&[3]), by: "SIGTERM", after: Duration::from_millis(4) };
-        let text = failure(&Style::default(), &verdict, &others, |_| Place {
+        let text = failure(&Style::default(), &verdict, &others, |_| ReplicaPlace {
             host: "node-a".into(),
             pid: Some(4121),
             devices: "gpu 2".into(),
             log: "./log/workerlog.2".into(),
-            ..Place::default()
+            ..ReplicaPlace::default()
         });
         insta::assert_snapshot!(text, @r"
         ✗ rank 2 on node-a (gpu 2, pid 4121) exited with 1 after 3m12s · the first cause

@@ -1,5 +1,6 @@
 //! `--max_restart`: the whole group again, as a new attempt that shares nothing with the old one but its logs.
 
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
@@ -123,8 +124,7 @@ fn own_surroundings() {
 /// What the user has fixed stays, even where the old connections keep the port from being bound anew.
 fn fixed_ports_stay() {
     let sandbox = Sandbox::new();
-    let (listener, port) = umiak_sys::ports::occupy().unwrap();
-    drop(listener);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let flags = format!("--max_restart 1 --start_port {port} {QUICK}");
     sandbox.launch_toy(&flags, &["*@0:env a;exit 1", "*@1:env b"]).finish().expect_code(0);
     for file in ["a.0", "b.0"] {

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use umiak::rendezvous_bench::{Agents, Coordinator, Job, bind};
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 /// What the nodes say when not all could start.
 pub(crate) const LATE: &str = "late";
@@ -54,7 +54,7 @@ pub(crate) fn agents(words: &[OsString]) -> anyhow::Result<ExitCode> {
 pub(crate) fn clients(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let (port, nodes, ranks): (u16, usize, u16) = (number(words, 0)?, number(words, 1)?, number(words, 2)?);
     let patience = Duration::from_secs(number(words, 3)?);
-    umiak_sys::net::raise_limits();
+    umiak_sys::limits::raise();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let began = monotonic_nanos();
     let waiting = runtime.block_on(async {

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
-use umiak_sys::floor::{fork_exec, monotonic_nanos};
+use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
 use super::crowd;
 

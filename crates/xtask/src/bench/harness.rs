@@ -16,7 +16,7 @@ use nix::sys::time::TimeVal;
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_sys::descend;
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 /// Something that was started, with whatever else was started beside it.
 #[derive(Debug)]

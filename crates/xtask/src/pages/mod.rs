@@ -15,8 +15,8 @@ pub(crate) fn all() -> Vec<Generated> {
     let page = |path, content| Generated { path, content };
     vec![
         page("schemas/facts.v1.json", umiak::cli::facts_schema()),
-        page("schemas/ls.v1.json", umiak::cli::ls_schema()),
-        page("schemas/show.v1.json", umiak::cli::show_schema()),
+        page("schemas/ls.v1.json", umiak::views::listing_schema()),
+        page("schemas/show.v1.json", umiak::views::run_schema()),
         page("schemas/job.v1.json", umiak::cli::job_schema()),
         page("docs/reference/job.md", job::page()),
         page("docs/reference/cli.md", cli::page()),

@@ -6,7 +6,7 @@ use super::{AttemptId, Machine, Of};
 use crate::facts::Limit;
 use crate::machine::attempt::End;
 use crate::machine::restart::Past;
-use crate::model::{Blame, Slot, StopHow};
+use crate::model::{Blame, Slot, StepIndex, StopHow};
 
 /// Of one replica.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +69,11 @@ impl Machine {
     /// The attempt that a replica is at.
     pub fn id(&self, slot: Slot) -> AttemptId {
         AttemptId { step: self.step, slot, attempt: self.place(slot).number }
+    }
+
+    /// Which job of the run this is.
+    pub fn step_index(&self) -> StepIndex {
+        self.step
     }
 
     /// Which attempt of this replica runs, ran last, or will be the next after a back-off.

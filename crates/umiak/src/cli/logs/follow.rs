@@ -11,13 +11,15 @@ use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::Watch;
 
-use crate::cli::runs::{Done, Loaded, reader_of_stdout, talk, write};
+use crate::cli::runs::{Done, reader_of_stdout, talk, write};
 use crate::cli::wait::lost;
 use crate::history::journal::Follower;
 use crate::history::{Life, RunDir};
+use crate::views::logs::{LogLines, LogPrinter};
+use crate::views::standing::LoadedRun;
 
 use super::source::{self, Pointer, Source, Window};
-use super::{Lines, Printer, begun, have_ended};
+use super::{begun, have_ended};
 
 /// So much is read before it is written; the rest in the next round.
 const AT_ONCE: usize = 1 << 20;
@@ -32,17 +34,17 @@ struct Live {
     offset: u64,
     /// Where a later attempt begins in the same file.
     end: Option<u64>,
-    lines: Lines,
+    lines: LogLines,
     /// That its file cannot be opened has been told.
     told: bool,
 }
 
 pub(super) fn follow(
-    loaded: &Loaded,
+    loaded: &LoadedRun,
     names: &[String],
     wanted: &[(String, u32)],
     window: Window,
-    printer: &Printer,
+    printer: &LogPrinter,
 ) -> Done {
     let run = &loaded.run;
     let mut follower = Follower::open(run)?;
@@ -111,7 +113,7 @@ fn begin<'a>(
     run: &RunDir,
     pointers: &[Pointer],
     followed: &'a mut Vec<Live>,
-    lines: Lines,
+    lines: LogLines,
     replica: &str,
     attempt: u32,
 ) -> &'a mut Live {

@@ -10,7 +10,7 @@ use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory};
 use umiak_core::status::{State, Status};
-use umiak_sys::memory::{self, Refused, Room};
+use umiak_sys::memory::{self, MemoryCgroup, Refused};
 
 use super::door::DocumentDoor;
 use super::submit::{Secrets, check_variables, masked_plan};
@@ -190,7 +190,7 @@ fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
     inventory.gpus.iter().filter_map(device).collect()
 }
 
-fn start_engine(kind: Kind, wishes: Wishes, room: Option<Room>) -> Result<Box<dyn Engine>, Diagnostic> {
+fn start_engine(kind: Kind, wishes: Wishes, room: Option<MemoryCgroup>) -> Result<Box<dyn Engine>, Diagnostic> {
     match kind {
         Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
         Kind::Local => Ok(Box::new(Local::start(wishes.isolate, room)?)),
@@ -250,9 +250,9 @@ fn check_cpus(secrets: &Secrets, needed: u32, there: Option<&[u32]>) -> Result<(
 }
 
 /// Where limits of memory are set, if anybody asks for one; and why there is no such place.
-fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<Room>, Option<Refused>) {
+fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
     let is_wanted = kind == Kind::Local && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
-    match is_wanted.then(|| Room::create(&run.id().to_string())) {
+    match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
         None => (None, None),
         Some(Ok(room)) => (Some(room), None),
         Some(Err(why)) => (None, Some(why)),

@@ -14,8 +14,8 @@ use super::tasks;
 use crate::driver::{Core, Door, LogOf, NotStarted};
 use crate::engine::{Cpus, MemoryLimit, Start};
 use crate::history::RunDir;
-use crate::screen::summary::{Crowd, Place};
-use crate::screen::{Doing, Status};
+use crate::screen::summary::{Crowd, ReplicaPlace};
+use crate::screen::{Activity, StatusLine};
 
 pub(super) struct DocumentDoor {
     pub(super) run: RunDir,
@@ -88,12 +88,12 @@ impl Door for DocumentDoor {
         "replicas"
     }
 
-    fn place(&self, core: &Core, finding: &Finding) -> Place {
+    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
         let Some(slot) = finding.subject.rank.and_then(|rank| core.machine.slot_of(rank)) else {
-            return Place::default();
+            return ReplicaPlace::default();
         };
         let labels: Vec<&str> = self.pool.devices_of(slot).iter().map(|device| device.label.as_str()).collect();
-        Place {
+        ReplicaPlace {
             host: umiak_sys::host::name(),
             pid: core.pid(slot),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
@@ -119,16 +119,16 @@ impl Door for DocumentDoor {
         ]
     }
 
-    fn status(&self, core: &Core) -> Option<Status> {
+    fn status(&self, core: &Core) -> Option<StatusLine> {
         let role = |(position, role): (usize, &umiak_core::model::Role)| {
             let slots = (0..role.replicas).map(|index| Slot { role: position as u16, index });
             (role.name.to_string(), slots.filter(|slot| core.is_live(*slot)).count(), role.replicas as usize)
         };
         let roles = self.placement.job.roles.iter().enumerate().map(role).collect();
-        Some(Status {
+        Some(StatusLine {
             job: format!("{} {}", self.run.id(), self.placement.job.name),
             since: core.clock.started(),
-            doing: Doing::Roles { roles, stopping: core.now.stopping.is_some() },
+            doing: Activity::Roles { roles, stopping: core.now.stopping.is_some() },
         })
     }
 

@@ -4,7 +4,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::{Port, StepIndex};
 use umiak_core::plan::document::{Granted, Needs};
 use umiak_sys::guardian;
-use umiak_sys::ports::{LeaseError, LeaseRequest, Place};
+use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
 use crate::engine::{Engine, NotLeased};
 
@@ -26,7 +26,7 @@ pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
         Diagnostic::error(Code::J0020, format!("{} ports on one host are more than there are", needs.ports))
             .hint("start fewer replicas, or name fewer ports")
     })?;
-    Ok((count > 0).then(|| LeaseRequest { count, place: Place::Anywhere, seed: fastrand::u64(..) }))
+    Ok((count > 0).then(|| LeaseRequest { count, range: PortRange::Anywhere, seed: fastrand::u64(..) }))
 }
 
 pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {

@@ -23,8 +23,8 @@ use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::{Core, Door, LogOf, NotStarted, Report};
 use crate::engine::{Cpus, Engine, Start, Swept};
 use crate::rendezvous::logs::Logs;
-use crate::screen::summary::{self, Crowd, Place, SERVER_TIMEOUT};
-use crate::screen::{Doing, Status};
+use crate::screen::summary::{self, Crowd, ReplicaPlace, SERVER_TIMEOUT};
+use crate::screen::{Activity, StatusLine};
 
 pub(super) struct LaunchDoor {
     pub(super) spec: Arc<LaunchSpec>,
@@ -108,14 +108,14 @@ impl LaunchDoor {
     }
 
     /// Of a rank on this node.
-    pub(super) fn own_place(&self, core: &Core, subject: &Subject) -> Place {
+    pub(super) fn own_place(&self, core: &Core, subject: &Subject) -> ReplicaPlace {
         let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank)) else {
-            return Place::default();
+            return ReplicaPlace::default();
         };
         let kind = self.plan.topology.device_kind.map_or("", DeviceKind::word);
         let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
         let host = umiak_sys::host::name();
-        Place {
+        ReplicaPlace {
             name: self.name(subject, &host),
             host,
             pid: core.pid(replica.slot),
@@ -158,11 +158,11 @@ impl Door for LaunchDoor {
         "ranks"
     }
 
-    fn place(&self, core: &Core, finding: &Finding) -> Place {
+    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
         let rank = finding.subject.rank.map(|rank| rank.0);
         let elsewhere = self.peers.iter().flat_map(|peers| &peers.places).find(|place| Some(place.rank) == rank);
         match elsewhere {
-            Some(place) => Place {
+            Some(place) => ReplicaPlace {
                 host: place.host.clone(),
                 pid: place.pid,
                 devices: place.devices.clone(),
@@ -188,7 +188,7 @@ impl Door for LaunchDoor {
         words::planned(&self.plan, &shown(&self.spec.log_dir), core.recorder.run_name())
     }
 
-    fn status(&self, core: &Core) -> Option<Status> {
+    fn status(&self, core: &Core) -> Option<StatusLine> {
         let stopping = core.now.stopping.is_some();
         let doing = if words::has_parts(&self.plan) {
             let roles = self.plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
@@ -196,12 +196,12 @@ impl Door for LaunchDoor {
                 let slots = (0..role.replicas).map(|index| Slot { role: position as u16, index });
                 (role.name.to_string(), slots.filter(|slot| core.is_live(*slot)).count(), role.replicas as usize)
             };
-            Doing::Roles { roles: roles.map(live).collect(), stopping }
+            Activity::Roles { roles: roles.map(live).collect(), stopping }
         } else {
             let (live, total) = core.machine.live();
-            Doing::Ranks { live, total, stopping }
+            Activity::Ranks { live, total, stopping }
         };
-        Some(Status { job: self.plan.job.name.to_string(), since: core.clock.started(), doing })
+        Some(StatusLine { job: self.plan.job.name.to_string(), since: core.clock.started(), doing })
     }
 
     fn names_its_end(&self) -> bool {

@@ -22,7 +22,7 @@ use umiak_core::plan::{self, Inventory, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 use crate::rendezvous::logs::{self, LogFile, Logs};
 use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
-use crate::screen::{Doing, Screen, Status};
+use crate::screen::{Activity, Screen, StatusLine};
 
 use super::prepare::Outline;
 use super::{Around, Ended, peer_words, words};
@@ -60,7 +60,7 @@ struct Sender {
 }
 
 /// Where we stand in the job before we have met anybody.
-struct Place {
+struct ReplicaPlace {
     target: Target,
     host: Option<std::net::TcpListener>,
     address: IpAddr,
@@ -68,7 +68,7 @@ struct Place {
     at: String,
 }
 
-impl Place {
+impl ReplicaPlace {
     /// Nobody else can hear us.
     fn is_loopback(&self) -> bool {
         match &self.target {
@@ -413,8 +413,8 @@ impl Shown {
         }
         if around.style.live {
             let job = around.spec.job_id.to_string();
-            let doing = Doing::Waiting(self.text.clone());
-            return screen.status(Some(Status { job, since: self.since, doing }));
+            let doing = Activity::Waiting(self.text.clone());
+            return screen.status(Some(StatusLine { job, since: self.since, doing }));
         }
         if self.due().is_some_and(|due| due.is_zero()) {
             say(around, screen, &self.text);
@@ -438,14 +438,14 @@ impl Shown {
     }
 }
 
-fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, Diagnostic> {
+fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<ReplicaPlace, Diagnostic> {
     match &spec.nodes {
         Nodes::List { addresses, source } => {
             let own = nodes::own_index(addresses, source, &inventory.addresses, spec.host)?;
             let port = nodes::port(spec, addresses).get();
             let at = SocketAddr::new(addresses[0], port);
             let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };
-            Ok(Place {
+            Ok(ReplicaPlace {
                 target: Target::Address(if host.is_some() { beside(port) } else { at }),
                 host,
                 address: addresses[own],
@@ -458,7 +458,7 @@ fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<Place, D
             let listener = rendezvous::bind(0).map_err(|error| failed("listen for other nodes", &error))?;
             let port = listener.local_addr().map_or(0, |address| address.port());
             let address = spec.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
-            Ok(Place {
+            Ok(ReplicaPlace {
                 target: Target::Address(beside(port)),
                 host: Some(listener),
                 address,
@@ -482,7 +482,7 @@ fn at_master(
     key: &Key,
     (host, port): (&str, Port),
     count: u32,
-) -> Result<Place, Diagnostic> {
+) -> Result<ReplicaPlace, Diagnostic> {
     let port = port.get();
     let expects = Expects::Count { nodes: count, sort_ip: spec.sort_ip };
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
@@ -493,7 +493,7 @@ fn at_master(
     if let Some(own) = resolved.iter().find(|ip| is_own(ip)) {
         match rendezvous::bind(port) {
             Ok(listener) => {
-                return Ok(Place {
+                return Ok(ReplicaPlace {
                     target: Target::Address(beside(port)),
                     host: Some(listener),
                     address: spec.host.unwrap_or(*own),
@@ -508,7 +508,7 @@ fn at_master(
             Err(error) => return Err(cannot_listen(port, &error)),
         }
     }
-    Ok(Place {
+    Ok(ReplicaPlace {
         target: Target::Name { host: host.to_owned(), port },
         host: None,
         address: spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),

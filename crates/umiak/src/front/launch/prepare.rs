@@ -16,7 +16,7 @@ use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
 use umiak_sys::guardian::describe_errno;
-use umiak_sys::ports::{LeaseRequest, Leased, Place};
+use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 
 use crate::engine::NotLeased;
 use crate::host::inventory;
@@ -157,13 +157,13 @@ impl Leasing<'_, '_> {
         let stores = self.layout.stores - u16::from(self.layout.store.is_some());
         let mut chosen = match self.place() {
             // A fixed start is for the endpoints; the stores' ports are nobody's business.
-            Place::Exactly { .. } if open == 0 => self.take(stores, Place::Anywhere)?,
-            place @ Place::Exactly { .. } => {
+            PortRange::Exactly { .. } if open == 0 => self.take(stores, PortRange::Anywhere)?,
+            place @ PortRange::Exactly { .. } => {
                 let mut endpoints = self.take(open, place)?;
-                endpoints.extend(self.take(stores, Place::Anywhere)?);
+                endpoints.extend(self.take(stores, PortRange::Anywhere)?);
                 endpoints
             }
-            place @ (Place::Anywhere | Place::Within { .. }) => self.take(open + stores, place)?,
+            place @ (PortRange::Anywhere | PortRange::Within { .. }) => self.take(open + stores, place)?,
         };
         let mut stores = chosen.split_off(open as usize);
         if let Some(port) = self.layout.store {
@@ -182,15 +182,15 @@ impl Leasing<'_, '_> {
     /// Of a later attempt whose other ports stay: a named one stays too.
     fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Refused> {
         let kept = self.layout.store.map(|_| last.topology.paddle_store.port);
-        let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), Place::Anywhere)?;
+        let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), PortRange::Anywhere)?;
         Ok(kept.into_iter().chain(fresh).collect())
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> PortRange {
         match self.spec.ports {
-            PortRequest::Free => Place::Anywhere,
-            PortRequest::Range { low, high, .. } => Place::Within { low, high },
-            PortRequest::Fixed { start, .. } => Place::Exactly { start },
+            PortRequest::Free => PortRange::Anywhere,
+            PortRequest::Range { low, high, .. } => PortRange::Within { low, high },
+            PortRequest::Fixed { start, .. } => PortRange::Exactly { start },
         }
     }
 
@@ -209,15 +209,15 @@ impl Leasing<'_, '_> {
     /// A port that was named.
     fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Refused> {
         let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
-        self.ask(&request, 1, Place::Exactly { start: port.get() })
+        self.ask(&request, 1, PortRange::Exactly { start: port.get() })
     }
 
-    fn take(&mut self, count: u16, place: Place) -> Result<Vec<Port>, Refused> {
+    fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
         self.ask(&self.spec.ports.clone(), count, place)
     }
 
-    fn ask(&mut self, request: &PortRequest, count: u16, place: Place) -> Result<Vec<Port>, Refused> {
-        let leased = (self.lease)(LeaseRequest { count, place, seed: fastrand::u64(..) });
+    fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
+        let leased = (self.lease)(LeaseRequest { count, range: place, seed: fastrand::u64(..) });
         let leased = leased.map_err(|error| match error {
             NotLeased::Lost(diagnostic) => Refused::Lost(*diagnostic),
             NotLeased::TooFew(error) => Refused::Wrong(match error.refused {

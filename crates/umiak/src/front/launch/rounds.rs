@@ -15,7 +15,7 @@ use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
 use crate::rendezvous::Report;
-use crate::screen::{Doing, Status};
+use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core, engine: &mut dyn Engine) {
@@ -69,7 +69,7 @@ impl LaunchDoor {
     fn show_waiting(&self, core: &Core, text: String) {
         if core.style.live && core.machine.is_pausing() {
             let job = self.plan.job.name.to_string();
-            core.screen.status(Some(Status { job, since: core.clock.started(), doing: Doing::Waiting(text) }));
+            core.screen.status(Some(StatusLine { job, since: core.clock.started(), doing: Activity::Waiting(text) }));
         }
     }
 

@@ -9,13 +9,10 @@ use std::time::Duration;
 use umiak_core::facts::{Fact, Record, VERSION};
 use umiak_core::model::Timestamp;
 use umiak_core::status::Status;
+use umiak_sys::hooks::{self, JournalDeath};
 
 use super::super::{Error, RunDir};
 use super::Reader;
-
-/// Kills this process in the middle of a journal, for tests of what a killed supervisor leaves: `N` right after the
-/// first N records are in the file, `N.k` when of the one after them only k bytes are.
-const DIE: &str = "UMIAK_TEST_JOURNAL_DIE";
 
 /// Whoever asks for a run's life holds its lock for a moment: so often, and so long, is asked again.
 const TRIES: u32 = 20;
@@ -35,7 +32,7 @@ pub struct Writer {
     /// How long the file is, as far as we wrote it.
     length: u64,
     is_named_on_disk: bool,
-    die: Option<Die>,
+    death: Option<JournalDeath>,
     /// Of `pending`: here we die.
     die_at: Option<usize>,
     /// How much the disk still takes.
@@ -84,7 +81,7 @@ impl Writer {
             written: 0,
             length,
             is_named_on_disk: false,
-            die: Die::from_environment(),
+            death: JournalDeath::asked_for(),
             die_at: None,
             #[cfg(test)]
             room: None,
@@ -122,8 +119,8 @@ impl Writer {
             let begin = self.pending.len();
             serde_json::to_writer(&mut self.pending, record).expect("a record is JSON");
             self.pending.push(b'\n');
-            if let Some(die) = self.die
-                && let Some(at) = die.within(record.seq, self.pending.len() - begin)
+            if let Some(death) = self.death
+                && let Some(at) = death.within(record.seq, self.pending.len() - begin)
             {
                 self.die_at = Some(begin + at);
             }
@@ -157,7 +154,7 @@ impl Writer {
             }
         }
         if self.die_at.is_some() {
-            die();
+            hooks::die();
         }
         self.pending.clear();
         self.written = 0;
@@ -225,36 +222,4 @@ pub(in crate::history) fn lock(file: &File, run: &RunDir) -> Result<(), Error> {
         }
     }
     Err(Error::Held { run: run.id() })
-}
-
-/// See [`DIE`].
-#[derive(Debug, Clone, Copy)]
-struct Die {
-    records: u64,
-    bytes: Option<usize>,
-}
-
-impl Die {
-    fn from_environment() -> Option<Self> {
-        let text = std::env::var(DIE).ok()?;
-        let (records, bytes) = text.split_once('.').map_or((text.as_str(), None), |(n, k)| (n, Some(k)));
-        Some(Self { records: records.parse().ok()?, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
-    }
-
-    /// How much of the line of this record is written before the end, if it is the one.
-    fn within(self, seq: u64, length: usize) -> Option<usize> {
-        match self.bytes {
-            None if seq + 1 == self.records => Some(length),
-            Some(bytes) if seq == self.records => Some(bytes.min(length)),
-            _ => None,
-        }
-    }
-}
-
-fn die() -> ! {
-    const SIGKILL: i32 = 9;
-    loop {
-        umiak_sys::descend::signal(std::process::id(), SIGKILL);
-        std::thread::park();
-    }
 }

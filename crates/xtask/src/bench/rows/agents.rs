@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 use super::Setting;
 use crate::bench::crowd::LATE;

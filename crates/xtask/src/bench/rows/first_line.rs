@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 use super::{Setting, directory};
 use crate::bench::harness::{Running, millis};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 use super::floor::{self, WORD};
 use super::harness::Running;

@@ -13,7 +13,7 @@ use umiak::history::journal::Writer;
 use umiak::history::{Home, RunDir, RunId};
 use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Subject, Supervised};
 use umiak_core::model::{Exit, Instance, Rank, Timestamp};
-use umiak_sys::floor::monotonic_nanos;
+use umiak_testkit::floor::monotonic_nanos;
 
 use super::documents::run;
 use super::{Setting, directory};

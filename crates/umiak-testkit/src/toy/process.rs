@@ -1,12 +1,16 @@
-//! What the toy trainer of our tests does to itself: installing handlers and touching memory that is not there need
-//! `unsafe`, which lives here.
+//! What the toy trainer does to its own process: signal handlers, faults, forks without an exec.
 
+#![expect(unsafe_code, reason = "signal handlers, faults and forks are what it is for")]
+
+use std::arch::asm;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sys::prctl;
+
 /// Ignores a signal from now on.
-pub fn ignore_signal(signal: i32) {
+pub(super) fn ignore_signal(signal: i32) {
     // SAFETY: installs a constant disposition.
     unsafe {
         libc::signal(signal, libc::SIG_IGN);
@@ -15,7 +19,7 @@ pub fn ignore_signal(signal: i32) {
 
 /// Gives these signals their default meaning again. A suite that runs in the background of a script inherits some of
 /// them as ignored, and what it starts would too.
-pub fn default_signals(signals: &[i32]) {
+pub(crate) fn default_signals(signals: &[i32]) {
     for signal in signals {
         // SAFETY: installs a constant disposition.
         unsafe {
@@ -27,7 +31,7 @@ pub fn default_signals(signals: &[i32]) {
 static CODE: AtomicI32 = AtomicI32::new(0);
 
 /// Exits with `code` when SIGTERM comes, after one line on stdout.
-pub fn exit_on_term(code: i32) {
+pub(super) fn exit_on_term(code: i32) {
     CODE.store(code, Ordering::SeqCst);
     let handler: extern "C" fn(i32) = handle;
     // SAFETY: the handler only makes async-signal-safe calls.
@@ -45,15 +49,23 @@ extern "C" fn handle(_signal: i32) {
     }
 }
 
-/// Writes to address 16, which nobody has.
-pub fn fault() {
-    let nowhere = std::ptr::without_provenance_mut::<u32>(16);
-    // SAFETY: not sound, on purpose: the first page is never mapped, so the kernel ends this process.
-    unsafe { nowhere.write_volatile(1) };
+/// Writes to address 16: the kernel ends this process with SIGSEGV, and logs the address.
+pub(super) fn fault() -> ! {
+    // SAFETY: no Rust object is at address 16, since the first page is never mapped. The block does not return: the first
+    // instruction traps, and if it did not, the second would.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("mov dword ptr [{address}], 1", "ud2", address = in(reg) 16_usize, options(noreturn));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("str wzr, [{address}]", "brk #1", address = in(reg) 16_usize, options(noreturn));
+    }
 }
 
 /// Maps `length` bytes of `file` and writes to each page: SIGBUS where the file system has no room for one.
-pub fn touch_pages(file: &File, length: usize) {
+pub(super) fn touch_pages(file: &File, length: usize) {
     // SAFETY: a shared mapping of a file that outlives it; the result is checked.
     let start = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -61,14 +73,15 @@ pub fn touch_pages(file: &File, length: usize) {
     };
     assert!(start != libc::MAP_FAILED, "the file can be mapped");
     for offset in (0..length).step_by(4096) {
-        // SAFETY: within the mapping; a page that cannot be had ends this process, which is the point.
+        // SAFETY: within the mapping, which nothing else refers to. The kernel ends this process at a page that the file
+        // system cannot provide.
         unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
     }
 }
 
 /// What a careless trainer starts and forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grandchild {
+pub(crate) enum Grandchild {
     /// Stays in the rank's group and session.
     InGroup,
     /// Leaves the session and the parent: a double fork.
@@ -77,7 +90,7 @@ pub enum Grandchild {
 
 impl Grandchild {
     /// Its name in `/proc`, which it has from the moment it exists.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::InGroup => "toy-child",
             Self::Daemon => "toy-daemon",
@@ -86,20 +99,18 @@ impl Grandchild {
 }
 
 /// Names this process as `/proc` shows it.
-pub fn set_name(name: &str) {
-    if let Ok(name) = std::ffi::CString::new(name) {
-        // SAFETY: the kernel copies at most 16 bytes from a string that ends.
-        unsafe {
-            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-        }
-    }
+pub(super) fn set_name(name: &str) {
+    let name = std::ffi::CString::new(name).expect("a name without a zero byte");
+    prctl::set_name(&name).expect("a process can name itself");
 }
 
-/// Starts a grandchild that runs `live` and ends. To be called while the process has one thread.
+/// Starts a grandchild that runs `live` and ends. Panics when this process has a second thread.
 ///
 /// Forked without an exec: nothing about it but its parent, its start and its cgroup can be found out, and it is
 /// there within microseconds.
-pub fn start_grandchild(kind: Grandchild, live: fn()) {
+pub(super) fn start_grandchild(kind: Grandchild, live: fn()) {
+    let threads = std::fs::read_dir("/proc/self/task").expect("/proc can be read").count();
+    assert_eq!(threads, 1, "only a process with one thread can go on in a fork");
     let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     // Set before the fork, so that there is no moment in which it could be taken for its parent.
     set_name(kind.name());

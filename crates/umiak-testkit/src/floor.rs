@@ -1,23 +1,21 @@
 //! What the benchmarks of this repository compare us with: the least that the kernel can do.
 
+#![expect(unsafe_code, reason = "a bare fork and exec is what it is for")]
+
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
 
+use nix::time::{ClockId, clock_gettime};
+
 /// Nanoseconds of `CLOCK_MONOTONIC`: unlike [`std::time::Instant`], two processes may compare them.
 pub fn monotonic_nanos() -> u64 {
-    // SAFETY: timespec is plain data that the kernel fills.
-    let now = unsafe {
-        let mut now: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now);
-        now
-    };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
 /// Forks and executes `argv`, and nothing else: the child has our environment and descriptors, and `RANK`.
-/// To be called while the process has one thread.
 pub fn fork_exec(argv: &[OsString], rank: u32) -> io::Result<u32> {
     let words = argv.iter().map(|word| CString::new(word.clone().into_vec())).collect::<Result<Vec<_>, _>>()?;
     let variables = std::env::vars_os()
@@ -30,8 +28,8 @@ pub fn fork_exec(argv: &[OsString], rank: u32) -> io::Result<u32> {
     };
     let (argv, envp) = (pointers(&words), pointers(&variables));
     let Some(program) = words.first() else { return Err(io::ErrorKind::InvalidInput.into()) };
-    // SAFETY: we are single-threaded, so the child's memory is a consistent copy; it only executes or leaves, and
-    // both lists end with null.
+    // SAFETY: the child only makes async-signal-safe calls, on memory that was prepared before the fork; both lists
+    // end with null.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => unsafe {

@@ -1,0 +1,96 @@
+//! Stopping what is left, and removing what was made: between two attempts, at the end, and when the front is gone.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::EpollTimeout;
+use nix::sys::socket::MsgFlags;
+
+use super::leases::Leases;
+use super::ranks::Rank;
+use super::service::Service;
+use crate::descend;
+use crate::protocol::{Notice, ProcessKey};
+use crate::wait;
+
+/// How long a process may take to go after SIGKILL before it is reported and left.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Service {
+    /// All ranks are over, and others will follow. `more` is whether other commands have come with this one.
+    pub(super) fn clear(&mut self, keep_ports: bool, more: bool) {
+        let hurry = || more || is_urged(&self.front);
+        let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
+        self.remove_cells();
+        // The loggers of this attempt have ended with its ranks.
+        self.loggers.clear();
+        if !keep_ports {
+            self.leases.release_ports();
+        }
+        if !self.ranks.values().any(Rank::is_alive) {
+            self.ranks.clear();
+            self.by_pid.clear();
+        }
+        self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
+    }
+
+    /// All ranks are over, and so is the guardian.
+    pub(super) fn finish(&mut self, patient: bool, more: bool) {
+        let (grace, patience) = if patient { (self.grace, PATIENCE) } else { (Duration::ZERO, Duration::ZERO) };
+        let hurry = || more || is_urged(&self.front);
+        let sweep = descend::sweep_until(grace, patience, &self.loggers, hurry);
+        self.clean_up();
+        self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
+    }
+
+    /// The front is gone: stop everything, and leave nothing.
+    pub(super) fn finish_alone(&mut self) -> io::Result<()> {
+        if let Some((socket, words)) = self.last_words.take() {
+            // Once, and without waiting: a peer that takes no more finds out by itself.
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
+        }
+        let live: Vec<ProcessKey> = self.ranks.values().filter(|rank| rank.is_alive()).map(|rank| rank.key).collect();
+        self.signal(libc::SIGTERM, &live);
+        let deadline = Instant::now() + self.grace;
+        while self.ranks.values().any(Rank::is_alive) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let timeout = EpollTimeout::try_from(left.as_millis().max(1)).unwrap_or(EpollTimeout::MAX);
+            // The front's end stays readable for ever: stop looking at it.
+            let _ = self.epoll.delete(&self.front);
+            let ready = self.wait(timeout)?;
+            self.handle_exits(&ready)?;
+        }
+        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &self.loggers);
+        self.clean_up();
+        // The front, which would do it, is gone.
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.leave_and_remove();
+        }
+        Ok(())
+    }
+
+    fn clean_up(&mut self) {
+        for path in self.remove_at_end.drain(..) {
+            let _ = std::fs::remove_dir_all(path);
+        }
+        self.leases = Leases::default();
+        // What is not a descendant of ours can only be here if it was put here on purpose; it goes too.
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill_all_but(self.me as u32);
+        }
+        if let Some(room) = &self.room {
+            room.remove();
+        }
+    }
+}
+
+/// A front that sends another command during a sweep, or closes its socket, does not wait for it.
+fn is_urged(front: &UnixStream) -> bool {
+    wait::readable(&[front.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+}

@@ -1,0 +1,58 @@
+//! What the guardian holds for jobs: ports, loopback addresses, GPUs. Dropping a lease gives it back.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use crate::addresses::{self, AddressLease};
+use crate::devices::{self, GpuLease};
+use crate::ports::{self, LeaseError, LeaseRequest, Leased, PortLease};
+
+/// By job.
+#[derive(Debug, Default)]
+pub(super) struct Leases(BTreeMap<u32, Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    ports: Vec<PortLease>,
+    addresses: Vec<AddressLease>,
+    gpus: Vec<GpuLease>,
+}
+
+impl Leases {
+    pub(super) fn ports(&mut self, job: u32, request: &LeaseRequest) -> Result<Leased, LeaseError> {
+        let (leased, leases) = ports::lease(request)?;
+        self.of(job).ports.extend(leases);
+        Ok(leased)
+    }
+
+    /// Fewer than asked for when there are no more.
+    pub(super) fn addresses(&mut self, job: u32, count: u32, seed: u64) -> Vec<Ipv4Addr> {
+        let (addresses, blocks) = addresses::lease(count, seed);
+        self.of(job).addresses.extend(blocks);
+        addresses
+    }
+
+    /// The minor numbers of those that were free.
+    pub(super) fn gpus(&mut self, job: u32, candidates: &[u32], count: u32) -> Vec<u32> {
+        let gpus = devices::lease(candidates, count);
+        let minors = gpus.iter().map(GpuLease::minor).collect();
+        self.of(job).gpus.extend(gpus);
+        minors
+    }
+
+    /// Gives back all that this job holds.
+    pub(super) fn release(&mut self, job: u32) {
+        self.0.remove(&job);
+    }
+
+    /// Gives back the ports of every job.
+    pub(super) fn release_ports(&mut self) {
+        for held in self.0.values_mut() {
+            held.ports.clear();
+        }
+    }
+
+    fn of(&mut self, job: u32) -> &mut Held {
+        self.0.entry(job).or_default()
+    }
+}

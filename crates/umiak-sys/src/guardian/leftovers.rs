@@ -1,0 +1,98 @@
+//! Signals to ranks, and to what dead ranks left behind.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::ranks::{Rank, place};
+use super::service::Service;
+use crate::descend;
+use crate::protocol::{Batch, ProcessKey};
+
+/// How long a place is cleared for the rank that starts there.
+const CLEARING: Duration = Duration::from_millis(500);
+
+impl Service {
+    pub(super) fn signal(&self, signal: i32, keys: &[ProcessKey]) {
+        let wanted: HashSet<&ProcessKey> = keys.iter().collect();
+        // While others go on, only what belongs to these is meant.
+        let mut everybody = true;
+        for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
+            if wanted.contains(&rank.key) {
+                signal_group(rank.pid, signal);
+            } else {
+                everybody = false;
+            }
+        }
+        // What dead ranks left behind has come home to us: our children that are no ranks.
+        let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
+        for pid in orphans {
+            descend::signal(pid, signal);
+        }
+    }
+
+    /// Our children that are no ranks.
+    fn orphans(&self) -> Vec<u32> {
+        let mut children = descend::children(self.me as u32);
+        children.retain(|pid| !self.by_pid.contains_key(pid) && !self.loggers.contains(pid));
+        children
+    }
+
+    /// What earlier ranks of these places left behind: by their session, or by what stands in their environment.
+    pub(super) fn left_by(&self, keys: &[ProcessKey]) -> Vec<u32> {
+        let orphans = self.orphans();
+        if orphans.is_empty() {
+            return orphans;
+        }
+        let places: HashSet<_> = keys.iter().map(|key| place(*key)).collect();
+        let ranks: Vec<&Rank> = self.ranks.values().filter(|rank| places.contains(&rank.place())).collect();
+        let mut found = orphans.clone();
+        found.extend(orphans.into_iter().flat_map(descend::descendants));
+        found.retain(|pid| {
+            let session = descend::session(*pid);
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let variables: HashSet<&[u8]> = environment.split(|byte| *byte == 0).collect();
+            let has = |mark: &Vec<u8>| variables.contains(mark.as_slice());
+            ranks.iter().any(|rank| session == Some(rank.pid) || (!rank.marks.is_empty() && rank.marks.iter().all(has)))
+        });
+        found
+    }
+
+    /// A place is empty for the rank that takes it: what was asked to end and did not is killed. True when nothing is left.
+    pub(super) fn clear_places(&self, batch: &Batch) -> bool {
+        let keys: Vec<ProcessKey> =
+            batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
+        let deadline = Instant::now() + CLEARING;
+        while !keys.is_empty() {
+            let left = self.left_by(&keys);
+            if left.is_empty() {
+                break;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            for pid in left {
+                descend::signal(pid, libc::SIGKILL);
+                descend::reap_one(pid);
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        true
+    }
+}
+
+/// The variables of a document's replica that no other has.
+pub(super) fn marks(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
+    let own = environment.iter().filter(|(name, _)| name == b"UMIAK_ROLE" || name == b"UMIAK_INDEX");
+    own.map(|(name, value)| [name.as_slice(), b"=", value.as_slice()].concat()).collect()
+}
+
+/// To the whole group. Between fork and `setsid` the group does not exist yet: then to the process, which
+/// has all signals blocked until exec and dies there.
+fn signal_group(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects. The rank is not reaped yet, so its number is not reused.
+    unsafe {
+        if libc::kill(-(pid as libc::pid_t), signal) == -1 {
+            libc::kill(pid as libc::pid_t, signal);
+        }
+    }
+}

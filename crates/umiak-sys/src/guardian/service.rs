@@ -1,0 +1,253 @@
+//! The guardian's loop: exits first, then commands, one after the other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::SigSet;
+
+use super::birth;
+use super::leases::Leases;
+use super::ranks::{Alive, Rank};
+use crate::cgroup::{self, Cgroup};
+use crate::descend::{self, ProcessUsage, Reaped};
+use crate::fork::Namespaces;
+use crate::hooks;
+use crate::limits;
+use crate::memory::{self, MemoryCgroup};
+use crate::protocol::{self, Command, Inbox, Notice, ProcessKey, ProcessLimits};
+use crate::wait::Signals;
+
+const FRONT: u64 = u64::MAX;
+const CHILDREN: u64 = u64::MAX - 1;
+
+/// The guardian's whole life; never returns to the caller's code.
+pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>, namespaces: Namespaces) -> ! {
+    birth::settle(namespaces);
+    let code = match Service::new(front, cgroup, room).and_then(|mut service| service.serve()) {
+        Ok(()) => 0,
+        Err(_) => 125,
+    };
+    // SAFETY: leaves without running the front's destructors and exit handlers, which are not ours.
+    unsafe { libc::_exit(code) }
+}
+
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) front: UnixStream,
+    pub(super) inbox: Inbox,
+    pub(super) outbox: Vec<u8>,
+    pub(super) epoll: Epoll,
+    pub(super) children: Signals,
+    pub(super) me: libc::pid_t,
+    /// In the order of their starts, by a number that is never used again: an event may be older than its rank's end.
+    pub(super) ranks: BTreeMap<u64, Rank>,
+    pub(super) next_rank: u64,
+    pub(super) by_pid: HashMap<u32, u64>,
+    pub(super) leases: Leases,
+    /// Each ends by itself when its last writer has; signals are not for them.
+    pub(super) loggers: Vec<u32>,
+    pub(super) remove_at_end: Vec<PathBuf>,
+    pub(super) grace: Duration,
+    /// For the coordinator of several nodes.
+    pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
+    pub(super) cgroup: Option<Cgroup>,
+    pub(super) room: Option<MemoryCgroup>,
+    /// Of those that are started next.
+    pub(super) limits: HashMap<ProcessKey, ProcessLimits>,
+    /// Cgroups of ranks that have ended: processes may still be in them.
+    pub(super) emptying: Vec<PathBuf>,
+    pub(super) pause_before_exec: Duration,
+}
+
+impl Service {
+    pub(super) fn new(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>) -> io::Result<Self> {
+        // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
+        let me = unsafe {
+            libc::setsid();
+            libc::getpid()
+        };
+        descend::become_subreaper()?;
+        limits::raise();
+        // Nothing but SIGKILL and the front's end stops the guardian.
+        SigSet::all().thread_set_mask().map_err(io::Error::from)?;
+        let children = Signals::block(&[libc::SIGCHLD])?;
+        birth::redirect_output_to_null();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from)?;
+        epoll.add(&front, EpollEvent::new(EpollFlags::EPOLLIN, FRONT)).map_err(io::Error::from)?;
+        epoll.add(&children, EpollEvent::new(EpollFlags::EPOLLIN, CHILDREN)).map_err(io::Error::from)?;
+        Ok(Self {
+            front,
+            inbox: Inbox::default(),
+            outbox: Vec::new(),
+            epoll,
+            children,
+            me,
+            ranks: BTreeMap::new(),
+            next_rank: 0,
+            by_pid: HashMap::new(),
+            leases: Leases::default(),
+            loggers: Vec::new(),
+            remove_at_end: Vec::new(),
+            grace: Duration::from_secs(5),
+            last_words: None,
+            cgroup,
+            room,
+            limits: HashMap::new(),
+            emptying: Vec::new(),
+            pause_before_exec: hooks::pause_before_exec(),
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            // Exits first, in the order in which the kernel queued them; then orders.
+            self.flush();
+            let ready = self.wait(EpollTimeout::NONE)?;
+            self.handle_exits(&ready)?;
+            self.flush();
+            if ready.contains(&FRONT) {
+                match self.inbox.receive::<Command>(&mut self.front) {
+                    Ok(Some(commands)) => {
+                        let mut commands = commands.into_iter();
+                        while let Some(command) = commands.next() {
+                            if self.obey(command, commands.len() > 0) {
+                                self.flush();
+                                return Ok(());
+                            }
+                        }
+                    }
+                    Ok(None) | Err(_) => return self.finish_alone(),
+                }
+            }
+        }
+    }
+
+    pub(super) fn wait(&self, timeout: EpollTimeout) -> io::Result<Vec<u64>> {
+        let mut events = [EpollEvent::empty(); 256];
+        match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => Ok(events[..count].iter().map(EpollEvent::data).collect()),
+            Err(nix::errno::Errno::EINTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn handle_exits(&mut self, ready: &[u64]) -> io::Result<()> {
+        for token in ready {
+            self.collect(*token);
+        }
+        if ready.contains(&CHILDREN) {
+            self.children.read();
+            // A pid descriptor is ready before the signal is sent, so ranks that ended before this point are
+            // taken in kernel order here; what the loop below finds are orphans, and ranks of this very moment.
+            loop {
+                let more: Vec<u64> =
+                    self.wait(EpollTimeout::ZERO)?.into_iter().filter(|token| *token < CHILDREN).collect();
+                if more.is_empty() {
+                    break;
+                }
+                for token in more {
+                    self.collect(token);
+                }
+            }
+            while let Reaped::Ended { pid, status, usage } = descend::reap() {
+                if let Some(id) = self.by_pid.get(&pid).copied() {
+                    self.ended(id, status, usage);
+                } else {
+                    self.loggers.retain(|logger| *logger != pid);
+                }
+            }
+        }
+        self.remove_cells();
+        Ok(())
+    }
+
+    /// Those without a process.
+    pub(super) fn remove_cells(&mut self) {
+        self.emptying.retain(|cell| !cgroup::remove_tree(cell));
+    }
+
+    fn collect(&mut self, id: u64) {
+        if let Some(rank) = self.ranks.get(&id)
+            && rank.is_alive()
+            && let Some((status, usage)) = descend::reap_one(rank.pid)
+        {
+            self.ended(id, status, usage);
+        }
+    }
+
+    fn ended(&mut self, id: u64, status: i32, usage: ProcessUsage) {
+        let Some(rank) = self.ranks.get_mut(&id) else { return };
+        let (key, pid) = (rank.key, rank.pid);
+        self.by_pid.remove(&pid);
+        let Some(Alive { pidfd, slots, slot, cell }) = rank.alive.take() else { return };
+        let _ = self.epoll.delete(&pidfd);
+        let over_limit = cell.as_deref().is_some_and(memory::is_over_limit);
+        self.emptying.extend(cell);
+        let notice = match slots.read(slot) {
+            Some((doing, errno)) => Notice::SpawnFailed { key, doing, errno },
+            None => Notice::Exited { key, pid, status, usage, over_limit },
+        };
+        self.tell(&notice);
+    }
+
+    /// Kept until the end of the round: many ranks end at once, and one message is cheaper than many.
+    pub(super) fn tell(&mut self, notice: &Notice) {
+        let _ = protocol::append(&mut self.outbox, notice);
+    }
+
+    /// A front that is gone is noticed by reading, not here.
+    pub(super) fn flush(&mut self) {
+        if !self.outbox.is_empty() {
+            let _ = self.front.write_all(&self.outbox);
+            self.outbox.clear();
+        }
+    }
+
+    /// Returns true when the work is done. `more` is whether other commands have come with this one.
+    pub(super) fn obey(&mut self, command: Command, more: bool) -> bool {
+        match command {
+            Command::Lease { job, request } => {
+                let leased = self.leases.ports(job, &request);
+                self.tell(&Notice::Leased(leased));
+            }
+            Command::LeaseAddresses { job, count, seed } => {
+                let addresses = self.leases.addresses(job, count, seed);
+                self.tell(&Notice::Addresses(addresses));
+            }
+            Command::LeaseGpus { job, candidates, count } => {
+                let gpus = self.leases.gpus(job, &candidates, count);
+                self.tell(&Notice::Gpus(gpus));
+            }
+            Command::Release { job } => self.leases.release(job),
+            Command::RemoveAtEnd(paths) => {
+                self.remove_at_end.extend(paths.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
+            }
+            Command::Limit(limits) => self.limits.extend(limits.into_iter().map(|limits| (limits.key, limits))),
+            Command::Spawn(batch) => self.spawn(&batch),
+            Command::Signal { signal, keys } => self.signal(signal, &keys),
+            Command::Grace { millis } => self.grace = Duration::from_millis(millis),
+            Command::Hold { last_words } => {
+                self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
+            }
+            Command::Forsake(keys) => {
+                for pid in self.left_by(&keys) {
+                    descend::signal(pid, libc::SIGTERM);
+                    descend::signal(pid, libc::SIGCONT);
+                }
+            }
+            Command::Clear { keep_ports } => self.clear(keep_ports, more),
+            Command::Finish { patient } => {
+                self.finish(patient, more);
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,111 @@
+//! Values of flags: spans, moments, sizes, patterns of names.
+
+use std::time::Duration;
+
+use umiak_sys::clock::{LocalTime, from_local};
+
+use crate::clock::wall_micros;
+
+/// `2d`, `12h`, `30min`, `90s`, `1w`.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return Err("write a number and `s`, `min`, `h`, `d` or `w`, as in `2d`".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `2d`".to_owned())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "that is too long".to_owned())
+}
+
+/// A moment: so long ago, or a date with or without a time.
+pub(super) fn point(text: &str) -> Result<u64, String> {
+    if let Ok(span) = span(text) {
+        return Ok(wall_micros().saturating_sub(span.as_micros() as u64));
+    }
+    let wrong = || "write how long ago, as in `2d`, or a date, as in `2026-11-15` or `2026-11-15 03:08`".to_owned();
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "0:0:0"));
+    let numbers =
+        |text: &str, by: char| text.split(by).map(str::parse).collect::<Result<Vec<i32>, _>>().map_err(|_| wrong());
+    let (date, time) = (numbers(date, '-')?, numbers(time, ':')?);
+    let [year, month, day] = date[..] else { return Err(wrong()) };
+    let (hour, minute, second) = match time[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second] => (hour, minute, second),
+        _ => return Err(wrong()),
+    };
+    let is_time = (0..24).contains(&hour) && (0..60).contains(&minute) && (0..61).contains(&second);
+    let time = LocalTime { year, month, day, hour, minute, second, millisecond: 0 };
+    from_local(time).filter(|_| is_time).map(|seconds| seconds * 1_000_000).ok_or_else(wrong)
+}
+
+/// `10G`, `512M`, `1T`; in powers of 1024.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err("write a number and `K`, `M`, `G` or `T`, as in `10G`".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `10G`".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+}
+
+/// `*` is anything, `?` one character.
+pub(super) fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if pattern.get(p).is_some_and(|c| *c == '?' || *c == text[t]) {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((at, taken)) = star {
+            (p, t) = (at + 1, taken + 1);
+            star = Some((at, taken + 1));
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::time::moment;
+
+    #[test]
+    fn spans_points_and_sizes() {
+        assert_eq!(span("2d"), Ok(Duration::from_secs(172_800)));
+        assert_eq!(span("90s"), Ok(Duration::from_secs(90)));
+        assert!(span("2").is_err() && span("d").is_err() && span("2 years").is_err() && span("").is_err());
+        assert_eq!(moment(point("2026-11-15 03:08").unwrap()), "2026-11-15 03:08:00");
+        assert!(point("2026-02-31").is_err() && point("yesterday").is_err() && point("2026-11-15 25:00").is_err());
+        assert_eq!(bytes("10G"), Ok(10 << 30));
+        assert_eq!(bytes("1KiB"), Ok(1024));
+        assert!(bytes("ten").is_err());
+    }
+
+    #[test]
+    fn globs() {
+        for (pattern, text) in
+            [("*", ""), ("bert*", "bert-ft"), ("*-ft", "bert-ft"), ("b?rt*", "bert"), ("a*b*c", "a1b2b3c")]
+        {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("", "a"), ("bert", "bert-ft"), ("*x", "bert"), ("a?", "a")] {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+}

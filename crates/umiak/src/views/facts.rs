@@ -1,0 +1,158 @@
+//! Facts in words: `umiak events`.
+
+use std::time::Duration;
+
+use umiak_core::facts::{Began, Fact, Limit, Outcome, Record, StopReason, Subject};
+use umiak_core::model::{StopHow, signal_name};
+
+use super::Output;
+use super::time::moment;
+use crate::screen::style::duration;
+
+/// Records as lines, one after the other.
+#[derive(Debug)]
+pub(crate) struct RecordLines {
+    output: Output,
+    /// The supervisor that counts.
+    epoch: u32,
+}
+
+impl RecordLines {
+    pub(crate) fn new(output: Output) -> Self {
+        Self { output, epoch: 0 }
+    }
+
+    /// Adds one; `raw` is its line in the journal.
+    pub(crate) fn add(&mut self, text: &mut Vec<u8>, record: &Record, raw: &[u8]) {
+        let is_stale = record.epoch < self.epoch;
+        self.epoch = self.epoch.max(record.epoch);
+        match self.output {
+            Output::Json => {
+                text.extend_from_slice(raw);
+                text.push(b'\n');
+            }
+            Output::Human => {
+                let stale = if is_stale { " (does not count: by a supervisor that had been replaced)" } else { "" };
+                let line = format!("{}  {}{stale}\n", moment(record.at), describe(&record.fact));
+                text.extend_from_slice(line.as_bytes());
+            }
+            Output::Quiet => {}
+        }
+    }
+}
+
+fn who(subject: &Subject) -> String {
+    match subject.attempt {
+        0 => subject.replica.clone(),
+        attempt => format!("{} (attempt {attempt})", subject.replica),
+    }
+}
+
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 6;
+    match names.len() {
+        0..=SHOWN => names.join(", "),
+        count => format!("{} and {} more", names[..SHOWN].join(", "), count - SHOWN),
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn micros(micros: u64) -> String {
+    duration(Duration::from_micros(micros))
+}
+
+/// A fact in one line.
+pub(crate) fn describe(fact: &Fact) -> String {
+    match fact {
+        Fact::Supervised(supervised) => {
+            let why = match supervised.why {
+                Began::Submitted => "submitted",
+                Began::Resumed => "resumed",
+                Began::Retried => "retried",
+                Began::RetriedAll => "all of it is run again",
+            };
+            format!("{why}: supervised by pid {} on {}, umiak {}", supervised.pid, supervised.host, supervised.umiak)
+        }
+        Fact::Planned(planned) => {
+            let count = planned.replicas.len();
+            format!("planned {}: {count} replica{}, attempt {}", planned.job, plural(count), planned.attempt)
+        }
+        Fact::Starting { subject } => format!("{} is being started", who(subject)),
+        Fact::Submitted { handle } => format!("submitted as {handle}"),
+        Fact::Pending { reason } => format!("nothing runs yet: {reason}"),
+        Fact::Started { subject, instance } => match instance.describe() {
+            known if known.is_empty() => format!("{} started", who(subject)),
+            known => format!("{} started, {known}", who(subject)),
+        },
+        Fact::Ready { subject } => format!("{} is ready: its ports answer", who(subject)),
+        Fact::TimedOut { subject, what: Limit::Start, limit_micros } => {
+            format!("{} was not ready within {}", who(subject), micros(*limit_micros))
+        }
+        Fact::TimedOut { subject, what: Limit::Run, limit_micros } => {
+            format!("{} ran longer than {}", who(subject), micros(*limit_micros))
+        }
+        Fact::Ended { subject, exit, by_us, .. } => {
+            let by_us = if *by_us { ", stopped by us" } else { "" };
+            format!("{} {}{by_us}", who(subject), exit.describe())
+        }
+        Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),
+        Fact::StopSent { how: StopHow::Graceful, replicas } => format!("asked to end: {}", list(replicas)),
+        Fact::StopSent { how: StopHow::Kill, replicas } => format!("killed: {}", list(replicas)),
+        Fact::Paused => "paused".to_owned(),
+        Fact::Continued => "continued".to_owned(),
+        Fact::Diagnosed(verdict) => {
+            let names: Vec<String> = verdict.causes.iter().map(|cause| who(&cause.subject)).collect();
+            let headline = verdict.causes.first().and_then(|cause| cause.evidence.as_ref()?.headline.as_ref());
+            let headline = headline.map(|line| format!(": {}", line.text)).unwrap_or_default();
+            format!("the cause is {}{headline}", list(&names))
+        }
+        Fact::Noticed { code, message } => format!("notice[{code}]: {message}"),
+        Fact::Ignored { event, state } => format!("ignored {event}: {state}"),
+        Fact::Abandoned { replicas } => format!("not gone even after SIGKILL: {}", list(replicas)),
+        Fact::Swept { pids } => {
+            format!("stopped {} process{} left behind", pids.len(), if pids.len() == 1 { "" } else { "es" })
+        }
+        Fact::AttemptFailed(finding) => {
+            format!(
+                "{} failed after {}: {}",
+                who(&finding.subject),
+                micros(finding.ran_micros),
+                finding.exit.describe()
+            )
+        }
+        Fact::Retrying { subjects, delay_micros, .. } => {
+            let names: Vec<String> = subjects.iter().map(who).collect();
+            format!("starting {} again in {}", list(&names), micros(*delay_micros))
+        }
+        Fact::Restarting { attempt, of, delay_micros, .. } => {
+            let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
+            format!("starting everything again in {}: attempt {}{of}", micros(*delay_micros), attempt + 1)
+        }
+        Fact::Finished { outcome, exit_code } => {
+            let outcome = match outcome {
+                Outcome::Succeeded => "succeeded",
+                Outcome::Failed => "failed",
+                Outcome::Interrupted => "interrupted",
+                Outcome::Stopped => "stopped",
+            };
+            format!("{outcome}, code {exit_code}")
+        }
+    }
+}
+
+pub(crate) fn stop_reason(reason: StopReason) -> String {
+    match reason {
+        StopReason::Completed => "the deciding roles are done".to_owned(),
+        StopReason::PeerFailed => "a replica failed".to_owned(),
+        StopReason::NodeLost => "a node was lost".to_owned(),
+        StopReason::Timeout => "the run took longer than it may".to_owned(),
+        StopReason::User => "by `umiak stop`".to_owned(),
+        StopReason::SignalElsewhere { signal } => format!("another node received {}", signal_name(signal)),
+        StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {
+            format!("umiak received {}", signal_name(signal))
+        }
+    }
+}

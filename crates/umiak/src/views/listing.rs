@@ -1,0 +1,98 @@
+//! Runs, past and present: `umiak ls`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::standing::RunStanding;
+use super::table::{TableCell, table};
+use super::time::{ago, between};
+use crate::history::RunId;
+use crate::history::index::{Entry, RoleSize};
+use crate::screen::Style;
+
+/// What `umiak ls --output json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RunListing {
+    /// The version of this format.
+    pub v: u32,
+    /// Newest first.
+    pub runs: Vec<ListedRun>,
+}
+
+/// One run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ListedRun {
+    pub run: RunId,
+    /// Of the job.
+    pub name: String,
+    pub engine: String,
+    /// `pending`, `running`, `stopping`, `restarting`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` when
+    /// its supervisor is gone; `elsewhere` when that cannot be seen from here.
+    pub status: String,
+    /// Where its supervisor is, when that is elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// In microseconds since the Unix epoch.
+    pub created: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+    /// The exit code of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+    pub roles: Vec<RoleSize>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    pub user: String,
+}
+
+impl ListedRun {
+    pub(crate) fn new(entry: Entry, standing: &RunStanding) -> Self {
+        let Entry { run, name, engine, created, ended, code, roles, labels, user, .. } = entry;
+        let host = match standing {
+            RunStanding::Elsewhere(host) => Some(host.clone()),
+            _ => None,
+        };
+        Self { run, name, engine, status: standing.word().to_owned(), host, created, ended, code, roles, labels, user }
+    }
+}
+
+pub(crate) fn human(style: &Style, chosen: &[(Entry, RunStanding)], now: u64) -> String {
+    let rows: Vec<Vec<TableCell>> = chosen
+        .iter()
+        .map(|(entry, standing)| {
+            let mark = standing.mark();
+            let status = match standing {
+                RunStanding::Elsewhere(host) => format!("{} on {host}", style.mark(mark)),
+                _ => format!("{} {}", style.mark(mark), standing.word()),
+            };
+            let end = entry.ended.or((!standing.is_over() && *standing != RunStanding::Lost).then_some(now));
+            vec![
+                entry.run.to_string().into(),
+                TableCell { text: status, mark: Some(mark) },
+                entry.name.clone().into(),
+                ago(entry.created, now).into(),
+                end.map(|end| between(entry.created, end)).unwrap_or_default().into(),
+                roles(&entry.roles).into(),
+                entry.code.map(|code| code.to_string()).unwrap_or_default().into(),
+            ]
+        })
+        .collect();
+    if style.width() < 60 {
+        let short: Vec<Vec<TableCell>> = rows.iter().map(|row| row[..3].to_vec()).collect();
+        return table(style, &["run", "status", "name"], &short, 2);
+    }
+    table(style, &["run", "status", "name", "started", "took", "roles", "code"], &rows, 2)
+}
+
+/// `pserver 2, trainer 4`.
+pub(crate) fn roles(roles: &[RoleSize]) -> String {
+    roles.iter().map(|role| format!("{} {}", role.role, role.replicas)).collect::<Vec<_>>().join(", ")
+}
+
+/// The schema of `--output json`.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(RunListing);
+    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
+}

@@ -1,0 +1,286 @@
+//! One run, with everything that its facts add up to: `umiak show`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use umiak_core::facts::{Finding, Limit};
+use umiak_core::model::{Exit, signal_name};
+use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
+
+use super::listing::roles;
+use super::standing::{LoadedRun, RunStanding};
+use super::table::{TableCell, painted, table};
+use super::time::{ago, between, moment};
+use crate::clock::wall_micros;
+use crate::history::index::Entry;
+use crate::history::{RunDir, RunId, Supervisor};
+use crate::screen::Style;
+use crate::screen::style::Mark;
+use crate::screen::summary::{self, Others, ReplicaPlace, SERVER_TIMEOUT};
+
+/// With more replicas than this only those that need a look are listed.
+const FOLDED: usize = 50;
+
+/// What `umiak show --output json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ShownRun {
+    /// The version of this format.
+    pub v: u32,
+    pub run: RunId,
+    /// As in `umiak ls`.
+    pub standing: String,
+    pub engine: String,
+    pub user: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The run directory.
+    pub directory: String,
+    /// Its supervisor, or its last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<Supervisor>,
+    pub status: Status,
+}
+
+impl ShownRun {
+    pub(crate) fn new(loaded: LoadedRun, entry: Entry) -> Self {
+        let LoadedRun { run, status, standing } = loaded;
+        Self {
+            v: 1,
+            run: run.id(),
+            standing: standing.word().to_owned(),
+            engine: entry.engine,
+            user: entry.user,
+            labels: entry.labels,
+            directory: run.path().display().to_string(),
+            supervisor: run.read_supervisor(),
+            status,
+        }
+    }
+}
+
+pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &Entry, all: bool) -> String {
+    let LoadedRun { run, status, standing } = loaded;
+    let mut text = head(style, loaded);
+    let mut row = |name: &str, value: String| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "  {}  {value}", style.dim(&format!("{name:<10}")));
+        }
+    };
+    row("roles", roles(&entry.roles));
+    row("started", format!("{} ({})", moment(entry.created), ago(entry.created, wall_micros())));
+    if let Some(ended) = entry.ended {
+        row("ended", format!("{}, after {}", moment(ended), between(entry.created, ended)));
+    }
+    row("by", format!("{} on engine {}", entry.user, entry.engine));
+    row("labels", entry.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
+    row("supervisor", supervisor(run, status, standing));
+    if status.attempt > 0 {
+        row("attempts", format!("{} of the whole job", status.attempt + 1));
+    }
+    row("directory", run.path().display().to_string());
+    text.push_str(&replicas(run, style, status, all, *standing == RunStanding::Lost));
+    if let Some(verdict) = loaded.verdict() {
+        text.push('\n');
+        text.push_str(&summary::failure(style, verdict, &Others::Nobody, |finding| place(run, status, finding)));
+    }
+    match standing {
+        RunStanding::Lost => {
+            let _ =
+                writeln!(text, "\n{} `umiak resume {}` goes on with what is not done", style.yellow("hint:"), run.id());
+        }
+        RunStanding::Elsewhere(host) => {
+            let _ = writeln!(text, "\n{} whether it is live can be seen on {host}", style.yellow("hint:"));
+        }
+        RunStanding::Is(_) => {}
+    }
+    text
+}
+
+/// `✗ run-000032 bert-ft failed with 3`
+pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
+    let LoadedRun { run, status, standing } = loaded;
+    let mark = standing.mark();
+    let code = match status.state {
+        State::Finished { exit_code, .. } if exit_code != 0 => format!(" with {exit_code}"),
+        _ => String::new(),
+    };
+    let name = if status.job.is_empty() { String::new() } else { format!(" {}", status.job) };
+    let line = format!("{} {}{name} {}{code}", style.mark(mark), run.id(), standing.word());
+    format!("{}\n", painted(style, mark, &line))
+}
+
+fn supervisor(run: &RunDir, status: &Status, standing: &RunStanding) -> String {
+    let (host, pid) = match (run.read_supervisor(), &status.supervisor) {
+        (Some(supervisor), _) => (supervisor.host, supervisor.pid),
+        (None, Some(supervised)) => (supervised.host.clone(), supervised.pid),
+        (None, None) => return String::new(),
+    };
+    let before = match status.epoch {
+        0 => String::new(),
+        1 => ", after one before it".to_owned(),
+        count => format!(", after {count} before it"),
+    };
+    let gone = if *standing == RunStanding::Lost { ", lost" } else { "" };
+    format!("pid {pid} on {host}{before}{gone}")
+}
+
+fn replicas(run: &RunDir, style: &Style, status: &Status, all: bool, is_lost: bool) -> String {
+    let needs_a_look = |replica: &&ReplicaStatus| all || matches!(mark(&replica.stage), Mark::Failed | Mark::Lost);
+    let is_folded = !all && status.replicas.len() > FOLDED;
+    let listed: Vec<&ReplicaStatus> = if is_folded {
+        status.replicas.iter().filter(needs_a_look).take(FOLDED).collect()
+    } else {
+        status.replicas.iter().collect()
+    };
+    let mut text = String::new();
+    if is_folded {
+        text.push('\n');
+        let mut roles: Vec<&str> = Vec::new();
+        for replica in &status.replicas {
+            if roles.last() != Some(&replica.role()) && !roles.contains(&replica.role()) {
+                roles.push(replica.role());
+            }
+        }
+        for role in roles {
+            let _ = writeln!(text, "{role}  {}", counts(style, status, role));
+        }
+    }
+    if !listed.is_empty() {
+        let rows: Vec<Vec<TableCell>> = listed.iter().map(|replica| row(run, style, replica, is_lost)).collect();
+        text.push('\n');
+        text.push_str(&table(
+            style,
+            &["replica", "rank", "state", "took", "attempt", "endpoint", "devices", "log"],
+            &rows,
+            7,
+        ));
+    }
+    if is_folded {
+        let _ = writeln!(text, "{} replicas; `--all` lists them", status.replicas.len());
+    }
+    text
+}
+
+/// `✓ 126  ✗ 2`
+fn counts(style: &Style, status: &Status, role: &str) -> String {
+    let counts = Status::counts(status.replicas.iter().filter(|replica| replica.role() == role));
+    let parts = [
+        (Mark::Waiting, counts.waiting),
+        (Mark::Running, counts.live),
+        (Mark::Done, counts.succeeded),
+        (Mark::Failed, counts.failed),
+        (Mark::Stopped, counts.stopped),
+    ];
+    let parts = parts.into_iter().filter(|(_, count)| *count > 0);
+    parts
+        .map(|(mark, count)| painted(style, mark, &format!("{} {count}", style.mark(mark))))
+        .collect::<Vec<_>>()
+        .join("  ")
+}
+
+fn mark(stage: &Stage) -> Mark {
+    match stage {
+        Stage::Waiting => Mark::Waiting,
+        Stage::Starting { .. } | Stage::Running { .. } => Mark::Running,
+        Stage::Ended(ended) if ended.is_success() => Mark::Done,
+        Stage::Ended(ended) if ended.unseen => Mark::Lost,
+        Stage::Ended(ended) if ended.is_failure() => Mark::Failed,
+        Stage::Ended(_) => Mark::Stopped,
+        Stage::Abandoned => Mark::Lost,
+    }
+}
+
+fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> Vec<TableCell> {
+    let is_lost = is_lost && replica.is_live();
+    let mark = if is_lost { Mark::Lost } else { mark(&replica.stage) };
+    let (state, took) = match &replica.stage {
+        _ if is_lost => ("lost with its supervisor".to_owned(), String::new()),
+        Stage::Waiting => ("waiting".to_owned(), String::new()),
+        Stage::Starting { .. } => ("starting".to_owned(), String::new()),
+        Stage::Running { instance, ready, timed_out, at } => {
+            let ready = if *ready { ", ready" } else { "" };
+            let late = if timed_out.is_some() { ", timed out" } else { "" };
+            (format!("{}{ready}{late}", instance.describe()), between(*at, wall_micros()))
+        }
+        Stage::Ended(ended) => (how(ended), between(ended.started, ended.ended)),
+        Stage::Abandoned => ("did not go after SIGKILL".to_owned(), String::new()),
+    };
+    let attempt = match replica.past.len() {
+        0 if replica.attempt == 0 => String::new(),
+        _ => {
+            let past: Vec<String> = replica
+                .past
+                .iter()
+                .map(|past| format!("{}: {}", past.attempt, past.ended.as_ref().map_or_else(|| "?".to_owned(), how)))
+                .collect();
+            let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join("; ")) };
+            format!("{}{past}", replica.attempt)
+        }
+    };
+    vec![
+        replica.replica.clone().into(),
+        replica.rank.map(|rank| rank.0.to_string()).unwrap_or_default().into(),
+        TableCell { text: format!("{} {state}", style.mark(mark)), mark: Some(mark) },
+        took.into(),
+        attempt.into(),
+        replica.endpoint.clone().into(),
+        replica.devices.join(",").into(),
+        log(run, replica, replica.attempt).into(),
+    ]
+}
+
+/// Where the output of an attempt is: its own file, or the place that the plan names.
+fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
+    let own = run.attempt(&replica.replica, attempt).join("log");
+    if own.exists() { own.display().to_string() } else { replica.log.clone() }
+}
+
+/// `exited with 1`, `stopped by us`, `timed out`.
+pub(crate) fn how(ended: &Ended) -> String {
+    match ended.timed_out {
+        Some(Limit::Start) => "was not ready in time".to_owned(),
+        Some(Limit::Run) => "timed out".to_owned(),
+        None if ended.unseen => "never seen".to_owned(),
+        None if ended.by_us && !ended.exit.is_success() => match &ended.exit {
+            Exit::Signal { signal, .. } => format!("stopped by us ({})", signal_word(*signal)),
+            exit => format!("stopped by us, {}", exit.describe()),
+        },
+        None => ended.exit.describe(),
+    }
+}
+
+/// `SIGTERM`, without the explanation.
+fn signal_word(signal: i32) -> String {
+    let name = signal_name(signal);
+    name.split_once(" (").map_or(name.clone(), |(name, _)| name.to_owned())
+}
+
+/// What the summary wants to know about a replica.
+pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> ReplicaPlace {
+    let host = run
+        .read_supervisor()
+        .map(|supervisor| supervisor.host)
+        .or_else(|| status.supervisor.as_ref().map(|supervisor| supervisor.host.clone()))
+        .unwrap_or_else(|| "this host".to_owned());
+    let replica = status.replica(&finding.subject.replica);
+    let log = replica.map(|replica| log(run, replica, finding.subject.attempt)).unwrap_or_default();
+    let is_document = run.document().exists();
+    ReplicaPlace {
+        host,
+        pid: None,
+        devices: replica.map(|replica| replica.devices.join(",")).unwrap_or_default(),
+        log,
+        // Ranks are how people think of a launch; where there are roles, replicas have names.
+        name: (is_document || !status.roles.is_empty()).then(|| finding.subject.replica.clone()),
+        run: None,
+        start_limit: (!is_document).then_some(SERVER_TIMEOUT),
+    }
+}
+
+/// The schema of `--output json`.
+pub fn schema() -> String {
+    let schema = schemars::schema_for!(ShownRun);
+    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
+}

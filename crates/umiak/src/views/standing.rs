@@ -1,0 +1,92 @@
+//! How a run stands, and a run whose journal was read.
+
+use umiak_core::facts::Verdict;
+use umiak_core::status::Status;
+
+use crate::history::index::{Entry, Word};
+use crate::history::{Home, Life, RunDir, life_of};
+use crate::screen::style::Mark;
+
+/// How a run stands, with what only its life tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RunStanding {
+    Is(Word),
+    Lost,
+    /// Its host.
+    Elsewhere(String),
+}
+
+impl RunStanding {
+    pub(crate) fn of(word: Word, life: Life) -> Self {
+        match life {
+            Life::Live { .. } | Life::Finished => Self::Is(word),
+            Life::Lost => Self::Lost,
+            Life::Elsewhere { host } => Self::Elsewhere(host),
+        }
+    }
+
+    /// One that cannot be looked at is not known to live.
+    pub(crate) fn of_entry(home: &Home, entry: &Entry) -> Self {
+        let run = RunDir::at(home, entry.run);
+        Self::of(entry.state, life_of(&run, entry.state.is_finished()).unwrap_or(Life::Lost))
+    }
+
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Is(Word::Pending) => "pending",
+            Self::Is(Word::Running) => "running",
+            Self::Is(Word::Stopping) => "stopping",
+            Self::Is(Word::Restarting) => "restarting",
+            Self::Is(Word::Succeeded) => "succeeded",
+            Self::Is(Word::Failed) => "failed",
+            Self::Is(Word::Interrupted) => "interrupted",
+            Self::Is(Word::Stopped) => "stopped",
+            Self::Lost => "lost",
+            Self::Elsewhere(_) => "elsewhere",
+        }
+    }
+
+    pub(crate) const WORDS: &[&str] = &[
+        "pending",
+        "running",
+        "stopping",
+        "restarting",
+        "succeeded",
+        "failed",
+        "interrupted",
+        "stopped",
+        "lost",
+        "elsewhere",
+    ];
+
+    pub(crate) fn mark(&self) -> Mark {
+        match self {
+            Self::Is(Word::Pending) => Mark::Waiting,
+            Self::Is(Word::Running) => Mark::Running,
+            Self::Is(Word::Restarting) => Mark::Restarted,
+            Self::Is(Word::Succeeded) => Mark::Done,
+            Self::Is(Word::Failed) => Mark::Failed,
+            Self::Is(Word::Stopping | Word::Interrupted | Word::Stopped) => Mark::Stopped,
+            Self::Lost | Self::Elsewhere(_) => Mark::Lost,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self, Self::Is(word) if word.is_finished())
+    }
+}
+
+/// A run whose journal was read.
+#[derive(Debug)]
+pub(crate) struct LoadedRun {
+    pub(crate) run: RunDir,
+    pub(crate) status: Status,
+    pub(crate) standing: RunStanding,
+}
+
+impl LoadedRun {
+    /// Why it failed; not what an earlier attempt of a run failed for that ended well.
+    pub(crate) fn verdict(&self) -> Option<&Verdict> {
+        self.status.verdict.as_ref().filter(|_| self.standing != RunStanding::Is(Word::Succeeded))
+    }
+}

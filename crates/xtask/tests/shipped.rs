@@ -1,0 +1,59 @@
+//! What ships: no test hook, and `unsafe` in one crate only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The only place where a hook can be: a feature takes it out.
+const HOOKS: &str = "umiak-sys/src/hooks.rs";
+
+#[test]
+fn the_binary_is_built_without_hooks() {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--package", "umiak", "--edges", "normal", "--prefix", "none"])
+        .args(["--format", "{lib} {f}"])
+        .current_dir(crates())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let sys: Vec<&str> = tree.lines().filter(|line| line.starts_with("umiak_sys ")).map(str::trim_end).collect();
+    assert!(!sys.is_empty() && sys.iter().all(|line| *line == "umiak_sys"), "features of `umiak-sys`: {sys:?}");
+}
+
+#[test]
+fn hooks_lie_in_one_file() {
+    let shipped = ["umiak-core", "umiak-sys", "umiak"].map(|name| crates().join(name).join("src"));
+    let found = naming("UMIAK_TEST_", &shipped);
+    assert_eq!(found, [HOOKS]);
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    let found = naming("(unsafe_code", &[crates()]);
+    assert_eq!(found, ["umiak-sys/src/lib.rs", "umiak-testkit/src/floor.rs", "umiak-testkit/src/toy/process.rs"]);
+}
+
+/// The sources below these directories that hold a text outside their tests, from `crates/` on.
+fn naming(text: &str, directories: &[PathBuf]) -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in directories {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                found.extend(naming(text, &[path]));
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("tests.rs")
+                && !path.ends_with(file!().trim_start_matches("crates/"))
+                && fs::read_to_string(&path).unwrap().contains(text)
+            {
+                found.push(path.strip_prefix(crates()).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
