@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
+use umiak_core::formats;
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::formats::native;
 use umiak_core::machine::job::Again;
 use umiak_core::mask::Known;
 use umiak_core::model::JobId;
@@ -138,7 +138,7 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     let engine = Kind::parse(&what.engine).map_err(one)?;
     let source = document::read(&what.file).map_err(one)?;
     let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
-    let mut document = native::parse(&source, &what.param, &settings)?;
+    let mut document = formats::parse(&source, &what.param, &settings)?;
     if let Some(name) = &what.name {
         document.job.name = JobId::new(name.clone()).map_err(|error| {
             vec![Diagnostic::error(Code::L0001, "the name of `--name` cannot be used").row("reason", error.to_string())]
