@@ -35,3 +35,6 @@ pub struct Document {
     /// The values of its secret parameters: to be replaced in anything else that is written of it.
     pub secrets: Known,
 }
+
+#[cfg(test)]
+mod tests;
