@@ -37,6 +37,7 @@ pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result
     let program = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string());
+    command.envs(crate::log::inherited());
     command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()
