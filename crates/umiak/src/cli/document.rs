@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, Source};
 use umiak_core::formats::document;
 use umiak_core::formats::settings::{self, Settings};
@@ -19,7 +20,10 @@ pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
         std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
     match result {
-        Ok(_) => document::decode(&name, &bytes),
+        Ok(_) => {
+            debug!(file = name, bytes = bytes.len(), "document read");
+            document::decode(&name, &bytes)
+        }
         Err(error) => Err(unreadable(&name, &error)),
     }
 }
@@ -36,6 +40,7 @@ pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagno
     for path in std::iter::once(beside.join("umiak.toml")).chain(own) {
         match std::fs::read(&path) {
             Ok(bytes) => {
+                debug!(file = ?path, "settings read");
                 let source = document::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;
                 return settings::parse(&source).map_err(|errors| (path, errors));
             }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats;
@@ -145,6 +146,8 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
         })?;
     }
     document.job.labels.extend(what.label.iter().cloned());
+    let replicas: u32 = document.job.roles.iter().map(|role| role.replicas).sum();
+    info!(job = %document.job.name, engine = engine.word(), roles = document.job.roles.len(), replicas, "document");
     let submission = Submission::new(document.job, document.masked, document.notices, engine).map_err(one)?;
     Ok(submission.hiding(document.secrets))
 }

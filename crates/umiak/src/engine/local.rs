@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use tracing::{debug, info, trace, warn};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
@@ -78,6 +79,7 @@ impl Local {
         let unset = ours.keys().filter(|name| !environment.contains_key(*name)).cloned().collect();
         let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
         let common = environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect();
+        info!(engine = Kind::Local.word(), guardian = guardian.pid, isolated, "engine started");
         let grace = Duration::from_secs(5);
         let (early, knocks) = (Vec::new(), BTreeMap::new());
         Self { guardian, gone: false, ending: false, grace, isolated, early, knocks, common, unset }
@@ -137,6 +139,7 @@ impl Local {
         }
         // What replicas had started has come to us.
         let sweep = descend::sweep(self.grace, PATIENCE, &[]);
+        warn!(ending = self.ending, stopped = sweep.stopped.len(), remaining = sweep.remaining.len(), "guardian gone");
         self.guardian.remove_cgroups();
         if self.ending {
             return News::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
@@ -151,6 +154,7 @@ impl Engine for Local {
     }
 
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic> {
+        debug!(addresses = needs.addresses, ports = needs.ports, "lease");
         let count = u16::try_from(needs.ports).map_err(|_| too_many_ports(needs.ports))?;
         let addresses = Command::LeaseAddresses { count: needs.addresses, seed: fastrand::u64(..) };
         let addresses = self.ask(&addresses, |notice| match notice {
@@ -193,10 +197,12 @@ impl Engine for Local {
             _ => None,
         });
         let held = held.unwrap_or_default();
+        debug!(candidates = candidates.len(), wanted = count, held = held.len(), "lease devices");
         candidates.iter().filter(|(minor, _)| held.contains(minor)).map(|(_, device)| device.clone()).collect()
     }
 
     fn start(&mut self, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
         };
@@ -223,10 +229,12 @@ impl Engine for Local {
     }
 
     fn signal(&mut self, signal: i32, targets: &[AttemptId]) {
+        debug!(signal, targets = targets.len(), "signal");
         self.send(&Command::Signal { signal, keys: targets.iter().map(|id| key(*id)).collect() });
     }
 
     fn forsake(&mut self, targets: &[AttemptId]) {
+        debug!(targets = targets.len(), "forsake");
         self.send(&Command::Forsake(targets.iter().map(|id| key(*id)).collect()));
     }
 
@@ -245,6 +253,7 @@ impl Engine for Local {
         }
         let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
         for news in &news {
+            trace!(?news);
             if let News::Ended { id, .. } = news {
                 self.knocks.remove(id);
             }
@@ -269,10 +278,12 @@ impl Engine for Local {
     }
 
     fn clear(&mut self) {
+        debug!("clear");
         self.send(&Command::Clear { keep_ports: true });
     }
 
     fn end(&mut self, patient: bool) {
+        debug!(patient, "end");
         self.ending = true;
         if self.gone {
             // Nobody is left to say so. The socket's end stays readable.

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tracing::{debug, info, trace};
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError};
@@ -52,6 +53,7 @@ struct Shared {
 
 impl Shared {
     fn tell(&self, news: News) {
+        trace!(?news);
         self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
         self.waker.wake();
     }
@@ -84,6 +86,7 @@ impl Mock {
         let shared = Arc::new(Shared { news, ready, waker: Waker::new()? });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mock".into()).spawn(move || Stage::new(own).play(&receiver))?;
+        info!(engine = Kind::Mock.word(), "engine started");
         Ok(Self { sender, shared, thread: Some(thread), scratch: PathBuf::new() })
     }
 }
@@ -113,6 +116,7 @@ impl Engine for Mock {
     }
 
     fn start(&mut self, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
         let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log);
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
 use umiak_core::plan::{Inventory, Plan, Run};
@@ -173,6 +174,15 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Pre
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
     plan.notices.extend(shared);
+    info!(
+        pod = run.pod_name,
+        ranks = plan.replicas.len(),
+        world = plan.topology.world_size().get(),
+        awaited = plan.awaited.len(),
+        files = plan.files.len(),
+        notices = plan.notices.len(),
+        "planned"
+    );
     let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
     let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
