@@ -6,6 +6,7 @@
 //! | `front` | the doors that jobs come in through: launch command lines, documents |
 //! | `driver` | the one loop: gathers events, asks the machine, records, performs |
 //! | [`engine`] | where replicas run: on this host, or only on paper |
+//! | `log` | what umiak tells about itself when it is asked to |
 //! | [`history`] | recorded runs: their directories, journals and index |
 //! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
 //! | [`views`] | recorded runs as people and programs see them: tables, words, JSON |
@@ -21,6 +22,7 @@ pub mod engine;
 mod front;
 pub mod history;
 mod host;
+mod log;
 mod network;
 mod rendezvous;
 pub mod screen;

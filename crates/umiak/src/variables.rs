@@ -10,6 +10,11 @@ pub struct Variable {
 /// Where the NVIDIA driver's list of devices stands.
 pub const NVIDIA_PROC: &str = "UMIAK_NVIDIA_PROC";
 
+/// What to log.
+pub const LOG: &str = "UMIAK_LOG";
+/// Where to log.
+pub const LOG_FILE: &str = "UMIAK_LOG_FILE";
+
 /// Every variable of ours, then the conventions we respect.
 pub const VARIABLES: &[Variable] = &[
     Variable {
@@ -25,6 +30,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "UMIAK_HOME",
         text: "Where runs are kept. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",
     },
+    Variable {
+        name: LOG,
+        text: "What umiak logs about itself, unless `-v` says so: a level (`error`, `warn`, `info`, `debug`, `trace`), or levels of modules (`info,umiak::rendezvous=trace`). Nothing when unset. A detached supervisor logs to its `supervisor.log`.",
+    },
+    Variable { name: LOG_FILE, text: "File to which `-v` and `UMIAK_LOG` append instead of stderr." },
     Variable {
         name: "TMPDIR",
         text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`.",

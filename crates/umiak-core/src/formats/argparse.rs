@@ -178,7 +178,7 @@ fn classify<'t>(options: &'t [Opt], token: &OsStr) -> Class<'t> {
         return Class::Word;
     }
     if bytes[1] != b'-' {
-        return classify_short(bytes);
+        return classify_short(options, bytes);
     }
     let (name, attached) = match bytes.iter().position(|byte| *byte == b'=') {
         Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
@@ -216,8 +216,14 @@ fn classify<'t>(options: &'t [Opt], token: &OsStr) -> Class<'t> {
     }
 }
 
-/// `-h` alone or repeated is help, with other letters it is a mistake; every other dash is strange.
-fn classify_short(bytes: &[u8]) -> Class<'static> {
+/// One letter of the table, alone or repeated. So is `-h` help, and with other letters a mistake; every other dash is
+/// strange.
+fn classify_short<'t>(options: &'t [Opt], bytes: &[u8]) -> Class<'t> {
+    let is_letter =
+        |option: &&Opt| option.name.len() == 2 && bytes[1..].iter().all(|b| *b == option.name.as_bytes()[1]);
+    if let Some(option) = options.iter().find(is_letter) {
+        return Class::Known { option, attached: None };
+    }
     let Some(tail) = bytes.strip_prefix(b"-h") else { return classify_stranger(bytes) };
     let foreign = tail.iter().position(|byte| *byte != b'h');
     Class::Help { attached: foreign.map(|at| OsString::from_vec(tail[at..].to_vec())) }
@@ -286,6 +292,7 @@ mod tests {
         value("--workers", 6, 1),
         value("--worker_num", 7, 1),
         Opt { name: "--dry-run", key: 8, takes: Takes::Nothing, matching: Matching::Exact },
+        Opt { name: "-v", key: 10, takes: Takes::Nothing, matching: Matching::Exact },
         Opt { name: "--output", key: 9, takes: Takes::Value, matching: Matching::Exact },
     ];
 
@@ -355,6 +362,8 @@ mod tests {
             (&["-hx"], "argument --help: ignored explicit argument 'x'"),
             (&["--help=x"], "argument --help: ignored explicit argument 'x'"),
             (&["--what", "-h"], "help"),
+            (&["-v", "t.py", "-v"], "-v <t.py> -v"),
+            (&["-vv", "-vx", "t.py"], "-v ?-vx <t.py>"),
             (&["t.py", "-h"], "<t.py> -h"),
             (&["--gpus", "-h"], "argument --gpus: expected one argument"),
         ];

@@ -22,10 +22,9 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::native::keys::{Key, Kind as Of, Table};
-use super::native::read::Reader;
-use super::native::units;
-use super::yaml::{Kind, Node, Scalar, Value};
+use super::document::MAX_BYTES;
+use super::document::reader::Reader;
+use super::document::tree::{Node, ScalarKind, Value};
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::model::Resources;
 
@@ -75,29 +74,9 @@ impl Default for Settings {
     }
 }
 
-const fn key(name: &'static str, kind: Of) -> Key {
-    Key { name, kind, default: "", help: "", example: "" }
-}
-
-const fn table(keys: &'static [Key]) -> Table {
-    Table { title: "", help: "", keys }
-}
-
-static FILE: Table = table(&[
-    key("queue", Of::Named(&QUEUE)),
-    key("flavour", Of::Named(&FLAVOUR)),
-    key("fs", Of::Named(&FS)),
-    key("engine", Of::Named(&ENGINE)),
-    key("hosts", Of::Texts),
-]);
-static QUEUE: Table = table(&[key("engine", Of::Text)]);
-static FLAVOUR: Table = table(&[key("cpu", Of::Cpu), key("mem", Of::Memory), key("gpu", Of::Number(0, 1024))]);
-static FS: Table = table(&[key("dir", Of::Text)]);
-static ENGINE: Table = table(&[key("kind", Of::Text)]);
-
 /// The settings of a file, over the built-in ones; or everything that is wrong with it.
 pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
-    if source.text.len() > super::yaml::MAX_BYTES {
+    if source.text.len() > MAX_BYTES {
         return Err(vec![Diagnostic::error(Code::F0005, format!("`{}` is too large", source.name))]);
     }
     let (root, errors) = DeTable::parse_recoverable(&source.text);
@@ -105,40 +84,30 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
         return Err(errors.iter().map(|error| not_toml(source, error)).collect());
     }
     let root = node(DeValue::Table(root.into_inner()), Span::new(0, source.text.len()));
-    let mut reader = Reader::new(source);
+    let mut reader = Reader::new(source, Vec::new());
     let mut settings = Settings::default();
-    let Some(file) = reader.entries("`umiak.toml`", &root, &FILE) else { return Err(reader.errors) };
+    let names = ["queue", "flavour", "fs", "engine", "hosts"];
+    let Some(file) = reader.entries("`umiak.toml`", &root, names) else { return Err(reader.errors) };
     settings.queues.extend(each(&mut reader, file.get("queue"), "queue", |reader, what, node| {
-        let entries = reader.entries(what, node, &QUEUE)?;
-        let engine = entries.get("engine").and_then(|node| reader.word("`engine`", node)).map(|at| at.value);
-        Some(Queue { engine })
+        let entries = reader.entries(what, node, ["engine"])?;
+        Some(Queue { engine: entries.value(reader, "engine", Reader::word) })
     }));
     settings.flavours.extend(each(&mut reader, file.get("flavour"), "flavour", |reader, what, node| {
-        let entries = reader.entries(what, node, &FLAVOUR)?;
+        let entries = reader.entries(what, node, ["cpu", "mem", "gpu"])?;
         Some(Resources {
-            cpu_millis: entries
-                .get("cpu")
-                .and_then(|node| reader.measure("`cpu`", node, units::cpu))
-                .map(|at| at.value),
-            memory_bytes: entries
-                .get("mem")
-                .and_then(|node| reader.measure("`mem`", node, units::memory))
-                .map(|at| at.value),
-            gpus: entries.get("gpu").and_then(|node| reader.number("`gpu`", node, 0, 1024)).map_or(0, |at| at.value),
+            cpu_millis: entries.value(reader, "cpu", Reader::cpu),
+            memory_bytes: entries.value(reader, "mem", Reader::memory),
+            gpus: entries.value(reader, "gpu", |reader, what, node| reader.number(what, node, 0, 1024)).unwrap_or(0),
         })
     }));
     settings.filesystems.extend(each(&mut reader, file.get("fs"), "fs", |reader, what, node| {
-        let entries = reader.entries(what, node, &FS)?;
-        let Some(dir) = entries.get("dir") else {
-            reader.error(Code::F0012, node.at, format!("{what} has no `dir`"), "");
-            return None;
-        };
+        let entries = reader.entries(what, node, ["dir"])?;
+        let dir = entries.required(reader, what, "dir", node.at)?;
         reader.word("`dir`", dir).map(|at| PathBuf::from(at.value))
     }));
     settings.engines.extend(each(&mut reader, file.get("engine"), "engine", |reader, what, node| {
-        let entries = reader.entries(what, node, &ENGINE)?;
-        let kind = entries.get("kind").and_then(|node| reader.word("`kind`", node));
-        Some(Engine { kind: kind.map(|at| at.value) })
+        let entries = reader.entries(what, node, ["kind"])?;
+        Some(Engine { kind: entries.value(reader, "kind", Reader::word) })
     }));
     if let Some(hosts) = file.get("hosts") {
         let hosts = reader.texts("`[hosts]`", hosts).unwrap_or_default();
@@ -175,20 +144,22 @@ fn not_toml(source: &Source, error: &toml::de::Error) -> Diagnostic {
 
 /// The same tree as YAML's, so that one reader serves both.
 fn node(value: DeValue<'_>, at: Span) -> Node {
-    let scalar = |text: &str, kind| Value::Scalar(Scalar { text: text.to_owned(), kind });
     let value = match value {
-        DeValue::String(text) => scalar(&text, Kind::Text),
-        DeValue::Integer(number) => scalar(number.as_str(), Kind::Number),
-        DeValue::Float(number) => scalar(number.as_str(), Kind::Number),
-        DeValue::Boolean(value) => scalar(if value { "true" } else { "false" }, Kind::Bool),
-        DeValue::Datetime(time) => scalar(&time.to_string(), Kind::Text),
+        DeValue::String(text) => Value::scalar(text, ScalarKind::Text),
+        DeValue::Integer(number) => Value::scalar(number.as_str(), ScalarKind::Number),
+        DeValue::Float(number) => Value::scalar(number.as_str(), ScalarKind::Number),
+        DeValue::Boolean(value) => Value::scalar(if value { "true" } else { "false" }, ScalarKind::Bool),
+        DeValue::Datetime(time) => Value::scalar(time.to_string(), ScalarKind::Text),
         DeValue::Array(items) => Value::List(items.into_iter().map(spanned).collect()),
         DeValue::Table(entries) => Value::Map(
             entries
                 .into_iter()
                 .map(|(key, value)| {
                     let at = Span::new(key.span().start, key.span().end);
-                    (Node { value: scalar(key.get_ref(), Kind::Text), at, written: at }, spanned(value))
+                    (
+                        Node { value: Value::scalar(key.get_ref().as_ref(), ScalarKind::Text), at, written: at },
+                        spanned(value),
+                    )
                 })
                 .collect(),
         ),

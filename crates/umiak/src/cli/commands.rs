@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
+use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
 
-use crate::views;
+use crate::{log, views};
 
 use super::{events, explain, fail, gc, lint, logs, ls, plan, print, rm, run as runner, runs, show, wait};
 
@@ -65,6 +66,16 @@ pub fn command() -> Command {
         .subcommand(Command::new("man").about("Print a man page").arg(
             Arg::new("command").value_name("COMMAND").help("Its page; the overview when omitted"),
         ))
+        .mut_subcommands(|command| if command.get_name() == "launch" { command } else { command.arg(verbose()) })
+}
+
+/// Of every command but `launch`, which has it in its table.
+fn verbose() -> Arg {
+    Arg::new("verbose")
+        .short('v')
+        .long("verbose")
+        .action(ArgAction::Count)
+        .help("Log what umiak does, on stderr; `-vv` logs more. Else `UMIAK_LOG`")
 }
 
 /// `launch` as clap shows it. Parsing is `formats::launch`, which keeps to Paddle's rules.
@@ -92,10 +103,16 @@ fn argument(flag: &'static Flag) -> Arg {
     let mut argument = Arg::new(flag.name)
         .long(flag.name.trim_start_matches("--"))
         .help(StyledStr::from(flag.help))
-        .help_heading(flag.heading.title())
-        .visible_aliases(flag.aliases.iter().map(|alias| alias.trim_start_matches("--")));
+        .help_heading(flag.heading.title());
+    for alias in flag.aliases {
+        argument = match alias.strip_prefix("--") {
+            Some(long) => argument.visible_alias(long),
+            None => argument.short(alias.chars().nth(1)),
+        };
+    }
     argument = match flag.value {
         ValueKind::Switch => argument.action(ArgAction::SetTrue),
+        ValueKind::Count => argument.action(ArgAction::Count),
         ValueKind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
         _ => argument.value_name(flag.metavar),
     };
@@ -113,6 +130,12 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return refuse(argv, &error),
     };
+    if let Some((name, matches)) = matches.subcommand().filter(|(name, _)| *name != "launch") {
+        if let Err(diagnostic) = log::start(matches.get_count("verbose")) {
+            return fail(&[diagnostic]);
+        }
+        debug!(command = name, "started");
+    }
     match matches.subcommand() {
         Some(("run", matches)) => runner::run(&arguments(matches)),
         Some(("plan", matches)) => plan::run(&arguments(matches)),

@@ -3,15 +3,16 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, Source};
+use umiak_core::formats::document;
 use umiak_core::formats::settings::{self, Settings};
-use umiak_core::formats::{native, yaml};
 
 /// The document of a path; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
     let name = name(path);
     // A device has no end, and a document has a limit.
-    let limit = yaml::MAX_BYTES as u64 + 1;
+    let limit = document::MAX_BYTES as u64 + 1;
     let mut bytes = Vec::new();
     let result = if is_stdin(path) {
         std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
@@ -19,7 +20,10 @@ pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
         std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
     match result {
-        Ok(_) => native::decode(&name, &bytes),
+        Ok(_) => {
+            debug!(file = name, bytes = bytes.len(), "document read");
+            document::decode(&name, &bytes)
+        }
         Err(error) => Err(unreadable(&name, &error)),
     }
 }
@@ -36,7 +40,8 @@ pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagno
     for path in std::iter::once(beside.join("umiak.toml")).chain(own) {
         match std::fs::read(&path) {
             Ok(bytes) => {
-                let source = native::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;
+                debug!(file = ?path, "settings read");
+                let source = document::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;
                 return settings::parse(&source).map_err(|errors| (path, errors));
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}

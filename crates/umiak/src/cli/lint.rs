@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, Severity};
-use umiak_core::formats::native;
+use umiak_core::formats;
 use umiak_core::model::Job;
 
 use super::{document, print, tell};
@@ -97,7 +97,7 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
             return refused(diagnostics);
         }
     };
-    match native::parse(&source, params, &settings) {
+    match formats::parse(&source, params, &settings) {
         Ok(document) => Checked { file, ok: true, diagnostics: document.notices, job: Some(document.job) },
         Err(diagnostics) => refused(diagnostics),
     }

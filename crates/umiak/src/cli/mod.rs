@@ -20,10 +20,12 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
-use umiak_core::formats::launch::{Parsed, parse};
+use umiak_core::formats::launch::{LaunchSpec, Mode, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
 
+use crate::log;
 use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
@@ -40,12 +42,39 @@ pub fn main() -> ExitCode {
             let env = crate::host::environment();
             match parse(spelling, &words, &env) {
                 Ok(Parsed::Help(text)) => print(&text),
-                Ok(Parsed::Launch(spec)) => ExitCode::from(crate::front::launch::launch(*spec, env)),
+                Ok(Parsed::Launch(spec)) => {
+                    if let Err(diagnostic) = log::start(spec.own.verbose) {
+                        return fail(&[diagnostic]);
+                    }
+                    options(&spec);
+                    ExitCode::from(crate::front::launch::launch(*spec, env))
+                }
                 Err(diagnostics) => fail(&diagnostics),
             }
         }
         Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Other => commands::run(&argv),
     }
+}
+
+/// What the line asks for, in the log.
+fn options(spec: &LaunchSpec) {
+    let mode = match spec.mode {
+        Mode::Collective => "collective",
+        Mode::Rpc => "rpc",
+        Mode::Servers(_) => "ps",
+    };
+    info!(job = %spec.job_id, script = ?spec.script, mode, nodes = spec.nodes.count(), "launch");
+    debug!(
+        spelling = ?spec.spelling,
+        generation = ?spec.generation,
+        arguments = spec.script_args.len(),
+        devices = ?spec.devices,
+        processes = spec.nproc_per_node,
+        log_dir = ?spec.log_dir,
+        restarts = spec.max_restart,
+        own = ?spec.own,
+        "options"
+    );
 }
 
 fn print(text: &str) -> ExitCode {

@@ -6,23 +6,24 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
+use umiak_core::formats;
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::formats::native;
 use umiak_core::machine::job::Again;
 use umiak_core::mask::Known;
 use umiak_core::model::JobId;
 use umiak_core::plan::document::{Placement, VERSION as PLAN_VERSION, Wishes};
 use umiak_core::status::State;
 
-use crate::engine::Kind;
-use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
 use crate::driver::Talk;
+use crate::driver::stop::{self, Stopped};
+use crate::engine::Kind;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
-use crate::driver::stop::{self, Stopped};
 use crate::front::document::submit::{Secrets, Submission, unmask, versioned};
+use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
 use crate::views::Output;
 
 use super::runs::{Done, Format, print_json, print_text, talk};
@@ -139,13 +140,15 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     let engine = Kind::parse(&what.engine).map_err(one)?;
     let source = document::read(&what.file).map_err(one)?;
     let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
-    let mut document = native::parse(&source, &what.param, &settings)?;
+    let mut document = formats::parse(&source, &what.param, &settings)?;
     if let Some(name) = &what.name {
         document.job.name = JobId::new(name.clone()).map_err(|error| {
             vec![Diagnostic::error(Code::L0001, "the name of `--name` cannot be used").row("reason", error.to_string())]
         })?;
     }
     document.job.labels.extend(what.label.iter().cloned());
+    let replicas: u32 = document.job.roles.iter().map(|role| role.replicas).sum();
+    info!(job = %document.job.name, engine = engine.word(), roles = document.job.roles.len(), replicas, "document");
     let submission = Submission::new(document.job, document.masked, document.notices, engine).map_err(one)?;
     Ok(submission.hiding(document.secrets))
 }

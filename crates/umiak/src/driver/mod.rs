@@ -294,7 +294,11 @@ impl Driver {
     pub(crate) fn new(beginning: Beginning) -> Self {
         let Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door } = beginning;
         let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
-        Self { core: Core { talk, style, clock, sources, machine, screen, recorder, now, kernel, prober }, engine, door }
+        Self {
+            core: Core { talk, style, clock, sources, machine, screen, recorder, now, kernel, prober },
+            engine,
+            door,
+        }
     }
 }
 

@@ -36,7 +36,9 @@ impl Driver {
                     self.tell_stopping(*reason);
                 }
             }
-            Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => self.core.now.killed = true,
+            Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => {
+                self.core.now.killed = true
+            }
             Fact::Abandoned { .. } => self.core.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));

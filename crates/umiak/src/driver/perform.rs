@@ -1,6 +1,7 @@
 //! The machine is asked, and its effects are performed, in order. A fact is in the journal before what it announces is
 //! done.
 
+use tracing::trace;
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
 use umiak_core::model::{Exit, Slot, StopHow, Unit};
@@ -41,7 +42,10 @@ impl Driver {
     }
 
     fn apply(&mut self, event: Event) {
-        for effect in self.core.machine.step(event, self.core.clock.now()) {
+        trace!(?event);
+        let effects = self.core.machine.step(event, self.core.clock.now());
+        trace!(effects = effects.len());
+        for effect in effects {
             match effect {
                 Effect::Record(fact @ Fact::Finished { .. }) => self.core.now.last = Some(fact),
                 Effect::Record(fact) => self.prerecord(fact),
@@ -57,7 +61,8 @@ impl Driver {
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
             && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
-            && let Some(log) = self.door.log(AttemptId { attempt: subject.attempt, ..self.core.id(slot) }).filter(|log| log.shared)
+            && let Some(log) =
+                self.door.log(AttemptId { attempt: subject.attempt, ..self.core.id(slot) }).filter(|log| log.shared)
         {
             *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
         }
@@ -65,6 +70,7 @@ impl Driver {
     }
 
     fn perform(&mut self, effect: Effect) {
+        trace!(?effect, "perform");
         match effect {
             Effect::Record(_) => {}
             Effect::Spawn(attempts) if self.core.recorder.is_broken() => self.core.now.unrecorded.extend(attempts),

@@ -53,7 +53,12 @@ struct Elsewhere {
 
 impl Elsewhere {
     fn missing(&self) -> Vec<String> {
-        self.names.iter().zip(&self.answered).filter(|(_, answered)| !**answered).map(|(name, _)| name.clone()).collect()
+        self.names
+            .iter()
+            .zip(&self.answered)
+            .filter(|(_, answered)| !**answered)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 }
 

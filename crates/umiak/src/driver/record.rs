@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
 use umiak_core::formats::launch::OutputMode;
@@ -228,6 +229,7 @@ impl Driver {
             }
         }
         if let Some(error) = failed {
+            warn!(%error, "facts cannot be written");
             let path = core.recorder.journal.as_ref().map(|journal| journal.run.journal()).unwrap_or_default();
             self.wait_for_room(&path, &error);
         }

@@ -135,8 +135,7 @@ impl Driver {
         if !live.is_empty() {
             return Others::Going { who: self.door.crowd(&live), grace: self.door.job().policy.stop.grace };
         }
-        let stopped: Vec<Slot> =
-            others().filter(|slot| now.ends.get(slot).is_some_and(|(_, by_us)| *by_us)).collect();
+        let stopped: Vec<Slot> = others().filter(|slot| now.ends.get(slot).is_some_and(|(_, by_us)| *by_us)).collect();
         if stopped.is_empty() {
             return Others::Nobody;
         }

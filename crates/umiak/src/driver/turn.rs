@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 
+use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::attempt::Attempt;
@@ -50,6 +51,7 @@ impl Driver {
         if self.core.now.return_terminal {
             return self.leave();
         }
+        info!(end = ?self.core.now.end, "attempts are over");
         let swept = self.sweep()?;
         self.tell_swept(&swept);
         self.await_door()?;
@@ -68,10 +70,12 @@ impl Driver {
             self.pause();
         }
         for signal in heard.signals {
+            info!(signal, "signal heard");
             self.core.now.last_signal = signal;
             self.dispatch(Event::Signalled { signal });
         }
         for order in heard.orders {
+            info!(?order, "order heard");
             match order {
                 Order::Ping {} => {}
                 Order::Stop { kill } => self.dispatch(Event::StopAsked { kill }),

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tracing::{debug, info, trace, warn};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
@@ -16,9 +17,7 @@ use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
 use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
-use umiak_sys::protocol::{
-    Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction,
-};
+use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
 use super::{Common, Cpus, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
 
@@ -50,6 +49,7 @@ impl Local {
     pub(crate) fn start(isolate: bool, room: Option<MemoryCgroup>) -> Result<Self, Diagnostic> {
         let options = GuardianOptions { cgroup: Cgroup::create(), isolate };
         let guardian = Guardian::start_with(options, room).map_err(|error| not_started(isolate, &error))?;
+        info!(engine = Kind::Local.word(), guardian = guardian.pid, isolate, "engine started");
         let common = Common { grace: Duration::from_secs(5), ..Common::default() };
         let (early, remove) = (Vec::new(), Vec::new());
         Ok(Self { guardian, gone: false, ending: false, isolated: isolate, early, common, remove })
@@ -121,6 +121,7 @@ impl Local {
         }
         let grace = if self.ending { self.common.grace } else { Duration::ZERO };
         let sweep = descend::sweep(grace, PATIENCE, &[]);
+        warn!(ending = self.ending, stopped = sweep.stopped.len(), remaining = sweep.remaining.len(), "guardian gone");
         for directory in &self.remove {
             let _ = std::fs::remove_dir_all(directory);
         }
@@ -139,6 +140,7 @@ impl Engine for Local {
     }
 
     fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
+        debug!(step = step.0, addresses = count, "lease");
         let command = Command::LeaseAddresses { job: step.0, count, seed: fastrand::u64(..) };
         let addresses = self.ask(&command, |notice| match notice {
             Notice::Addresses(addresses) => Some(addresses.clone()),
@@ -152,6 +154,7 @@ impl Engine for Local {
     }
 
     fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
+        debug!(step = step.0, ?request, "lease");
         let leased = self.ask(&Command::Lease { job: step.0, request }, |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
@@ -174,6 +177,7 @@ impl Engine for Local {
             _ => None,
         });
         let held = held.ok_or_else(lost)?;
+        debug!(step = step.0, candidates = candidates.len(), wanted = count, held = held.len(), "lease devices");
         let is_held = |(minor, _): &&(u32, Device)| held.contains(minor);
         Ok(candidates.iter().filter(is_held).map(|(_, device)| device.clone()).collect())
     }
@@ -207,6 +211,7 @@ impl Engine for Local {
     }
 
     fn start(&mut self, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
         };
@@ -233,6 +238,7 @@ impl Engine for Local {
     }
 
     fn stop(&mut self, targets: &[AttemptId], how: StopHow) {
+        debug!(?how, targets = targets.len(), "stop");
         let signal = match how {
             StopHow::Graceful => SIGTERM,
             StopHow::Kill => SIGKILL,
@@ -267,6 +273,7 @@ impl Engine for Local {
             }
         }
         let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        trace!(?news);
         if self.ending && !self.gone && news.iter().any(|news| matches!(news, News::Swept(_))) {
             self.gone = true;
             self.guardian.wait();
@@ -279,10 +286,12 @@ impl Engine for Local {
     }
 
     fn clear(&mut self, keep_ports: bool) {
+        debug!(keep_ports, "clear");
         self.send(&Command::Clear { keep_ports });
     }
 
     fn end(&mut self, patient: bool) {
+        debug!(patient, "end");
         self.ending = true;
         if self.gone {
             // The guardian cannot say so any more. The socket's end stays readable.

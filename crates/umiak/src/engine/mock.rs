@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tracing::{debug, info, trace};
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, SpawnError, SpawnStage, StepIndex, StopHow};
@@ -53,6 +54,7 @@ struct Shared {
 
 impl Shared {
     fn tell(&self, news: News) {
+        trace!(?news);
         self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
         self.waker.wake();
     }
@@ -85,6 +87,7 @@ impl Mock {
         let shared = Arc::new(Shared { news: Mutex::default(), waker: Waker::new()? });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mock".into()).spawn(move || Stage::new(own).play(&receiver))?;
+        info!(engine = Kind::Mock.word(), "engine started");
         Ok(Self { sender, shared, thread: Some(thread), remove: Vec::new(), ports: 0 })
     }
 }
@@ -105,12 +108,7 @@ impl Engine for Mock {
     }
 
     /// On paper there are as many as are asked for, whatever this host has.
-    fn lease_devices(
-        &mut self,
-        _: StepIndex,
-        _: &[(u32, Device)],
-        count: u32,
-    ) -> Result<Vec<Device>, Diagnostic> {
+    fn lease_devices(&mut self, _: StepIndex, _: &[(u32, Device)], count: u32) -> Result<Vec<Device>, Diagnostic> {
         Ok((0..count).map(|position| Device { label: position.to_string(), position }).collect())
     }
 
@@ -123,6 +121,7 @@ impl Engine for Mock {
     fn share(&mut self, _: Common) {}
 
     fn start(&mut self, starts: Vec<Start>) {
+        debug!(attempts = starts.len(), "start");
         let one = |start: Start| (start.id, steps(&start.argv, start.id), start.log);
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));

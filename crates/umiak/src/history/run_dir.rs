@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
 
 use super::{Error, Home, index};
@@ -81,7 +82,10 @@ impl RunDir {
         loop {
             let run = Self::at(home, RunId(id));
             match DirBuilder::new().mode(0o700).create(&run.path) {
-                Ok(()) => return Ok(run),
+                Ok(()) => {
+                    debug!(run = %run.id, path = ?run.path, "run directory made");
+                    return Ok(run);
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
                 Err(source) => return Err(Error::Home { doing: "make", path: run.path, source }),
             }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tracing::debug;
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::plan::command::{self, Files, FirstLine, ScriptFile};
 use umiak_core::plan::{Address, Gpu, Inventory};
@@ -24,7 +25,7 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
 pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventory {
     let root = env.get(variables::NVIDIA_PROC).map_or(umiak_sys::devices::NVIDIA_PROC, String::as_str);
     let gpus = umiak_sys::devices::nvidia(Path::new(root));
-    Inventory {
+    let inventory = Inventory {
         gpus: gpus
             .into_iter()
             .map(|gpu| Gpu {
@@ -43,7 +44,10 @@ pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventor
         hostname: umiak_sys::host::name(),
         numa_nodes: if with_numa { umiak_sys::host::numa_nodes() } else { Vec::new() },
         env,
-    }
+    };
+    let (gpus, addresses) = (inventory.gpus.len(), inventory.addresses.len());
+    debug!(gpus, cpus = inventory.cpus, addresses, host = inventory.hostname, "inventory");
+    inventory
 }
 
 /// What the file system says about the script and the interpreters.

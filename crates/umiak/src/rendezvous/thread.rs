@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tracing::{debug, error, info, trace, warn};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator};
 use umiak_core::machine::round::limits::Limits;
@@ -389,7 +390,10 @@ impl Round {
         match event {
             Event::Joined { link, parts, join } => self.admit(link, *parts, *join),
             Event::Logs { link, parts, hello } => self.take_logs(link, *parts, hello),
-            Event::TurnedAway { address, answer } => self.decide(coordinator::Event::TurnedAway { address, answer }),
+            Event::TurnedAway { address, answer } => {
+                info!(%address, ?answer, "connection turned away");
+                self.decide(coordinator::Event::TurnedAway { address, answer });
+            }
             Event::Left { link } => {
                 if let Some(host) = &mut self.host {
                     host.unproven.remove(&link);
@@ -420,7 +424,9 @@ impl Round {
     // The agent.
 
     fn step(&mut self, event: agent::Event) {
-        for effect in self.agent.step(event, self.clock.now()) {
+        let effects = self.agent.step(event, self.clock.now());
+        trace!(effects = effects.len(), "agent");
+        for effect in effects {
             match effect {
                 agent::Effect::Connect => self.connect(),
                 agent::Effect::Disconnect => self.line = Line::Down,
@@ -443,6 +449,7 @@ impl Round {
             let result = door::reach(target, identity).await;
             let _ = events.send(Event::Reached { line: id, result }).await;
         });
+        debug!(coordinator = ?self.target, "connect");
         self.line = Line::Trying { id, task: task.abort_handle() };
     }
 
@@ -453,6 +460,7 @@ impl Round {
         let parts = match result {
             Ok(parts) => *parts,
             Err(answer) => {
+                debug!(?answer, "coordinator not reached");
                 self.line = Line::Down;
                 return self.step(agent::Event::NotConnected(answer));
             }
@@ -467,6 +475,7 @@ impl Round {
         if let Ok(socket) = duplicate {
             self.reporter.tell(Report::Lifeline { socket, frame: gone });
         }
+        info!(coordinator = ?self.target, %local, "connected");
         self.step(agent::Event::Connected);
     }
 
@@ -496,6 +505,7 @@ impl Round {
             Said::Message(message) => agent::Event::Heard(Box::new(message)),
             Said::Gone => return,
             Said::Closed => {
+                info!(leaving = self.leaving, "connection to the coordinator closed");
                 self.line = Line::Down;
                 agent::Event::Closed
             }
@@ -537,7 +547,9 @@ impl Round {
         let mut next = Some(event);
         while let Some(event) = next {
             let Some(host) = &mut self.host else { return };
-            for effect in host.machine.step(event, now) {
+            let effects = host.machine.step(event, now);
+            trace!(effects = effects.len(), "coordinator");
+            for effect in effects {
                 self.perform(effect, now);
             }
             next = self.host.as_mut().and_then(|host| host.pending.pop_front());
@@ -574,9 +586,11 @@ impl Round {
                 self.probe();
             }
             coordinator::Effect::Refused { address, host, refusal } => {
+                info!(%address, host, ?refusal, "node refused");
                 self.reporter.tell(Report::Refused { address, host, refusal });
             }
             coordinator::Effect::Finish => {
+                info!(links = host.links.len(), "round over");
                 // Who brings logs may still have to come back.
                 if host.gatherer.is_none() {
                     host.close_door();
@@ -611,6 +625,7 @@ impl Round {
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
+                warn!(%error, "connection not accepted");
                 if error.raw_os_error().is_some_and(|errno| OUT_OF_FILES.contains(&errno)) {
                     host.close_oldest(MAKE_ROOM);
                 }
@@ -632,6 +647,7 @@ impl Round {
             accepts: |message| !matches!(message, FromAgent::Join(_) | FromAgent::Logs(_)),
             events: self.events.clone(),
         };
+        info!(link = id, address = %join.address, host = join.host, rank = join.rank, "node joined");
         host.links.insert(id, Link::open(parts, ear));
         host.launches.insert(id, join.launch);
         if join.logs {
@@ -658,6 +674,7 @@ impl Round {
         }
         let event = match said {
             Said::Closed => {
+                debug!(link, "connection closed");
                 host.links.remove(&link);
                 host.launches.remove(&link);
                 coordinator::Event::Closed { link }
@@ -689,6 +706,7 @@ impl Round {
 
     /// What has to be said cannot be.
     fn give_up(&mut self, error: &MessageError) {
+        error!(%error, "round broken");
         self.broken = true;
         self.reporter.tell(Report::Broken(error.to_string()));
     }

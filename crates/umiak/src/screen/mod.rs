@@ -80,6 +80,14 @@ impl Screen {
                 done.wake();
             }
         })?;
+        crate::log::use_screen({
+            let (sender, waker) = (sender.clone(), waker.clone());
+            Box::new(move |line| {
+                let sent = sender.send(Message::Talk(line.to_owned())).is_ok();
+                waker.wake();
+                sent
+            })
+        });
         Ok(Self { sender, waker, done, lost, thread: Some(thread) })
     }
 
@@ -123,6 +131,8 @@ impl Screen {
 
     /// Asks the thread to finish; [`Screen::done`] tells when it has.
     pub fn close(&self) {
+        // Nothing is taken behind that.
+        crate::log::release_screen();
         self.send(Message::Close);
     }
 

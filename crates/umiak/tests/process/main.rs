@@ -14,6 +14,7 @@ mod kill;
 mod late;
 mod launch;
 mod lint;
+mod log;
 mod logpath;
 mod nodes;
 mod recorded;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
     surroundings::register(&mut suite);
     kernel::register(&mut suite);
     signals::register(&mut suite);
+    log::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);
     kill::register(&mut suite);

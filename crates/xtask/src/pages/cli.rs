@@ -101,7 +101,7 @@ fn default(flag: &Flag) -> String {
     // Left out, these do not mean what Paddle's own default says.
     let is_ours =
         flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
-    if !is_ours || flag.value == ValueKind::Switch {
+    if !is_ours || !flag.takes_value() {
         return String::new();
     }
     let shown = |generation| match flag.default_in(generation) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use umiak_core::formats::native::keys::{Kind, TABLES};
+use umiak_core::formats::native::keys::{KeyKind, TABLES};
 
 use super::HEADER;
 use crate::markdown::{code, codes, table};
@@ -58,25 +58,25 @@ Beside the document, else `$XDG_CONFIG_HOME/umiak/config.toml`. Everything in it
 | `[hosts]` | `NAME = \"ADDRESS\"` | addresses by name |
 ";
 
-fn value(kind: &Kind) -> String {
+fn value(kind: &KeyKind) -> String {
     match kind {
-        Kind::Version => "`v1`".to_owned(),
-        Kind::Text => "text".to_owned(),
-        Kind::Number(least, most) => format!("number, {least} to {most}"),
-        Kind::Bool => "`true` or `false`".to_owned(),
-        Kind::Duration => "duration".to_owned(),
-        Kind::Cpu => "number or text".to_owned(),
-        Kind::Memory => "size".to_owned(),
-        Kind::Choice(words) => codes(words.iter().copied()),
-        Kind::Texts | Kind::Params => "mapping of names to texts".to_owned(),
-        Kind::Command => "text, or list of texts".to_owned(),
-        Kind::Contracts => "name, or list of names".to_owned(),
-        Kind::AllOr => "`all` or number".to_owned(),
-        Kind::Restarts(table) => format!("number, or {}", table.title),
-        Kind::Named(_) => "mapping of names to roles".to_owned(),
-        Kind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
-        Kind::StartAfter(_) => "name, mapping, or list".to_owned(),
-        Kind::Mapping(_) => "mapping".to_owned(),
+        KeyKind::Version => "`v1`".to_owned(),
+        KeyKind::Text => "text".to_owned(),
+        KeyKind::Number(least, most) => format!("number, {least} to {most}"),
+        KeyKind::Bool => "`true` or `false`".to_owned(),
+        KeyKind::Duration => "duration".to_owned(),
+        KeyKind::Cpu => "number or text".to_owned(),
+        KeyKind::Memory => "size".to_owned(),
+        KeyKind::Choice(words) => codes(words.iter().copied()),
+        KeyKind::Texts | KeyKind::Params => "mapping of names to texts".to_owned(),
+        KeyKind::Command => "text, or list of texts".to_owned(),
+        KeyKind::Contracts => "name, or list of names".to_owned(),
+        KeyKind::AllOr => "`all` or number".to_owned(),
+        KeyKind::Restarts(table) => format!("number, or {}", table.title),
+        KeyKind::Named(_) => "mapping of names to roles".to_owned(),
+        KeyKind::Ports(_) => "mapping of names to numbers or ports".to_owned(),
+        KeyKind::StartAfter(_) => "name, mapping, or list".to_owned(),
+        KeyKind::Mapping(_) => "mapping".to_owned(),
     }
 }
 

@@ -53,6 +53,13 @@ impl Source {
 impl Arguments {
     /// A flag of the command line. The last one wins.
     pub(super) fn give(&mut self, flag: &'static Flag, given: &Given) -> Result<(), Diagnostic> {
+        if flag.value == ValueKind::Count {
+            // The letters of `-vv`; `--verbose` is one.
+            let times = if given.name.starts_with("--") { 1 } else { given.token.len() as i64 - 1 };
+            let before = self.int(flag.attribute).unwrap_or(0);
+            self.put(flag.attribute, Value::Int(before + times), Source::Flag(given.name));
+            return Ok(());
+        }
         let text = given.value.as_deref().unwrap_or_default();
         self.set(flag, Source::Flag(given.name), text)
     }
@@ -158,7 +165,7 @@ fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
     let as_text = || Value::Text(text.into());
     match flag.value {
         ValueKind::Text | ValueKind::Path => Ok(as_text()),
-        ValueKind::Int => argparse::int(text).map(Value::Int).ok_or("a whole number".to_owned()),
+        ValueKind::Int | ValueKind::Count => argparse::int(text).map(Value::Int).ok_or("a whole number".to_owned()),
         ValueKind::BoolText => {
             argparse::bool_text(text).map(Value::Bool).ok_or("`true` or `false` (also yes/no, on/off, 1/0)".to_owned())
         }

@@ -65,6 +65,8 @@ pub enum ValueKind {
     AnyTextIsTrue,
     /// No value at all.
     Switch,
+    /// No value either; how often it is given counts, `-vv` as two.
+    Count,
     Choice(&'static [&'static str]),
     /// `5s`, `500ms`, `2m`.
     Duration,
@@ -182,6 +184,10 @@ impl Flag {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
 
+    pub fn takes_value(&self) -> bool {
+        !matches!(self.value, ValueKind::Switch | ValueKind::Count)
+    }
+
     /// Its value is shown nowhere.
     pub fn is_secret(&self) -> bool {
         self.attribute == "token"
@@ -206,7 +212,7 @@ const NO_ELASTIC: &str = "elastic jobs are not in this version";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Umiak};
-use ValueKind::{AnyTextIsTrue, BoolText, Choice, Duration, Int, Path, Port, Size, Text};
+use ValueKind::{AnyTextIsTrue, BoolText, Choice, Count, Duration, Int, Path, Port, Size, Text};
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
@@ -346,6 +352,9 @@ pub const FLAGS: &[Flag] = &[
     Flag::switch("--uneven", "uneven", "Let nodes have different numbers of processes."),
     Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "Trainers start when all servers answer at their ports, and wait so long for that; `0s` starts them at once.")
         .default("10m"),
+    Flag::new(Umiak, Heading::Umiak, "--verbose", "verbose", Count, "", "Log what umiak does, on stderr; `-vv` logs more. Else `UMIAK_LOG`.")
+        .aliases(&["-v"])
+        .default("0"),
     Flag::switch("--gather-logs", "gather-logs", "Copy the logs of all nodes to the first one's log directory."),
 ];
 
@@ -361,11 +370,12 @@ mod tests {
         for flag in FLAGS {
             for name in flag.names() {
                 assert!(seen.insert(name), "{name} twice");
-                let body = name.strip_prefix("--").unwrap_or_else(|| panic!("{name} without dashes"));
+                let body = name.strip_prefix("--").or_else(|| name.strip_prefix('-').filter(|body| body.len() == 1));
+                let body = body.unwrap_or_else(|| panic!("{name} without dashes"));
                 let foreign = if flag.owner == Owner::Umiak { '_' } else { '-' };
                 assert!(!body.contains(foreign), "{name}");
             }
-            assert_eq!(flag.metavar.is_empty(), flag.value == ValueKind::Switch, "{}", flag.name);
+            assert_eq!(flag.metavar.is_empty(), !flag.takes_value(), "{}", flag.name);
             assert!(flag.help.ends_with('.'), "{}", flag.name);
         }
     }

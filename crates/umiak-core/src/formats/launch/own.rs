@@ -46,6 +46,7 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         uneven: arguments.is_switched_on("uneven"),
         gather_logs: arguments.is_switched_on("gather-logs"),
         server_timeout: arguments.text("server-timeout").and_then(duration).unwrap_or(default.server_timeout),
+        verbose: arguments.int("verbose").map_or(0, |times| u8::try_from(times).unwrap_or(u8::MAX)),
     }
 }
 

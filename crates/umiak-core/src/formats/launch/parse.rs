@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use super::arguments::{Arguments, Source};
 use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
-use super::flags::{self, FLAGS, Flag, Owner, ValueKind};
+use super::flags::{self, FLAGS, Flag, Owner};
 use super::mode::Kind;
 use super::{
     Backend, Compat, Crew, Generation, LaunchSpec, Mode, Nodes, ServerMode, Spelling, cloud, help, own, pod, ports,
@@ -194,7 +194,7 @@ fn options(spelling: &Spelling) -> Vec<Opt> {
     };
     let rows = FLAGS.iter().enumerate();
     rows.flat_map(|(key, flag)| {
-        let takes = if flag.value == ValueKind::Switch { Takes::Nothing } else { Takes::Value };
+        let takes = if flag.takes_value() { Takes::Value } else { Takes::Nothing };
         let matching = match flag.owner {
             Owner::Umiak => Matching::Exact,
             owner => Matching::Abbreviated { tier: u8::from(!owner.has(first)) },

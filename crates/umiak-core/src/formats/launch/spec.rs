@@ -283,6 +283,8 @@ pub struct OwnFlags {
     pub gather_logs: bool,
     /// Trainers wait so long until all servers answer; not at all when it is zero.
     pub server_timeout: Duration,
+    /// How often `-v` was given.
+    pub verbose: u8,
 }
 
 /// A secret. It is never shown, not even by `{:?}`.
@@ -335,6 +337,7 @@ impl Default for OwnFlags {
             uneven: false,
             gather_logs: false,
             server_timeout: Duration::from_secs(600),
+            verbose: 0,
         }
     }
 }

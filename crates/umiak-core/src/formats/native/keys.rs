@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub struct Key {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// What it is when left out, in words or as written; empty where nothing is.
     pub default: &'static str,
     /// One or two sentences, in Markdown.
@@ -15,7 +15,7 @@ pub struct Key {
 
 /// What a value may be.
 #[derive(Debug)]
-pub enum Kind {
+pub enum KeyKind {
     Version,
     /// One line or several.
     Text,
@@ -68,9 +68,15 @@ pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volca
 
 pub const MAX_REPLICAS: u32 = 100_000;
 /// Of one replica.
-pub const MAX_PORTS: u32 = 1024;
+pub const MAX_PORTS: u16 = 1024;
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, help: &'static str, example: &'static str) -> Key {
+const fn key(
+    name: &'static str,
+    kind: KeyKind,
+    default: &'static str,
+    help: &'static str,
+    example: &'static str,
+) -> Key {
     Key { name, kind, default, help, example }
 }
 
@@ -81,43 +87,43 @@ pub static DOCUMENT: Table = Table {
     keys: &[
         key(
             "umiak",
-            Kind::Version,
+            KeyKind::Version,
             "",
             "The version of the format: `v1`. It is how a native document is recognised.",
             "v1",
         ),
         key(
             "name",
-            Kind::Text,
+            KeyKind::Text,
             "the file's name",
             "The job's name in lists and logs. A run can be found by it. It cannot hold a secret parameter.",
             "ctr",
         ),
-        key("labels", Kind::Texts, "", "For people and filters; they change nothing.", "{team: ads}"),
+        key("labels", KeyKind::Texts, "", "For people and filters; they change nothing.", "{team: ads}"),
         key(
             "params",
-            Kind::Params,
+            KeyKind::Params,
             "",
             "Parameters and their defaults. `{{ name }}` in any text of the document becomes the value; `-p name=value` replaces it. A parameter without a default must be given.",
             "{epochs: 5, data: /data}",
         ),
         key(
             "contracts",
-            Kind::Contracts,
+            KeyKind::Contracts,
             "none",
             "The environments of frameworks that replicas are given: `paddle`, `torch`. They hold for every role that decides the job's end.",
             "[paddle, torch]",
         ),
         key(
             "policy",
-            Kind::Mapping(&POLICY),
+            KeyKind::Mapping(&POLICY),
             "",
             "How the job as a whole is restarted, limited and stopped.",
             "{restarts: 2}",
         ),
         key(
             "roles",
-            Kind::Named(&ROLE),
+            KeyKind::Named(&ROLE),
             "",
             "The roles, by name, in the order of ranks. A name has letters, digits, `-`, `_` and `.`, at most 63 of them.",
             "{trainer: {command: \"true\"}}",
@@ -131,7 +137,7 @@ pub static POLICY: Table = Table {
     keys: &[
         key(
             "restarts",
-            Kind::Restarts(&RESTART),
+            KeyKind::Restarts(&RESTART),
             "`0`",
             "How often it is started again after a failure.",
             "{max: 2, backoff: 10s}",
@@ -141,23 +147,23 @@ pub static POLICY: Table = Table {
         WINDOW,
         key(
             "scope",
-            Kind::Choice(&["job", "role", "replica"]),
+            KeyKind::Choice(&["job", "role", "replica"]),
             "`job`",
             "Who is started again: all roles, the role that failed, or the replica alone. `role` and `replica` hold for every role that does not say it itself.",
             "replica",
         ),
         key(
             "timeout",
-            Kind::Duration,
+            KeyKind::Duration,
             "none",
             "For the whole run, restarts and all. It then ends with code 124.",
             "6h",
         ),
-        key("grace", Kind::Duration, "`5s`", "From SIGTERM to SIGKILL when replicas are stopped.", "30s"),
-        key("gang", Kind::Bool, "`true`", "Nobody starts unless there is room for everybody.", "false"),
+        key("grace", KeyKind::Duration, "`5s`", "From SIGTERM to SIGKILL when replicas are stopped.", "30s"),
+        key("gang", KeyKind::Bool, "`true`", "Nobody starts unless there is room for everybody.", "false"),
         key(
             "settle",
-            Kind::Duration,
+            KeyKind::Duration,
             "`500ms`",
             "How long after the first failure later exits may still turn out to be the cause. It delays the report, never the stopping.",
             "1s",
@@ -178,7 +184,7 @@ pub static ROLE_RESTART: Table = Table {
         MAX,
         key(
             "scope",
-            Kind::Choice(&["role", "replica"]),
+            KeyKind::Choice(&["role", "replica"]),
             "`replica`",
             "Who is started again: the replica that failed, or all of its role.",
             "role",
@@ -190,97 +196,103 @@ pub static ROLE_RESTART: Table = Table {
     ],
 };
 
-const MAX: Key = key("max", Kind::Number(0, 1_000_000), "`0`", "This many restarts beside the first start.", "3");
+const MAX: Key = key("max", KeyKind::Number(0, 1_000_000), "`0`", "This many restarts beside the first start.", "3");
 const MAX_PLATFORM: Key = key(
     "max_platform",
-    Kind::Number(0, 1_000_000),
+    KeyKind::Number(0, 1_000_000),
     "`10`",
     "Failures that are not the program's (no memory to fork, a lost host) have this budget of their own.",
     "5",
 );
 const BACKOFF: Key =
-    key("backoff", Kind::Duration, "`1s`", "Before the first restart; doubled for each further one.", "10s");
-const MAX_BACKOFF: Key = key("max_backoff", Kind::Duration, "`30s`", "The longest wait before a restart.", "5m");
+    key("backoff", KeyKind::Duration, "`1s`", "Before the first restart; doubled for each further one.", "10s");
+const MAX_BACKOFF: Key = key("max_backoff", KeyKind::Duration, "`30s`", "The longest wait before a restart.", "5m");
 const WINDOW: Key =
-    key("window", Kind::Duration, "the whole run", "Only restarts of this last stretch of time count.", "1h");
+    key("window", KeyKind::Duration, "the whole run", "Only restarts of this last stretch of time count.", "1h");
 
 pub static ROLE: Table = Table {
     title: "A role",
     help: "Replicas with one command and one purpose.",
     keys: &[
-        key("replicas", Kind::Number(1, MAX_REPLICAS), "`1`", "How many run.", "4"),
+        key("replicas", KeyKind::Number(1, MAX_REPLICAS), "`1`", "How many run.", "4"),
         key(
             "command",
-            Kind::Command,
+            KeyKind::Command,
             "",
             "Required. A text is a line for `/bin/sh -c`; a list is a program and its arguments, untouched.",
             "[python, train.py]",
         ),
         key(
             "env",
-            Kind::Texts,
+            KeyKind::Texts,
             "",
             "Variables beside the submitter's and the contracts'. Numbers and booleans are taken as they are written.",
             "{LR: 0.1}",
         ),
-        key("dir", Kind::Text, "where the job was submitted", "Where replicas start.", "src"),
-        key("image", Kind::Text, "", "For engines that have images.", "\"python:3.12\""),
-        key("queue", Kind::Text, "", "For engines that have queues; `[queue.NAME]` of `umiak.toml`.", "default"),
-        key("priority", Kind::Text, "", "For engines that have priorities.", "high"),
-        key("resources", Kind::Mapping(&RESOURCES), "", "What one replica needs.", "{cpu: 2, memory: 4Gi, gpu: 1}"),
+        key("dir", KeyKind::Text, "where the job was submitted", "Where replicas start.", "src"),
+        key("image", KeyKind::Text, "", "For engines that have images.", "\"python:3.12\""),
+        key("queue", KeyKind::Text, "", "For engines that have queues; `[queue.NAME]` of `umiak.toml`.", "default"),
+        key("priority", KeyKind::Text, "", "For engines that have priorities.", "high"),
+        key("resources", KeyKind::Mapping(&RESOURCES), "", "What one replica needs.", "{cpu: 2, memory: 4Gi, gpu: 1}"),
         key(
             "flavour",
-            Kind::Text,
+            KeyKind::Text,
             "",
             "Resources by name: `[flavour.NAME]` of `umiak.toml`, or `flavour1` (1 CPU, 1 GiB), `flavour2` (4 CPUs, 8 GiB, 1 GPU), `flavour3` (4 CPUs, 8 GiB, 2 GPUs). What `resources` says wins.",
             "flavour1",
         ),
         key(
             "ports",
-            Kind::Ports(&PORT),
+            KeyKind::Ports(&PORT),
             "",
             "Ports that each replica is given, by name: how many, or a mapping. Names have lower case letters, digits and `_`. A replica is ready when all of them answer.",
             "{rpc: 1, http: {port: 8080}}",
         ),
         key(
             "completes",
-            Kind::Bool,
+            KeyKind::Bool,
             "`true`",
             "Whether its end decides the job's. A role that does not decide is stopped, without blame, when the others have ended.",
             "true",
         ),
-        key("completion", Kind::Mapping(&COMPLETION), "", "When the role has failed or succeeded.", "{min_failed: 1}"),
+        key(
+            "completion",
+            KeyKind::Mapping(&COMPLETION),
+            "",
+            "When the role has failed or succeeded.",
+            "{min_failed: 1}",
+        ),
         key(
             "restarts",
-            Kind::Restarts(&ROLE_RESTART),
+            KeyKind::Restarts(&ROLE_RESTART),
             "`0`",
             "How often a replica is started again after a failure, while the job goes on.",
             "3",
         ),
         key(
             "restart",
-            Kind::Restarts(&ROLE_RESTART),
+            KeyKind::Restarts(&ROLE_RESTART),
             "`0`",
             "The same as `restarts`; one of them is enough.",
             "{max: 3, scope: role}",
         ),
         key(
             "start_after",
-            Kind::StartAfter(&START_AFTER),
+            KeyKind::StartAfter(&START_AFTER),
             "",
             "Roles that come first: a name, a mapping, or a list of them.",
             "[first]",
         ),
-        key("timeout", Kind::Duration, "none", "For one attempt of a replica. It has then failed.", "1h"),
+        key("timeout", KeyKind::Duration, "none", "For one attempt of a replica. It has then failed.", "1h"),
         key(
             "start_timeout",
-            Kind::Duration,
+            KeyKind::Duration,
             "`10m` where another role waits for this one to be ready",
             "From the start of a replica until its ports answer. It has then failed.",
             "2m",
         ),
-        key("grace", Kind::Duration, "the policy's", "From SIGTERM to SIGKILL.", "1m"),
-        key("contracts", Kind::Contracts, "the document's", "Instead of the document's.", "[torch]"),
+        key("grace", KeyKind::Duration, "the policy's", "From SIGTERM to SIGKILL.", "1m"),
+        key("contracts", KeyKind::Contracts, "the document's", "Instead of the document's.", "[torch]"),
     ],
 };
 
@@ -290,13 +302,13 @@ pub static RESOURCES: Table = Table {
     keys: &[
         key(
             "cpu",
-            Kind::Cpu,
+            KeyKind::Cpu,
             "",
             "CPUs: `2`, `0.5` or `500m`. Advice, unless `--strict-resources` binds replicas to their own.",
             "500m",
         ),
-        key("memory", Kind::Memory, "", "`4Gi`, `512M` or bytes. A limit, where the engine can enforce it.", "4Gi"),
-        key("gpu", Kind::Number(0, 1024), "`0`", "Whole GPUs, which nobody else is given meanwhile.", "1"),
+        key("memory", KeyKind::Memory, "", "`4Gi`, `512M` or bytes. A limit, where the engine can enforce it.", "4Gi"),
+        key("gpu", KeyKind::Number(0, 1024), "`0`", "Whole GPUs, which nobody else is given meanwhile.", "1"),
     ],
 };
 
@@ -306,12 +318,12 @@ pub static COMPLETION: Table = Table {
     keys: &[
         key(
             "min_failed",
-            Kind::Number(0, MAX_REPLICAS),
+            KeyKind::Number(0, MAX_REPLICAS),
             "`1`",
             "This many failed replicas fail the role; 0 means that failures never do: it has succeeded when all replicas have ended, even if none of them well.",
             "1",
         ),
-        key("min_succeeded", Kind::AllOr, "`all`", "This many successes complete the role.", "all"),
+        key("min_succeeded", KeyKind::AllOr, "`all`", "This many successes complete the role.", "all"),
     ],
 };
 
@@ -319,8 +331,8 @@ pub static PORT: Table = Table {
     title: "A port",
     help: "Ports of one name; a plain number is `count`.",
     keys: &[
-        key("count", Kind::Number(1, MAX_PORTS), "`1`", "This many free ports.", "1"),
-        key("port", Kind::Number(1, 65535), "a free one", "This very port, on the replica's own address.", "8080"),
+        key("count", KeyKind::Number(1, MAX_PORTS as u32), "`1`", "This many free ports.", "1"),
+        key("port", KeyKind::Number(1, 65535), "a free one", "This very port, on the replica's own address.", "8080"),
     ],
 };
 
@@ -328,10 +340,10 @@ pub static START_AFTER: Table = Table {
     title: "`start_after` in full",
     help: "Which role, and what of it is waited for.",
     keys: &[
-        key("role", Kind::Text, "", "Required. Its name.", "first"),
+        key("role", KeyKind::Text, "", "Required. Its name.", "first"),
         key(
             "when",
-            Kind::Choice(&["started", "ready", "succeeded"]),
+            KeyKind::Choice(&["started", "ready", "succeeded"]),
             "`ready` for a role with ports, else `started`",
             "`started`: all its processes exist. `ready`: all its ports answer. `succeeded`: it has ended well.",
             "succeeded",

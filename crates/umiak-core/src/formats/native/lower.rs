@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::keys::MAX_REPLICAS;
 use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
-use super::read::{At, Reader};
 use crate::diag::{Code, Diagnostic, Span, nearest};
+use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::settings::Settings;
 use crate::model::{
     Completion, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
@@ -119,7 +119,7 @@ fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<Star
         let name = after.role.value.as_str();
         let Some(index) = raw.roles.iter().position(|other| other.name.value == name) else {
             let near = nearest(name, raw.roles.iter().map(|other| other.name.value.as_str()));
-            let label = near.map_or("unknown".to_owned(), |near| format!("did you mean `{near}`?"));
+            let label = did_you_mean(near, "unknown");
             reader.error(Code::F0016, after.role.at, format!("there is no role `{name}`"), label);
             continue;
         };
@@ -215,8 +215,7 @@ fn lower_role(
     queue(reader, raw, settings);
     if let Some(at) = raw.start_timeout.as_ref().filter(|_| !is_awaited) {
         let message = format!("nobody waits for role `{}` to be ready", raw.name.value);
-        let notice = Diagnostic::notice(Code::F0051, message).label(reader.source.label(at.at, "without effect"));
-        reader.notices.push(notice);
+        reader.notice(Code::F0051, at.at, message, "without effect");
     }
     let work = Work {
         command: raw.command.clone(),
@@ -226,11 +225,7 @@ fn lower_role(
         ports: raw
             .ports
             .iter()
-            .map(|port| PortNeed {
-                name: port.name.value.clone(),
-                count: port.count as u16,
-                fixed: port.port.map(|port| port as u16),
-            })
+            .map(|port| PortNeed { name: port.name.value.clone(), count: port.count, fixed: port.port })
             .collect(),
         image: raw.image.clone(),
         queue: raw.queue.as_ref().map(|queue| queue.value.clone()),
@@ -238,9 +233,8 @@ fn lower_role(
         contracts: raw.contracts.clone(),
     };
     for (name, _) in raw.env.iter().filter(|(name, _)| work.is_given(&name.value)) {
-        let notice = Diagnostic::notice(Code::F0051, format!("`{}` is set by umiak itself", name.value))
-            .label(reader.source.label(name.at, "without effect"));
-        reader.notices.push(notice);
+        let message = format!("`{}` is set by umiak itself", name.value);
+        reader.notice(Code::F0051, name.at, message, "without effect");
     }
     let start = raw.start_timeout.as_ref().map(|at| at.value).or(is_awaited.then_some(START_TIMEOUT));
     Some(Role {
@@ -263,11 +257,11 @@ fn completion(reader: &mut Reader<'_>, raw: &RawRole) -> Completion {
             reader.error(Code::F0018, at.at, message, format!("it has {}", replicas.value));
         }
     };
-    if let Some(at) = &raw.min_failed {
+    if let Some(at) = &raw.completion.min_failed {
         beyond(reader, "min_failed", at);
         completion.min_failed = at.value;
     }
-    if let Some(At { value: Some(value), at }) = &raw.min_succeeded {
+    if let Some(At { value: Some(value), at }) = &raw.completion.min_succeeded {
         beyond(reader, "min_succeeded", &At { value: *value, at: *at });
         completion.min_succeeded = MinSucceeded::Count(*value);
     }
@@ -281,24 +275,22 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
             resources = *found;
         } else {
             let near = nearest(&flavour.value, settings.flavours.keys().map(String::as_str));
-            let label = near.map_or("unknown".to_owned(), |near| format!("did you mean `{near}`?"));
+            let label = did_you_mean(near, "unknown");
             reader.error(Code::F0017, flavour.at, format!("there is no flavour `{}`", flavour.value), label);
             reader.hint(format!("define it in `umiak.toml`: `[flavour.{}]`", flavour.value));
         }
     }
-    resources.cpu_millis = raw.cpu.or(resources.cpu_millis);
-    resources.memory_bytes = raw.memory.or(resources.memory_bytes);
-    resources.gpus = raw.gpu.unwrap_or(resources.gpus);
+    resources.cpu_millis = raw.resources.cpu.or(resources.cpu_millis);
+    resources.memory_bytes = raw.resources.memory.or(resources.memory_bytes);
+    resources.gpus = raw.resources.gpu.unwrap_or(resources.gpus);
     resources
 }
 
 fn queue(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) {
     if let Some(queue) = raw.queue.as_ref().filter(|queue| !settings.queues.contains_key(&queue.value)) {
         let near = nearest(&queue.value, settings.queues.keys().map(String::as_str));
-        let label = near.map_or(String::new(), |near| format!("did you mean `{near}`?"));
-        let notice = Diagnostic::notice(Code::F0050, format!("queue `{}` is not in `umiak.toml`", queue.value))
-            .label(reader.source.label(queue.at, label));
-        reader.notices.push(notice);
+        let message = format!("queue `{}` is not in `umiak.toml`", queue.value);
+        reader.notice(Code::F0050, queue.at, message, did_you_mean(near, ""));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{CONTRACTS, DOCUMENT, Key, Kind, TABLES, Table};
+use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, TABLES, Table};
 
 /// For editors and for checks by others: `umiak schema job`.
 pub fn schema() -> Value {
@@ -61,51 +61,51 @@ fn property(key: &Key) -> Value {
     value
 }
 
-fn of(kind: &Kind) -> Value {
+fn of(kind: &KeyKind) -> Value {
     let template = json!({"$ref": "#/$defs/template"});
     let or_template = |value: Value| json!({"anyOf": [value, template]});
     match kind {
-        Kind::Version => json!({"const": "v1"}),
-        Kind::Text => json!({"$ref": "#/$defs/scalar"}),
-        Kind::Number(least, most) => or_template(json!({"type": "integer", "minimum": least, "maximum": most})),
-        Kind::Bool => or_template(json!({"type": "boolean"})),
-        Kind::Duration => json!({"$ref": "#/$defs/duration"}),
-        Kind::Cpu | Kind::Memory => json!({"type": ["string", "number"]}),
-        Kind::Choice(words) => or_template(json!({"enum": words})),
-        Kind::Texts => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/scalar"}}),
-        Kind::Params => json!({
+        KeyKind::Version => json!({"const": "v1"}),
+        KeyKind::Text => json!({"$ref": "#/$defs/scalar"}),
+        KeyKind::Number(least, most) => or_template(json!({"type": "integer", "minimum": least, "maximum": most})),
+        KeyKind::Bool => or_template(json!({"type": "boolean"})),
+        KeyKind::Duration => json!({"$ref": "#/$defs/duration"}),
+        KeyKind::Cpu | KeyKind::Memory => json!({"type": ["string", "number"]}),
+        KeyKind::Choice(words) => or_template(json!({"enum": words})),
+        KeyKind::Texts => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/scalar"}}),
+        KeyKind::Params => json!({
             "type": "object",
             "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
         }),
-        Kind::Command => json!({
+        KeyKind::Command => json!({
             "anyOf": [{"$ref": "#/$defs/scalar"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/scalar"}}],
         }),
-        Kind::Contracts => {
+        KeyKind::Contracts => {
             let one = json!({"anyOf": [{"enum": CONTRACTS}, template]});
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
-        Kind::AllOr => json!({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}, template]}),
-        Kind::Restarts(table) => {
+        KeyKind::AllOr => json!({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}, template]}),
+        KeyKind::Restarts(table) => {
             json!({"anyOf": [{"type": "integer", "minimum": 0}, reference(table), template]})
         }
-        Kind::Named(table) => json!({
+        KeyKind::Named(table) => json!({
             "type": "object",
             "minProperties": 1,
             "additionalProperties": false,
             "patternProperties": {"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": reference(table)},
         }),
-        Kind::Ports(table) => json!({
+        KeyKind::Ports(table) => json!({
             "type": "object",
             "additionalProperties": false,
             "patternProperties": {
                 "^[a-z0-9_]{1,63}$": {"anyOf": [{"type": "integer", "minimum": 1}, reference(table), template]},
             },
         }),
-        Kind::StartAfter(table) => {
+        KeyKind::StartAfter(table) => {
             let one = json!({"anyOf": [{"type": "string"}, reference(table)]});
             json!({"anyOf": [one, {"type": "array", "items": one}]})
         }
-        Kind::Mapping(table) => {
+        KeyKind::Mapping(table) => {
             let table = reference(table);
             json!({"anyOf": [table]})
         }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::keys::{DOCUMENT, ROLE, TABLES, Table};
 use super::*;
+use crate::formats::document::{self, Format, decode};
+use crate::formats::parse;
 use crate::model::{Completion, Contract, MinSucceeded, Resources, Scope, StartAfter, When};
 
 fn documents(kind: &str) -> Vec<PathBuf> {
@@ -168,7 +170,7 @@ fn every_key_of_the_table() {
                 example if example.starts_with(['{', '[']) => format!("{}: !!str {{}}-", key.name),
                 _ => format!("{}: [[1]]", key.name),
             };
-            if !std::ptr::eq(*table, &raw const DOCUMENT) && !matches!(key.kind, keys::Kind::Command) {
+            if !std::ptr::eq(*table, &raw const DOCUMENT) && !matches!(key.kind, keys::KeyKind::Command) {
                 let text = place(table, &wrong);
                 assert!(given(&text, &[]).is_err(), "{text}");
             }
@@ -253,6 +255,7 @@ fn empty_and_strange_documents() {
 
 #[test]
 fn formats_are_recognised() {
+    let recognise = |text: &str| document::recognise(&Source::new("", text)).0;
     assert_eq!(recognise("umiak: v1"), Some(Format::Native));
     assert_eq!(recognise("{umiak: v1, roles: {"), Some(Format::Native));
     assert_eq!(recognise("umiak: v1\nroles: [\n"), Some(Format::Native));

@@ -88,7 +88,11 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let mut engine = start_engine(kind, wishes, room)?;
     let granted = needs::lease(engine.as_mut(), &needed)?;
     let candidates = candidates(&inventory);
-    let devices = if needed.gpus > 0 { engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)? } else { Vec::new() };
+    let devices = if needed.gpus > 0 {
+        engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)?
+    } else {
+        Vec::new()
+    };
     check_devices(&secrets, needed.gpus, devices.len() as u32, candidates.len())?;
     let submission = document::Submission {
         run: run.id().to_string(),

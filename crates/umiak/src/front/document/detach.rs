@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 
-use crate::history::{Home, RunDir};
 use crate::engine::failed;
+use crate::history::{Home, RunDir};
 
 /// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,6 +37,7 @@ pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result
     let program = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string());
+    command.envs(crate::log::inherited());
     command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()

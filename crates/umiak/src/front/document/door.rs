@@ -97,7 +97,11 @@ impl Door for DocumentDoor {
             host: umiak_sys::host::name(),
             pid: core.pid(slot),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
-            log: self.dir(AttemptId { attempt: finding.subject.attempt, ..core.id(slot) }).join("log").display().to_string(),
+            log: self
+                .dir(AttemptId { attempt: finding.subject.attempt, ..core.id(slot) })
+                .join("log")
+                .display()
+                .to_string(),
             name: Some(finding.subject.replica.clone()),
             run: core.recorder.run_name(),
             start_limit: None,

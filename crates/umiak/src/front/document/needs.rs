@@ -42,4 +42,3 @@ pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
     };
     diagnostic.row("needed", error.wanted.to_string())
 }
-

@@ -29,9 +29,14 @@ pub(super) enum Leaving {
     #[default]
     NotYet,
     /// The coordinator gets the rest of our logs; when to say so.
-    SendingLogs { tell_at: Option<Timestamp> },
+    SendingLogs {
+        tell_at: Option<Timestamp>,
+    },
     /// Logs of other nodes are still to come.
-    AwaitingLogs { waiting: Option<usize>, tell_at: Option<Timestamp> },
+    AwaitingLogs {
+        waiting: Option<usize>,
+        tell_at: Option<Timestamp>,
+    },
     Done,
 }
 

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
@@ -112,8 +113,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let mut sources = Sources::new()?;
     let mut engine = Local::start(spec.own.isolate, None)?;
     let scratch = prepare::Scratch::choose(spec);
-    let mut around =
-        Around { spec, style, clock, sources: &mut sources, engine: &mut engine, scratch: &scratch };
+    let mut around = Around { spec, style, clock, sources: &mut sources, engine: &mut engine, scratch: &scratch };
     // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
     let (prepared, screen) = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
         Ok(ready) => ready,
@@ -164,12 +164,7 @@ fn machine(spec: &LaunchSpec, prepared: &Prepared) -> Machine {
 }
 
 /// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
-fn record(
-    spec: &LaunchSpec,
-    prepared: &Prepared,
-    sources: &mut Sources,
-    notices: &mut Vec<Diagnostic>,
-) -> Recorder {
+fn record(spec: &LaunchSpec, prepared: &Prepared, sources: &mut Sources, notices: &mut Vec<Diagnostic>) -> Recorder {
     let is_host = prepared.peers.as_ref().is_none_or(Peers::is_host);
     if spec.own.no_record || !is_host {
         return Recorder::new(None, Began::Submitted);
@@ -234,7 +229,8 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Pr
     let inventory = inventory::gather(env, spec.own.numa);
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(scratch.candidates());
-    let outline = prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(StepIndex::default(), request));
+    let outline =
+        prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(StepIndex::default(), request));
     let outline = outline.map_err(Diagnostic::from)?;
     prepare::make_log_dir(outline.log_dir())?;
     let shared = lease_gpus(around.engine, &outline.layout.assignment.gpus(&inventory))?;
@@ -256,6 +252,15 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Pr
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
     plan.notices.extend(shared);
+    info!(
+        pod = run.pod_name,
+        ranks = plan.replicas.len(),
+        world = plan.topology.world_size().get(),
+        awaited = plan.awaited.len(),
+        files = plan.files.len(),
+        notices = plan.notices.len(),
+        "planned"
+    );
     let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
     let pod_log = open_pod_log(spec, &inventory, &plan)?;
     let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));

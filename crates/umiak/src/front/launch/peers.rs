@@ -6,6 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::rendezvous::logs::{self, LogFile, Logs};
+use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
+use crate::screen::{Activity, Screen, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
@@ -20,9 +23,6 @@ use umiak_core::model::{Endpoint, Port};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
-use crate::rendezvous::logs::{self, LogFile, Logs};
-use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
-use crate::screen::{Activity, Screen, StatusLine};
 
 use super::prepare::Outline;
 use super::{Around, Ended, peer_words, words};

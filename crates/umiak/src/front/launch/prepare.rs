@@ -222,9 +222,7 @@ impl Leasing<'_, '_> {
             NotLeased::Lost(diagnostic) => Refused::Lost(*diagnostic),
             NotLeased::TooFew(error) => Refused::Wrong(match error.refused {
                 Some(errno) => no_sockets(error.wanted, errno),
-                None => {
-                    plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken)
-                }
+                None => plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
             }),
         })?;
         if leased.inside_ephemeral && self.notices.is_empty() {

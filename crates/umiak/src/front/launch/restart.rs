@@ -47,7 +47,9 @@ impl LaunchDoor {
     }
 
     fn outline_next(&mut self, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
-        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| engine.lease_ports(StepIndex::default(), request))
+        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| {
+            engine.lease_ports(StepIndex::default(), request)
+        })
     }
 
     /// All nodes are ready for the next attempt.

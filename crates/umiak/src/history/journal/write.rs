@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tracing::{debug, warn};
 use umiak_core::facts::{Fact, Record, VERSION};
 use umiak_core::model::Timestamp;
 use umiak_core::status::Status;
@@ -71,6 +72,7 @@ impl Writer {
             file.set_len(length).map_err(failed("cut the torn end of"))?;
         }
         let epoch = if status.next_seq == 0 { 0 } else { status.epoch + 1 };
+        debug!(run = %run.id(), epoch, records = status.next_seq, "journal opened");
         Ok(Self {
             file,
             run: run.clone(),
@@ -132,6 +134,12 @@ impl Writer {
 
     /// Writes what could not be written before.
     pub fn retry(&mut self) -> io::Result<()> {
+        self.write_pending().inspect_err(|error| {
+            warn!(run = %self.run.id(), waiting = self.pending.len() - self.written, %error, "journal not written");
+        })
+    }
+
+    fn write_pending(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }

@@ -19,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::detach::outlives_its_terminal", &[], outlives_its_terminal)
         .test("run::detach::errors_come_back_to_the_caller", &[], errors_come_back)
         .test("run::detach::notices_are_told_and_recorded", &[], notices)
+        .test("run::detach::logs_to_its_own_file", &[], logs_to_its_own_file)
         .test("run::detach::killed_as_it_begins", &[], killed_as_it_begins)
         .test("run::detach::one_of_two_that_resume", &[], one_of_two)
         .test("run::detach::runs_of_other_hosts", &[], other_hosts)
@@ -41,6 +42,19 @@ impl House {
         house.wait_until_free();
         house
     }
+}
+
+/// What is asked for on the command line holds for the process that goes on in its place; its replicas do not see it.
+fn logs_to_its_own_file() {
+    let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; echo [$UMIAK_LOG]\"}\n");
+    let outcome = house.umiak("run -d -vv job.yaml").finish_unwatched();
+    outcome.expect_code(0).expect_err("command=\"run\"\n");
+    house.umiak("wait 1").finish_unwatched().expect_code(0);
+    house.wait_until_free();
+    let log = fs::read_to_string(house.run().supervisor_log()).expect("its log");
+    assert!(log.contains("command=\"supervise\"\n") && log.contains("engine started"), "{log}");
+    assert_eq!(house.umiak("logs 1").finish_unwatched().out(), "[]\n");
+    house.check_ended();
 }
 
 fn others_follow() {

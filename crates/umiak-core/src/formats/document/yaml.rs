@@ -1,6 +1,6 @@
 //! YAML as a tree with places: a thin layer over `serde-saphyr`, so that the choice of parser stays in one file.
 //!
-//! Formats read the tree and not serde types of their own, because one run shall name every error of a document, and a
+//! Formats read the tree and not serde types of their own, because one run names every error of a document, and a
 //! `Deserialize` ends with the first. A scalar keeps the text as it is written (`0.10` stays `0.10`) beside what YAML
 //! takes it for. Keys that come twice are collected, with both places. Anchors and merge keys are resolved; a value from
 //! an anchor has the place where it is used and the place where it is written.
@@ -13,6 +13,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
+use super::tree::{Node, ScalarKind, Value, shortened};
 use crate::diag::{Code, Diagnostic, Source, Span};
 
 /// Larger documents are refused.
@@ -20,83 +21,15 @@ pub const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 48;
 const MAX_NODES: usize = 200_000;
 
-/// A node: what it is, where it is used, and where it is written.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Node {
-    pub value: Value,
-    /// Where it stands; of an alias, where the alias stands.
-    pub at: Span,
-    /// Where its text is.
-    pub written: Span,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    Scalar(Scalar),
-    List(Vec<Node>),
-    Map(Vec<(Node, Node)>),
-}
-
-/// A scalar as it is written, without quotes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scalar {
-    pub text: String,
-    pub kind: Kind,
-}
-
-/// What YAML takes a scalar for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Null,
-    Bool,
-    Number,
-    Text,
-    /// Made from a template: it is whatever its text can be read as.
-    Filled,
-    /// A template that cannot be filled: it has been told, and whoever reads it says no more.
-    Broken,
-}
-
-impl Node {
-    /// For messages: `a list`, `the number 5`.
-    pub fn found(&self) -> String {
-        match &self.value {
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a mapping".to_owned(),
-            Value::Scalar(scalar) => match scalar.kind {
-                Kind::Null | Kind::Broken => "nothing".to_owned(),
-                Kind::Bool => format!("`{}`", scalar.text),
-                Kind::Number => format!("the number `{}`", scalar.text),
-                Kind::Text | Kind::Filled if scalar.text.is_empty() => "an empty text".to_owned(),
-                Kind::Text | Kind::Filled => format!("the text `{}`", shortened(&scalar.text)),
-            },
-        }
-    }
-
-    pub fn is_null(&self) -> bool {
-        matches!(&self.value, Value::Scalar(Scalar { kind: Kind::Null, .. }))
-    }
-}
-
-/// For messages: the first line, at most forty characters.
-pub fn shortened(text: &str) -> String {
-    let line = text.lines().next().unwrap_or("");
-    let mut short: String = line.chars().take(40).collect();
-    if short.len() < text.trim_end().len() {
-        short.push('…');
-    }
-    short
-}
-
 /// The tree of a source that is one YAML document, and what is wrong with it all the same: keys that come twice.
 #[derive(Debug)]
-pub struct Tree {
-    pub root: Node,
-    pub errors: Vec<Diagnostic>,
+pub(crate) struct Tree {
+    pub(crate) root: Node,
+    pub(crate) errors: Vec<Diagnostic>,
 }
 
 /// The tree, or why there is none.
-pub fn parse(source: &Source) -> Result<Tree, Diagnostic> {
+pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
     if source.text.len() > MAX_BYTES {
         return Err(Diagnostic::error(Code::F0005, format!("`{}` is too large for a document", source.name))
             .row("size", format!("{} bytes", source.text.len()))
@@ -224,16 +157,15 @@ fn node(source: &Source, raw: Spanned<Raw>, errors: &mut Vec<Diagnostic>) -> Nod
     let written = span(source, &raw.defined);
     let at = span(source, &raw.referenced);
     let is_alias = at.start != written.start;
-    let scalar = |text: String, kind| Value::Scalar(Scalar { text, kind });
     let as_written = |value: String| {
         let text = source.slice(written).trim();
         if text.is_empty() || text.starts_with(['!', '&', '"', '\'', '|', '>']) { value } else { text.to_owned() }
     };
     let (value, written) = match raw.value {
-        Raw::Null => (scalar(String::new(), Kind::Null), written),
-        Raw::Bool(value) => (scalar(as_written(value.to_string()), Kind::Bool), written),
-        Raw::Number(value) => (scalar(as_written(value), Kind::Number), written),
-        Raw::Text(text) => (scalar(text, Kind::Text), written),
+        Raw::Null => (Value::scalar(String::new(), ScalarKind::Null), written),
+        Raw::Bool(value) => (Value::scalar(as_written(value.to_string()), ScalarKind::Bool), written),
+        Raw::Number(value) => (Value::scalar(as_written(value), ScalarKind::Number), written),
+        Raw::Text(text) => (Value::scalar(text, ScalarKind::Text), written),
         Raw::List(items) => {
             let items: Vec<Node> = items.into_iter().map(|item| node(source, item, errors)).collect();
             let end = closed(source, written, items.last().map(|item| item.at), ']');
@@ -388,6 +320,7 @@ fn open_bracket(text: &str) -> Option<usize> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::tree::Scalar;
     use super::*;
 
     fn tree(text: &str) -> Node {
@@ -415,19 +348,19 @@ mod tests {
     #[test]
     fn scalars_keep_their_text_and_place() {
         for (written, text, kind) in [
-            ("plain", "plain", Kind::Text),
-            ("\"quo ted\"", "quo ted", Kind::Text),
-            ("'it''s'", "it's", Kind::Text),
-            ("0.10", "0.10", Kind::Number),
-            ("1e3", "1e3", Kind::Number),
-            ("0x10", "0x10", Kind::Number),
-            (".nan", ".nan", Kind::Number),
-            ("-5", "-5", Kind::Number),
-            ("TRUE", "TRUE", Kind::Bool),
-            ("yes", "yes", Kind::Text),
-            ("\"5\"", "5", Kind::Text),
-            ("~", "", Kind::Null),
-            ("色", "色", Kind::Text),
+            ("plain", "plain", ScalarKind::Text),
+            ("\"quo ted\"", "quo ted", ScalarKind::Text),
+            ("'it''s'", "it's", ScalarKind::Text),
+            ("0.10", "0.10", ScalarKind::Number),
+            ("1e3", "1e3", ScalarKind::Number),
+            ("0x10", "0x10", ScalarKind::Number),
+            (".nan", ".nan", ScalarKind::Number),
+            ("-5", "-5", ScalarKind::Number),
+            ("TRUE", "TRUE", ScalarKind::Bool),
+            ("yes", "yes", ScalarKind::Text),
+            ("\"5\"", "5", ScalarKind::Text),
+            ("~", "", ScalarKind::Null),
+            ("色", "色", ScalarKind::Text),
         ] {
             let found = entries(&format!("键: {written} # comment\r\n"));
             assert_eq!(found, [("键".to_owned(), Scalar { text: text.to_owned(), kind }, written.to_owned())]);

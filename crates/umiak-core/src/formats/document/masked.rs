@@ -1,0 +1,96 @@
+//! The text of a document without its secrets: by the names of variables, parameters and labels, and passwords in
+//! addresses anywhere.
+
+use super::template::{Templates, words};
+use super::tree::{Node, Value};
+use crate::diag::{Source, Span};
+use crate::mask;
+
+/// Where a format keeps what may be a secret.
+pub(crate) struct Secrets {
+    /// Mappings whose keys are names that may tell of secrets.
+    pub(crate) named: &'static [&'static str],
+    /// Mappings of which every value is a secret.
+    pub(crate) all: &'static [&'static str],
+    /// The mapping of parameters, at the root.
+    pub(crate) params: &'static str,
+    /// What templates have before the name of a parameter.
+    pub(crate) prefix: &'static str,
+}
+
+/// The text, and the names of the parameters that are secrets.
+pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
+    let mut places: Vec<(Span, String)> = Vec::new();
+    walk(source, root, "", secrets, &mut places);
+    let names = secret_params::<T>(source, root, secrets, &mut places);
+    places.sort_by_key(|(span, _)| span.start);
+    places.dedup_by_key(|(span, _)| *span);
+    let mut text = String::with_capacity(source.text.len());
+    let mut end = 0;
+    for (span, replacement) in places {
+        if span.start < end {
+            continue;
+        }
+        text += source.slice(Span::new(end, span.start));
+        text += &replacement;
+        end = span.end;
+    }
+    (text + source.text.get(end..).unwrap_or(""), names)
+}
+
+/// `parent` is the key of this node; below a mapping of secrets it stays that mapping's.
+fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
+    let is_all = secrets.all.contains(&parent);
+    match &node.value {
+        Value::List(items) => {
+            for item in items {
+                walk(source, item, if is_all { parent } else { "" }, secrets, places);
+            }
+        }
+        Value::Map(entries) => {
+            for (key, value) in entries {
+                let name = key.text().unwrap_or("");
+                if secrets.named.contains(&parent) && is_value(value) && mask::is_secret(name) {
+                    places.push((value.written, format!("\"{}\"", mask::MASK)));
+                } else {
+                    walk(source, value, if is_all { parent } else { name }, secrets, places);
+                }
+            }
+        }
+        Value::Scalar(_) if is_all && is_value(node) => places.push((node.written, format!("\"{}\"", mask::MASK))),
+        Value::Scalar(_) => {
+            let written = source.slice(node.written);
+            let without = mask::masked("", written);
+            if without != written {
+                places.push((node.written, without));
+            }
+        }
+    }
+}
+
+fn is_value(node: &Node) -> bool {
+    node.text().is_some() && !node.is_null()
+}
+
+/// A parameter that fills a secret variable is a secret, whatever its own name is.
+fn secret_params<T: Templates>(
+    source: &Source,
+    root: &Node,
+    secrets: &Secrets,
+    places: &mut Vec<(Span, String)>,
+) -> Vec<String> {
+    let masked: String = places.iter().map(|(span, _)| source.slice(*span)).collect::<Vec<_>>().join("\n");
+    let used: Vec<&str> = words::<T>(&masked).filter_map(|word| word.strip_prefix(secrets.prefix)).collect();
+    let mut names = Vec::new();
+    for (key, value) in root.child(secrets.params).map_or(&[][..], Node::entries) {
+        let Some(name) = key.text() else { continue };
+        let is_used = used.contains(&name);
+        if is_used || mask::is_secret(name) {
+            names.push(name.to_owned());
+        }
+        if is_used && is_value(value) {
+            places.push((value.written, format!("\"{}\"", mask::MASK)));
+        }
+    }
+    names
+}

@@ -1,0 +1,40 @@
+//! What every format of documents is read with. A format adds its keys, its [`template::Templates`] and its lowering.
+//!
+//! | step | module |
+//! |---|---|
+//! | bytes to a source, and the name of its format | `recognise` |
+//! | text to a tree with places | `yaml`, `tree` |
+//! | the text that is kept, without its secrets | `masked` |
+//! | templates are filled on the leaves | `template` |
+//! | tree to values, every error collected | `reader`, `units` |
+
+pub(super) mod masked;
+pub(super) mod reader;
+mod recognise;
+pub(super) mod template;
+pub(super) mod tree;
+pub(super) mod units;
+mod yaml;
+
+pub use recognise::{Format, decode};
+pub(super) use recognise::{not_in_this_version, not_recognised, recognise};
+pub use yaml::MAX_BYTES;
+pub(super) use yaml::Tree;
+
+use crate::diag::Diagnostic;
+use crate::mask::Known;
+use crate::model::Job;
+
+/// A document that can be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub job: Job,
+    pub notices: Vec<Diagnostic>,
+    /// The text with secrets replaced.
+    pub masked: String,
+    /// The values of its secret parameters: to be replaced in anything else that is written of it.
+    pub secrets: Known,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! Values out of a tree, with every error collected: a reader that gets nothing back goes on without it.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::tree::{Node, Scalar, ScalarKind, Value};
+use super::units;
+use crate::diag::{Code, Diagnostic, Source, Span, nearest};
+
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) at: Span,
+}
+
+/// Whether a name keeps to a rule, and the rule in words.
+pub(crate) type NameRule = (fn(&str) -> bool, &'static str);
+
+/// Collects what is wrong with one source.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) notices: Vec<Diagnostic>,
+}
+
+/// The entries of a mapping with fixed keys, by name.
+pub(crate) struct Entries<'n> {
+    names: Vec<&'static str>,
+    found: BTreeMap<&'static str, (&'n Node, &'n Node)>,
+    /// Keys that are missing because they are misspelt, which has been reported.
+    misspelt: Vec<&'static str>,
+    /// Entries with other keys, of a mapping that may have some.
+    pub(crate) rest: Vec<(At<String>, &'n Node)>,
+    /// Of the whole mapping.
+    pub(crate) at: Span,
+}
+
+impl<'n> Entries<'n> {
+    /// The value of a key; nothing where it is left out or empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
+        debug_assert!(self.names.contains(&name), "`{name}` is not in its table");
+        self.found.get(name).map(|(_, value)| *value).filter(|value| !value.is_null())
+    }
+
+    /// The value of a key, read by one of the reader's functions or by a function of the format.
+    pub(crate) fn read<'a, T>(
+        &self,
+        reader: &mut Reader<'a>,
+        name: &str,
+        read: impl FnOnce(&mut Reader<'a>, &str, &'n Node) -> Option<T>,
+    ) -> Option<T> {
+        read(reader, &format!("`{name}`"), self.get(name)?)
+    }
+
+    /// The same without its place.
+    pub(crate) fn value<'a, T>(
+        &self,
+        reader: &mut Reader<'a>,
+        name: &str,
+        read: impl FnOnce(&mut Reader<'a>, &str, &'n Node) -> Option<At<T>>,
+    ) -> Option<T> {
+        self.read(reader, name, read).map(|at| at.value)
+    }
+
+    /// The value of a key that `what` must have. `at` is where its absence shows.
+    pub(crate) fn required(&self, reader: &mut Reader<'_>, what: &str, name: &str, at: Span) -> Option<&'n Node> {
+        if self.lacks(name) {
+            reader.error(Code::F0012, self.key(name).unwrap_or(at), format!("{what} has no `{name}`"), "");
+        }
+        self.get(name)
+    }
+
+    /// True for a key that is left out or empty, and not just misspelt.
+    pub(crate) fn lacks(&self, name: &str) -> bool {
+        self.get(name).is_none() && !self.misspelt.contains(&name)
+    }
+
+    /// Where the key stands, for errors about what is empty.
+    pub(crate) fn key(&self, name: &str) -> Option<Span> {
+        self.found.get(name).map(|(key, _)| key.at)
+    }
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(source: &'a Source, errors: Vec<Diagnostic>) -> Self {
+        Self { source, errors, notices: Vec::new() }
+    }
+
+    pub(crate) fn error(&mut self, code: Code, at: Span, message: impl Into<String>, label: impl Into<String>) {
+        let label = self.source.label(at, bounded(label.into()));
+        self.errors.push(Diagnostic::error(code, bounded(message.into())).label(label));
+    }
+
+    /// A hint for the last error.
+    pub(crate) fn hint(&mut self, hint: impl Into<String>) {
+        if let Some(error) = self.errors.last_mut() {
+            error.hints.push(hint.into());
+        }
+    }
+
+    pub(crate) fn notice(&mut self, code: Code, at: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.notices.push(Diagnostic::notice(code, message).label(self.source.label(at, label)));
+    }
+
+    /// The errors by their places; those without one come first.
+    pub(crate) fn into_errors(mut self) -> Vec<Diagnostic> {
+        self.errors.sort_by_key(|error| error.labels.first().map(|label| label.start));
+        self.errors
+    }
+
+    pub(crate) fn wrong_type(&mut self, what: &str, node: &Node, expected: &str) {
+        if !node.is_broken() {
+            let label = format!("this is {}", node.found());
+            self.error(Code::F0011, node.at, format!("{what} takes {expected}"), label);
+        }
+    }
+
+    /// A mapping with fixed keys. A key that is not among `names` is an error with the nearest name.
+    pub(crate) fn entries<'n>(
+        &mut self,
+        what: &str,
+        node: &'n Node,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> Option<Entries<'n>> {
+        let mut entries = self.open_entries(what, node, names)?;
+        for (key, _) in std::mem::take(&mut entries.rest) {
+            let near = nearest(&key.value, entries.names.iter().copied());
+            let label = did_you_mean(near, "unknown");
+            self.error(Code::F0010, key.at, format!("{what} has no key `{}`", key.value), label);
+            if near.is_none() {
+                let names: Vec<String> = entries.names.iter().map(|name| format!("`{name}`")).collect();
+                self.hint(format!("known keys: {}", names.join(", ")));
+            }
+            entries.misspelt.extend(near);
+        }
+        Some(entries)
+    }
+
+    /// A mapping with fixed keys that may have others too.
+    pub(crate) fn open_entries<'n>(
+        &mut self,
+        what: &str,
+        node: &'n Node,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> Option<Entries<'n>> {
+        let Value::Map(entries) = &node.value else {
+            self.wrong_type(what, node, "a mapping");
+            return None;
+        };
+        let names: Vec<&'static str> = names.into_iter().collect();
+        let mut found = BTreeMap::new();
+        let mut rest = Vec::new();
+        for (key, value) in entries {
+            let Some(text) = self.key_text(key) else { continue };
+            match names.iter().find(|name| **name == text.value) {
+                Some(name) => drop(found.insert(*name, (key, value))),
+                None => rest.push((text, value)),
+            }
+        }
+        Some(Entries { names, found, misspelt: Vec::new(), rest, at: node.at })
+    }
+
+    /// A mapping with names that the author chooses, in their order.
+    pub(crate) fn named<'n>(&mut self, what: &str, node: &'n Node) -> Option<Vec<(At<String>, &'n Node)>> {
+        self.open_entries(what, node, []).map(|entries| entries.rest)
+    }
+
+    fn key_text(&mut self, key: &Node) -> Option<At<String>> {
+        match &key.value {
+            Value::Scalar(scalar) if scalar.kind != ScalarKind::Null => {
+                Some(At { value: scalar.text.clone(), at: key.at })
+            }
+            _ => {
+                self.error(Code::F0011, key.at, "a key is a text", format!("this is {}", key.found()));
+                None
+            }
+        }
+    }
+
+    /// Refuses a name by the first rule that it breaks; false where it does.
+    pub(crate) fn name(&mut self, name: &At<String>, of: &str, rules: &[NameRule]) -> bool {
+        let broken = rules.iter().find(|(holds, _)| !holds(&name.value));
+        if let Some((_, rule)) = broken {
+            let message = format!("`{}` cannot be the name of {of}", name.value.escape_debug());
+            self.error(Code::F0014, name.at, message, *rule);
+        }
+        broken.is_none()
+    }
+
+    fn scalar<'n>(&mut self, what: &str, node: &'n Node, expected: &str) -> Option<&'n Scalar> {
+        match &node.value {
+            Value::Scalar(scalar) if scalar.kind == ScalarKind::Broken => None,
+            Value::Scalar(scalar) if scalar.kind != ScalarKind::Null => Some(scalar),
+            _ => {
+                self.wrong_type(what, node, expected);
+                None
+            }
+        }
+    }
+
+    /// Any scalar, as it is written.
+    pub(crate) fn text(&mut self, what: &str, node: &Node) -> Option<At<String>> {
+        let scalar = self.scalar(what, node, "a text")?;
+        if scalar.text.contains('\0') {
+            self.error(Code::F0013, node.at, format!("{what} cannot hold a NUL byte"), "");
+            return None;
+        }
+        Some(At { value: scalar.text.clone(), at: node.at })
+    }
+
+    /// A text that says something.
+    pub(crate) fn word(&mut self, what: &str, node: &Node) -> Option<At<String>> {
+        let text = self.text(what, node)?;
+        if text.value.trim().is_empty() {
+            self.error(Code::F0013, node.at, format!("{what} is empty"), "");
+            return None;
+        }
+        Some(text)
+    }
+
+    pub(crate) fn boolean(&mut self, what: &str, node: &Node) -> Option<At<bool>> {
+        let scalar = self.scalar(what, node, "`true` or `false`")?;
+        let value = match (scalar.kind, scalar.text.to_ascii_lowercase().as_str()) {
+            (ScalarKind::Bool | ScalarKind::Filled, "true") => true,
+            (ScalarKind::Bool | ScalarKind::Filled, "false") => false,
+            _ => {
+                self.wrong_type(what, node, "`true` or `false`");
+                return None;
+            }
+        };
+        Some(At { value, at: node.at })
+    }
+
+    /// A whole number in these bounds, without sign or exponent where it cannot be negative.
+    pub(crate) fn number<N: Into<i64> + TryFrom<i64> + Display + Copy>(
+        &mut self,
+        what: &str,
+        node: &Node,
+        least: N,
+        most: N,
+    ) -> Option<At<N>> {
+        let scalar = self.scalar(what, node, "a whole number")?;
+        let is_number = matches!(scalar.kind, ScalarKind::Number | ScalarKind::Filled);
+        let digits = scalar.text.strip_prefix('-').filter(|_| least.into() < 0).unwrap_or(&scalar.text);
+        let value = (is_number && digits.bytes().all(|byte| byte.is_ascii_digit()))
+            .then(|| scalar.text.parse().ok())
+            .flatten()
+            .filter(|number| (least.into()..=most.into()).contains(number));
+        if let Some(value) = value.and_then(|value| N::try_from(value).ok()) {
+            return Some(At { value, at: node.at });
+        }
+        if is_number && scalar.text.parse::<f64>().is_ok() {
+            let message = format!("{what} takes a whole number from {least} to {most}");
+            self.error(Code::F0013, node.at, message, format!("this is {}", node.found()));
+        } else {
+            self.wrong_type(what, node, "a whole number");
+        }
+        None
+    }
+
+    pub(crate) fn choice(&mut self, what: &str, node: &Node, words: &[&'static str]) -> Option<At<&'static str>> {
+        let scalar = self.scalar(what, node, &either(words))?;
+        if let Some(word) = words.iter().find(|word| **word == scalar.text) {
+            return Some(At { value: word, at: node.at });
+        }
+        let near = nearest(&scalar.text, words.iter().copied());
+        let label = did_you_mean(near, &format!("this is {}", node.found()));
+        self.error(Code::F0013, node.at, format!("{what} is {}", either(words)), label);
+        None
+    }
+
+    pub(crate) fn duration(&mut self, what: &str, node: &Node) -> Option<At<Duration>> {
+        self.measure(what, node, units::duration)
+    }
+
+    /// A time limit: none at all is written by leaving it out.
+    pub(crate) fn limit(&mut self, what: &str, node: &Node) -> Option<At<Duration>> {
+        let limit = self.duration(what, node)?;
+        if limit.value.is_zero() {
+            self.error(Code::F0013, node.at, format!("{what} cannot be 0"), "");
+            self.hint("leave the key out for no limit");
+            return None;
+        }
+        Some(limit)
+    }
+
+    /// CPUs, in thousandths.
+    pub(crate) fn cpu(&mut self, what: &str, node: &Node) -> Option<At<u32>> {
+        self.measure(what, node, units::cpu)
+    }
+
+    /// Memory, in bytes.
+    pub(crate) fn memory(&mut self, what: &str, node: &Node) -> Option<At<u64>> {
+        self.measure(what, node, units::memory)
+    }
+
+    /// A scalar with a unit.
+    fn measure<T>(&mut self, what: &str, node: &Node, read: fn(&str) -> Result<T, &'static str>) -> Option<At<T>> {
+        if node.is_broken() {
+            return None;
+        }
+        match read(node.text().unwrap_or("")) {
+            Ok(value) => Some(At { value, at: node.at }),
+            Err(expected) => {
+                let is_word = matches!(
+                    &node.value,
+                    Value::Scalar(Scalar { kind: ScalarKind::Text | ScalarKind::Number | ScalarKind::Filled, .. })
+                );
+                let code = if is_word { Code::F0013 } else { Code::F0011 };
+                self.error(code, node.at, format!("{what} takes {expected}"), format!("this is {}", node.found()));
+                None
+            }
+        }
+    }
+
+    /// Names to scalars.
+    pub(crate) fn texts(&mut self, what: &str, node: &Node) -> Option<Vec<(At<String>, At<String>)>> {
+        let entries = self.named(what, node)?;
+        let mut texts = Vec::new();
+        for (name, value) in entries {
+            let what = format!("`{}` in {what}", name.value);
+            if value.is_null() {
+                self.error(Code::F0011, name.at, format!("{what} has no value"), "");
+                self.hint("write \"\" for an empty text");
+                continue;
+            }
+            if let Some(text) = self.text(&what, value) {
+                texts.push((name, text));
+            }
+        }
+        Some(texts)
+    }
+}
+
+/// A label: the nearest name where there is one.
+pub(crate) fn did_you_mean(near: Option<&str>, otherwise: &str) -> String {
+    near.map_or(otherwise.to_owned(), |near| format!("did you mean `{near}`?"))
+}
+
+/// A name may be megabytes long; a sentence may not.
+fn bounded(text: String) -> String {
+    match text.char_indices().nth(300) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+/// "`a`, `b` or `c`".
+pub(crate) fn either(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

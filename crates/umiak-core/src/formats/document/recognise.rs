@@ -1,0 +1,105 @@
+//! From the bytes of a file to its text and the name of its format.
+
+use super::tree::Node;
+use super::yaml::{self, Tree};
+use crate::diag::{Code, Diagnostic, Source};
+
+/// A format of documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Native,
+    PaddleFlow,
+    OpenPai,
+    PaddleRec,
+}
+
+impl Format {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "umiak",
+            Self::PaddleFlow => "PaddleFlow",
+            Self::OpenPai => "OpenPAI",
+            Self::PaddleRec => "PaddleRec",
+        }
+    }
+}
+
+/// A source from the bytes of a file. `name` is for messages.
+pub fn decode(name: &str, bytes: &[u8]) -> Result<Source, Diagnostic> {
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err(Diagnostic::error(Code::F0001, format!("`{name}` is UTF-16")).hint("save it as UTF-8"));
+    }
+    if bytes.contains(&0) {
+        return Err(Diagnostic::error(Code::F0001, format!("`{name}` is not a text file"))
+            .row("found", "a NUL byte")
+            .row("expected", "YAML in UTF-8"));
+    }
+    if bytes.len() > yaml::MAX_BYTES {
+        return Err(Diagnostic::error(Code::F0005, format!("`{name}` is too large for a document"))
+            .row("limit", format!("{} bytes", yaml::MAX_BYTES)));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(Source::new(name, text.trim_start_matches('\u{feff}'))),
+        Err(error) => {
+            let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+            let line = before.matches('\n').count() + 1;
+            Err(Diagnostic::error(Code::F0001, format!("`{name}` is not UTF-8"))
+                .row("line", line.to_string())
+                .row("byte", error.valid_up_to().to_string())
+                .hint("save it as UTF-8"))
+        }
+    }
+}
+
+/// The format of a text, by keys that only it has, and its tree. A text that is no YAML is recognised by its lines, so
+/// that its errors are those of its format.
+pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagnostic>) {
+    let tree = yaml::parse(source);
+    let keys: Vec<&str> = match &tree {
+        Ok(tree) => tree.root.entries().iter().filter_map(|(key, _)| key.text()).collect(),
+        Err(_) => source
+            .text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(key, _)| key.trim_start_matches('{').trim_end().trim_matches(['"', '\'']))
+            .collect(),
+    };
+    let has = |name: &str| keys.contains(&name);
+    let format = if has("umiak") {
+        Some(Format::Native)
+    } else if has("entry_points") {
+        Some(Format::PaddleFlow)
+    } else if has("taskRoles") || has("protocolVersion") {
+        Some(Format::OpenPai)
+    } else if (has("runner") && (has("mode") || has("phase") || has("dataset")))
+        || has("hyper_parameters")
+        || (has("backend") && has("cluster_type"))
+    {
+        Some(Format::PaddleRec)
+    } else {
+        None
+    };
+    (format, tree)
+}
+
+pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic {
+    let message = format!("`{}` is a document of {}, which is not in this version", source.name, format.name());
+    Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
+}
+
+pub(crate) fn not_recognised(source: &Source, root: &Node) -> Diagnostic {
+    if root.is_null() {
+        return Diagnostic::error(Code::F0003, format!("`{}` is empty", source.name))
+            .hint("a native document starts with `umiak: v1`");
+    }
+    let first = root.entries().first().map_or(root.at, |(key, _)| key.at);
+    let error =
+        Diagnostic::error(Code::F0003, "the format of this document is not recognised").label(source.label(first, ""));
+    if root.child("roles").is_some() {
+        error.hint("add `umiak: v1` as its first line")
+    } else if root.child("apiVersion").is_some() && root.child("kind").is_some() {
+        error.hint("this is a manifest for Kubernetes; umiak runs documents that start with `umiak: v1`")
+    } else {
+        error.hint("a native document starts with `umiak: v1`; `umiak schema job` prints its schema")
+    }
+}

@@ -1,0 +1,115 @@
+//! A document as a tree with places, whatever it is written in.
+
+use crate::diag::Span;
+
+/// A node: what it is, where it is used, and where it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    /// Where it stands; of an alias, where the alias stands.
+    pub(crate) at: Span,
+    /// Where its text is.
+    pub(crate) written: Span,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Scalar(Scalar),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+/// A scalar as it is written, without quotes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scalar {
+    pub(crate) text: String,
+    pub(crate) kind: ScalarKind,
+}
+
+/// What a scalar is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScalarKind {
+    Null,
+    Bool,
+    Number,
+    Text,
+    /// Made from a template: it is whatever its text can be read as.
+    Filled,
+    /// A template that cannot be filled. It has been reported; readers add nothing to that.
+    Broken,
+}
+
+impl Value {
+    pub(crate) fn scalar(text: impl Into<String>, kind: ScalarKind) -> Self {
+        Self::Scalar(Scalar { text: text.into(), kind })
+    }
+}
+
+impl Node {
+    /// For messages: `a list`, `the number 5`.
+    pub(crate) fn found(&self) -> String {
+        match &self.value {
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a mapping".to_owned(),
+            Value::Scalar(scalar) => match scalar.kind {
+                ScalarKind::Null | ScalarKind::Broken => "nothing".to_owned(),
+                ScalarKind::Bool => format!("`{}`", scalar.text),
+                ScalarKind::Number => format!("the number `{}`", scalar.text),
+                ScalarKind::Text | ScalarKind::Filled if scalar.text.is_empty() => "an empty text".to_owned(),
+                ScalarKind::Text | ScalarKind::Filled => format!("the text `{}`", shortened(&scalar.text)),
+            },
+        }
+    }
+
+    fn is(&self, kind: ScalarKind) -> bool {
+        matches!(&self.value, Value::Scalar(scalar) if scalar.kind == kind)
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.is(ScalarKind::Null)
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is(ScalarKind::Broken)
+    }
+
+    /// The text of a scalar.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar(scalar) => Some(&scalar.text),
+            _ => None,
+        }
+    }
+
+    /// The entries of a mapping; none of anything else.
+    pub(crate) fn entries(&self) -> &[(Node, Node)] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    /// The value of a key of a mapping; nothing where it is empty.
+    pub(crate) fn child(&self, name: &str) -> Option<&Node> {
+        let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
+        found.map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
+    /// One, or a list.
+    pub(crate) fn one_or_many(&self) -> &[Node] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => std::slice::from_ref(self),
+        }
+    }
+}
+
+/// For messages: the first line, at most forty characters.
+pub(crate) fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or("");
+    let mut short: String = line.chars().take(40).collect();
+    if short.len() < text.trim_end().len() {
+        short.push('…');
+    }
+    short
+}

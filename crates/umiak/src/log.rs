@@ -1,0 +1,123 @@
+//! What umiak tells about itself: `tracing`, to stderr or to a file, only where `-v` or `UMIAK_LOG` asks for it. Without
+//! them no subscriber is installed and an event costs one comparison.
+//!
+//! User messages do not come through here. `info` is for operators, `debug` and `trace` are for us. Events name
+//! variables, arguments and parameters by their number, never by their value.
+//!
+//! While a screen owns stderr, lines go through it: they cannot garble the status line, and a reader that does not read
+//! holds up the screen's thread alone. A file is written at once.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use umiak_core::diag::{Code, Diagnostic};
+
+use crate::variables::{LOG, LOG_FILE};
+
+/// The filter in effect; not set while nothing is logged.
+static FILTER: OnceLock<String> = OnceLock::new();
+
+/// Hands a line to the screen; false when its thread has ended.
+type Show = Box<dyn Fn(&str) -> bool + Send>;
+
+/// The screen that owns stderr.
+static SCREEN: Mutex<Option<Show>> = Mutex::new(None);
+
+/// Starts logging where it is asked for: `verbose` is how often `-v` was given, and wins over the variable. No thread is
+/// started, because the guardian is forked after this.
+pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let filter = match (verbose, variable(LOG)) {
+        (0, None) => return Ok(()),
+        (0, Some(text)) => text.to_string_lossy().into_owned(),
+        (1, _) => "info".to_owned(),
+        (2, _) => "debug".to_owned(),
+        _ => "trace".to_owned(),
+    };
+    let targets = targets(&filter).ok_or_else(|| {
+        Diagnostic::error(Code::L0009, format!("`{LOG}` takes a level or a list of modules, not `{filter}`"))
+            .row("levels", "error, warn, info, debug, trace, off")
+            .hint(format!("for example `{LOG}=debug` or `{LOG}=info,umiak::rendezvous=trace`"))
+    })?;
+    let writer = match variable(LOG_FILE) {
+        None => BoxMakeWriter::new(|| Stderr),
+        Some(path) => {
+            let file = File::options().append(true).create(true).mode(0o600).open(&path).map_err(|error| {
+                Diagnostic::error(Code::L0009, format!("`{LOG_FILE}` names a file that cannot be written"))
+                    .row("file", path.to_string_lossy())
+                    .row("reason", error.to_string())
+            })?;
+            BoxMakeWriter::new(file)
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+    let subscriber = tracing_subscriber::registry().with(targets).with(lines);
+    // A second call, in tests, keeps the first one's.
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = FILTER.set(filter);
+    }
+    Ok(())
+}
+
+/// The filter for a process that goes on in our place: `-v` of this one is not on its command line.
+pub(crate) fn inherited() -> Option<(&'static str, &'static str)> {
+    FILTER.get().map(|filter| (LOG, filter.as_str()))
+}
+
+/// Lines go to this screen from now on, until [`release_screen`].
+pub(crate) fn use_screen(show: Show) {
+    *SCREEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(show);
+}
+
+/// Lines go straight to stderr again.
+pub(crate) fn release_screen() {
+    *SCREEN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// A bare word that is no level would be taken for a module that does not exist, and log nothing.
+fn targets(filter: &str) -> Option<Targets> {
+    let is_known = |word: &str| {
+        let (target, level) = word.split_once('=').unwrap_or(("", word));
+        // An empty word is a level to the parser.
+        !level.is_empty() && level.parse::<LevelFilter>().is_ok() && (target.is_empty() || target.starts_with("umiak"))
+            || target.is_empty() && level.starts_with("umiak")
+    };
+    filter.split(',').all(|word| is_known(word.trim())).then(|| filter.parse().ok())?
+}
+
+/// Where lines go without a file: the formatter writes each by one call.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if !screen.as_ref().is_some_and(|show| show(&String::from_utf8_lossy(line))) {
+            io::Write::write_all(&mut io::stderr().lock(), line)?;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        for good in ["debug", "INFO", "umiak::engine=trace", "info,umiak::rendezvous=trace", "umiak::cli", "off"] {
+            assert!(targets(good).is_some(), "{good}");
+        }
+        for bad in ["", "loud", "debgu", "umiak=loud", "engine=debug", "info,,debug", "=debug,x"] {
+            assert!(targets(bad).is_none(), "{bad}");
+        }
+    }
+}
