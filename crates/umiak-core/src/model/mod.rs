@@ -6,7 +6,9 @@ mod dialect;
 mod exit;
 mod ids;
 mod job;
+pub(crate) mod meeting;
 mod part;
+pub(crate) mod request;
 mod seconds;
 mod time;
 
@@ -18,4 +20,8 @@ pub use job::{
     Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,
 };
 pub use part::Part;
+pub use request::{
+    Backend, CommandRequest, Crew, DeviceRequest, HeterStage, LogNames, LogRequest, MAX_NODES, Mode, Nodes,
+    PaddleHabits, Pod, PortRequest, Request, Rotation, ServerMode,
+};
 pub use time::Timestamp;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use umiak_core::facts::{Outcome, StopReason, Verdict};
-use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::job::Event;
 use umiak_core::model::Exit;
+use umiak_core::model::{ExitCodes, Generation};
 
 use super::invariants::Rule;
 use super::judge::{Judge, ShadowEnd};

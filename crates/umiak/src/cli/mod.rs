@@ -28,6 +28,7 @@ use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
 pub use ls::schema as ls_schema;
+pub use plan::schema as plan_schema;
 pub use show::schema as show_schema;
 
 /// Everything `main` does.

@@ -12,7 +12,8 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Endpoint, Exit, Port, Role, Slot, SpawnError};
-use umiak_core::plan::document::{Granted, Needs, Placement};
+use umiak_core::plan::document::{Granted, Needs};
+use umiak_core::plan::{self, Plan};
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian};
 use umiak_sys::net::Connecting;
@@ -176,13 +177,13 @@ impl Engine for Local {
         }
     }
 
-    fn prepare(&mut self, placement: &Placement, scratch: &Path) -> Result<(), Diagnostic> {
-        check_fixed_ports(placement)?;
-        self.common.extend(placement.common());
-        let graces = placement.job.roles.iter().filter_map(|role| role.grace);
-        self.grace = graces.chain([placement.job.policy.stop.grace]).max().unwrap_or(self.grace);
+    fn prepare(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
+        check_fixed_ports(plan)?;
+        self.common.extend(plan.common.iter().cloned());
+        let graces = plan.job.roles.iter().filter_map(|role| role.grace);
+        self.grace = graces.chain([plan.job.policy.stop.grace]).max().unwrap_or(self.grace);
         self.send(&Command::Grace { millis: self.grace.as_millis() as u64 });
-        self.send(&Command::RemoveAtEnd(vec![bytes(scratch)]));
+        self.send(&Command::RemoveAtEnd(vec![bytes(&plan.scratch)]));
         Ok(())
     }
 
@@ -207,10 +208,10 @@ impl Engine for Local {
                 program: bytes(&start.process.program),
                 argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
                 env: variables(&start.process.env),
-                dir: bytes(&start.process.dir),
-                log: bytes(&start.process.log),
+                dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
+                log: bytes(&start.process.log.path),
                 cpus: Vec::new(),
-                inherit_stdin: start.inherit_stdin,
+                inherit_stdin: start.process.inherit_stdin,
             })
             .collect();
         let limits: Vec<Limits> = starts.into_iter().filter_map(limits).collect();
@@ -285,20 +286,21 @@ impl Engine for Local {
 
 /// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
 fn limits(start: Start) -> Option<Limits> {
-    let memory = start.memory.map(|memory| Memory { name: memory.name, bytes: memory.bytes });
-    (memory.is_some() || !start.cpus.is_empty()).then(|| Limits { key: key(start.id), cpus: start.cpus, memory })
+    let plan::Process { memory, cpus, .. } = start.process;
+    let memory = memory.map(|memory| Memory { name: memory.name, bytes: memory.bytes });
+    (memory.is_some() || !cpus.is_empty()).then(|| Limits { key: key(start.id), cpus, memory })
 }
 
 /// A port that the document names is free on the replica's own address, unless somebody has it on all addresses. Then the
 /// replica could not have it, and worse: that one would answer in its place, and it would be taken for ready.
-fn check_fixed_ports(placement: &Placement) -> Result<(), Diagnostic> {
-    for placed in &placement.replicas {
-        let role = placement.role(placed.slot);
-        let fixed = role.work.ports.iter().zip(&placed.ports).filter(|(need, _)| need.fixed.is_some());
+fn check_fixed_ports(plan: &Plan) -> Result<(), Diagnostic> {
+    for replica in &plan.replicas {
+        let role = plan.role(replica.slot);
+        let fixed = role.work.ports.iter().zip(&replica.ports).filter(|(need, _)| need.fixed.is_some());
         let mut held = Vec::new();
         for (need, (_, ports)) in fixed {
             for port in ports.iter().map(|port| port.get()) {
-                match TcpListener::bind((placed.host, port)) {
+                match TcpListener::bind((replica.host, port)) {
                     Ok(listener) => held.push(listener),
                     Err(error) => return Err(not_free(role, &need.name, port, &error)),
                 }

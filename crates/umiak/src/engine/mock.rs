@@ -9,6 +9,7 @@
 //! only, and either may be left out: `0,2:exit=1`, `@0:exit=1`, `1@0:signal=9`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Endpoint, Exit, Port, SpawnError};
-use umiak_core::plan::document::{Granted, Needs, Placement};
+use umiak_core::plan::Plan;
+use umiak_core::plan::document::{Granted, Needs};
 use umiak_sys::guardian;
 use umiak_sys::wait::Waker;
 
@@ -102,8 +104,8 @@ impl Engine for Mock {
         })
     }
 
-    fn prepare(&mut self, _: &Placement, scratch: &Path) -> Result<(), Diagnostic> {
-        scratch.clone_into(&mut self.scratch);
+    fn prepare(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
+        self.scratch.clone_from(&plan.scratch);
         Ok(())
     }
 
@@ -113,7 +115,7 @@ impl Engine for Mock {
     }
 
     fn start(&mut self, starts: Vec<Start>) {
-        let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log);
+        let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log.path);
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));
     }
@@ -150,10 +152,12 @@ impl Engine for Mock {
 }
 
 /// What a command says to one attempt. A line for the shell is taken apart at its blanks.
-fn steps(argv: &[String], id: AttemptId) -> Vec<Step> {
-    let words: Vec<&str> = match argv {
-        [_, flag, line] if flag == "-c" => line.split_whitespace().collect(),
-        _ => argv.iter().map(String::as_str).collect(),
+fn steps(argv: &[OsString], id: AttemptId) -> Vec<Step> {
+    // Words of a document are text.
+    let argv: Vec<&str> = argv.iter().filter_map(|word| word.to_str()).collect();
+    let words: Vec<&str> = match argv.as_slice() {
+        [_, "-c", line] => line.split_whitespace().collect(),
+        _ => argv,
     };
     let step = |word: &str| {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -301,7 +305,7 @@ mod tests {
     fn words_hold_for_whom_they_say() {
         let end = |code| Step::End(Exit::Code { code });
         let id = |index, attempt| AttemptId { slot: Slot { role: 0, index }, attempt };
-        let argv = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+        let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         for (line, who, expected) in [
             ("actor", id(0, 0), vec![]),
             (
@@ -320,7 +324,7 @@ mod tests {
             let seen = steps(&argv(line), who);
             assert_eq!(seen, [expected, vec![end(0)]].concat(), "{line} for {who:?}");
         }
-        let line = ["/bin/sh", "-c", "actor ready exit=2"].map(str::to_owned);
+        let line = ["/bin/sh", "-c", "actor ready exit=2"].map(OsString::from);
         assert_eq!(steps(&line, id(0, 0)), [Step::Ready, end(2), end(0)]);
     }
 }

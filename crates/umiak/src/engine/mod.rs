@@ -13,13 +13,13 @@ pub(crate) mod local;
 pub(crate) mod mock;
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 
 use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Endpoint, Exit};
-use umiak_core::plan::document::{Granted, Needs, Placement, Process};
+use umiak_core::plan::document::{Granted, Needs};
+use umiak_core::plan::{Plan, Process};
 
 /// What an engine may be able to do beside what all can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,20 +35,6 @@ pub struct Capabilities {
 pub(crate) struct Start {
     pub(crate) id: AttemptId,
     pub(crate) process: Process,
-    /// Where it may run; empty for anywhere.
-    pub(crate) cpus: Vec<u32>,
-    /// What it and all that it starts may use, where the engine can hold them to it.
-    pub(crate) memory: Option<Memory>,
-    /// The caller's stdin instead of nothing.
-    pub(crate) inherit_stdin: bool,
-}
-
-/// A limit of memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Memory {
-    /// Of whose, for those who look at the host.
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
 }
 
 /// What an engine tells.
@@ -86,9 +72,9 @@ pub(crate) trait Engine {
     /// Takes what a job needs, until the engine is finished with.
     fn lease(&mut self, needs: &Needs) -> Result<Granted, Diagnostic>;
 
-    /// Tells what all attempts have in common, and which directory is to be removed at the very end, by whoever is left.
-    /// An error where replicas cannot have what the document promises them.
-    fn prepare(&mut self, placement: &Placement, scratch: &Path) -> Result<(), Diagnostic>;
+    /// Tells what all attempts have in common. The plan's scratch directory is removed at the very end, by whichever
+    /// process is left. An error where replicas cannot have what the document promises them.
+    fn prepare(&mut self, plan: &Plan) -> Result<(), Diagnostic>;
 
     /// Of these devices, those that nobody else uses; at most so many.
     fn lease_devices(&mut self, candidates: &[(u32, Device)], count: u32) -> Vec<Device>;

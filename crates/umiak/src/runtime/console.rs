@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_core::diag::{Diagnostic, Severity};
 use umiak_core::model::Part;
-use umiak_core::plan::{Plan, ReplicaPlan};
+use umiak_core::plan::{Plan, Replica};
 
 use crate::screen::Style;
 use crate::screen::style::{Mark, duration, ranges};
@@ -15,12 +15,12 @@ use super::launch::failed;
 use crate::clock::time_of_day;
 
 pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str, run: Option<String>) -> String {
-    let nodes = plan.topology.nodes.len();
+    let nodes = plan.topology().nodes.len();
     let mut parts = vec![format!("{} on {nodes} node{}", everybody(plan), plural(nodes))];
     if nodes > 1 {
         parts.push(format!("here {}", crowd(plan, &plan.replicas.iter().collect::<Vec<_>>()).names));
     }
-    if let Some(kind) = plan.topology.device_kind.filter(|_| !devices(plan).is_empty()) {
+    if let Some(kind) = plan.topology().device_kind.filter(|_| !devices(plan).is_empty()) {
         parts.push(format!("{} {}", kind.word(), devices(plan)));
     }
     parts.push(endpoints(plan));
@@ -32,15 +32,19 @@ pub(super) fn planned(style: &Style, plan: &Plan, log_dir: &str, run: Option<Str
 /// `8 ranks`; `2 servers and 4 trainers` where there are several parts.
 fn everybody(plan: &Plan) -> String {
     let parts: Vec<(Part, u32)> =
-        plan.topology.parts().into_iter().map(|part| (part, plan.topology.count(part))).collect();
+        plan.topology().parts().into_iter().map(|part| (part, plan.topology().count(part))).collect();
     counted(&parts, has_parts(plan))
 }
 
 /// The same for this node.
 pub(super) fn here(plan: &Plan) -> String {
-    let count = |part: &Part| plan.replicas.iter().filter(|replica| replica.part == *part).count() as u32;
-    let parts = plan.topology.parts().into_iter().map(|part| (part, count(&part))).filter(|(_, count)| *count > 0);
+    let count = |part: &Part| plan.replicas.iter().filter(|replica| is(plan, replica, *part)).count() as u32;
+    let parts = plan.topology().parts().into_iter().map(|part| (part, count(&part))).filter(|(_, count)| *count > 0);
     counted(&parts.collect::<Vec<_>>(), has_parts(plan))
+}
+
+fn is(plan: &Plan, replica: &Replica, part: Part) -> bool {
+    plan.member(replica).is_some_and(|(_, member)| member.part == part)
 }
 
 fn counted(parts: &[(Part, u32)], has_parts: bool) -> String {
@@ -62,13 +66,13 @@ fn counted(parts: &[(Part, u32)], has_parts: bool) -> String {
 
 /// Where there are several parts, numbers alone say little.
 pub(super) fn has_parts(plan: &Plan) -> bool {
-    plan.topology.members.iter().any(|member| member.part != Part::Trainer)
+    plan.topology().members.iter().any(|member| member.part != Part::Trainer)
 }
 
 /// Some of this node's, in words.
-pub(super) fn crowd(plan: &Plan, replicas: &[&ReplicaPlan]) -> Crowd {
+pub(super) fn crowd(plan: &Plan, replicas: &[&Replica]) -> Crowd {
     if has_parts(plan) {
-        Crowd::replicas(replicas.iter().map(|replica| (replica.part.role(), replica.index)))
+        Crowd::replicas(replicas.iter().map(|replica| (plan.role(replica.slot).name.as_str(), replica.index)))
     } else {
         Crowd::ranks(&replicas.iter().map(|replica| replica.rank.0).collect::<Vec<_>>())
     }
@@ -81,8 +85,9 @@ fn devices(plan: &Plan) -> String {
 
 /// `127.0.0.1:6170-6173`.
 fn endpoints(plan: &Plan) -> String {
-    let ports: Vec<u32> = plan.replicas.iter().map(|replica| u32::from(replica.endpoint.port.get())).collect();
-    let host = plan.replicas[0].endpoint.to_string();
+    let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint);
+    let ports: Vec<u32> = endpoints.clone().map(|endpoint| u32::from(endpoint.port.get())).collect();
+    let host = endpoints.map(|endpoint| endpoint.to_string()).next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
     format!("{host}:{}", ranges(&ports).replace(", ", ","))
 }

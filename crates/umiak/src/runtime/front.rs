@@ -14,7 +14,8 @@ use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{Exit, Slot, Timestamp, signal_name};
-use umiak_core::plan::{Inventory, Layout, Plan, ReplicaPlan, Run, paddle_lines};
+use umiak_core::plan::pool::Given;
+use umiak_core::plan::{self, Inventory, Layout, Plan, Replica, Run, paddle_lines};
 use umiak_sys::descend;
 use umiak_sys::guardian::Guardian;
 use umiak_sys::logger::Rotate;
@@ -56,11 +57,10 @@ pub(super) struct Front<'a> {
     guardian: Guardian,
     /// The guardian has ended; ranks cannot be reached through it.
     guardian_gone: bool,
-    /// What all attempts share; the plan and the offsets are the current one's.
+    /// What all attempts share; the plan is the current one's.
     inventory: Arc<Inventory>,
     run: Run,
     plan: Arc<Plan>,
-    log_starts: Vec<u64>,
     pod_log: PodLog,
     kernel: Kernel,
     machine: Machine,
@@ -111,8 +111,9 @@ impl<'a> Front<'a> {
         guardian: Guardian,
         prepared: Prepared,
     ) -> Self {
-        let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation, document: false };
-        let Prepared { screen, peers, inventory, run, plan, log_starts, pod_log } = prepared;
+        let codes =
+            CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false };
+        let Prepared { screen, peers, inventory, run, plan, pod_log } = prepared;
         let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
         let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
         servers::expect_elsewhere(&mut machine, &plan);
@@ -130,7 +131,6 @@ impl<'a> Front<'a> {
             inventory,
             run,
             plan,
-            log_starts,
             pod_log,
             kernel: Kernel::from_now(),
             machine,
@@ -271,7 +271,7 @@ impl<'a> Front<'a> {
     }
 
     fn live_ids(&self) -> Vec<AttemptId> {
-        let id = |replica: &&ReplicaPlan| AttemptId { slot: replica.slot, attempt: self.machine.number(replica.slot) };
+        let id = |replica: &&Replica| AttemptId { slot: replica.slot, attempt: self.machine.number(replica.slot) };
         self.live().iter().map(id).collect()
     }
 
@@ -311,7 +311,7 @@ impl<'a> Front<'a> {
                     self.pids.insert(id.slot, pid);
                     self.tell_started();
                 }
-                if let Some(line) = paddle_lines::at_started(self.spec, key.index, pid) {
+                if let Some(line) = paddle_lines::at_started(&self.spec.request, key.index, pid) {
                     self.pod_log.line(&line);
                 }
                 Some(Event::Spawned { id, pid })
@@ -372,7 +372,8 @@ impl<'a> Front<'a> {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
             && let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank))
         {
-            *log_end = std::fs::metadata(&replica.log).ok().map(|metadata| metadata.len());
+            let log = self.plan.log(replica, self.plan.attempt);
+            *log_end = std::fs::metadata(log.path).ok().map(|metadata| metadata.len());
         }
         match &fact {
             Fact::Ended { subject, exit, by_us, .. } => {
@@ -390,7 +391,7 @@ impl<'a> Front<'a> {
                 let first = self.stopping.is_none();
                 self.stopping = Some((self.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
                 if let (true, StopReason::Signal { signal }) = (first, reason) {
-                    if let Some(line) = paddle_lines::at_signal(self.spec, *signal) {
+                    if let Some(line) = paddle_lines::at_signal(&self.spec.request, *signal) {
                         self.pod_log.line(&line);
                     }
                     let live = self.crowd(&self.live());
@@ -419,19 +420,25 @@ impl<'a> Front<'a> {
         };
         let processes = attempts
             .iter()
-            .filter_map(|id| self.plan.at(id.slot).map(|replica| (id, replica)))
-            .map(|(id, replica)| Process {
-                key: key(*id),
-                program: replica.program.as_os_str().as_bytes().to_vec(),
-                argv: replica.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
-                env: variables(&replica.env),
-                dir: Vec::new(),
-                log: replica.log.as_os_str().as_bytes().to_vec(),
-                cpus: replica.cpus.clone(),
-                inherit_stdin: replica.inherit_stdin,
+            .map(|id| {
+                let given = Given::default();
+                let attempt =
+                    plan::Attempt { slot: id.slot, number: id.attempt, of_job: self.plan.attempt, given: &given };
+                let process = self.plan.process(&attempt);
+                Process {
+                    key: key(*id),
+                    program: process.program.as_os_str().as_bytes().to_vec(),
+                    argv: process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                    env: process.env.into_iter().map(|(name, value)| (name.into_bytes(), value.into_bytes())).collect(),
+                    dir: Vec::new(),
+                    log: process.log.path.as_os_str().as_bytes().to_vec(),
+                    cpus: process.cpus,
+                    inherit_stdin: process.inherit_stdin,
+                }
             })
             .collect();
-        let rotate = self.spec.own.log_max_size.map(|max_bytes| Rotate { max_bytes, keep: self.spec.own.log_keep });
+        let rotation = self.spec.request.logs.rotation;
+        let rotate = rotation.map(|rotation| Rotate { max_bytes: rotation.max_bytes, keep: rotation.keep });
         let batch = Batch {
             unset: self.plan.unset.iter().map(bytes).collect(),
             set: variables(&self.plan.common),
@@ -441,7 +448,7 @@ impl<'a> Front<'a> {
         // A guardian that is gone shows itself at its socket.
         self.screen.take_up();
         let _ = self.guardian.send(&Command::Spawn(batch));
-        if let Some(line) = paddle_lines::at_spawn(self.spec, &self.plan, attempts) {
+        if let Some(line) = paddle_lines::at_spawn(&self.spec.request, &self.plan, attempts) {
             self.pod_log.line(&line);
         }
     }
@@ -451,12 +458,13 @@ impl<'a> Front<'a> {
         let _ = self.guardian.send(&Command::Signal { signal, keys });
         for id in targets {
             if let Some(replica) = self.plan.at(id.slot) {
-                let size = std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len());
+                let log = self.plan.log(replica, self.plan.attempt);
+                let size = std::fs::metadata(log.path).map_or(0, |metadata| metadata.len());
                 self.log_at_stop.entry(id.slot).or_insert(size);
             }
         }
         for pid in targets.iter().filter_map(|id| self.pids.get(&id.slot)) {
-            if let Some(line) = paddle_lines::at_stop(self.spec, *pid) {
+            if let Some(line) = paddle_lines::at_stop(&self.spec.request, *pid) {
                 self.pod_log.line(&line);
             }
         }
@@ -464,19 +472,19 @@ impl<'a> Front<'a> {
 
     fn gather(&mut self, ended: &[Slot], stopped: &[Slot]) -> Vec<(Slot, Evidence)> {
         let place = |slot: &Slot| {
-            let position = self.plan.replicas.iter().position(|replica| replica.slot == *slot)?;
-            Some((&self.plan.replicas[position], self.log_starts[position]))
+            let (plan, attempt) = (&self.plan, self.plan.attempt);
+            plan.at(*slot).map(|replica| (plan.log(replica, attempt), plan.error_file(replica, attempt)))
         };
         let told = ended.iter().filter_map(|slot| {
-            let (replica, start) = place(slot)?;
-            Some((*slot, evidence::read(&replica.log, start, None, &replica.error_file)))
+            let (log, error_file) = place(slot)?;
+            Some((*slot, evidence::read(&log.path, log.start, None, &error_file)))
         });
         // Most were healthy: those whose last words before our signal hold no error are not looked at twice.
         let hurried = stopped.iter().filter_map(|slot| {
-            let (replica, start) = place(slot)?;
+            let (log, error_file) = place(slot)?;
             let end = *self.log_at_stop.get(slot)?;
-            evidence::has_error(&replica.log, start, end)
-                .then(|| (*slot, evidence::read(&replica.log, start, Some(end), &replica.error_file)))
+            evidence::has_error(&log.path, log.start, end)
+                .then(|| (*slot, evidence::read(&log.path, log.start, Some(end), &error_file)))
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
         let ends = ended.iter().chain(stopped).filter_map(|slot| {
@@ -484,11 +492,11 @@ impl<'a> Front<'a> {
             Some(Ended { slot: *slot, pid, exit: exit.clone(), stopped: self.log_at_stop.contains_key(slot) })
         });
         let ends: Vec<Ended> = ends.collect();
-        self.kernel.explain(&ends, &self.plan.log_dir, &mut evidence);
+        self.kernel.explain(&ends, self.plan.logs.dir(), &mut evidence);
         evidence
     }
 
-    fn live(&self) -> Vec<&ReplicaPlan> {
+    fn live(&self) -> Vec<&Replica> {
         let is_live = |slot| self.machine.attempt_of(slot).is_some_and(Attempt::is_live);
         self.plan.replicas.iter().filter(|replica| is_live(replica.slot)).collect()
     }
@@ -529,9 +537,7 @@ impl<'a> Front<'a> {
     }
 
     fn remove_scratch(&self) {
-        if let Some(scratch) = self.plan.replicas.first().and_then(|replica| replica.error_file.parent()) {
-            let _ = std::fs::remove_dir_all(scratch);
-        }
+        let _ = std::fs::remove_dir_all(&self.plan.scratch);
     }
 
     /// The last lines, and everything out of the mirror for as long as its reader takes it; Ctrl-C gives that up.
@@ -550,7 +556,7 @@ impl<'a> Front<'a> {
             .filter_map(|replica| self.ends.get(&replica.slot))
             .map(|(exit, _)| exit)
             .find(|exit| !exit.is_success());
-        for line in paddle_lines::at_end(self.spec, &self.plan, outcome, signal, code, first_failed) {
+        for line in paddle_lines::at_end(&self.spec.request, &self.plan, outcome, signal, code, first_failed) {
             self.pod_log.line(&line);
         }
         self.screen.status(None);

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::model::{Nodes, Request};
 use umiak_core::plan::{Inventory, Plan, Run};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
@@ -47,17 +48,17 @@ fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
 }
 
 fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
-    let inventory = inventory::gather(env, spec.own.numa);
+    let inventory = inventory::gather(env, spec.request.numa);
     let mut held = Vec::new();
     let mut lease = |request| {
         let (leased, leases) = umiak_sys::ports::lease(&request)?;
         held.extend(leases);
         Ok::<Leased, LeaseError>(leased)
     };
-    let outline = prepare::outline(spec, &inventory, &mut lease)?;
-    let share = match spec.nodes {
-        Nodes::One => outline.alone(spec, &inventory),
-        _ => several::rehearse(spec, &inventory, &outline)?,
+    let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
+    let share = match spec.request.nodes {
+        Nodes::One => outline.alone(&spec.request, &inventory),
+        _ => several::rehearse(&spec.request, &inventory, &outline)?,
     };
     // Nothing is made: the plan names the directory a run would make.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
@@ -89,7 +90,7 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
             .row("reason", error.to_string())
             .hint("run as root, allow user namespaces, or leave `--isolate` out")
     })?;
-    let scratch = prepare::Scratch::choose(spec);
+    let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
     // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
     let mut around = Around { spec, style, clock, signals: &signals, guardian: &mut guardian, scratch: &scratch };
     let ready = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
@@ -97,7 +98,7 @@ fn run(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         Err(Ended::Wrong(diagnostic)) => return Err(*diagnostic),
         Err(Ended::Code(code)) => return Ok(code),
     };
-    let _gpu_log = GpuLog::start(spec, &ready.plan);
+    let _gpu_log = GpuLog::start(&spec.request, &ready.plan);
     Front::new(spec, style.clone(), clock, signals, guardian, ready).run()
 }
 
@@ -133,7 +134,6 @@ pub(super) struct Prepared {
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
     pub(super) plan: Arc<Plan>,
-    pub(super) log_starts: Vec<u64>,
     pub(super) pod_log: PodLog,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Prepared {
 /// before the first rank.
 fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Prepared, Ended> {
     let (spec, scratch) = (around.spec, around.scratch);
-    let inventory = inventory::gather(env, spec.own.numa);
+    let inventory = inventory::gather(env, spec.request.numa);
     let tell = |guardian: &mut Guardian, command: &Command| {
         guardian.send(command).map_err(|error| failed("tell the guardian", &error))
     };
@@ -150,15 +150,15 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Pre
     tell(around.guardian, &Command::RemoveAtEnd(paths))?;
     let mut broken = None;
     let guardian = &mut *around.guardian;
-    let outline = prepare::outline(spec, &inventory, &mut |request| lease(guardian, request, &mut broken));
+    let outline = prepare::outline(&spec.request, &inventory, &mut |request| lease(guardian, request, &mut broken));
     let outline = outline.map_err(|diagnostic| broken.unwrap_or(diagnostic))?;
     prepare::make_log_dir(outline.log_dir())?;
     let shared = lease_gpus(around.guardian, &outline.layout.assignment.gpus(&inventory))?;
     let directory = scratch.make()?;
-    tell(around.guardian, &Command::Grace { millis: spec.own.grace.as_millis() as u64 })?;
+    tell(around.guardian, &Command::Grace { millis: spec.request.policy.stop.grace.as_millis() as u64 })?;
     let screen = start_screen(around)?;
-    let met = if spec.nodes == Nodes::One {
-        Ok((outline.alone(spec, &inventory), None))
+    let met = if spec.request.nodes == Nodes::One {
+        Ok((outline.alone(&spec.request, &inventory), None))
     } else {
         several::meet(around, &screen, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))
     };
@@ -173,10 +173,10 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<Pre
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
     plan.notices.extend(shared);
-    let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
-    let pod_log = open_pod_log(spec, &inventory, &plan)?;
+    prepare::write_files(&spec.request, &inventory, &mut plan)?;
+    let pod_log = open_pod_log(&spec.request, &inventory, &plan)?;
     let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
-    Ok(Prepared { screen, peers, inventory, run, plan, log_starts, pod_log })
+    Ok(Prepared { screen, peers, inventory, run, plan, pod_log })
 }
 
 fn start_screen(around: &Around<'_>) -> Result<Screen, Diagnostic> {
@@ -240,10 +240,10 @@ fn lease_gpus(guardian: &mut Guardian, gpus: &[(u32, String)]) -> Result<Option<
     }))
 }
 
-fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
-    let path = plan.log_dir.join(pod_log_name(spec, plan));
+fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
+    let path = plan.logs.dir().join(pod_log_name(plan));
     let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
-    log.lines(&umiak_core::plan::paddle_lines::at_start(spec, inventory, plan));
+    log.lines(&umiak_core::plan::paddle_lines::at_start(request, inventory, plan));
     Ok(log)
 }
 

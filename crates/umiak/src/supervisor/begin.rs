@@ -10,9 +10,9 @@ use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job};
-use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
+use umiak_core::plan::document;
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Gpu, Inventory};
+use umiak_core::plan::{Gpu, Inventory, Log, Plan, Replica, Wishes};
 use umiak_core::status::{State, Status};
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::guardian::{Guardian, Options};
@@ -21,7 +21,7 @@ use umiak_sys::wait::Signals;
 
 use super::Talk;
 use super::control::Control;
-use super::submit::{Secrets, check_variables, masked_plan};
+use super::submit::{Secrets, check_variables};
 use super::supervise::{Now, Supervisor};
 use super::tasks;
 use crate::clock::Clock;
@@ -97,29 +97,31 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
     notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
     let mut engine = start_engine(kind, wishes, &secrets.environment, room)?;
-    let scratch = run.scratch();
     let granted = engine.lease(&needs)?;
     let candidates = candidates(&inventory);
     let devices = if needs.gpus > 0 { engine.lease_devices(&candidates, needs.gpus) } else { Vec::new() };
     check_devices(&secrets, needs.gpus, devices.len() as u32, candidates.len())?;
     let submission = document::Submission {
         run: run.id().to_string(),
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
         engine: secrets.engine.clone(),
         directory: secrets.directory.clone(),
         wishes,
         programs: secrets.programs.clone(),
+        inherited: secrets.environment.clone(),
+        cpus: inventory.cpus,
+        tasks: run.tasks(),
+        scratch: run.scratch(),
+        attached: !talk.detached,
     };
-    let placement = document::place(secrets.job.clone(), submission, granted);
-    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, scratch.clone());
-    check_variables(kind, &placement, &around)?;
-    write_plan(&run, &placement, &secrets.known)?;
-    engine.prepare(&placement, &scratch)?;
+    let plan = document::place(secrets.job.clone(), submission, granted);
+    check_variables(kind, &plan)?;
+    write_plan(&run, &plan, &secrets.known)?;
+    engine.prepare(&plan)?;
     let style = talk.style();
     let screen = Screen::start(style.clone(), mirror_to(talk)).map_err(|error| failed("start its screen", &error))?;
     let control = Control::listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
     let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
-    let mut machine = Machine::new(placement.job.clone(), codes, fastrand::u64(..));
+    let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
     let supervised = Supervised {
         why,
         host: umiak_sys::host::name(),
@@ -142,9 +144,8 @@ fn begin(beginning: Beginning<'_>, mut journal: Writer) -> Result<(Supervisor, V
         home: home.clone(),
         run,
         journal,
-        placement,
+        plan,
         known: secrets.known,
-        around,
         pool: Pool::new(devices, cpus),
         kernel: kernel::Kernel::from_now(),
         machine,
@@ -222,11 +223,11 @@ fn mirror_to(talk: Talk) -> MirrorTo {
 }
 
 /// The plan, and the variables that all replicas are given.
-fn write_plan(run: &RunDir, placement: &Placement, known: &Known) -> Result<(), Diagnostic> {
-    let mut text = serde_json::to_vec(&masked_plan(placement, known)).expect("a plan is JSON");
+fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic> {
+    let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
     text.push(b'\n');
     replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))?;
-    let common = tasks::environment(&placement.common(), known);
+    let common = tasks::environment(&plan.common, known);
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 
@@ -329,28 +330,31 @@ fn unenforced(
 }
 
 /// The plan as the journal has it.
-pub(super) fn planned(placement: &Placement, run: &RunDir, machine: &Machine, pool: &Pool) -> Planned {
+pub(super) fn planned(plan: &Plan, machine: &Machine, pool: &Pool) -> Planned {
     let role = |role: &umiak_core::model::Role| PlannedRole {
         role: role.name.to_string(),
         replicas: role.replicas,
         decides: role.completion.decides,
     };
-    let replica = |placed: &document::Placed| PlannedReplica {
-        replica: placed.replica.clone(),
-        rank: placed.rank,
-        node: placed.host.to_string(),
-        endpoint: placed.endpoint.map_or_else(|| placed.host.to_string(), |endpoint| endpoint.to_string()),
-        devices: pool.devices_of(placed.slot).iter().map(|device| device.label.clone()).collect(),
-        log: run.attempt(&placed.replica, machine.number(placed.slot)).join("log").to_string_lossy().into_owned(),
-        log_start: 0,
+    let replica = |replica: &Replica| {
+        let Log { path, start } = plan.log(replica, machine.number(replica.slot));
+        PlannedReplica {
+            replica: replica.name.clone(),
+            rank: replica.rank,
+            node: replica.host.to_string(),
+            endpoint: replica.endpoint.map_or_else(|| replica.host.to_string(), |endpoint| endpoint.to_string()),
+            devices: pool.devices_of(replica.slot).iter().map(|device| device.label.clone()).collect(),
+            log: path.to_string_lossy().into_owned(),
+            log_start: start,
+        }
     };
     Planned {
-        job: placement.job.name.to_string(),
+        job: plan.job.name.to_string(),
         attempt: machine.attempt(),
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
-        world_size: placement.replicas.len() as u32,
-        log_dir: run.path().join("tasks").to_string_lossy().into_owned(),
-        roles: placement.job.roles.iter().map(role).collect(),
-        replicas: placement.replicas.iter().map(replica).collect(),
+        world_size: plan.replicas.len() as u32,
+        log_dir: plan.logs.dir().to_string_lossy().into_owned(),
+        roles: plan.job.roles.iter().map(role).collect(),
+        replicas: plan.replicas.iter().map(replica).collect(),
     }
 }

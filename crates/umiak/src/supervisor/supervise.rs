@@ -12,14 +12,14 @@ use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::mask::Known;
 use umiak_core::model::{Endpoint, Exit, Slot, SpawnError, Timestamp};
-use umiak_core::plan::document::{self, Placement, Process, Surroundings};
 use umiak_core::plan::pool::Pool;
+use umiak_core::plan::{self, Plan, Process};
 use umiak_sys::wait::{Signals, readable};
 
 use super::control::{Control, Order};
 use super::{Talk, tasks};
 use crate::clock::{Clock, time_of_day};
-use crate::engine::{Engine, Memory, News, Start, Swept};
+use crate::engine::{Engine, News, Start, Swept};
 use crate::history::journal::Writer;
 use crate::history::{Home, RunDir, index};
 use crate::runtime::kernel::{Ended, Kernel};
@@ -49,10 +49,9 @@ pub(super) struct Supervisor {
     pub(super) home: Home,
     pub(super) run: RunDir,
     pub(super) journal: Writer,
-    pub(super) placement: Placement,
+    pub(super) plan: Plan,
     /// What is written nowhere.
     pub(super) known: Known,
-    pub(super) around: Surroundings,
     pub(super) pool: Pool,
     pub(super) kernel: Kernel,
     pub(super) machine: Machine,
@@ -104,7 +103,7 @@ pub(super) struct Now {
 impl Supervisor {
     /// The plan, and what is worth knowing before anything starts.
     pub(super) fn announce(&mut self, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
-        let planned = super::begin::planned(&self.placement, &self.run, &self.machine, &self.pool);
+        let planned = super::begin::planned(&self.plan, &self.machine, &self.pool);
         self.now.facts.push(Fact::Planned(planned));
         for notice in notices {
             let message = self.known.masked("", &notice.message);
@@ -180,7 +179,7 @@ impl Supervisor {
     fn leave(mut self) -> Result<u8, Diagnostic> {
         let code = 128u8.wrapping_add(self.now.last_signal as u8);
         let live = self.live();
-        let replicas: Vec<String> = live.iter().map(|id| self.placement.placed(id.slot).replica.clone()).collect();
+        let replicas: Vec<String> = live.iter().map(|id| self.name(id.slot)).collect();
         if !replicas.is_empty() {
             self.now.facts.push(Fact::Abandoned { replicas });
         }
@@ -351,7 +350,7 @@ impl Supervisor {
     }
 
     pub(super) fn live(&self) -> Vec<AttemptId> {
-        let slots = self.placement.replicas.iter().map(|placed| placed.slot);
+        let slots = self.plan.replicas.iter().map(|replica| replica.slot);
         let live = slots.filter(|slot| self.machine.attempt_of(*slot).is_some_and(Attempt::is_live));
         live.map(|slot| AttemptId { slot, attempt: self.machine.number(slot) }).collect()
     }
@@ -475,7 +474,7 @@ impl Supervisor {
         let Some(slot) = self.slot(replica) else { return };
         self.now.ends.insert(slot, (exit.clone(), by_us));
         self.now.probes.remove(&AttemptId { slot, attempt });
-        if self.mirrored() == slot {
+        if self.is_mirrored(slot) {
             self.screen.let_go(true);
         }
         let dir = self.run.attempt(replica, attempt);
@@ -485,7 +484,7 @@ impl Supervisor {
 
     pub(super) fn slot(&self, replica: &str) -> Option<Slot> {
         let (role, index) = crate::screen::summary::replica_parts(replica);
-        let role = self.placement.job.roles.iter().position(|other| other.name.as_str() == role)?;
+        let role = self.plan.job.roles.iter().position(|other| other.name.as_str() == role)?;
         Some(Slot { role: role as u16, index })
     }
 
@@ -567,27 +566,27 @@ impl Supervisor {
         }
     }
 
-    /// Whose output is shown: the first replica of the first role that decides.
-    pub(super) fn mirrored(&self) -> Slot {
-        let roles = &self.placement.job.roles;
-        let role = roles.iter().position(|role| role.completion.decides).unwrap_or(0);
-        Slot { role: role as u16, index: 0 }
+    fn is_mirrored(&self, slot: Slot) -> bool {
+        self.plan.mirrored().is_some_and(|replica| replica.slot == slot)
+    }
+
+    /// `trainer-3`.
+    fn name(&self, slot: Slot) -> String {
+        self.plan.at(slot).map(|replica| replica.name.clone()).unwrap_or_default()
     }
 
     fn spawn(&mut self, attempts: &[AttemptId]) {
         let mut starts = Vec::new();
         for id in attempts {
-            let resources = self.placement.role(id.slot).work.resources;
+            let resources = self.plan.role(id.slot).work.resources;
             let Some(given) = self.pool.take(id.slot, resources) else {
                 self.now.waiting.push(*id);
                 continue;
             };
-            let replica = self.placement.placed(id.slot).replica.clone();
-            let dir = self.run.attempt(&replica, id.attempt);
             let of_job = self.machine.attempt();
-            let devices = &given.devices;
-            let attempt = document::Attempt { slot: id.slot, number: id.attempt, of_job, devices, dir: &dir };
-            let process = self.placement.process(attempt, &self.around);
+            let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
+            let process = self.plan.process(&attempt);
+            let dir = self.run.attempt(&self.name(id.slot), id.attempt);
             if let Err(error) = self.make_task(*id, &dir, &process) {
                 if is_full(&error) {
                     self.pool.give_back(id.slot);
@@ -601,10 +600,7 @@ impl Supervisor {
                 self.now.queue.push_back(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
                 continue;
             }
-            let sole = self.placement.replicas.len() == 1 && !self.talk.detached;
-            let name = format!("{replica}.{}", id.attempt);
-            let memory = resources.memory_bytes.map(|bytes| Memory { name, bytes });
-            starts.push(Start { id: *id, process, cpus: given.cpus, memory, inherit_stdin: sole });
+            starts.push(Start { id: *id, process });
             if starts.len() == TOGETHER {
                 self.engine.start(std::mem::take(&mut starts));
             }
@@ -616,11 +612,12 @@ impl Supervisor {
 
     fn make_task(&mut self, id: AttemptId, dir: &Path, process: &Process) -> std::io::Result<()> {
         tasks::make(dir, process, &self.known)?;
-        let role = self.placement.role(id.slot);
-        std::fs::create_dir_all(document::gloo_dir(&self.around.scratch, role, self.machine.attempt()))?;
-        if self.mirrored() == id.slot {
+        if let Some(member) = self.plan.at(id.slot).and_then(|replica| replica.member) {
+            std::fs::create_dir_all(self.plan.gloo_dir(member.group, self.machine.attempt()))?;
+        }
+        if self.is_mirrored(id.slot) {
             tasks::touch_log(process)?;
-            self.screen.follow(process.log.clone(), 0);
+            self.screen.follow(process.log.path.clone(), 0);
             self.screen.take_up();
         }
         Ok(())
@@ -647,7 +644,7 @@ impl Supervisor {
     }
 
     pub(super) fn log(&self, id: AttemptId) -> std::path::PathBuf {
-        self.run.attempt(&self.placement.placed(id.slot).replica, id.attempt).join("log")
+        self.plan.at(id.slot).map(|replica| self.plan.log(replica, id.attempt).path).unwrap_or_default()
     }
 
     fn gather(&mut self, ended: &[Slot], stopped: &[Slot], number: impl Fn(Slot) -> u32) -> Vec<(Slot, Evidence)> {
@@ -674,7 +671,7 @@ impl Supervisor {
         let ends: Vec<Ended> = ends.collect();
         self.kernel.explain(&ends, self.run.path(), &mut evidence);
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
-            let Some(bytes) = self.placement.role(end.slot).work.resources.memory_bytes else { continue };
+            let Some(bytes) = self.plan.role(end.slot).work.resources.memory_bytes else { continue };
             let position = evidence.iter().position(|(slot, _)| *slot == end.slot).unwrap_or_else(|| {
                 evidence.push((end.slot, Evidence::default()));
                 evidence.len() - 1
@@ -695,9 +692,9 @@ impl Supervisor {
         let now = self.clock.now();
         let due: Vec<AttemptId> = self.now.probes.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| *id).collect();
         for id in due {
-            let placed = self.placement.placed(id.slot);
-            let ports = placed.ports.iter().flat_map(|(_, ports)| ports);
-            let endpoints: Vec<Endpoint> = ports.map(|port| Endpoint { address: placed.host, port: *port }).collect();
+            let Some(replica) = self.plan.at(id.slot) else { continue };
+            let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
+            let endpoints: Vec<Endpoint> = ports.map(|port| Endpoint { address: replica.host, port: *port }).collect();
             if self.engine.answers(id, &endpoints) {
                 self.now.probes.remove(&id);
                 self.dispatch(Event::Ready { id });
@@ -711,8 +708,8 @@ impl Supervisor {
     /// What `ls` reads. It can be made again from the journal, so losing it is no matter.
     pub(super) fn index(&self) {
         let mut entry = index::Entry::new(self.run.id(), self.journal.status());
-        entry.engine.clone_from(&self.placement.engine);
-        let labels = self.placement.job.labels.iter();
+        entry.engine.clone_from(&self.plan.engine);
+        let labels = self.plan.job.labels.iter();
         entry.labels = labels.map(|(name, value)| (name.clone(), self.known.masked(name, value))).collect();
         let _ = index::append(&self.home, &entry);
     }

@@ -30,12 +30,12 @@ impl Supervisor {
     }
 
     pub(super) fn tell_planned(&self) {
-        let job = &self.placement.job;
+        let job = &self.plan.job;
         let roles: Vec<String> = job.roles.iter().map(|role| format!("{} {}", role.replicas, role.name)).collect();
         let parts = [
             format!("job {}", job.name),
             roles.join(", "),
-            format!("engine {}", self.placement.engine),
+            format!("engine {}", self.plan.engine),
             self.run.id().to_string(),
         ];
         self.progress("Planned", &parts);
@@ -46,7 +46,7 @@ impl Supervisor {
         if self.now.told_started || self.now.stopping.is_some() {
             return;
         }
-        let all = || self.placement.replicas.iter().map(|placed| placed.slot);
+        let all = || self.plan.replicas.iter().map(|replica| replica.slot);
         let is_starting = |slot: Slot| matches!(self.machine.attempt_of(slot), Some(Attempt::Starting { .. }));
         if self.now.pids.is_empty() || all().any(is_starting) {
             return;
@@ -86,7 +86,7 @@ impl Supervisor {
     }
 
     fn crowd(&self, slots: impl IntoIterator<Item = Slot>) -> Crowd {
-        let name = |slot: Slot| (self.placement.job.roles[slot.role as usize].name.as_str(), slot.index);
+        let name = |slot: Slot| (self.plan.job.roles[slot.role as usize].name.as_str(), slot.index);
         Crowd::replicas(slots.into_iter().map(name))
     }
 
@@ -132,7 +132,7 @@ impl Supervisor {
         let live = self.live();
         if !live.is_empty() {
             let who = self.crowd(live.into_iter().map(|id| id.slot));
-            return Others::Going { who, grace: self.placement.job.policy.stop.grace };
+            return Others::Going { who, grace: self.plan.job.policy.stop.grace };
         }
         let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot(&cause.subject.replica)).collect();
         let is_stopped = |(slot, (_, by_us)): &(&Slot, &(Exit, bool))| *by_us && !causes.contains(slot);
@@ -178,7 +178,7 @@ impl Supervisor {
         let Some((outcome, code)) = self.now.end else { return };
         let took = duration(self.clock.started().elapsed());
         let run = self.run.id();
-        let count = self.placement.replicas.len();
+        let count = self.plan.replicas.len();
         let plural = if count == 1 { "" } else { "s" };
         match outcome {
             Outcome::Succeeded => {
@@ -210,9 +210,9 @@ impl Supervisor {
             let live = slots.filter(|slot| self.machine.attempt_of(*slot).is_some_and(Attempt::is_live)).count();
             (role.name.to_string(), live, role.replicas as usize)
         };
-        let roles = self.placement.job.roles.iter().enumerate().map(role).collect();
+        let roles = self.plan.job.roles.iter().enumerate().map(role).collect();
         self.screen.status(Some(Status {
-            job: format!("{} {}", self.run.id(), self.placement.job.name),
+            job: format!("{} {}", self.run.id(), self.plan.job.name),
             since: self.clock.started(),
             doing: Doing::Roles { roles, stopping: self.now.stopping.is_some() },
         }));

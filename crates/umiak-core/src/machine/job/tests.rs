@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::Weight;
-use crate::formats::launch::{ExitCodes, Generation};
 use crate::model::{Completion, JobId, MinSucceeded, Policy, Role, RoleName, StopPolicy};
+use crate::model::{ExitCodes, Generation};
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;

@@ -25,9 +25,9 @@ impl Front<'_> {
     pub(super) fn start_logs(&mut self) {
         let Some(peers) = &self.peers else { return };
         if peers.gathers() {
-            peers.mark_log_dir(pod_log_name(self.spec, &self.plan), &self.plan);
+            peers.mark_log_dir(pod_log_name(&self.plan), &self.plan);
         }
-        match peers.send_logs(self.spec, &self.plan, &self.log_starts) {
+        match peers.send_logs(self.spec, &self.plan) {
             Ok(logs) => self.logs = logs,
             Err(error) => {
                 let notice = Diagnostic::notice(Code::R0010, "this node's logs are not sent to the coordinator");
@@ -52,7 +52,7 @@ impl Front<'_> {
             Ended::NotWanted => new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
                 .hint("give it on every node"),
             Ended::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
-                .row("shared", self.plan.log_dir.display().to_string()),
+                .row("shared", self.plan.logs.dir().display().to_string()),
             Ended::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
             Ended::Lost => new(not_complete).row("reason", "it could not be reached any more"),
             Ended::GivenUp => new(not_complete).row("reason", "it was not waited for"),
@@ -156,7 +156,7 @@ impl Front<'_> {
     /// Where the log of another node's rank is, or will be, on this one.
     pub(super) fn gathered(&self, rank: u32) -> Option<String> {
         let elsewhere = self.plan.replicas.iter().all(|replica| replica.rank.0 != rank);
-        let path = self.spec.log_dir.join(self.plan.topology.members.get(rank as usize)?.log_name());
+        let path = self.spec.request.logs.dir.join(self.plan.topology().members.get(rank as usize)?.log_name());
         let is_here = elsewhere && self.peers.as_ref().is_some_and(Peers::gathers) && path.exists();
         is_here.then(|| shown(&path))
     }

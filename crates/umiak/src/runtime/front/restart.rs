@@ -43,7 +43,7 @@ impl Front<'_> {
     pub(super) fn tell_restarting(&mut self, attempt: u32, delay: Duration) {
         let failed = self.attempt_words().unwrap_or_default();
         self.talk(|style| console::restarting(style, &failed, delay));
-        if let Some(line) = paddle_lines::at_restart(self.spec, &self.plan, attempt + 1) {
+        if let Some(line) = paddle_lines::at_restart(&self.spec.request, &self.plan, attempt + 1) {
             self.pod_log.line(&line);
         }
         self.stopping = None;
@@ -53,7 +53,7 @@ impl Front<'_> {
 
     /// Has the guardian stop what the old attempt left behind, and give its ports back.
     pub(super) fn clear(&mut self) {
-        let command = Command::Clear { keep_ports: prepare::keeps_ports(self.spec) };
+        let command = Command::Clear { keep_ports: prepare::keeps_ports(&self.spec.request) };
         // A guardian that is gone shows itself at its socket.
         let _ = self.guardian.send(&command);
     }
@@ -69,7 +69,7 @@ impl Front<'_> {
         }
         let prepared = self.outline_next().and_then(|(layout, ports)| match &self.peers {
             None => {
-                let share = Share::alone(self.spec, &self.inventory, &layout, &ports);
+                let share = Share::alone(&self.spec.request, &self.inventory, &layout, &ports);
                 self.plan_next(attempt, layout, share).map(|()| true).map_err(NotReady::Refused)
             }
             // The others are waited for.
@@ -100,7 +100,7 @@ impl Front<'_> {
     fn outline_next(&mut self) -> Result<(Layout, Ports), NotReady> {
         let mut broken = None;
         let guardian = &mut self.guardian;
-        let outline = prepare::outline_again(self.spec, &self.inventory, &self.plan, &mut |request| {
+        let outline = prepare::outline_again(&self.spec.request, &self.inventory, &self.plan, &mut |request| {
             lease(guardian, request, &mut broken)
         });
         if broken.is_some() {
@@ -112,19 +112,19 @@ impl Front<'_> {
     /// All nodes are ready for the next attempt.
     pub(super) fn plan_with(&mut self, start: &Start) -> Result<(), Diagnostic> {
         let Some(layout) = self.next.take() else { return Ok(()) };
-        let share = Share::of(self.spec, &layout, start)?;
+        let share = Share::of(&self.spec.request, &layout, start)?;
         self.plan_next(start.attempt, layout, share)
     }
 
     fn plan_next(&mut self, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
         self.join_late_files();
         let run = Run { attempt, ..self.run.clone() };
-        let mut plan = plan::finish(self.spec, &self.inventory, layout, share, &run);
+        let mut plan = plan::finish(&self.spec.request, &self.inventory, layout, share, &run);
         plan.notices.clear();
+        prepare::write_files(&self.spec.request, &self.inventory, &mut plan)?;
         let plan = Arc::new(plan);
-        let log_starts = prepare::write_files(self.spec, &self.inventory, &plan, &run)?;
         self.late_files = prepare::write_late_files(&self.inventory, &plan);
-        (self.plan, self.log_starts, self.run) = (plan, log_starts, run);
+        (self.plan, self.run) = (plan, run);
         (self.knocker, self.awaits) = (None, None);
         servers::expect_elsewhere(&mut self.machine, &self.plan);
         self.pids.clear();
@@ -150,7 +150,7 @@ impl Front<'_> {
         }
         self.attempt_started = Instant::now();
         if self.spec.own.output == OutputMode::Human {
-            let log_dir = super::tell::shown(&self.spec.log_dir);
+            let log_dir = super::tell::shown(&self.spec.request.logs.dir);
             self.screen.talk(console::planned(&self.style, &self.plan, &log_dir, None));
         }
     }

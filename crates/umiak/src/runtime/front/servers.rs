@@ -28,12 +28,12 @@ pub(super) fn expect_elsewhere(machine: &mut Machine, plan: &Plan) {
 }
 
 fn servers(plan: &Plan) -> Option<u16> {
-    plan.topology.parts().iter().position(|part| *part == Part::Server).map(|role| role as u16)
+    plan.topology().parts().iter().position(|part| *part == Part::Server).map(|role| role as u16)
 }
 
 impl Front<'_> {
     pub(super) fn await_server(&mut self, id: AttemptId) {
-        if let Some(awaited) = self.plan.at(id.slot).and_then(|replica| replica.answers.clone()) {
+        for awaited in self.plan.at(id.slot).map(|replica| self.plan.answers(replica)).unwrap_or_default() {
             self.knock(Whom::Own(id), awaited);
         }
     }
@@ -64,9 +64,11 @@ impl Front<'_> {
         for whom in self.knocker.as_ref().map(Knocker::answered).unwrap_or_default() {
             match whom {
                 Whom::Own(id) => {
-                    let name =
-                        self.plan.at(id.slot).and_then(|replica| replica.answers.as_ref()).map(|it| it.name.clone());
-                    self.has_answered(&name.unwrap_or_default());
+                    for Awaited { name, .. } in
+                        self.plan.at(id.slot).map(|it| self.plan.answers(it)).unwrap_or_default()
+                    {
+                        self.has_answered(&name);
+                    }
                     self.dispatch(Event::Ready { id });
                 }
                 Whom::Elsewhere { role, attempt, name } => {
@@ -87,9 +89,9 @@ impl Front<'_> {
     pub(super) fn tell_early_ends(&mut self) {
         let Some(awaits) = self.awaits.as_ref().filter(|_| self.stopping.is_none()) else { return };
         let early = self.plan.replicas.iter().filter_map(|replica| {
-            let name = &replica.answers.as_ref()?.name;
-            let (exit, _) = self.ends.get(&replica.slot)?;
-            (exit.is_success() && awaits.names.contains(name)).then(|| (replica.slot, name.clone()))
+            self.ends.get(&replica.slot).filter(|(exit, _)| exit.is_success())?;
+            let Awaited { name, .. } = self.plan.answers(replica).pop()?;
+            awaits.names.contains(&name).then_some((replica.slot, name))
         });
         for (slot, name) in early.collect::<Vec<_>>() {
             self.has_answered(&name);

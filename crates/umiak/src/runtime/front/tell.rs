@@ -7,7 +7,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, PlannedRole, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::model::Part;
-use umiak_core::plan::{ReplicaPlan, paddle_lines};
+use umiak_core::plan::{Log, Replica, paddle_lines};
 
 use super::Front;
 use crate::clock::paddle_stamp;
@@ -20,21 +20,19 @@ impl Front<'_> {
         for notice in self.plan.notices.clone() {
             self.notice(&notice);
         }
-        for line in paddle_lines::on_console(self.spec) {
+        for line in paddle_lines::on_console(&self.spec.request) {
             self.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
         }
         self.record(&Fact::Planned(self.planned()));
-        let log_dir = shown(&self.spec.log_dir);
+        let log_dir = shown(&self.spec.request.logs.dir);
         if let Some(recorder) = &mut self.recorder {
             recorder.begun();
         }
         let text = console::planned(&self.style, &self.plan, &log_dir, self.run_name());
         self.talk(|_| text);
         // The first trainer of each node is the one on the console.
-        let mirrored = self.plan.mirrored().map(|replica| replica.rank);
-        let mut replicas = self.plan.replicas.iter().zip(&self.log_starts);
-        if let Some((replica, start)) = replicas.find(|(replica, _)| Some(replica.rank) == mirrored) {
-            self.screen.follow(replica.log.clone(), *start);
+        if let Some(Log { path, start }) = self.plan.mirrored().map(|replica| self.plan.log(replica, 0)) {
+            self.screen.follow(path, start);
         }
     }
 
@@ -55,22 +53,24 @@ impl Front<'_> {
             job: self.plan.job.name.to_string(),
             attempt: self.run.attempt,
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
-            world_size: self.plan.topology.world_size().get(),
-            log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
+            world_size: self.plan.topology().world_size().get(),
+            log_dir: self.plan.logs.dir().to_string_lossy().into_owned(),
             roles: if console::has_parts(&self.plan) { self.planned_roles() } else { Vec::new() },
             replicas: self
                 .plan
                 .replicas
                 .iter()
-                .zip(&self.log_starts)
-                .map(|(replica, start)| PlannedReplica {
-                    replica: self.machine.replica_name(replica.slot),
-                    rank: replica.rank,
-                    node: replica.node.to_string(),
-                    endpoint: replica.endpoint.to_string(),
-                    devices: replica.devices.iter().map(|device| device.label.clone()).collect(),
-                    log: replica.log.to_string_lossy().into_owned(),
-                    log_start: *start,
+                .map(|replica| {
+                    let Log { path, start } = self.plan.log(replica, self.run.attempt);
+                    PlannedReplica {
+                        replica: replica.name.clone(),
+                        rank: replica.rank,
+                        node: replica.host.to_string(),
+                        endpoint: replica.endpoint.map(|endpoint| endpoint.to_string()).unwrap_or_default(),
+                        devices: replica.devices.iter().map(|device| device.label.clone()).collect(),
+                        log: path.to_string_lossy().into_owned(),
+                        log_start: start,
+                    }
                 })
                 .collect(),
         }
@@ -78,11 +78,11 @@ impl Front<'_> {
 
     /// Over all nodes.
     fn planned_roles(&self) -> Vec<PlannedRole> {
-        let roles = self.plan.topology.parts().into_iter().zip(&self.plan.job.roles);
+        let roles = self.plan.topology().parts().into_iter().zip(&self.plan.job.roles);
         roles
             .map(|(part, role)| PlannedRole {
                 role: role.name.to_string(),
-                replicas: self.plan.topology.count(part),
+                replicas: self.plan.topology().count(part),
                 decides: role.completion.decides,
             })
             .collect()
@@ -100,20 +100,20 @@ impl Front<'_> {
             return;
         }
         let abort = self.abort(&verdict);
-        for line in paddle_lines::at_failure(self.spec, &self.plan, &verdict, &abort) {
+        for line in paddle_lines::at_failure(&self.spec.request, &self.plan, &verdict, &abort) {
             self.pod_log.line(&line);
         }
         self.told_while_going = self.machine.live().0 > 0;
         let mut explained =
             summary::failure(&self.style, &verdict, &self.others(&verdict), |finding| self.place(finding));
         explained.push_str(&self.which_attempt());
-        let container = paddle_lines::container_failed(self.spec, &self.plan, &verdict)
+        let container = paddle_lines::container_failed(&self.spec.request, &self.plan, &verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
         let abort = self.style.red(&abort);
         self.screen.status(None);
         self.screen.alert(format!("{abort}\n{container}{explained}"));
-        if let Some(notice) = prepare::why_full(&self.plan.log_dir) {
+        if let Some(notice) = prepare::why_full(self.plan.logs.dir()) {
             self.notice(&notice);
         }
         self.verdict = Some(verdict);
@@ -121,27 +121,26 @@ impl Front<'_> {
 
     /// Where several parts have failed, the line is about the first cause's.
     fn abort(&self, verdict: &Verdict) -> String {
-        let members = &self.plan.topology.members;
+        let members = &self.plan.topology().members;
         let causes: Vec<&Member> =
             verdict.causes.iter().filter_map(|cause| members.get(cause.subject.rank?.0 as usize)).collect();
         let part = causes.first().map_or(Part::Trainer, |member| member.part);
         let mut ranks: Vec<u32> =
             causes.iter().filter(|member| member.part == part).map(|member| member.index).collect();
         ranks.sort_unstable();
-        summary::abort(part.role(), self.plan.topology.count(part), &ranks)
+        summary::abort(part.role(), self.plan.topology().count(part), &ranks)
     }
 
     /// Who was stopped because of the causes, which are told already.
     pub(super) fn others(&self, verdict: &Verdict) -> Others {
         let Some((since, _)) = self.stopping else { return Others::Nobody };
-        let is_cause =
-            |replica: &&ReplicaPlan| verdict.causes.iter().any(|cause| cause.subject.rank == Some(replica.rank));
-        let live: Vec<&ReplicaPlan> = self.live().into_iter().filter(|replica| !is_cause(replica)).collect();
+        let is_cause = |replica: &&Replica| verdict.causes.iter().any(|cause| cause.subject.rank == Some(replica.rank));
+        let live: Vec<&Replica> = self.live().into_iter().filter(|replica| !is_cause(replica)).collect();
         if !live.is_empty() {
             return Others::Going { who: self.crowd(&live), grace: self.plan.job.policy.stop.grace };
         }
         let by_us = |slot| self.ends.get(slot).is_some_and(|(_, by_us)| *by_us);
-        let stopped: Vec<&ReplicaPlan> = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot)).collect();
+        let stopped: Vec<&Replica> = self.plan.replicas.iter().filter(|replica| by_us(&replica.slot)).collect();
         if stopped.is_empty() {
             return Others::Nobody;
         }
@@ -149,7 +148,7 @@ impl Front<'_> {
         Others::Gone { who: self.crowd(&stopped), by, after: since.elapsed() }
     }
 
-    pub(super) fn crowd(&self, replicas: &[&ReplicaPlan]) -> Crowd {
+    pub(super) fn crowd(&self, replicas: &[&Replica]) -> Crowd {
         console::crowd(&self.plan, replicas)
     }
 
@@ -180,7 +179,7 @@ impl Front<'_> {
         let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank)) else {
             return Place::default();
         };
-        let kind = self.plan.topology.device_kind.map_or("", umiak_core::model::DeviceKind::word);
+        let kind = self.plan.topology().device_kind.map_or("", umiak_core::model::DeviceKind::word);
         let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
         let host = umiak_sys::host::name();
         Place {
@@ -188,7 +187,14 @@ impl Front<'_> {
             host,
             pid: self.pids.get(&replica.slot).copied(),
             devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
-            log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
+            log: shown(
+                &self
+                    .spec
+                    .request
+                    .logs
+                    .dir
+                    .join(replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default()),
+            ),
             run: self.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
         }
