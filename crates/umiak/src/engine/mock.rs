@@ -122,7 +122,7 @@ impl Engine for Mock {
 
     fn start(&mut self, starts: Vec<Start>) {
         debug!(attempts = starts.len(), "start");
-        let one = |start: Start| (start.id, steps(&start.argv, start.id), start.log);
+        let one = |start: Start| (start.id, steps(&start.process.argv, start.id), start.process.log.path);
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts.into_iter().map(one).collect()));
     }
@@ -163,10 +163,11 @@ impl Engine for Mock {
 
 /// What a command says to one attempt. A line for the shell is taken apart at its blanks.
 fn steps(argv: &[OsString], id: AttemptId) -> Vec<Step> {
-    let argv: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
+    // Words of a document are text.
+    let argv: Vec<&str> = argv.iter().filter_map(|word| word.to_str()).collect();
     let words: Vec<&str> = match argv.as_slice() {
-        [_, flag, line] if flag == "-c" => line.split_whitespace().collect(),
-        _ => argv.iter().map(AsRef::as_ref).collect(),
+        [_, "-c", line] => line.split_whitespace().collect(),
+        _ => argv,
     };
     let step = |word: &str| {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
