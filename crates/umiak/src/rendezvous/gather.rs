@@ -24,10 +24,10 @@ use umiak_core::wire::frame::{Frame, LogChunk, Payload, Sealer, read_message};
 
 use crate::clock::Clock;
 
-use super::Mark;
+use super::LogDirMark;
+use super::events::NetEvent;
 use super::frames::Frames;
 use super::link::{Parts, write_all};
-use super::thread;
 
 /// Chunks that wait for the disk; their connections wait too.
 const MAX_WAITING: usize = 16;
@@ -60,7 +60,7 @@ pub(crate) enum GatherNews {
 #[derive(Debug)]
 enum Command {
     /// The name of a file in our log directory that nobody else has.
-    Mark(Mark),
+    Mark(LogDirMark),
     Members(Vec<Member>),
     Connection(Box<Arrival>),
     /// The umiak of that node is dead.
@@ -97,7 +97,7 @@ enum Happening {
 pub(super) struct Gatherer(UnboundedSender<Command>);
 
 impl Gatherer {
-    pub(super) fn start(gather: Gather, limits: Limits, clock: Clock, net: Sender<thread::Event>) -> io::Result<Self> {
+    pub(super) fn start(gather: Gather, limits: Limits, clock: Clock, net: Sender<NetEvent>) -> io::Result<Self> {
         let (sender, commands) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (events, from_links) = channel(MAX_WAITING);
@@ -128,7 +128,7 @@ impl Gatherer {
         let _ = self.0.send(command);
     }
 
-    pub(super) fn mark(&self, mark: Mark) {
+    pub(super) fn mark(&self, mark: LogDirMark) {
         self.send(Command::Mark(mark));
     }
 
@@ -218,7 +218,7 @@ struct Desk {
     gather: Gather,
     limits: Limits,
     clock: Clock,
-    net: Sender<thread::Event>,
+    net: Sender<NetEvent>,
     events: Sender<Event>,
     ledger: Ledger,
     links: HashMap<u64, Link>,
@@ -226,7 +226,7 @@ struct Desk {
     copies: BTreeMap<u32, Copy>,
     /// Ranks whose files take no more.
     broken: BTreeSet<u32>,
-    mark: Option<Mark>,
+    mark: Option<LogDirMark>,
     /// Connections that came before it.
     early: Vec<Arrival>,
     told_waiting: bool,
@@ -250,7 +250,7 @@ impl Desk {
         if !ranks.is_empty() {
             self.tell(GatherNews::Incomplete { ranks: ranks.into_iter().collect() }).await;
         }
-        let _ = self.net.send(thread::Event::Gathered).await;
+        let _ = self.net.send(NetEvent::Gathered).await;
     }
 
     fn is_done(&mut self) -> bool {
@@ -268,7 +268,7 @@ impl Desk {
     }
 
     async fn tell(&self, news: GatherNews) {
-        let _ = self.net.send(thread::Event::GatherNews(news)).await;
+        let _ = self.net.send(NetEvent::GatherNews(news)).await;
     }
 
     async fn obey(&mut self, command: Command) {
@@ -293,7 +293,7 @@ impl Desk {
     }
 
     fn admit(&mut self, arrival: Arrival) {
-        let Some(Mark { marker, .. }) = self.mark.clone() else { return self.early.push(arrival) };
+        let Some(LogDirMark { marker, .. }) = self.mark.clone() else { return self.early.push(arrival) };
         let Arrival { stream, session, rest, hello } = arrival;
         self.last_link += 1;
         let id = self.last_link;
@@ -454,7 +454,7 @@ async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: Unbounded
 }
 
 /// What a rank's log is called.
-fn file_name(mark: Option<&Mark>, rank: u32) -> String {
+fn file_name(mark: Option<&LogDirMark>, rank: u32) -> String {
     let name = mark.and_then(|mark| mark.names.get(rank as usize));
     name.cloned().unwrap_or_else(|| format!("workerlog.{rank}"))
 }

@@ -9,8 +9,8 @@ use umiak_sys::wait::{readable, stop_ourselves};
 
 use super::tell::shown;
 use super::{Front, SIGTSTP};
-use crate::rendezvous::logs::Ended;
-use crate::rendezvous::{GatherNews, Report};
+use crate::rendezvous::logs::LogsEnded;
+use crate::rendezvous::{GatherNews, NetReport};
 use crate::runtime::console;
 use crate::runtime::pod_log::pod_log_name;
 use crate::runtime::several::Peers;
@@ -44,18 +44,20 @@ impl Front<'_> {
         }
     }
 
-    fn tell_logs(&mut self, ended: Ended) {
+    fn tell_logs(&mut self, ended: LogsEnded) {
         let not_complete = "this node's logs are not complete at the coordinator";
         let new = |message: &str| Diagnostic::notice(Code::R0010, message);
         let notice = match ended {
-            Ended::Complete => return,
-            Ended::NotWanted => new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
-                .hint("give it on every node"),
-            Ended::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
+            LogsEnded::Complete => return,
+            LogsEnded::NotWanted => {
+                new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
+                    .hint("give it on every node")
+            }
+            LogsEnded::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
                 .row("shared", self.plan.log_dir.display().to_string()),
-            Ended::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
-            Ended::Lost => new(not_complete).row("reason", "it could not be reached any more"),
-            Ended::GivenUp => new(not_complete).row("reason", "it was not waited for"),
+            LogsEnded::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
+            LogsEnded::Lost => new(not_complete).row("reason", "it could not be reached any more"),
+            LogsEnded::GivenUp => new(not_complete).row("reason", "it was not waited for"),
         };
         self.notice(&notice);
     }
@@ -78,7 +80,7 @@ impl Front<'_> {
                 logs.give_up();
                 let _ = readable(&[logs.as_fd()], Some(LAST_WORDS));
                 self.logs = None;
-                return self.tell_logs(Ended::GivenUp);
+                return self.tell_logs(LogsEnded::GivenUp);
             } else if !said {
                 said = true;
                 self.talk(|style| console::nodes(style, "sending logs to the coordinator; Ctrl-C gives that up"));
@@ -118,9 +120,9 @@ impl Front<'_> {
             if ready[0] {
                 for report in peers.reports() {
                     match report {
-                        Report::Gather(GatherNews::Waiting { nodes }) => waiting = Some(nodes),
-                        Report::Gather(news) => self.hear_gatherer(&news),
-                        Report::Ended => return true,
+                        NetReport::Gather(GatherNews::Waiting { nodes }) => waiting = Some(nodes),
+                        NetReport::Gather(news) => self.hear_gatherer(&news),
+                        NetReport::Ended => return true,
                         _ => {}
                     }
                 }

@@ -10,7 +10,7 @@ use umiak_core::machine::round::limits::ANSWER;
 use umiak_core::machine::round::messages::{Decision, Loss, RankPlace, Stage, Start, Told, Why};
 
 use super::Front;
-use crate::rendezvous::Report;
+use crate::rendezvous::NetReport;
 use crate::runtime::console;
 use crate::runtime::several::{self, words};
 use crate::screen::{Activity, StatusLine};
@@ -20,16 +20,16 @@ impl Front<'_> {
         let reports = self.peers.as_mut().map(several::Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
-                Report::News(news) => self.hear_news(news),
-                Report::Refused { address, host, refusal } => {
+                NetReport::News(news) => self.hear_news(news),
+                NetReport::Refused { address, host, refusal } => {
                     self.notice(&words::has_refused(address, &host, &refusal));
                 }
-                Report::Lifeline { socket, frame } => {
+                NetReport::Lifeline { socket, frame } => {
                     let _ = self.guardian.hold(socket.as_fd(), frame);
                 }
-                Report::Gather(news) => self.hear_gatherer(&news),
-                Report::Ended => {}
-                Report::Broken(_) => self.lose_coordinator(Loss::Killed),
+                NetReport::Gather(news) => self.hear_gatherer(&news),
+                NetReport::Ended => {}
+                NetReport::Broken(_) => self.lose_coordinator(Loss::Killed),
             }
         }
     }
