@@ -51,7 +51,7 @@ impl Recorder {
 
     /// The plan is written: what `ls` needs, and the disk, are told while the ranks start.
     pub(super) fn begun(&mut self) {
-        let (home, entry) = (self.home.clone(), index::Entry::new(self.run.id(), self.writer.status()));
+        let (home, entry) = (self.home.clone(), index::IndexEntry::new(self.run.id(), self.writer.status()));
         let who = crate::history::Supervisor::here(self.writer.epoch(), std::path::Path::new(""));
         let (run, file) = (self.run.clone(), self.writer.file());
         let (sender, receiver) = mpsc::channel();
@@ -76,7 +76,7 @@ impl Recorder {
         if took > WORTH_SYNCING {
             let _ = self.writer.sync();
         }
-        let _ = index::append(&self.home, &index::Entry::new(self.run.id(), self.writer.status()));
+        let _ = index::append(&self.home, &index::IndexEntry::new(self.run.id(), self.writer.status()));
         lost.map(|error| {
             Diagnostic::notice(Code::J0003, format!("not all facts of {} could be recorded", self.run.id()))
                 .row("journal", self.run.journal().display().to_string())

@@ -710,7 +710,7 @@ impl Supervisor {
 
     /// What `ls` reads. It can be made again from the journal, so losing it is no matter.
     pub(super) fn index(&self) {
-        let mut entry = index::Entry::new(self.run.id(), self.journal.status());
+        let mut entry = index::IndexEntry::new(self.run.id(), self.journal.status());
         entry.engine.clone_from(&self.placement.engine);
         let labels = self.placement.job.labels.iter();
         entry.labels = labels.map(|(name, value)| (name.clone(), self.known.masked(name, value))).collect();
