@@ -67,8 +67,8 @@ impl Journal {
         Ok(Self::new(home, run, writer, false, engine))
     }
 
-    fn entry(&self) -> index::Entry {
-        let mut entry = index::Entry::new(self.run.id(), self.writer.status());
+    fn entry(&self) -> index::IndexEntry {
+        let mut entry = index::IndexEntry::new(self.run.id(), self.writer.status());
         entry.engine.clone_from(&self.engine);
         entry.labels.clone_from(&self.labels);
         entry

@@ -142,7 +142,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;
     drop(writer);
     tidy(run);
-    if let Some(entry) = index::Entry::of(run) {
+    if let Some(entry) = index::IndexEntry::of(run) {
         let _ = index::append(home, &entry);
     }
     Ok(())

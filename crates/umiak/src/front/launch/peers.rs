@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::rendezvous::logs::{self, LogFile, Logs};
-use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
+use crate::rendezvous::{self, Gather, Holder, Host, LogDirMark, Net, NetOrder, NetReport, Target};
 use crate::screen::{Activity, Screen, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
@@ -153,7 +153,7 @@ impl Peers {
             logs: spec.own.gather_logs,
             standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
         };
-        let options = rendezvous::Options {
+        let options = rendezvous::NetOptions {
             coordinator: place.target,
             host,
             join,
@@ -214,17 +214,17 @@ impl Peers {
     ) -> Option<Result<Box<Start>, Ended>> {
         for report in self.net.reports() {
             let news = match report {
-                Report::News(news) => news,
-                Report::Refused { address, host, refusal } => {
+                NetReport::News(news) => news,
+                NetReport::Refused { address, host, refusal } => {
                     talk(around, screen, &peer_words::has_refused(address, &host, &refusal));
                     continue;
                 }
-                Report::Lifeline { socket, frame } => {
+                NetReport::Lifeline { socket, frame } => {
                     around.engine.hold(socket.as_fd(), frame);
                     continue;
                 }
-                Report::Gather(_) | Report::Ended => continue,
-                Report::Broken(why) => {
+                NetReport::Gather(_) | NetReport::Ended => continue,
+                NetReport::Broken(why) => {
                     let error = Diagnostic::error(Code::L0016, "the network thread failed").row("reason", why);
                     return Some(Err(error.into()));
                 }
@@ -258,10 +258,10 @@ impl Peers {
     }
 
     pub(super) fn stand(&self, attempt: u32, stage: Stage) {
-        self.net.order(Order::Standing(Standing { attempt, stage }));
+        self.net.order(NetOrder::Standing(Standing { attempt, stage }));
     }
 
-    pub(super) fn reports(&mut self) -> Vec<Report> {
+    pub(super) fn reports(&mut self) -> Vec<NetReport> {
         self.net.reports()
     }
 
@@ -274,7 +274,7 @@ impl Peers {
     /// logs.
     pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
         let names = plan.topology().members.iter().map(Member::log_name).collect();
-        self.net.order(Order::Mark(Mark { marker, names }));
+        self.net.order(NetOrder::Mark(LogDirMark { marker, names }));
     }
 
     /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
@@ -287,7 +287,7 @@ impl Peers {
             let Log { path, start } = plan.log(replica, plan.attempt);
             LogFile { rank: replica.rank.0, path, start }
         });
-        let options = logs::Options {
+        let options = logs::LogsOptions {
             coordinator: coordinator.clone(),
             job_id: spec.request.job_id.clone(),
             key: key.clone(),
@@ -301,12 +301,12 @@ impl Peers {
 
     /// The job is over here; what comes from other nodes still comes.
     pub(super) fn leave(&self) {
-        self.net.order(Order::Leave);
+        self.net.order(NetOrder::Leave);
     }
 
     /// Says goodbye; the coordinator waits until all nodes know how it ended.
     pub(super) fn finish(self) {
-        self.net.order(Order::Leave);
+        self.net.order(NetOrder::Leave);
         self.net.finish(GOODBYE);
     }
 }

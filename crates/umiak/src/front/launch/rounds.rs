@@ -14,7 +14,7 @@ use super::peers::Peers;
 use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
-use crate::rendezvous::Report;
+use crate::rendezvous::NetReport;
 use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
@@ -22,14 +22,14 @@ impl LaunchDoor {
         let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
-                Report::News(news) => self.hear_news(core, news),
-                Report::Refused { address, host, refusal } => {
+                NetReport::News(news) => self.hear_news(core, news),
+                NetReport::Refused { address, host, refusal } => {
                     core.notice(&peer_words::has_refused(address, &host, &refusal));
                 }
-                Report::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
-                Report::Gather(news) => self.hear_gatherer(core, &news),
-                Report::Ended => self.peers_ended(),
-                Report::Broken(_) => self.lose_coordinator(core, Loss::Killed),
+                NetReport::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
+                NetReport::Gather(news) => self.hear_gatherer(core, &news),
+                NetReport::Ended => self.peers_ended(),
+                NetReport::Broken(_) => self.lose_coordinator(core, Loss::Killed),
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
-use umiak::history::index::{self, Entry};
+use umiak::history::index::{self, IndexEntry};
 use umiak::history::journal::Writer;
 use umiak::history::{Home, RunDir, RunId};
 use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Subject, Supervised};
@@ -40,7 +40,7 @@ pub(crate) fn make_runs(home: &Path, count: u32) -> anyhow::Result<()> {
         let mut journal = Writer::create(&run)?;
         let records = journal.number(Timestamp::from_micros(began), facts(number));
         journal.append(&records)?;
-        index::append(&home, &Entry::new(run.id(), journal.status()))?;
+        index::append(&home, &IndexEntry::new(run.id(), journal.status()))?;
     }
     Ok(())
 }
