@@ -110,7 +110,7 @@ impl Metric {
         }
     }
 
-    fn is_better_when_small(self) -> bool {
+    pub(crate) fn is_better_when_small(self) -> bool {
         self != Self::Log
     }
 }
@@ -122,6 +122,8 @@ pub(crate) struct Series {
     pub(crate) contestant: String,
     pub(crate) ranks: u32,
     pub(crate) is_floor: bool,
+    /// Of the binary of `--against`.
+    pub(crate) is_old: bool,
     pub(crate) values: Vec<f64>,
     /// User and system time of everything that was started, for each rank; empty where it says nothing.
     pub(crate) cpu_ms_per_rank: Vec<f64>,
@@ -143,12 +145,17 @@ impl Sample {
     }
 }
 
-/// The median of umiak, or of whoever is asked for.
+/// A contestant's name in tables.
+pub(crate) fn title(name: &str, is_old: bool) -> String {
+    if is_old { format!("{name} (old)") } else { name.to_owned() }
+}
+
+/// The median of umiak, or of whoever is asked for; never that of the old binary.
 pub(crate) fn median_of(series: &[Series], metric: Metric, ranks: u32, contestant: &str) -> Option<f64> {
-    series
-        .iter()
-        .find(|series| series.metric == metric && series.ranks == ranks && series.contestant == contestant)
-        .and_then(|series| median(&series.values))
+    let is_it = |series: &&Series| {
+        series.metric == metric && series.ranks == ranks && series.contestant == contestant && !series.is_old
+    };
+    series.iter().find(is_it).and_then(|series| median(&series.values))
 }
 
 /// The best of the floors.
@@ -168,6 +175,7 @@ pub(crate) mod tests {
             contestant: contestant.to_owned(),
             ranks,
             is_floor,
+            is_old: false,
             values: values.to_vec(),
             cpu_ms_per_rank: Vec::new(),
             remarks: Vec::new(),
