@@ -48,6 +48,8 @@ enum Bench {
     Rendezvous(bench::rendezvous::Options),
     /// Documents and recorded runs: replicas, first line, `ls`, `logs`
     Run(bench::run::Options),
+    /// The state machine of a job: time for each event, by the number of replicas
+    Machine(bench::machine::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -61,6 +63,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Launch(options) => bench::launch(root, &options),
             Bench::Rendezvous(options) => bench::rendezvous::rendezvous(root, &options),
             Bench::Run(options) => bench::run::run(root, &options),
+            Bench::Machine(options) => bench::machine::machine(root, &options),
         },
     }
 }

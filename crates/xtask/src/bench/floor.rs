@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_sys::floor::{fork_exec, monotonic_nanos};
 
-use super::crowd;
+use super::{crowd, machine};
 
 /// The first word.
 pub(crate) const WORD: &str = "floor";
@@ -49,6 +49,7 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),
         (Some("clients"), words) => crowd::clients(words),
+        (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
         _ => bail!("`{WORD}` is for benchmarks"),
     }
     .map(Some)

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: umiak beside its peers and the kernel's floor, in one run. `launch` is about one node and lives
-//! here, `rendezvous` about several, `run` about documents and recorded runs.
+//! here, `rendezvous` about several, `run` about documents and recorded runs, `machine` about the job's state machine.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -18,12 +18,14 @@
 //! | `rounds` | everybody in turn, round by round |
 //! | `rendezvous` | several nodes |
 //! | `run` | documents and recorded runs |
+//! | `machine` | the state machine of a job, without a process |
 
 mod against;
 mod crowd;
 pub(crate) mod floor;
 mod harness;
 mod host;
+pub(crate) mod machine;
 mod model;
 mod options;
 mod peers;

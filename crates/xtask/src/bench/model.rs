@@ -24,6 +24,7 @@ pub(crate) enum Metric {
     Listing,
     LogFirst,
     RunLine,
+    Event,
 }
 
 /// How a number is held against the floor's.
@@ -35,7 +36,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -52,6 +53,7 @@ impl Metric {
         Self::Listing,
         Self::LogFirst,
         Self::RunLine,
+        Self::Event,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -72,6 +74,7 @@ impl Metric {
             Self::Listing => "`umiak ls` of N runs, warm, to its end",
             Self::LogFirst => "First bytes of a log of N GB",
             Self::RunLine => "First line of `/bin/echo` from a document",
+            Self::Event => "One event of the state machine of a job with N replicas",
         }
     }
 
@@ -89,6 +92,7 @@ impl Metric {
             | Self::LogFirst
             | Self::RunLine => "ms",
             Self::Memory | Self::AgentsMemory => "MB",
+            Self::Event => "µs",
             Self::WakeUps => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
@@ -106,7 +110,8 @@ impl Metric {
             | Self::AgentsMemory
             | Self::AgentsTime
             | Self::Listing
-            | Self::LogFirst => Relation::None,
+            | Self::LogFirst
+            | Self::Event => Relation::None,
         }
     }
 
