@@ -413,7 +413,7 @@ impl Machine {
 
     fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
         self.signals += 1;
-        self.tell_interrupted(Some(signal), effects);
+        self.tell_interrupted(Some(signal), false, effects);
         match self.signals {
             1 => self.stop(StopReason::Signal { signal }, Outcome::Interrupted, Some(signal), now, effects),
             2 => {
@@ -464,7 +464,7 @@ impl Machine {
 
     fn stop_asked(&mut self, kill: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         self.stops += 1;
-        self.tell_interrupted(None, effects);
+        self.tell_interrupted(None, kill, effects);
         self.stop(StopReason::User, Outcome::Stopped, None, now, effects);
         if kill || self.stops > 1 {
             self.kill_all(now, effects);

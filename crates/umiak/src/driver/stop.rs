@@ -33,6 +33,10 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
         Life::Finished => Err(ended(run)),
         Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
+        // A shared home shows the lock of another host's supervisor, and its socket leads nowhere.
+        Life::Live { supervisor: Some(supervisor) } if supervisor.is_elsewhere() => {
+            Err(elsewhere(run, &supervisor.host, "stop"))
+        }
         Life::Live { supervisor } => {
             if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
                 return Err(deaf(run, supervisor.as_ref()));

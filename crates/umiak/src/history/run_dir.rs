@@ -256,6 +256,11 @@ impl Supervisor {
         }
     }
 
+    /// Whether it runs on another host. After a restart of this one it does not run at all.
+    pub fn is_elsewhere(&self) -> bool {
+        !self.is_of_this_boot() && self.host != umiak_sys::host::name()
+    }
+
     /// Whether it was started by the kernel that runs here now.
     pub fn is_of_this_boot(&self) -> bool {
         let here = umiak_sys::hold::boot_id();

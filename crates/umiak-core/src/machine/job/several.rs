@@ -50,11 +50,11 @@ impl Machine {
     }
 
     /// By a signal or by `umiak stop`: all nodes stop.
-    pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, effects: &mut Vec<Effect>) {
+    pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, kill: bool, effects: &mut Vec<Effect>) {
         let decided = self.several.as_ref().and_then(|several| several.decided.as_ref());
         let open = decided.is_none_or(|decided| decided.restart.is_some());
         if open && self.signals + self.stops == 1 {
-            self.stand(Stand::Interrupted { signal }, effects);
+            self.stand(Stand::Interrupted { signal, kill }, effects);
         }
     }
 
@@ -114,7 +114,12 @@ impl Machine {
             (Outcome::Interrupted, Some(signal)) => {
                 self.stop(StopReason::SignalElsewhere { signal }, Outcome::Interrupted, Some(signal), now, effects);
             }
-            (Outcome::Stopped, _) => self.stop(StopReason::User, Outcome::Stopped, None, now, effects),
+            (Outcome::Stopped, _) => {
+                self.stop(StopReason::User, Outcome::Stopped, None, now, effects);
+                if decided.kill {
+                    self.kill_all(now, effects);
+                }
+            }
             _ => {
                 self.fail_elsewhere(StopReason::NodeLost, now, effects);
                 if self.diagnosis == Diagnosis::None {
@@ -202,6 +207,7 @@ impl Machine {
             outcome: Outcome::Failed,
             verdict: Some(verdict),
             signal: None,
+            kill: false,
             code: nobody.then_some(NODE_LOST),
             restart: None,
         };

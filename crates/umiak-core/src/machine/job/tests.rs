@@ -501,7 +501,7 @@ fn shared(replicas: u32) -> Story {
 fn decided(attempt: u32, outcome: Outcome, restart: Option<Duration>) -> Event {
     let code = (outcome == Outcome::Failed).then_some(NODE_LOST);
     let signal = (outcome == Outcome::Interrupted).then_some(SIGTERM);
-    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, code, restart }))
+    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, kill: false, code, restart }))
 }
 
 fn end_of(effects: &[Effect]) -> Option<(Outcome, u8)> {
@@ -573,6 +573,6 @@ fn a_signal_between_attempts_is_told() {
     story.give(Event::Gathered(vec![]));
     story.give(decided(0, Outcome::Failed, Some(Duration::from_secs(9))));
     let effects = story.give(Event::Signalled { signal: SIGINT });
-    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT) })));
+    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT), kill: false })));
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));
 }

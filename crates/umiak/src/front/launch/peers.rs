@@ -191,7 +191,7 @@ impl Peers {
                 umiak_sys::wait::stop_ourselves();
             }
             if let Some(signal) = arrived.signals.first().copied() {
-                self.stand(0, Stage::Interrupted { signal: Some(signal) });
+                self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
                 break Ended::Code(128u8.wrapping_add(signal as u8));
             }
@@ -332,7 +332,7 @@ fn say(around: &Around<'_>, screen: &Screen, text: &str) {
 /// The round ended before it began; nothing where others had begun without us.
 fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
     match decision.why.as_ref()? {
-        Why::Interrupted { node, signal } => {
+        Why::Interrupted { node, signal, .. } => {
             say(around, screen, &format!("stopped by {}", peer_words::interrupted(node, *signal)));
             Some(Ended::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
         }

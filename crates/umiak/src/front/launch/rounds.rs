@@ -93,7 +93,7 @@ impl LaunchDoor {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
             Stand::Failed => Stage::Failed,
-            Stand::Interrupted { signal } => Stage::Interrupted { signal },
+            Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {
                 let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });
                 Stage::Told(told.collect())
@@ -141,7 +141,7 @@ impl LaunchDoor {
     /// `SIGINT on node 192.168.0.2 (gpu-b)`.
     pub(super) fn interrupted_elsewhere(&self) -> Option<String> {
         match self.peers.as_ref()?.why.as_ref()? {
-            Why::Interrupted { node, signal } => Some(peer_words::interrupted(node, *signal)),
+            Why::Interrupted { node, signal, .. } => Some(peer_words::interrupted(node, *signal)),
             _ => None,
         }
     }

@@ -40,7 +40,7 @@ impl Story {
     }
 
     fn decided(&mut self, outcome: Outcome) -> Vec<Effect> {
-        let decided = Decided { attempt: 0, outcome, verdict: None, signal: None, code: None, restart: None };
+        let decided = Decided { attempt: 0, outcome, verdict: None, signal: None, kill: false, code: None, restart: None };
         self.give(Event::Decided(Box::new(decided)))
     }
 }
