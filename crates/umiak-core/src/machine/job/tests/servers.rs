@@ -106,7 +106,7 @@ fn a_server_that_never_answers_took_too_long() {
     assert_eq!(stops(&effects), [(Graceful, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
-    assert_eq!(story.end(), Some((Outcome::Failed, exit_code::TIMED_OUT)));
+    assert_eq!(story.end(), Some((Outcome::Failed, crate::machine::exit_code::TIMED_OUT)));
 }
 
 #[test]
