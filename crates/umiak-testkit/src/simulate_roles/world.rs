@@ -215,7 +215,9 @@ impl World {
             }
         }
         self.items.clear();
-        later.into_iter().for_each(|(at, item)| self.plan(at, item));
+        for (at, item) in later {
+            self.plan(at, item);
+        }
         let (status, scenario) = (&self.status, &self.scenario);
         let is_live = |id: &AttemptId| {
             status
@@ -549,6 +551,9 @@ impl World {
     /// What the journal adds up to against what the machine has.
     fn compare(&mut self) {
         let mut complaints = Vec::new();
+        if !self.machine.is_counted() {
+            complaints.push("the machine has miscounted".to_owned());
+        }
         if self.status.is_finished() != self.machine.is_finished() {
             complaints.push("finished, or not?".to_owned());
         }
