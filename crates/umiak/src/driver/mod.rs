@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Verdict};
+use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::{Attempt, End};
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
@@ -277,6 +277,10 @@ impl Core {
         self.machine.attempt_of(slot).is_some_and(Attempt::is_live)
     }
 
+    pub(crate) fn slot_of(&self, subject: &Subject) -> Option<Slot> {
+        self.plan.replica(subject.rank?).map(|replica| replica.slot)
+    }
+
     pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
         self.now.instances.get(&slot)?.pid
     }
@@ -292,7 +296,7 @@ impl Core {
 
     /// All that live, in the order of the roles.
     pub(crate) fn live(&self) -> Vec<AttemptId> {
-        self.slots().filter(|slot| self.is_live(*slot)).map(|slot| self.id(slot)).collect()
+        self.machine.live_ids()
     }
 
     /// What an attempt writes.

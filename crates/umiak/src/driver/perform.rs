@@ -62,8 +62,7 @@ impl Driver {
     /// A fact of the machine, with what only the driver knows.
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
-            && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
-            && let Some(log) = self.core.plan.at(slot).and_then(|replica| replica.log.as_ref())
+            && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
         {
             // The file is shared with other attempts and other runs.
             *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());

@@ -121,7 +121,7 @@ impl Driver {
     fn others(&self, verdict: &Verdict) -> Others {
         let now = &self.core.now;
         let Some((since, _)) = now.stopping else { return Others::Nobody };
-        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot_of(&cause.subject)).collect();
+        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.core.slot_of(&cause.subject)).collect();
         let others = || self.core.slots().filter(|slot| !causes.contains(slot));
         let live: Vec<Slot> = others().filter(|slot| self.core.is_live(*slot)).collect();
         if !live.is_empty() {

@@ -8,7 +8,6 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::model::Slot;
 
 use super::control::Order;
 use super::probe::{Prober, Whom};
@@ -345,9 +344,5 @@ impl Driver {
         if let Some(names) = late.filter(|_| !is_stopping) {
             self.core.say(|style| super::tell::awaiting(style, &names));
         }
-    }
-
-    pub(super) fn slot_of(&self, subject: &umiak_core::facts::Subject) -> Option<Slot> {
-        self.core.machine.slot_of(subject.rank?)
     }
 }

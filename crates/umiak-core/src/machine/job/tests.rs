@@ -1,12 +1,15 @@
 //! The main stories, one each. What happens in between is the simulator's business.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::facts::Weight;
+use crate::diagnose;
+use crate::facts::{Evidence, Fact, Limit, Outcome, StopReason, Subject, Verdict, Weight};
 use crate::model::StopHow::{Graceful, Kill};
 use crate::model::{
-    Completion, ExitCodes, Generation, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError, SpawnStage, StopPolicy,
+    Completion, Exit, ExitCodes, Generation, Instance, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError,
+    SpawnStage, StopHow, StopPolicy,
 };
 
 const SIGINT: i32 = 2;
@@ -49,7 +52,7 @@ impl Story {
 
     fn start(&mut self) {
         self.give(Event::Start);
-        for slot in self.machine.slots() {
+        for slot in self.machine.replicas.slots() {
             self.give(Event::Started { id: id(slot.role, slot.index), instance: Instance::of_pid(100 + slot.index) });
         }
     }

@@ -188,14 +188,14 @@ impl Door for LaunchDoor {
                 }
             }
             Fact::Started { subject, instance } => {
-                let slot = subject.rank.and_then(|rank| core.machine.slot_of(rank));
+                let slot = core.slot_of(subject);
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
                     let line = paddle_lines::at_started(&self.spec.request, slot.index, pid);
                     self.pod_line(line);
                 }
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
-                if let Some(slot) = subject.rank.and_then(|rank| core.machine.slot_of(rank)) {
+                if let Some(slot) = core.slot_of(subject) {
                     self.tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
                 }
             }
