@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use crate::contract::{Options, Topology, Variable, paddle};
+use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
 use crate::model::{
     Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, PaddleHabits, Part, Port, Request, ServerMode,
@@ -157,7 +157,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         awaited: Vec::new(),
         files: Vec::new(),
         notices,
-        places: Default::default(),
+        places: Lazy::default(),
     };
     if matches!(&request.mode, Mode::Servers(mode) if mode.pod.is_some()) {
         plan.options.said = said(&plan, inventory);
@@ -183,7 +183,7 @@ fn replicas(
     let mut counts = vec![0; parts.len()];
     let mut cpus = if request.numa { numa::bind(inventory, &assignment.processes) } else { Vec::new() };
     let own = topology.members.iter().enumerate().filter(|(_, member)| member.node == you);
-    let replica = |(position, member): (usize, &crate::contract::Member)| {
+    let replica = |(position, member): (usize, &Member)| {
         let role = parts.iter().position(|part| *part == member.part).unwrap_or(0);
         let slot = Slot { role: role as u16, index: counts[role] };
         counts[role] += 1;
