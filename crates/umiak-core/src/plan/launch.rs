@@ -221,25 +221,14 @@ fn options(request: &Request, inventory: &Inventory, run: &Run) -> Options {
         }
         Mode::Collective | Mode::Rpc => (inventory.env.get("PADDLE_WITH_GLOO").cloned(), Vec::new()),
     };
-    let options = Options {
+    Options {
+        paddle: request.paddle.as_ref().map(|paddle| paddle.variables.clone()).unwrap_or_default(),
         backend: request.backend,
         with_gloo,
         stages,
         pod_name: Some(run.pod_name.clone()),
         async_error_handling_is_set: inventory.env.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ..Options::default()
-    };
-    match &request.paddle {
-        None => options,
-        Some(paddle) => Options {
-            generation: paddle.generation,
-            env_limit: Some(paddle.env_limit),
-            auto_cluster: paddle.auto_cluster,
-            auto_parallel_config: paddle.auto_parallel_config.clone(),
-            cluster_topo_path: paddle.cluster_topo_path.clone(),
-            rank_mapping_path: paddle.rank_mapping_path.clone(),
-            ..options
-        },
+        said: Vec::new(),
     }
 }
 

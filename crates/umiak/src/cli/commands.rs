@@ -52,7 +52,7 @@ pub fn command() -> Command {
         )
         .subcommand(
             Command::new("schema").about("Print the JSON schema of a format").arg(
-                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "show"])),
+                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "plan", "show"])),
             ),
         )
         .subcommand(
@@ -129,6 +129,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("schema", matches)) => print(&match matches.get_one::<String>("format").map(String::as_str) {
             Some("job") => job_schema(),
             Some("ls") => ls::schema(),
+            Some("plan") => plan::schema(),
             Some("show") => show::schema(),
             _ => facts_schema(),
         }),
