@@ -90,7 +90,7 @@ const CRATES: &[Crate] = &[
             ("clock", &[]),
             ("variables", &[]),
             ("network", &[]),
-            ("log", &[]),
+            ("log", &["variables"]),
             ("host", &["variables"]),
             ("screen", &["log"]),
             ("history", &[]),
