@@ -104,7 +104,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         programs: secrets.programs.clone(),
         inherited: secrets.environment.clone(),
         cpus: inventory.cpus,
-        tasks: run.tasks(),
+        tasks: run.tasks(None),
         scratch: run.scratch(),
         attached: !talk.detached,
     };
