@@ -11,8 +11,7 @@ use std::time::Duration;
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
-use umiak_core::formats::launch::OutputMode;
-use umiak_core::model::{StepName, Timestamp};
+use umiak_core::model::{OutputMode, StepName, Timestamp};
 
 use super::Driver;
 use crate::clock::time_of_day;
@@ -168,7 +167,8 @@ impl Recorder {
                 let first = self.seq;
                 self.seq += facts.len() as u64;
                 let v = VERSION;
-                let record = |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: self.step.clone(), fact };
+                let record =
+                    |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: self.step.clone(), fact };
                 ((first..).zip(facts).map(record).collect(), None)
             }
         }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
-use umiak_core::formats::launch::OutputMode;
-use umiak_core::model::{Scope, Slot, signal_name};
+use umiak_core::model::{OutputMode, Scope, Slot, signal_name};
 
 use super::{Driver, words};
 use crate::clock::time_of_day;

@@ -136,8 +136,8 @@ impl Engine for Mock {
         true
     }
 
-    fn watch(&self) -> BorrowedFd<'_> {
-        self.shared.waker.as_fd()
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.waker.as_fd())
     }
 
     fn news(&mut self) -> Vec<News> {
