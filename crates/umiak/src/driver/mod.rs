@@ -82,7 +82,7 @@ impl Talk {
             (OutputMode::Json, false) => MirrorTo::Nowhere,
             (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
         };
-        Screen::start(style.clone(), mirror_to).map_err(|error| crate::engine::failed("start its screen", &error))
+        Screen::start(style.clone(), mirror_to).map_err(|error| Diagnostic::failed("start its screen", &error))
     }
 }
 

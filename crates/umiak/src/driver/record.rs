@@ -152,7 +152,7 @@ impl Recorder {
     }
 
     /// Numbers the facts that wait, and writes them. An error where nothing may start before they are written.
-    fn write(&mut self, at: Timestamp, json: bool) -> (Vec<Record>, Option<std::io::Error>) {
+    fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
         let facts = std::mem::take(&mut self.facts);
         match &mut self.journal {
             Some(journal) => {
@@ -166,7 +166,6 @@ impl Recorder {
                 self.seq += facts.len() as u64;
                 let v = VERSION;
                 let record = |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: None, fact };
-                let _ = json;
                 ((first..).zip(facts).map(record).collect(), None)
             }
         }
@@ -222,7 +221,7 @@ impl Driver {
             return;
         }
         let json = core.talk.output == OutputMode::Json;
-        let (records, failed) = core.recorder.write(core.clock.now(), json);
+        let (records, failed) = core.recorder.write(core.clock.now());
         if json {
             for line in records.iter().filter_map(|record| serde_json::to_string(record).ok()) {
                 core.screen.data(format!("{line}\n"));

@@ -238,8 +238,3 @@ impl Kind {
         }
     }
 }
-
-/// An error of our own: what could not be done, and why.
-pub(crate) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::failed(doing, error)
-}

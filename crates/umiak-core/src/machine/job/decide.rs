@@ -14,7 +14,7 @@ impl Machine {
         match self.phase {
             Phase::NotStarted(_) => return self.end_before_start(effects),
             Phase::Pausing(pause) => return self.leave_pause(pause, now, effects),
-            Phase::Finished => return,
+            Phase::Finished { .. } => return,
             Phase::Running | Phase::Completed | Phase::Stopping(_) => {}
         }
         loop {
@@ -126,7 +126,7 @@ impl Machine {
             }
             None => exit_code::of(self.style, outcome, signal, verdict, &ends),
         };
-        self.phase = Phase::Finished;
+        self.phase = Phase::Finished { in_pause: self.is_pausing() };
         effects.push(Effect::Record(Fact::Finished { outcome, exit_code: code }));
         effects.push(Effect::Finish { outcome, code });
     }

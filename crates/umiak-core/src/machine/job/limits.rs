@@ -64,6 +64,9 @@ impl Machine {
     }
 
     pub(super) fn kill_these(&mut self, slots: &[Slot], then: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.replicas.total().live() == 0 {
+            return;
+        }
         let before = effects.len();
         self.for_these(slots, &attempt::Event::Stop(StopHow::Kill), now, effects);
         if effects.len() > before {

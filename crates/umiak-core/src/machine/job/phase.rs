@@ -20,7 +20,9 @@ pub(super) enum Phase {
     Stopping(Stop),
     /// Between two attempts.
     Pausing(Pause),
-    Finished,
+    Finished {
+        in_pause: bool,
+    },
 }
 
 /// Why all are asked to end.
@@ -50,7 +52,7 @@ impl Machine {
             Phase::NotStarted(stop) => stop.as_ref(),
             Phase::Stopping(stop) => Some(stop),
             Phase::Pausing(pause) => pause.stop.as_ref(),
-            Phase::Running | Phase::Completed | Phase::Finished => None,
+            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
         }
     }
 
@@ -59,7 +61,7 @@ impl Machine {
             Phase::NotStarted(stop) => stop.as_mut(),
             Phase::Stopping(stop) => Some(stop),
             Phase::Pausing(pause) => pause.stop.as_mut(),
-            Phase::Running | Phase::Completed | Phase::Finished => None,
+            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
         }
     }
 
@@ -69,7 +71,7 @@ impl Machine {
             Phase::NotStarted(before) => *before = Some(stop),
             Phase::Pausing(pause) => pause.stop = Some(stop),
             Phase::Running | Phase::Completed | Phase::Stopping(_) => self.phase = Phase::Stopping(stop),
-            Phase::Finished => {}
+            Phase::Finished { .. } => {}
         }
     }
 
@@ -82,12 +84,12 @@ impl Machine {
         self.stop().is_some() || matches!(self.phase, Phase::Completed)
     }
 
-    /// Whether it waits between two attempts.
+    /// Whether it waits between two attempts, or has ended while it did.
     pub fn is_pausing(&self) -> bool {
-        matches!(self.phase, Phase::Pausing(_))
+        matches!(self.phase, Phase::Pausing(_) | Phase::Finished { in_pause: true })
     }
 
     pub fn is_finished(&self) -> bool {
-        matches!(self.phase, Phase::Finished)
+        matches!(self.phase, Phase::Finished { .. })
     }
 }

@@ -428,6 +428,7 @@ mod restarts {
         fail(&mut story, 0, code(7));
         story.give(Event::Signalled { signal: SIGINT });
         assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
+        assert!(story.machine.is_pausing(), "it ended between two attempts");
         assert!(is_ignored(&story.give(Event::Timer(Timer::Backoff, 0))));
     }
 

@@ -23,7 +23,7 @@ use crate::driver::sources::Sources;
 use crate::driver::{self, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
-use crate::engine::{Common, Engine, FixedPort, Kind, failed};
+use crate::engine::{Common, Engine, FixedPort, Kind};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory;
@@ -48,7 +48,7 @@ pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnosti
     let writer = if why == Began::Submitted { Writer::create(&run) } else { Writer::open(&run) };
     let writer = writer.map_err(|error| error.diagnostic())?;
     // The run is ours until we have cleaned up: whoever is next may need what is taken back here.
-    let lock = writer.file().map_err(|error| failed("hold the run", &error))?;
+    let lock = writer.file().map_err(|error| Diagnostic::failed("hold the run", &error))?;
     let (driver, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
     drop(lock);
     ready(&notices[given..]);
@@ -211,7 +211,7 @@ fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
 
 fn start_engine(kind: Kind, wishes: Wishes, room: Option<MemoryCgroup>) -> Result<Box<dyn Engine>, Diagnostic> {
     match kind {
-        Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| failed("start the engine", &error))?)),
+        Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| Diagnostic::failed("start the engine", &error))?)),
         Kind::Local => Ok(Box::new(Local::start(wishes.isolate, room)?)),
     }
 }
