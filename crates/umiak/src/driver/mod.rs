@@ -46,7 +46,7 @@ use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Log, Plan, Process};
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Swept};
+use crate::engine::{Common, Engine, Swept};
 use crate::host::kernel::Kernel;
 use crate::screen::summary::ReplicaPlace;
 use crate::screen::{MirrorTo, Screen, Style};
@@ -130,6 +130,8 @@ pub(crate) struct Now {
     /// Attempts were still going when the verdict was told.
     told_while_going: bool,
     told_started: bool,
+    /// The engine knows what the attempts of this plan have in common.
+    shared: Option<u32>,
     /// Why nothing runs, as it was told last.
     pending: Option<String>,
     /// What the mirror shows.
@@ -164,6 +166,9 @@ pub(crate) trait Door {
 
     /// Where a finding's replica ran, for people.
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
+
+    /// What the attempts of a plan have in common.
+    fn common(&self, plan: &Plan) -> Common;
 
     /// Makes what an attempt needs before it can start.
     fn make(&mut self, _core: &mut Core, _id: AttemptId, _process: &Process) -> std::io::Result<()> {

@@ -116,6 +116,9 @@ impl Driver {
     }
 
     pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
+        if self.core.now.shared.replace(self.core.plan.attempt) != Some(self.core.plan.attempt) {
+            self.engine.share(self.door.common(&self.core.plan));
+        }
         let mut starts = Vec::new();
         let together = match self.engine.kind().capabilities().unit {
             Unit::Replica => TOGETHER,

@@ -26,7 +26,8 @@ impl Driver {
     /// Once everything that need not wait exists, and before anything that it does is told.
     pub(super) fn tell_started(&mut self) {
         let now = &self.core.now;
-        if now.told_started || now.stopping.is_some() || now.instances.is_empty() {
+        let is_ending = now.stopping.is_some() || self.core.machine.is_pausing();
+        if now.told_started || is_ending || now.instances.is_empty() {
             return;
         }
         if self.core.machine.starting() > 0 {

@@ -144,8 +144,10 @@ impl Driver {
                     if id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.instances.insert(id.slot, instance.clone());
                     }
+                    self.dispatch(Event::Started { id, instance });
+                    // Before anything that it does is told.
                     self.tell_started();
-                    Event::Started { id, instance }
+                    continue;
                 }
                 News::Ready { id } => Event::Ready { id },
                 News::Ended { id, exit, usage, over_limit } => {

@@ -233,7 +233,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
 
 /// Where the output of an attempt is: its own file, or the place that the plan names.
 fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
-    let own = run.attempt(&replica.replica, attempt).join("log");
+    let own = run.attempt(None, &replica.replica, attempt).join("log");
     if own.exists() { own.display().to_string() } else { replica.log.clone() }
 }
 

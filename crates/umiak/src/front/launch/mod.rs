@@ -127,7 +127,6 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
         Err(Ended::Code(code)) => return Ok(code),
     };
     let machine = machine(spec, &prepared);
-    engine.share(restart::common(&prepared.plan));
     let mut notices = prepared.plan.notices.clone();
     let recorder = record(spec, &prepared, &mut sources, &mut notices);
     let Prepared { peers, inventory, run, plan, pod_log } = prepared;
