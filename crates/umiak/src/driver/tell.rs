@@ -99,8 +99,8 @@ impl Driver {
     }
 
     /// The verdict on a failed job, in every output mode.
-    pub(super) fn report(&mut self, verdict: Verdict) {
-        let report = self.door.report(&mut self.core, &verdict);
+    pub(super) fn report(&mut self, verdict: &Verdict) {
+        let report = self.door.report(&mut self.core, verdict);
         let core = &mut self.core;
         core.now.told = true;
         core.now.told_while_going = core.machine.live().0 > 0;
@@ -108,8 +108,8 @@ impl Driver {
         let explained = if report.instead {
             String::new()
         } else {
-            let others = self.others(&verdict);
-            summary::failure(&self.core.style, &verdict, &others, |finding| self.door.place(&self.core, finding))
+            let others = self.others(verdict);
+            summary::failure(&self.core.style, verdict, &others, |finding| self.door.place(&self.core, finding))
         };
         self.core.screen.alert(format!("{}{explained}{}", report.head, report.tail));
         if let Some(notice) = report.notice {
