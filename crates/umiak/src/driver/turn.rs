@@ -131,8 +131,8 @@ impl Driver {
                     self.record(Fact::Pending { reason });
                     continue;
                 }
-                News::Output { id, bytes } => {
-                    self.keep_output(id, &bytes);
+                News::Output { id, at, bytes } => {
+                    self.keep_output(id, at, &bytes);
                     continue;
                 }
                 // The engine has started it again by itself.
@@ -179,12 +179,17 @@ impl Driver {
         is_current && matches!(self.core.machine.attempt_of(id.slot), Some(Attempt::Running { .. }))
     }
 
-    /// Output that is streamed goes into the attempt's log. One that cannot be written is its reader's problem, as it is
-    /// with a replica that writes by itself.
-    fn keep_output(&self, id: AttemptId, bytes: &[u8]) {
+    /// Output that is streamed goes into the attempt's log, as far as it is not there yet: a supervisor that takes over
+    /// gets all of it again. A log that cannot be written is its reader's problem, as it is with a replica that writes by
+    /// itself.
+    fn keep_output(&self, id: AttemptId, at: u64, bytes: &[u8]) {
         let Some(log) = self.door.log(id) else { return };
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log.path);
-        let _ = file.and_then(|mut file| file.write_all(bytes));
+        let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log.path) else { return };
+        let kept = file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(log.start));
+        let known = usize::try_from(kept.saturating_sub(at)).unwrap_or(usize::MAX);
+        if let Some(new) = bytes.get(known..) {
+            let _ = file.write_all(new);
+        }
     }
 
     fn hear_prober(&mut self) {
@@ -236,7 +241,7 @@ impl Driver {
                         swept.stopped.extend(last.stopped);
                         return Ok(Swept { remaining: last.remaining, ..swept });
                     }
-                    News::Output { id, bytes } => self.keep_output(id, &bytes),
+                    News::Output { id, at, bytes } => self.keep_output(id, at, &bytes),
                     News::Started { .. }
                     | News::Pending { .. }
                     | News::Ready { .. }

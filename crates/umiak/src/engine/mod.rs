@@ -7,8 +7,10 @@
 //! | engine | what it is |
 //! |---|---|
 //! | [`local`] | processes of this host, held by the guardian |
-//! | [`mock`] | nobody: replicas that only exist on paper, to try a document's policies without running anything |
+//! | [`mock`] | replicas that only exist on paper, to try a document's policies without running anything |
 
+mod actors;
+mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;
 
@@ -86,9 +88,11 @@ pub(crate) enum News {
     Pending {
         reason: String,
     },
-    /// What an attempt has written, where its output is streamed. All of it comes before its end.
+    /// What an attempt has written, from this byte of its output on, where its output is streamed. All of it comes before
+    /// its end; of an attempt that was adopted it comes from the beginning again.
     Output {
         id: AttemptId,
+        at: u64,
         bytes: Vec<u8>,
     },
     /// The answer to [`Engine::await_ready`].
