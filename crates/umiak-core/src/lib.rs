@@ -11,6 +11,7 @@
 //! | [`status`] | where a run stands: what its facts add up to |
 //! | [`diag`] | diagnostics, hints, and the register of error codes |
 //! | [`mask`] | secrets in anything we write |
+//! | [`quote`] | words in the quotes of another language |
 //! | [`formats`] | front doors: text in, model and diagnostics out |
 //! | [`contract`] | environment dialects: (topology, replica) to variables |
 //! | [`plan`] | job plus inventory to ranks, devices, endpoints, commands and files |
@@ -27,5 +28,6 @@ pub mod machine;
 pub mod mask;
 pub mod model;
 pub mod plan;
+pub mod quote;
 pub mod status;
 pub mod wire;

@@ -27,10 +27,11 @@ const CRATES: &[Crate] = &[
             ("diagnose", &["facts", "model"]),
             ("status", &["facts", "model"]),
             ("mask", &[]),
-            ("formats", &["diag", "mask", "model"]),
+            ("quote", &[]),
+            ("formats", &["diag", "mask", "model", "quote"]),
             ("contract", &["model"]),
             // What a node brings to a round, and what it is told, are messages of that machine.
-            ("plan", &["contract", "diag", "facts", "formats", "machine", "mask", "model"]),
+            ("plan", &["contract", "diag", "facts", "machine", "mask", "model", "quote"]),
             ("machine", &["diagnose", "facts", "model", "status"]),
             ("wire", &["diagnose", "facts", "machine", "model"]),
         ],

@@ -1,24 +1,157 @@
-//! Environment dialects: a contract is a pure function from (topology, member) to variables.
+//! Environment dialects: a contract is a pure function from what it sees of a plan ([`View`]) and one replica to
+//! variables.
 //!
 //! `launch` gives [`paddle`] and [`torch`] together, so either framework's script works; jobs with servers have
-//! [`servers`], and rpc jobs [`rpc`] instead of the former. What differs from the launchers we stand in for is listed in
-//! [`differences`], and nowhere else.
+//! [`servers`], and rpc jobs [`rpc`] instead of the former. Replicas of documents have [`umiak`] too. What differs from
+//! the launchers we stand in for is listed in [`differences`], and nowhere else.
 
 pub mod differences;
 pub mod paddle;
 pub mod rpc;
 pub mod servers;
 pub mod torch;
+pub mod umiak;
 
 use std::net::IpAddr;
+use std::path::Path;
+use std::sync::OnceLock;
 
-use crate::model::{Device, DeviceKind, Endpoint, JobId, NodeIndex, Part, Rank, WorldSize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    Backend, Contract, Device, DeviceKind, Endpoint, Generation, JobId, NodeIndex, Part, Port, Rank, RoleName,
+    WorldSize,
+};
 
 /// A variable and its value.
 pub type Variable = (String, String);
 
-/// Who takes part and where, as every contract sees it.
+/// What a contract sees of a plan, for one attempt of one replica.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The ranks that the replica is one of.
+    pub group: &'a Topology,
+    /// All roles of the job, on whichever nodes their replicas are.
+    pub roles: &'a [RolePlaces],
+    pub options: &'a Options,
+    /// Which start it is, from 0, and how many more there may be.
+    pub attempt: u32,
+    pub max_restarts: u32,
+    /// What a process calls its pod.
+    pub pod_name: &'a str,
+    /// Absolute.
+    pub log_dir: &'a Path,
+    /// Where gloo's processes of this attempt meet.
+    pub gloo_dir: &'a Path,
+    /// Where this rank may leave its error as JSON.
+    pub error_file: &'a Path,
+}
+
+impl View<'_> {
+    /// The variables of one dialect.
+    pub fn variables(&self, contract: Contract, member: &Member) -> Vec<Variable> {
+        match contract {
+            Contract::Paddle => paddle::variables(self, member),
+            Contract::PaddleServers => servers::variables(self, member),
+            Contract::PaddleRpc => rpc::variables(self, member),
+            Contract::Torch => torch::variables(self, member),
+        }
+    }
+}
+
+/// Where the replicas of one role are, each in its place by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolePlaces {
+    pub name: RoleName,
+    pub hosts: Vec<IpAddr>,
+    pub ports: Vec<NamedPorts>,
+}
+
+/// The ports of one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPorts {
+    pub name: String,
+    /// So many for each replica.
+    pub each: usize,
+    /// One replica's behind the other's.
+    pub ports: Vec<Port>,
+}
+
+impl NamedPorts {
+    pub fn of(&self, replica: u32) -> &[Port] {
+        let first = replica as usize * self.each;
+        &self.ports[first..first + self.each]
+    }
+}
+
+/// What a launcher adds to the variables of all replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Options {
+    pub generation: Generation,
+    pub backend: Backend,
+    /// Of all processes of this node. Replicas of a document are pods of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_name: Option<String>,
+    /// Lists of at least this many characters are left out; the framework reads them from the backup file. Without a
+    /// limit nothing is left out, and there is no such file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_limit: Option<usize>,
+    pub auto_cluster: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_parallel_config: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_topo_path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_mapping_path: Option<String>,
+    /// `PADDLE_WITH_GLOO`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with_gloo: Option<String>,
+    /// In `ps-heter`: the kind of device in each stage, the trainers' included.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<String>,
+    /// The user has set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
+    pub async_error_handling_is_set: bool,
+    /// What a platform has said of the pod stays as it is: names of hosts, for one, are better than the addresses behind
+    /// them. It is given, and not only left alone: what a process is not given may be taken away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub said: Vec<Variable>,
+}
+
+impl Options {
+    /// The value of a variable, unless the platform has said another.
+    pub fn placed(&self, name: &str, value: String) -> String {
+        self.said.iter().find(|(said, _)| said == name).map_or(value, |(_, value)| value.clone())
+    }
+}
+
+/// A value that is made from others when it is first needed. It is no part of what it is made from: all are equal.
+#[derive(Debug, Clone)]
+pub(crate) struct Lazy<T>(OnceLock<T>);
+
+impl<T> Lazy<T> {
+    pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        self.0.get_or_init(make)
+    }
+}
+
+impl<T> Default for Lazy<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T> PartialEq for Lazy<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> Eq for Lazy<T> {}
+
+/// A group of ranks: who takes part and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
     pub job_id: JobId,
     pub nodes: Vec<Node>,
@@ -29,12 +162,14 @@ pub struct Topology {
     /// Where torch's rank 0 hosts its store.
     pub torch_store: Endpoint,
     /// What the members' devices are; `None` on CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_kind: Option<DeviceKind>,
-    lists: Lists,
+    #[serde(skip)]
+    lists: Lazy<Lists>,
 }
 
 /// Lists over all members, which every member is given: made once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct Lists {
     /// Of each part.
     endpoints: [String; Part::ALL.len()],
@@ -42,7 +177,7 @@ struct Lists {
 }
 
 /// One host of the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
     pub address: IpAddr,
     /// Its name, for people.
@@ -52,7 +187,7 @@ pub struct Node {
 }
 
 /// One process.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Member {
     /// Among all processes, node by node.
     pub rank: Rank,
@@ -62,9 +197,16 @@ pub struct Member {
     /// Among those of its part: a trainer's `PADDLE_TRAINER_ID`.
     pub index: u32,
     /// Of heterogeneous jobs: 1 is the trainers', and 0 that of who has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub stage: u32,
     pub endpoint: Endpoint,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Topology {
@@ -75,10 +217,14 @@ impl Topology {
         (paddle_store, torch_store): (Endpoint, Endpoint),
         device_kind: Option<DeviceKind>,
     ) -> Self {
-        let endpoints = Part::ALL.map(|part| joined(&members, part, None));
-        let devices: Vec<String> = members.iter().map(|member| member.device_positions(":")).collect();
-        let lists = Lists { endpoints, devices: devices.join(",") };
-        Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists }
+        Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists: Lazy::default() }
+    }
+
+    fn lists(&self) -> &Lists {
+        self.lists.get_or_init(|| {
+            let devices: Vec<String> = self.members.iter().map(|member| member.device_positions(":")).collect();
+            Lists { endpoints: Part::ALL.map(|part| joined(&self.members, part, None)), devices: devices.join(",") }
+        })
     }
 
     pub fn world_size(&self) -> WorldSize {
@@ -96,7 +242,7 @@ impl Topology {
 
     /// The endpoints of a part, in its own order.
     pub fn endpoints(&self, part: Part) -> &str {
-        &self.lists.endpoints[part as usize]
+        &self.lists().endpoints[part as usize]
     }
 
     /// The same for one stage of heterogeneous trainers.
@@ -116,7 +262,7 @@ impl Topology {
 
     /// `0:1,2:3` for two processes with two devices each; n − 1 commas on CPU.
     pub fn device_list(&self) -> &str {
-        &self.lists.devices
+        &self.lists().devices
     }
 }
 

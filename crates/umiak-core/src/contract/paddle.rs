@@ -1,45 +1,45 @@
 //! What Paddle's launchers give their workers in collective mode: the union of both generations. The
 //! generation decides only where they conflict.
 
-use crate::model::{DeviceKind, Generation};
+use crate::model::{Backend, DeviceKind, Generation};
 
-use super::{Member, Topology, Variable};
+use super::{Member, Options, Topology, Variable, View};
 
-/// What only the launcher knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    pub generation: Generation,
-    /// The resolved backend: `gloo`, `nccl`.
-    pub backend: String,
-    pub pod_name: String,
-    /// Absolute.
-    pub log_dir: String,
-    /// A directory of this run, for gloo's file rendezvous.
-    pub gloo_dir: String,
-    pub backup_env_path: String,
-    pub auto_cluster: bool,
-    pub auto_parallel_config: Option<String>,
-    pub cluster_topo_path: Option<String>,
-    pub rank_mapping_path: Option<String>,
-    /// Lists of at least this many characters are left out; the framework reads them from the backup file.
-    pub env_limit: usize,
-    /// `PADDLE_WITH_GLOO` as inherited.
-    pub with_gloo: Option<String>,
-}
-
-pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec<Variable> {
-    let mut variables = everything(topology, member, options);
-    variables.retain(|(name, value)| !is_over_limit(name, value, options.env_limit));
+pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
+    let mut variables = everything(view, member);
+    variables.retain(|(name, value)| !is_over_limit(view.options, name, value));
     variables
 }
 
 /// Lists that Paddle drops from an environment that would become too large.
-pub(super) fn is_over_limit(name: &str, value: &str, limit: usize) -> bool {
-    matches!(name, "PADDLE_TRAINER_ENDPOINTS" | "TRAINER_IP_PORT_LIST") && value.chars().count() >= limit
+pub(super) fn is_over_limit(options: &Options, name: &str, value: &str) -> bool {
+    matches!(name, "PADDLE_TRAINER_ENDPOINTS" | "TRAINER_IP_PORT_LIST") && is_too_long(options, value)
+}
+
+/// Whether a list is left out of the environment.
+pub fn is_too_long(options: &Options, list: &str) -> bool {
+    options.env_limit.is_some_and(|limit| list.chars().count() >= limit)
+}
+
+/// The file in which the framework looks for what is missing in the environment; none where nothing is.
+pub(super) fn backup_file(view: &View<'_>, member: &Member) -> Option<String> {
+    let file = || view.log_dir.join(format!("backup_env.{}.json", member.index)).to_string_lossy().into_owned();
+    view.options.env_limit.map(|_| file())
+}
+
+fn backend(options: &Options, topology: &Topology) -> &'static str {
+    match (options.backend, topology.device_kind) {
+        (Backend::Auto, None) => "gloo",
+        (Backend::Auto, Some(DeviceKind::Gpu)) => "nccl",
+        (Backend::Auto, Some(DeviceKind::Xpu)) => "bkcl",
+        (Backend::Auto, Some(DeviceKind::Npu)) => "hccl",
+        (explicit, _) => explicit.as_str(),
+    }
 }
 
 /// As [`variables`], with the lists that are too long: what the backup file holds.
-pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Vec<Variable> {
+fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
+    let (topology, options) = (view.group, view.options);
     let world = topology.world_size().get().to_string();
     let rank = member.rank.0.to_string();
     let local_rank = member.local_rank.to_string();
@@ -60,14 +60,14 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
         ("PADDLE_WORLD_DEVICE_IDS", topology.device_list().to_owned()),
         ("PADDLE_WITH_GLOO", options.with_gloo.clone().unwrap_or_else(|| "0".to_owned())),
         ("PADDLE_GLOO_RENDEZVOUS", "3".to_owned()),
-        ("PADDLE_GLOO_FS_PATH", options.gloo_dir.clone()),
-        ("PADDLE_LOG_DIR", options.log_dir.clone()),
-        ("PADDLE_BACKUP_ENV_PATH", options.backup_env_path.clone()),
-        ("POD_NAME", options.pod_name.clone()),
+        ("PADDLE_GLOO_FS_PATH", view.gloo_dir.to_string_lossy().into_owned()),
+        ("PADDLE_LOG_DIR", view.log_dir.to_string_lossy().into_owned()),
+        ("POD_NAME", view.pod_name.to_owned()),
     ];
+    variables.extend(backup_file(view, member).map(|file| ("PADDLE_BACKUP_ENV_PATH", file)));
     // The current launcher leaves the choice to the framework where there are devices.
     if options.generation == Generation::Legacy || topology.device_kind.is_none() {
-        variables.push(("PADDLE_DISTRI_BACKEND", options.backend.clone()));
+        variables.push(("PADDLE_DISTRI_BACKEND", backend(options, topology).to_owned()));
     }
     if let Some(kind) = topology.device_kind.filter(|_| !member.devices.is_empty()) {
         let flag = match kind {
@@ -93,6 +93,8 @@ pub fn everything(topology: &Topology, member: &Member, options: &Options) -> Ve
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::contract::Node;
     use crate::model::{Device, Endpoint, JobId, NodeIndex, Part, Port, Rank, global_rank};
@@ -133,19 +135,20 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn options(generation: Generation) -> Options {
-        Options {
-            generation,
-            backend: "gloo".into(),
-            pod_name: "abcdef".into(),
-            log_dir: "/w/log".into(),
-            gloo_dir: "/t/gloo".into(),
-            backup_env_path: "/w/log/backup_env.0.json".into(),
-            auto_cluster: false,
-            auto_parallel_config: None,
-            cluster_topo_path: None,
-            rank_mapping_path: None,
-            env_limit: 48_000,
-            with_gloo: None,
+        Options { generation, env_limit: Some(48_000), ..Options::default() }
+    }
+
+    pub(crate) fn view<'a>(group: &'a Topology, options: &'a Options) -> View<'a> {
+        View {
+            group,
+            roles: &[],
+            options,
+            attempt: 1,
+            max_restarts: 3,
+            pod_name: "abcdef",
+            log_dir: Path::new("/w/log"),
+            gloo_dir: Path::new("/t/gloo"),
+            error_file: Path::new("/e/2.json"),
         }
     }
 
@@ -156,7 +159,7 @@ pub(crate) mod tests {
     #[test]
     fn ranks_over_nodes_of_unequal_size() {
         let topology = topology(&[2, 3], Some(DeviceKind::Gpu));
-        let variables = variables(&topology, &topology.members[3], &options(Generation::Current));
+        let variables = variables(&view(&topology, &options(Generation::Current)), &topology.members[3]);
         for (name, value) in [
             ("PADDLE_TRAINER_ID", "3"),
             ("PADDLE_GLOBAL_RANK", "3"),
@@ -180,7 +183,7 @@ pub(crate) mod tests {
     fn on_cpu_lists_are_empty_and_the_backend_is_said() {
         let topology = topology(&[3], None);
         for generation in [Generation::Legacy, Generation::Current] {
-            let variables = variables(&topology, &topology.members[0], &options(generation));
+            let variables = variables(&view(&topology, &options(generation)), &topology.members[0]);
             assert_eq!(get(&variables, "PADDLE_LOCAL_DEVICE_IDS"), Some(""));
             assert_eq!(get(&variables, "PADDLE_WORLD_DEVICE_IDS"), Some(",,"));
             assert_eq!(get(&variables, "PADDLE_DISTRI_BACKEND"), Some("gloo"));
@@ -192,9 +195,9 @@ pub(crate) mod tests {
     fn lists_that_are_too_long_are_only_in_the_backup() {
         let topology = topology(&[4], None);
         let limit = topology.endpoint_list().len();
-        let options = Options { env_limit: limit, ..options(Generation::Current) };
+        let options = Options { env_limit: Some(limit), ..options(Generation::Current) };
         let name = "PADDLE_TRAINER_ENDPOINTS";
-        assert_eq!(get(&variables(&topology, &topology.members[0], &options), name), None);
-        assert!(get(&everything(&topology, &topology.members[0], &options), name).is_some());
+        assert_eq!(get(&variables(&view(&topology, &options), &topology.members[0]), name), None);
+        assert!(get(&everything(&view(&topology, &options), &topology.members[0]), name).is_some());
     }
 }

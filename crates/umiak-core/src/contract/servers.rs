@@ -3,28 +3,10 @@
 
 use crate::model::{Generation, Part};
 
-use super::{Member, Topology, Variable};
+use super::{Member, Topology, Variable, View, paddle};
 
-/// What only the launcher knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    pub generation: Generation,
-    pub pod_name: String,
-    /// Absolute.
-    pub log_dir: String,
-    /// A directory of this run, for gloo's file rendezvous.
-    pub gloo_dir: String,
-    /// Of trainers.
-    pub backup_env_path: String,
-    /// Lists of at least this many characters are left out; the framework reads them from the backup file.
-    pub env_limit: usize,
-    /// `PADDLE_WITH_GLOO`.
-    pub with_gloo: String,
-    /// In `ps-heter`: the kind of device in each stage, the trainers' included.
-    pub stages: Vec<String>,
-}
-
-pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec<Variable> {
+pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
+    let (topology, options) = (view.group, view.options);
     let part = member.part;
     let mut variables = vec![
         ("TRAINING_ROLE", part.training_role().to_owned()),
@@ -35,18 +17,18 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
         ("PADDLE_NNODES", topology.nodes.len().to_string()),
         ("POD_IP", member.endpoint.address.to_string()),
         ("PADDLE_PORT", member.endpoint.port.get().to_string()),
-        ("PADDLE_WITH_GLOO", options.with_gloo.clone()),
+        ("PADDLE_WITH_GLOO", options.with_gloo.clone().unwrap_or_default()),
         ("PADDLE_GLOO_RENDEZVOUS", "3".to_owned()),
-        ("PADDLE_GLOO_FS_PATH", options.gloo_dir.clone()),
+        ("PADDLE_GLOO_FS_PATH", view.gloo_dir.to_string_lossy().into_owned()),
         ("PADDLE_GLOO_HTTP_ENDPOINT", topology.paddle_store.to_string()),
-        ("PADDLE_LOG_DIR", options.log_dir.clone()),
-        ("POD_NAME", options.pod_name.clone()),
+        ("PADDLE_LOG_DIR", view.log_dir.to_string_lossy().into_owned()),
+        ("POD_NAME", view.pod_name.to_owned()),
     ];
     if matches!(part, Part::Trainer | Part::Coordinator) {
         variables.push(("PADDLE_TRAINER_ID", member.index.to_string()));
     }
     if part == Part::Trainer {
-        variables.push(("PADDLE_BACKUP_ENV_PATH", options.backup_env_path.clone()));
+        variables.extend(paddle::backup_file(view, member).map(|file| ("PADDLE_BACKUP_ENV_PATH", file)));
     }
     if part != Part::HeterTrainer {
         variables.push(("PADDLE_COORDINATOR_ENDPOINTS", topology.endpoints(Part::Coordinator).to_owned()));
@@ -70,8 +52,8 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
     if !options.stages.is_empty() {
         variables.extend(heterogeneous(topology, member, &options.stages));
     }
-    variables.retain(|(name, value)| !super::paddle::is_over_limit(name, value, options.env_limit));
-    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    variables.retain(|(name, value)| !paddle::is_over_limit(options, name, value));
+    variables.into_iter().map(|(name, value)| (name.to_owned(), options.placed(name, value))).collect()
 }
 
 /// Each stage knows its neighbours.
@@ -108,7 +90,7 @@ fn heterogeneous(topology: &Topology, member: &Member, stages: &[String]) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Node, paddle};
+    use crate::contract::{Node, Options, paddle, paddle::tests::view};
     use crate::model::{Device, Endpoint, JobId, NodeIndex, Port, Rank};
 
     /// Processes on one node, at ports from 7000 in this order.
@@ -131,16 +113,10 @@ mod tests {
     }
 
     fn options(generation: Generation, stages: &[&str]) -> Options {
-        let of_ranks = paddle::tests::options(generation);
         Options {
-            generation,
-            pod_name: of_ranks.pod_name,
-            log_dir: of_ranks.log_dir,
-            gloo_dir: of_ranks.gloo_dir,
-            backup_env_path: of_ranks.backup_env_path,
-            env_limit: of_ranks.env_limit,
-            with_gloo: "1".to_owned(),
+            with_gloo: Some("1".to_owned()),
             stages: stages.iter().map(|stage| (*stage).to_owned()).collect(),
+            ..paddle::tests::options(generation)
         }
     }
 
@@ -159,7 +135,7 @@ mod tests {
         let options = options(Generation::Legacy, &[]);
         for (member, role) in topology.members.iter().zip(["PSERVER", "PSERVER", "TRAINER", "TRAINER", "COORDINATOR"]) {
             let port = member.endpoint.port.get().to_string();
-            let variables = variables(&topology, member, &options);
+            let variables = variables(&view(&topology, &options), member);
             for (name, value) in [
                 ("TRAINING_ROLE", role),
                 ("PADDLE_ROLE", role),
@@ -182,7 +158,7 @@ mod tests {
     fn what_only_some_roles_are_told() {
         let names = ["PADDLE_TRAINER_ID", "PADDLE_BACKUP_ENV_PATH", "PADDLE_COORDINATOR_NUM", "CUDA_VISIBLE_DEVICES"];
         let topology = topology(&SERVERS);
-        let backup = Some("/w/log/backup_env.0.json");
+        let backup = Some("/w/log/backup_env.1.json");
         for (position, expected, devices) in [
             (1, [None, None, None], None),
             (3, [Some("1"), backup, None], Some("5")),
@@ -190,7 +166,7 @@ mod tests {
         ] {
             let member = &topology.members[position];
             for (generation, devices) in [(Generation::Legacy, devices), (Generation::Current, None)] {
-                let variables = variables(&topology, member, &options(generation, &[]));
+                let variables = variables(&view(&topology, &options(generation, &[])), member);
                 let expected: Vec<_> = expected.into_iter().chain([devices]).collect();
                 assert_eq!(get(&variables, &names), expected, "{position} {generation:?}");
             }
@@ -223,7 +199,7 @@ mod tests {
             (4, Some(["3", "10.0.0.1:7003", "", "gpu"])),
             (5, Some(["3", "10.0.0.1:7003", "", "gpu"])),
         ] {
-            let variables = variables(&topology, &topology.members[position], &options);
+            let variables = variables(&view(&topology, &options), &topology.members[position]);
             let expected = expected.map_or(vec![None; 4], |values| values.into_iter().map(Some).collect());
             assert_eq!(get(&variables, &names), expected, "{position}");
             let all = (position != 2).then_some("10.0.0.1:7003,10.0.0.1:7004,10.0.0.1:7005");

@@ -4,20 +4,10 @@
 //! colon. It does not connect to them, so a port of torch's own is fine; an IPv6 address is not, but then neither is
 //! one in `PADDLE_MASTER`: with `--host ::1` torch trains and Paddle 3.3 cannot, whatever a launcher sets.
 
-use super::{Member, Topology, Variable};
+use super::{Member, Variable, View};
 
-/// What only the launcher knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    pub attempt: u32,
-    pub max_restarts: u32,
-    /// Where this rank may leave its error as JSON.
-    pub error_file: String,
-    /// `TORCH_NCCL_ASYNC_ERROR_HANDLING` is only set where the user has not.
-    pub async_error_handling_is_set: bool,
-}
-
-pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec<Variable> {
+pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
+    let topology = view.group;
     let world = topology.world_size().get().to_string();
     let local = topology.local_size(member).to_string();
     let mut variables = vec![
@@ -32,14 +22,14 @@ pub fn variables(topology: &Topology, member: &Member, options: &Options) -> Vec
         ("GROUP_WORLD_SIZE", topology.nodes.len().to_string()),
         ("MASTER_ADDR", topology.torch_store.address.to_string()),
         ("MASTER_PORT", topology.torch_store.port.get().to_string()),
-        ("TORCHELASTIC_RESTART_COUNT", options.attempt.to_string()),
-        ("TORCHELASTIC_MAX_RESTARTS", options.max_restarts.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", view.attempt.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", view.max_restarts.to_string()),
         ("TORCHELASTIC_RUN_ID", topology.job_id.to_string()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
-        ("TORCHELASTIC_ERROR_FILE", options.error_file.clone()),
+        ("TORCHELASTIC_ERROR_FILE", view.error_file.to_string_lossy().into_owned()),
         ("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned()),
     ];
-    if !options.async_error_handling_is_set {
+    if !view.options.async_error_handling_is_set {
         variables.push(("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".to_owned()));
     }
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -70,14 +60,13 @@ pub const NAMES: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::paddle::tests::topology;
+    use crate::contract::Options;
+    use crate::contract::paddle::tests::{topology, view};
 
     #[test]
     fn names_are_all_of_them_and_ranks_count() {
         let topology = topology(&[2, 1], None);
-        let options =
-            Options { attempt: 1, max_restarts: 3, error_file: "/e/2.json".into(), async_error_handling_is_set: false };
-        let variables = variables(&topology, &topology.members[2], &options);
+        let variables = variables(&view(&topology, &Options::default()), &topology.members[2]);
         let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, NAMES);
         let get = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).unwrap();

@@ -225,6 +225,21 @@ impl Machine {
         (all.clone().filter(|attempt| attempt.is_live()).count(), all.count())
     }
 
+    /// How many of a role live.
+    pub fn live_of(&self, role: u16) -> usize {
+        self.roles[role as usize].iter().filter(|attempt| attempt.is_live()).count()
+    }
+
+    /// How many are asked for and do not run yet.
+    pub fn starting(&self) -> usize {
+        self.roles.iter().flatten().filter(|attempt| matches!(attempt, Attempt::Starting { .. })).count()
+    }
+
+    /// How many are not asked for yet.
+    pub fn waiting(&self) -> usize {
+        self.roles.iter().flatten().filter(|attempt| **attempt == Attempt::Waiting).count()
+    }
+
     pub fn attempt_of(&self, slot: Slot) -> Option<&Attempt> {
         self.roles.get(slot.role as usize)?.get(slot.index as usize)
     }

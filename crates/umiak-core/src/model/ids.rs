@@ -27,7 +27,7 @@ impl WorldSize {
 pub struct Rank(pub u32);
 
 /// Position of a node in the list of nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct NodeIndex(pub u32);
 
@@ -37,8 +37,9 @@ pub fn global_rank(local_sizes: &[u32], node: NodeIndex, local: u32) -> Rank {
 }
 
 /// A TCP port that can be given to a process: never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u16", into = "u16")]
+#[schemars(with = "u16")]
 pub struct Port(u16);
 
 impl TryFrom<u16> for Port {
@@ -66,7 +67,7 @@ impl Port {
 }
 
 /// `ip:port` of one process; IPv6 addresses in brackets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint {
     pub address: IpAddr,
     pub port: Port,
@@ -107,7 +108,7 @@ fn check_component(what: &'static str, name: &str) -> Result<(), InvalidName> {
 }
 
 /// The job's name in logs and stores (`--job_id`).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct JobId(String);
 
@@ -130,7 +131,7 @@ impl fmt::Display for JobId {
 }
 
 /// The name of a role: `trainer`, `pserver`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct RoleName(String);
 
@@ -196,7 +197,7 @@ impl fmt::Display for StepName {
 pub struct StepIndex(pub u32);
 
 /// One replica of one role, by position: role in the job, index in the role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Slot {
     pub role: u16,
     pub index: u32,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{JobId, RoleName, seconds};
 
 /// A job: roles that start together, and the policies that say when it has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Job {
     pub name: JobId,
     /// For people and filters; they change nothing.
@@ -22,7 +22,7 @@ pub struct Job {
 }
 
 /// Replicas with one command and one purpose.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Role {
     pub name: RoleName,
     pub replicas: u32,
@@ -35,6 +35,7 @@ pub struct Role {
     pub timeouts: Timeouts,
     /// From SIGTERM to SIGKILL, where it differs from the job's.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
     pub grace: Option<Duration>,
 }
 
@@ -55,7 +56,7 @@ impl Role {
 }
 
 /// What each replica of a role runs, and what it needs for that.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     /// Program and arguments; a line for the shell is `["/bin/sh", "-c", line]`.
     pub command: Vec<String>,
@@ -96,7 +97,7 @@ impl Work {
 }
 
 /// What one replica needs of a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Resources {
     /// Thousandths of a CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,7 +116,7 @@ impl Resources {
 }
 
 /// Ports of one name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortNeed {
     /// Lower case letters, digits and `_`: it becomes part of variables.
     pub name: String,
@@ -126,7 +127,7 @@ pub struct PortNeed {
 }
 
 /// A role that comes before another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StartAfter {
     /// Its position among the roles.
     pub role: u16,
@@ -134,7 +135,7 @@ pub struct StartAfter {
 }
 
 /// What is waited for before a role starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// All its processes exist.
@@ -146,18 +147,20 @@ pub enum When {
 }
 
 /// How long things may take; nothing means for ever.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Timeouts {
     /// From the start of a replica until its ports answer, where somebody waits for that.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
     pub start: Option<Duration>,
     /// One attempt of a replica. It has then failed.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
     pub run: Option<Duration>,
 }
 
 /// Restarts inside a role while the job goes on. When they are spent, the completion policies decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct RoleRestart {
     pub scope: Scope,
     pub rule: Restart,
@@ -186,7 +189,7 @@ pub enum Blame {
 }
 
 /// When a role has ended, and whether its end decides the job's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Completion {
     /// This many failed replicas fail the role; 0 means that failures never do.
     pub min_failed: u32,
@@ -202,7 +205,7 @@ impl Default for Completion {
 }
 
 /// How many successes complete a role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MinSucceeded {
     All,
@@ -210,7 +213,7 @@ pub enum MinSucceeded {
 }
 
 /// Policies of the whole job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
     /// Of all roles together, after the job has failed.
     pub restart: Restart,
@@ -218,9 +221,11 @@ pub struct Policy {
     /// After the first failure, how long later exits may still turn out to be the cause. Delays the
     /// report, never the stopping.
     #[serde(with = "seconds")]
+    #[schemars(with = "f64")]
     pub settle: Duration,
     /// The whole run, restarts and all, as long as somebody supervises it.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
     pub timeout: Option<Duration>,
     /// Nobody starts unless there is room for everybody.
     pub gang: bool,
@@ -239,7 +244,7 @@ impl Default for Policy {
 }
 
 /// How often something may be started again after a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Restart {
     /// This many restarts, beside the first start.
     pub max: u32,
@@ -247,11 +252,14 @@ pub struct Restart {
     pub max_platform: u32,
     /// Before the first restart; doubled for each one that counts.
     #[serde(with = "seconds")]
+    #[schemars(with = "f64")]
     pub backoff: Duration,
     #[serde(with = "seconds")]
+    #[schemars(with = "f64")]
     pub max_backoff: Duration,
     /// Only restarts of this last stretch of time count; without it, all of the run.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
     pub window: Option<Duration>,
 }
 
@@ -283,13 +291,15 @@ impl Default for Restart {
 }
 
 /// How ranks are stopped: SIGTERM, then SIGKILL, then given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopPolicy {
     /// From SIGTERM to SIGKILL.
     #[serde(with = "seconds")]
+    #[schemars(with = "f64")]
     pub grace: Duration,
     /// From SIGKILL until a process that does not go (uninterruptible sleep) is reported and left.
     #[serde(with = "seconds")]
+    #[schemars(with = "f64")]
     pub abandon: Duration,
 }
 
@@ -300,18 +310,22 @@ impl Default for StopPolicy {
 }
 
 /// An environment dialect that replicas are given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Contract {
     Paddle,
     Torch,
+    /// Paddle's for jobs with servers.
+    PaddleServers,
+    /// Paddle's for rpc jobs.
+    PaddleRpc,
 }
 
 /// What a command is made of: program and arguments, as bytes of the platform.
 pub type Command = Vec<std::ffi::OsString>;
 
 /// A kind of accelerator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     Gpu,
@@ -340,7 +354,7 @@ impl DeviceKind {
 }
 
 /// One device as a process sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
     /// What the user calls it: a physical number or a `GPU-…`/`MIG-…` label.
     pub label: String,

@@ -8,7 +8,9 @@ mod exit;
 mod ids;
 mod instance;
 mod job;
+pub(crate) mod meeting;
 mod part;
+pub(crate) mod request;
 mod seconds;
 mod time;
 
@@ -24,4 +26,8 @@ pub use job::{
     Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,
 };
 pub use part::Part;
+pub use request::{
+    Backend, CommandRequest, Crew, DeviceRequest, HeterStage, LogNames, LogRequest, MAX_NODES, Mode, Nodes,
+    PaddleHabits, Pod, PortRequest, Request, Rotation, ServerMode,
+};
 pub use time::Timestamp;

@@ -1,11 +1,12 @@
 //! What a process of a launched job is there for.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Completion, PortNeed, Role, RoleName};
 
 /// The role of a launched process. They start, and are counted, in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Holds parameters.

@@ -3,9 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::formats::launch::{LaunchSpec, Spelling};
-use crate::model::Command;
+use crate::model::{Command, CommandRequest};
 
 /// What the file system says about the script and the interpreters; looked up by the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -46,12 +48,10 @@ pub struct FirstLine {
 }
 
 /// Names of the interpreters to look for, in order. A word with a slash is a path.
-pub fn interpreter_names(spelling: &Spelling, virtual_env: Option<&str>) -> Vec<String> {
-    match spelling {
-        Spelling::PaddleModule { interpreter } | Spelling::FleetModule { interpreter } => {
-            vec![interpreter.to_string_lossy().into_owned()]
-        }
-        Spelling::Launch | Spelling::Fleetrun => virtual_env
+pub fn interpreter_names(asked: Option<&OsStr>, virtual_env: Option<&str>) -> Vec<String> {
+    match asked {
+        Some(interpreter) => vec![interpreter.to_string_lossy().into_owned()],
+        None => virtual_env
             .filter(|directory| !directory.is_empty())
             .map(|directory| format!("{directory}/bin/python"))
             .into_iter()
@@ -61,15 +61,32 @@ pub fn interpreter_names(spelling: &Spelling, virtual_env: Option<&str>) -> Vec<
 }
 
 /// The program to execute and its arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Resolved {
     pub program: PathBuf,
+    #[serde(with = "words")]
+    #[schemars(with = "Vec<String>")]
     pub argv: Command,
 }
 
+/// Words of a command as text: bytes that are none are shown as such, and not kept.
+mod words {
+    use std::ffi::OsString;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(words: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(words.iter().map(|word| word.to_string_lossy()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OsString>, D::Error> {
+        Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(OsString::from).collect())
+    }
+}
+
 /// Decides. `.py` and other plain files go to the interpreter; executables run themselves.
-pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic> {
-    let script = &spec.script;
+pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diagnostic> {
+    let script = &command.script;
     let shown = script.to_string_lossy();
     let extension = Path::new(script).extension().and_then(OsStr::to_str).unwrap_or("");
     match files.script {
@@ -77,7 +94,7 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
         ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
             let program = files.script_on_path.clone().expect("checked by the guard");
             check_first_line(&shown, files)?;
-            Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
+            Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
         }
         ScriptFile::Missing => Err(missing(script, true, files)),
         ScriptFile::Directory => {
@@ -93,7 +110,7 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
             // A file in the current directory needs its path spelt out for exec; `argv[0]` stays as written.
             let program = PathBuf::from(script);
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
-            Ok(Resolved { program, argv: with_args(vec![script.clone()], spec) })
+            Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
         }
         ScriptFile::File { .. } => {
             // The full path, as Paddle passes `sys.executable`: Python finds its own environment by it.
@@ -102,17 +119,17 @@ pub fn resolve(spec: &LaunchSpec, files: &Files) -> Result<Resolved, Diagnostic>
             if extension != "pyxes" {
                 argv.push("-u".into());
             }
-            if spec.with_coverage && extension == "py" {
+            if command.with_coverage && extension == "py" {
                 argv.extend(["-m", "coverage", "run", "--branch", "-p"].map(OsString::from));
             }
             argv.push(script.clone());
-            Ok(Resolved { program, argv: with_args(argv, spec) })
+            Ok(Resolved { program, argv: with_args(argv, command) })
         }
     }
 }
 
-fn with_args(mut argv: Command, spec: &LaunchSpec) -> Command {
-    argv.extend(spec.script_args.iter().cloned());
+fn with_args(mut argv: Command, command: &CommandRequest) -> Command {
+    argv.extend(command.args.iter().cloned());
     argv
 }
 
@@ -173,7 +190,7 @@ fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::launch::tests::spec;
+    use crate::model::request::tests::request;
 
     fn files(script: ScriptFile, on_path: Option<&str>, python: Option<&str>) -> Files {
         Files {
@@ -220,10 +237,10 @@ mod tests {
             ("train.py", files(plain, None, None), Err(Code::L0013)),
             ("train.py", files(ScriptFile::File { executable: false, readable: false }, None, py), Err(Code::L0012)),
         ] {
-            let mut spec = spec();
-            spec.script = script.into();
-            spec.script_args = vec!["--lr".into(), "0.1".into()];
-            let seen = resolve(&spec, &files);
+            let mut command = request().command;
+            command.script = script.into();
+            command.args = vec!["--lr".into(), "0.1".into()];
+            let seen = resolve(&command, &files);
             let seen = seen.as_ref().map(words).map_err(|diagnostic| diagnostic.code);
             let expected = expected.map(|(program, argv): (&str, &str)| (program.to_owned(), argv.to_owned()));
             assert_eq!(seen, expected, "{script}");
@@ -253,9 +270,9 @@ mod tests {
                 "  looked in  /home/li\n             PATH\nhint: lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script\n",
             ),
         ] {
-            let mut spec = spec();
-            spec.script = script.into();
-            let text = resolve(&spec, &files).unwrap_err().to_plain();
+            let mut command = request().command;
+            command.script = script.into();
+            let text = resolve(&command, &files).unwrap_err().to_plain();
             assert_eq!(text, format!("error[L0011]: the training script `{script}` was not found\n{expected}"));
         }
     }
@@ -277,20 +294,19 @@ mod tests {
                 "error[L0012]: the first line of `run` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n",
             ),
         ] {
-            let mut spec = spec();
-            spec.script = "run".into();
+            let mut command = request().command;
+            command.script = "run".into();
             let executable = ScriptFile::File { executable: true, readable: true };
             let files = Files { first_line, ..files(executable, None, None) };
-            let seen = resolve(&spec, &files).err().map(|diagnostic| diagnostic.to_plain()).unwrap_or_default();
+            let seen = resolve(&command, &files).err().map(|diagnostic| diagnostic.to_plain()).unwrap_or_default();
             assert_eq!(seen, expected);
         }
     }
 
     #[test]
     fn interpreters_in_order() {
-        assert_eq!(interpreter_names(&Spelling::Launch, Some("/venv")), ["/venv/bin/python", "python3", "python"]);
-        assert_eq!(interpreter_names(&Spelling::Launch, None), ["python3", "python"]);
-        let module = Spelling::PaddleModule { interpreter: "python3.11".into() };
-        assert_eq!(interpreter_names(&module, Some("/venv")), ["python3.11"]);
+        assert_eq!(interpreter_names(None, Some("/venv")), ["/venv/bin/python", "python3", "python"]);
+        assert_eq!(interpreter_names(None, None), ["python3", "python"]);
+        assert_eq!(interpreter_names(Some(OsStr::new("python3.11")), Some("/venv")), ["python3.11"]);
     }
 }

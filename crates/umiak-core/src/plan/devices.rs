@@ -1,8 +1,7 @@
 //! Which devices there are, which were asked for, and how processes share them.
 
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Backend, DeviceRequest, Generation, LaunchSpec};
-use crate::model::{Device, DeviceKind, Part};
+use crate::model::{Backend, Device, DeviceKind, DeviceRequest, Generation, Part, Request};
 
 use super::{Inventory, Seat};
 
@@ -47,37 +46,37 @@ struct Visible {
 }
 
 /// Assigns devices to processes.
-pub fn assign(spec: &LaunchSpec, inventory: &Inventory) -> Result<Assignment, Diagnostic> {
+pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Diagnostic> {
     let mut notices = Vec::new();
-    let selected = if spec.backend == Backend::Gloo { None } else { select(spec, inventory, &mut notices)? };
-    check_backend(spec.backend, selected.as_ref().map(|(visible, _)| visible.kind))?;
+    let selected = if request.backend == Backend::Gloo { None } else { select(request, inventory, &mut notices)? };
+    check_backend(request.backend, selected.as_ref().map(|(visible, _)| visible.kind))?;
     let Some((visible, chosen)) = selected else {
         // On CPU the length of the list is the number of processes, as on the machine the list was written for.
-        let listed = spec.devices.as_ref().map(|request| request.ids.len() as u32);
-        let count = spec.nproc_per_node.or(listed).unwrap_or(1).max(1);
+        let listed = request.devices.as_ref().map(|request| request.ids.len() as u32);
+        let count = request.processes.or(listed).unwrap_or(1).max(1);
         return Ok(Assignment { kind: None, visible: None, processes: vec![Vec::new(); count as usize], notices });
     };
-    let narrowed = spec.devices.is_some();
+    let narrowed = request.devices.is_some();
     let devices: Vec<Device> = chosen
         .iter()
         .enumerate()
         .map(|(position, label)| Device { label: label.clone(), position: position as u32 })
         .collect();
-    let processes = spread(spec, &visible, &devices, &mut notices)?;
+    let processes = spread(request, &visible, &devices, &mut notices)?;
     Ok(Assignment { kind: Some(visible.kind), visible: narrowed.then(|| chosen.join(",")), processes, notices })
 }
 
 /// Assigns devices to the processes of a parameter-server job. The legacy generation gives each that computes one device,
 /// in turn, and shows it no other; the current one leaves them to the script.
-pub fn assign_to(spec: &LaunchSpec, inventory: &Inventory, seats: &[Seat]) -> Result<Assignment, Diagnostic> {
+pub fn assign_to(request: &Request, inventory: &Inventory, seats: &[Seat]) -> Result<Assignment, Diagnostic> {
     let mut notices = Vec::new();
-    let selected = select(spec, inventory, &mut notices)?;
+    let selected = select(request, inventory, &mut notices)?;
     let nothing = || vec![Vec::new(); seats.len()];
     let Some((visible, chosen)) = selected else {
         return Ok(Assignment { kind: None, visible: None, processes: nothing(), notices });
     };
-    if spec.generation == Generation::Current {
-        let narrowed = spec.devices.is_some();
+    if request.generation() == Generation::Current {
+        let narrowed = request.devices.is_some();
         let visible_list = narrowed.then(|| chosen.join(","));
         return Ok(Assignment { kind: Some(visible.kind), visible: visible_list, processes: nothing(), notices });
     }
@@ -96,11 +95,11 @@ pub fn assign_to(spec: &LaunchSpec, inventory: &Inventory, seats: &[Seat]) -> Re
 
 /// The devices to use and their kind; `None` on CPU.
 fn select(
-    spec: &LaunchSpec,
+    request: &Request,
     inventory: &Inventory,
     notices: &mut Vec<Diagnostic>,
 ) -> Result<Option<(Visible, Vec<String>)>, Diagnostic> {
-    let wanted = spec.devices.as_ref();
+    let wanted = request.devices.as_ref();
     let visible = visible(wanted, inventory);
     match (wanted, visible) {
         (None, None) => Ok(None),
@@ -108,18 +107,18 @@ fn select(
             let labels = visible.labels.clone();
             Ok(Some((visible, labels)))
         }
-        (Some(request), None) => {
+        (Some(devices), None) => {
             notices.push(
                 Diagnostic::notice(
                     Code::L0020,
-                    format!("`{}` names devices, but this machine has none: a rehearsal on CPU", request.source),
+                    format!("`{}` names devices, but this machine has none: a rehearsal on CPU", devices.source),
                 )
-                .row("processes", spec.nproc_per_node.unwrap_or(request.ids.len() as u32).to_string()),
+                .row("processes", request.processes.unwrap_or(devices.ids.len() as u32).to_string()),
             );
             Ok(None)
         }
-        (Some(request), Some(visible)) => {
-            let chosen = choose(request, &visible, inventory)?;
+        (Some(devices), Some(visible)) => {
+            let chosen = choose(devices, &visible, inventory)?;
             Ok(Some((visible, chosen)))
         }
     }
@@ -216,26 +215,26 @@ fn check_backend(backend: Backend, kind: Option<DeviceKind>) -> Result<(), Diagn
 
 /// Spreads devices over processes by the rule of the generation.
 fn spread(
-    spec: &LaunchSpec,
+    request: &Request,
     visible: &Visible,
     devices: &[Device],
     notices: &mut Vec<Diagnostic>,
 ) -> Result<Vec<Vec<Device>>, Diagnostic> {
     let count = devices.len();
-    let wanted = spec.nproc_per_node.map_or(count, |wanted| wanted as usize).max(1);
+    let wanted = request.processes.map_or(count, |wanted| wanted as usize).max(1);
     let word = visible.kind.word();
     let mut labels: Vec<&str> = devices.iter().map(|device| device.label.as_str()).collect();
     labels.sort_unstable();
-    if labels.windows(2).any(|pair| pair[0] == pair[1]) && !spec.own.share_devices {
+    if labels.windows(2).any(|pair| pair[0] == pair[1]) && !request.share_devices {
         return Err(Diagnostic::error(Code::L0006, format!("a {word} is named twice"))
             .row("listed", devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","))
             .hint("name each device once, or let processes share one with `--share-devices`"));
     }
     if wanted > count {
-        if spec.own.share_devices {
+        if request.share_devices {
             return Ok((0..wanted).map(|process| vec![devices[process % count].clone()]).collect());
         }
-        let Some(request) = &spec.devices else {
+        let Some(listed) = &request.devices else {
             notices.push(
                 Diagnostic::notice(
                     Code::L0021,
@@ -253,13 +252,13 @@ fn spread(
             format!("{wanted} processes cannot share {count} {word}{}", plural(count)),
         )
         .row("--nproc_per_node", wanted.to_string())
-        .row(request.source.clone(), request.ids.join(","))
+        .row(listed.source.clone(), listed.ids.join(","))
         .hint("name more devices, start fewer processes, or share them with `--share-devices`"));
     }
     if wanted == 1 {
         return Ok(vec![devices.to_vec()]);
     }
-    match spec.generation {
+    match request.generation() {
         Generation::Current => Ok(devices[..wanted].iter().map(|device| vec![device.clone()]).collect()),
         Generation::Legacy if count.is_multiple_of(wanted) => {
             Ok(devices.chunks(count / wanted).map(<[Device]>::to_vec).collect())
@@ -281,8 +280,8 @@ fn plural(count: usize) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::request::tests::request;
     use crate::plan::Gpu;
-    use crate::plan::launch::tests::spec;
 
     fn inventory(gpus: u32, env: &[(&str, &str)]) -> Inventory {
         Inventory {
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "reads as the field it fills")]
-    fn request(flag: &str, kind: Option<DeviceKind>, ids: &str) -> Option<DeviceRequest> {
+    fn listed(flag: &str, kind: Option<DeviceKind>, ids: &str) -> Option<DeviceRequest> {
         Some(DeviceRequest { source: flag.into(), kind, ids: ids.split(',').map(str::to_owned).collect() })
     }
 
@@ -336,71 +335,75 @@ mod tests {
             (0, &[], Current, None, None, false, "*; -"),
             (0, &[], Current, None, Some(3), false, "*; - - -"),
             (4, &[], Current, None, None, false, "*; 0@0 1@1 2@2 3@3"),
-            (8, &[], Current, request("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
-            (8, &[], Legacy, request("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
+            (8, &[], Current, listed("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
+            (8, &[], Legacy, listed("--gpus", gpu, "2,3"), None, false, "2,3; 2@0 3@1"),
             (
                 8,
                 &[("CUDA_VISIBLE_DEVICES", "4,5,6,7")],
                 Current,
-                request("--devices", None, "5,7"),
+                listed("--devices", None, "5,7"),
                 None,
                 false,
                 "5,7; 5@0 7@1",
             ),
             (8, &[("CUDA_VISIBLE_DEVICES", "4,5")], Current, None, None, false, "*; 4@0 5@1"),
-            (8, &[("CUDA_VISIBLE_DEVICES", "4,5")], Current, request("--gpus", gpu, "3"), None, false, "L0005"),
+            (8, &[("CUDA_VISIBLE_DEVICES", "4,5")], Current, listed("--gpus", gpu, "3"), None, false, "L0005"),
             (8, &[("CUDA_VISIBLE_DEVICES", "")], Current, None, None, false, "*; -"),
-            (8, &[("CUDA_VISIBLE_DEVICES", "all")], Current, request("--gpus", gpu, "7"), None, false, "7; 7@0"),
-            (1, &[], Current, request("--gpus", gpu, "3"), None, false, "L0005"),
-            (2, &[], Current, request("--gpus", gpu, "GPU-1"), None, false, "GPU-1; GPU-1@0"),
+            (8, &[("CUDA_VISIBLE_DEVICES", "all")], Current, listed("--gpus", gpu, "7"), None, false, "7; 7@0"),
+            (1, &[], Current, listed("--gpus", gpu, "3"), None, false, "L0005"),
+            (2, &[], Current, listed("--gpus", gpu, "GPU-1"), None, false, "GPU-1; GPU-1@0"),
             (
                 2,
                 &[("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")],
                 Current,
-                request("--gpus", gpu, "MIG-b"),
+                listed("--gpus", gpu, "MIG-b"),
                 None,
                 false,
                 "MIG-b; MIG-b@0",
             ),
-            (0, &[], Current, request("--gpus", gpu, "0,1,2"), None, false, "*; - - - L0020"),
-            (0, &[], Current, request("--gpus", gpu, "0,1,2"), Some(2), false, "*; - - L0020"),
+            (0, &[], Current, listed("--gpus", gpu, "0,1,2"), None, false, "*; - - - L0020"),
+            (0, &[], Current, listed("--gpus", gpu, "0,1,2"), Some(2), false, "*; - - L0020"),
             (4, &[], Current, None, Some(1), false, "*; 0@0+1@1+2@2+3@3"),
             (4, &[], Current, None, Some(2), false, "*; 0@0 1@1"),
             (4, &[], Legacy, None, Some(2), false, "*; 0@0+1@1 2@2+3@3"),
             (4, &[], Legacy, None, Some(3), false, "L0006"),
             (2, &[], Current, None, Some(4), false, "*; - - - - L0021"),
-            (2, &[], Current, request("--gpus", gpu, "0,1"), Some(4), false, "L0006"),
-            (2, &[], Current, request("--gpus", gpu, "0,1"), Some(4), true, "0,1; 0@0 1@1 0@0 1@1"),
-            (2, &[], Current, request("--gpus", gpu, "0,0"), None, false, "L0006"),
-            (0, &[], Current, request("--xpus", Some(DeviceKind::Xpu), "0,1"), None, false, "0,1; 0@0 1@1"),
+            (2, &[], Current, listed("--gpus", gpu, "0,1"), Some(4), false, "L0006"),
+            (2, &[], Current, listed("--gpus", gpu, "0,1"), Some(4), true, "0,1; 0@0 1@1 0@0 1@1"),
+            (2, &[], Current, listed("--gpus", gpu, "0,0"), None, false, "L0006"),
+            (0, &[], Current, listed("--xpus", Some(DeviceKind::Xpu), "0,1"), None, false, "0,1; 0@0 1@1"),
             (0, &[("XPU_VISIBLE_DEVICES", "2,3")], Current, None, None, false, "*; 2@0 3@1"),
         ];
         for (gpus, env, generation, devices, nproc, share, expected) in cases {
-            let mut spec = spec();
-            spec.generation = *generation;
-            spec.devices.clone_from(devices);
-            spec.nproc_per_node = *nproc;
-            spec.own.share_devices = *share;
-            assert_eq!(seen(&assign(&spec, &inventory(*gpus, env))), *expected, "{gpus} {env:?} {devices:?} {nproc:?}");
+            let mut request = request();
+            request.paddle.as_mut().unwrap().generation = *generation;
+            request.devices.clone_from(devices);
+            request.processes = *nproc;
+            request.share_devices = *share;
+            assert_eq!(
+                seen(&assign(&request, &inventory(*gpus, env))),
+                *expected,
+                "{gpus} {env:?} {devices:?} {nproc:?}"
+            );
         }
     }
 
     #[test]
     fn backends_need_their_devices() {
-        let mut spec = spec();
-        spec.backend = Backend::Nccl;
-        assert_eq!(seen(&assign(&spec, &inventory(0, &[]))), "L0007");
-        assert_eq!(seen(&assign(&spec, &inventory(1, &[]))), "*; 0@0");
-        spec.backend = Backend::Gloo;
-        spec.devices = request("--gpus", Some(DeviceKind::Gpu), "0,1");
-        assert_eq!(seen(&assign(&spec, &inventory(2, &[]))), "*; - -");
+        let mut request = request();
+        request.backend = Backend::Nccl;
+        assert_eq!(seen(&assign(&request, &inventory(0, &[]))), "L0007");
+        assert_eq!(seen(&assign(&request, &inventory(1, &[]))), "*; 0@0");
+        request.backend = Backend::Gloo;
+        request.devices = listed("--gpus", Some(DeviceKind::Gpu), "0,1");
+        assert_eq!(seen(&assign(&request, &inventory(2, &[]))), "*; - -");
     }
 
     #[test]
     fn what_is_there_is_listed_by_name() {
-        let mut spec = spec();
-        spec.devices = request("--gpus", Some(DeviceKind::Gpu), "0,3");
-        let diagnostic = assign(&spec, &inventory(2, &[])).unwrap_err();
+        let mut request = request();
+        request.devices = listed("--gpus", Some(DeviceKind::Gpu), "0,3");
+        let diagnostic = assign(&request, &inventory(2, &[])).unwrap_err();
         assert_eq!(
             diagnostic.to_plain(),
             "error[L0005]: `--gpus` names gpu 3, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n"

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::contract::{Topology, Variable};
-use crate::formats::launch::LaunchSpec;
 use crate::model::Part;
 
-use super::{Inventory, Plan, ReplicaPlan, mask};
+use super::{Inventory, Plan, Replica, mask};
 
 /// A file to write. What is in it is put together when it is written: at the start of many ranks every one of these
 /// texts would be in the way.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilePlan {
     pub path: PathBuf,
     pub content: Content,
@@ -27,7 +28,8 @@ pub struct FilePlan {
 }
 
 /// What a file holds; a number is the replica's position in the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Content {
     Endpoints,
     Environment(usize),
@@ -35,9 +37,10 @@ pub enum Content {
 }
 
 /// Everything that we write ourselves.
-pub fn all(spec: &LaunchSpec, plan: &Plan) -> Vec<FilePlan> {
+pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
+    let dir = plan.logs.dir();
     let mut files = vec![FilePlan {
-        path: plan.log_dir.join("endpoints.log"),
+        path: dir.join("endpoints.log"),
         content: Content::Endpoints,
         append: false,
         private: false,
@@ -47,18 +50,18 @@ pub fn all(spec: &LaunchSpec, plan: &Plan) -> Vec<FilePlan> {
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
     for (position, replica) in plan.replicas.iter().enumerate() {
         files.push(FilePlan {
-            path: plan.log_dir.join(format!("envlog.{}", replica.rank.0)),
+            path: dir.join(format!("envlog.{}", replica.rank.0)),
             content: Content::Environment(position),
-            append: !spec.log_overwrite,
+            append: !overwrite,
             private: false,
             late: true,
         });
         // It is called after the trainer's number, which others do not have.
-        if replica.part != Part::Trainer {
+        if plan.member(replica).is_none_or(|(_, member)| member.part != Part::Trainer) {
             continue;
         }
         files.push(FilePlan {
-            path: plan.log_dir.join(format!("backup_env.{}.json", replica.index)),
+            path: dir.join(format!("backup_env.{}.json", replica.index)),
             content: Content::Backup(position),
             append: false,
             private: true,
@@ -83,10 +86,10 @@ impl<'a> Author<'a> {
 
     pub fn text(&self, content: Content) -> String {
         match content {
-            Content::Endpoints => endpoints_log(&self.plan.topology),
+            Content::Endpoints => endpoints_log(self.plan.topology()),
             Content::Environment(position) => {
                 let shared = self.shared.get_or_init(|| shared_environment(self.inventory, self.plan));
-                env_log(shared, &self.plan.replicas[position])
+                env_log(shared, &self.plan.known_variables(&self.plan.replicas[position]))
             }
             Content::Backup(position) => backup_env(self.plan, &self.plan.replicas[position]),
         }
@@ -105,10 +108,10 @@ fn shared_environment<'a>(inventory: &'a Inventory, plan: &'a Plan) -> BTreeMap<
     inherited.chain(common).map(|(name, value)| (name.as_str(), mask::masked(name, value))).collect()
 }
 
-fn env_log(shared: &BTreeMap<&str, String>, replica: &ReplicaPlan) -> String {
+fn env_log(shared: &BTreeMap<&str, String>, own: &[Variable]) -> String {
     let mut lines: BTreeMap<&str, &str> = shared.iter().map(|(name, value)| (*name, value.as_str())).collect();
     // The launcher's own: there is nothing secret in them.
-    lines.extend(replica.env.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    lines.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     lines.remove("PADDLE_BACKUP_ENV_PATH");
     let mut text = String::with_capacity(lines.iter().map(|(name, value)| name.len() + value.len() + 2).sum());
     for (name, value) in lines {
@@ -118,15 +121,16 @@ fn env_log(shared: &BTreeMap<&str, String>, replica: &ReplicaPlan) -> String {
 }
 
 /// The launcher's own variables only, so that the framework finds lists that were too long for the environment.
-fn backup_env(plan: &Plan, replica: &ReplicaPlan) -> String {
+fn backup_env(plan: &Plan, replica: &Replica) -> String {
+    let own = plan.known_variables(replica);
     let mut variables: BTreeMap<&str, String> = BTreeMap::new();
-    let own = plan.common.iter().chain(&replica.env).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
+    let own = plan.common.iter().chain(&own).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
     for (name, value) in own.filter(|(name, _)| !mask::is_secret(name)) {
         variables.insert(name, mask::masked(name, value));
     }
     // Left out of the environment when too long, but this file is where it is then looked for.
     if plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS") {
-        variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology.endpoint_list().to_owned());
+        variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology().endpoint_list().to_owned());
     }
     let object: Map<String, Value> =
         variables.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect();
@@ -135,9 +139,4 @@ fn backup_env(plan: &Plan, replica: &ReplicaPlan) -> String {
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
     serde::Serialize::serialize(&object, &mut serializer).expect("strings serialize");
     String::from_utf8(bytes).expect("JSON is UTF-8")
-}
-
-/// Variables as `NAME=value`, masked, for plans shown to people.
-pub fn shown(variables: &[Variable]) -> Vec<String> {
-    variables.iter().map(|(name, value)| format!("{name}={}", mask::masked(name, value))).collect()
 }

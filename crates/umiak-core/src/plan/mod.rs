@@ -1,24 +1,33 @@
 //! Job plus inventory to plan: what will run, where, with which devices, endpoints, variables and files.
 //!
-//! The order is: [`layout`] says how many processes and ports are needed; the caller leases ports;
-//! a [`Share`] says who takes part, which with several nodes is the coordinator's word about everybody's [`offer`];
-//! [`finish`] does the rest. `--dry-run` prints the same value that a run executes.
+//! There is one [`Plan`], and two ways lead to it. For a launched job [`layout`] says how many processes and ports are
+//! needed; the caller leases ports; a [`Share`] says who takes part, which with several nodes is the coordinator's word
+//! about everybody's [`offer`]; [`finish`] does the rest. For a document there is [`document`]. [`Plan::process`] is one
+//! attempt of a replica, ready to be started. `--dry-run` prints the same value that a run executes.
 
 pub mod command;
 pub mod devices;
 pub mod document;
 pub mod files;
 mod launch;
+mod masked;
 pub mod nodes;
 mod numa;
 pub mod paddle_lines;
 pub mod pool;
+mod ports;
+pub mod print;
+mod process;
 mod seats;
 mod share;
+mod value;
 
-pub use launch::{Awaited, Layout, Plan, Ports, ReplicaPlan, Run, finish, layout, policy, too_few_ports};
+pub use launch::{Layout, Run, finish, layout};
+pub use ports::{Ports, too_few_ports};
+pub use process::{Attempt, MAX_VARIABLE, Memory, Process, TooLong};
 pub use seats::Seat;
 pub use share::{Share, offer, rehearsed};
+pub use value::{Awaited, Log, Logs, Membership, Plan, Replica, VERSION, Wishes};
 
 pub use crate::mask;
 

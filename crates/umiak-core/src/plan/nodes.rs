@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use crate::contract::Variable;
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::meeting::{self, FIRST_PORT, PORTS};
-use crate::formats::launch::{Crew, LaunchSpec, Mode, PortRequest, ServerMode, Spelling};
-use crate::model::{Endpoint, Port};
+use crate::model::meeting::{self, FIRST_PORT, PORTS};
+use crate::model::{CommandRequest, Crew, Mode, Port, PortRequest, Request, ServerMode};
 
 use super::{Address, Inventory};
 
@@ -67,18 +66,15 @@ fn addresses(own: &[Address]) -> String {
     if own.is_empty() { "127.0.0.1 only".to_owned() } else { own.join("\n") }
 }
 
-/// Where the nodes of `list` meet: as was said, else by job and list, so that jobs side by side on the same hosts
-/// rarely ask for the same port. Every node comes to the same answer.
-pub fn port(spec: &LaunchSpec, list: &[IpAddr]) -> Port {
-    if let Some(port) = spec.own.rdzv_port {
-        return port;
-    }
-    let named = named(spec, list.len());
-    let listed = listed(spec);
+/// Where the nodes of `list` meet when the command line does not say so: by job and list, so that jobs side by side on
+/// the same hosts rarely ask for the same port. Every node comes to the same answer.
+pub fn port(request: &Request, list: &[IpAddr]) -> Port {
+    let named = named(request, list.len());
+    let listed = listed(request);
     let is_named =
         |port: u16| named.is_some_and(|(low, high)| (low..high).contains(&u32::from(port))) || listed.contains(&port);
     let text = list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
-    let mut ports = meeting::ports(spec.job_id.as_str(), &text).peekable();
+    let mut ports = meeting::ports(request.job_id.as_str(), &text).peekable();
     let offset = ports.peek().map_or(0, |first| first - FIRST_PORT);
     let found = ports.find(|port| !is_named(*port));
     // All of them are the ranks': the first ones behind those.
@@ -87,8 +83,8 @@ pub fn port(spec: &LaunchSpec, list: &[IpAddr]) -> Port {
 }
 
 /// The ports of endpoint lists, and gloo's: on whichever host, for every node is to come to the same answer.
-fn listed(spec: &LaunchSpec) -> Vec<u16> {
-    let Mode::Servers(mode) = &spec.mode else { return Vec::new() };
+fn listed(request: &Request) -> Vec<u16> {
+    let Mode::Servers(mode) = &request.mode else { return Vec::new() };
     let ports = crews(mode).flat_map(|crew| match crew {
         Crew::Listed(list) => list.as_slice(),
         Crew::Each(_) => &[],
@@ -103,20 +99,20 @@ fn crews(mode: &ServerMode) -> impl Iterator<Item = &Crew> {
 
 /// The ranks' ports that the command line names, as every node knows them: from the first up to before the last. A
 /// platform that gives each node ports of its own names none that all know.
-fn named(spec: &LaunchSpec, nodes: usize) -> Option<(u32, u32)> {
-    let PortRequest::Fixed { start, source } = &spec.ports else { return None };
-    let listed = spec.devices.as_ref().map(|devices| devices.ids.len() as u32);
-    let processes = match &spec.mode {
+fn named(request: &Request, nodes: usize) -> Option<(u32, u32)> {
+    let PortRequest::Fixed { start, source } = &request.ports else { return None };
+    let listed = request.devices.as_ref().map(|devices| devices.ids.len() as u32);
+    let processes = match &request.mode {
         // Of those with counts alone; lists have ports of their own. Nodes may have other counts.
         Mode::Servers(_) => u32::from(PORTS),
-        Mode::Collective | Mode::Rpc => spec.nproc_per_node.or(listed).unwrap_or(u32::from(PORTS)),
+        Mode::Collective | Mode::Rpc => request.processes.or(listed).unwrap_or(u32::from(PORTS)),
     };
     let start = u32::from(*start);
     match source.as_str() {
         "DISTRIBUTED_TRAINER_ENDPOINTS" => None,
         // Each node's rank is added to it.
         "FLAGS_FIXED_PORT" => {
-            let start = start.saturating_sub(spec.node_rank.unwrap_or(0));
+            let start = start.saturating_sub(request.node_rank.unwrap_or(0));
             Some((start, start + processes + nodes as u32))
         }
         _ => Some((start, start + processes)),
@@ -124,8 +120,8 @@ fn named(spec: &LaunchSpec, nodes: usize) -> Option<(u32, u32)> {
 }
 
 /// What nodes of one job most likely have in common and nodes of two jobs do not: script and arguments.
-pub fn command_hash(spec: &LaunchSpec) -> u64 {
-    let words = std::iter::once(&spec.script).chain(&spec.script_args);
+pub fn command_hash(command: &CommandRequest) -> u64 {
+    let words = std::iter::once(&command.script).chain(&command.args);
     meeting::fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
 }
 
@@ -160,29 +156,11 @@ pub(super) fn interface(address: IpAddr, inventory: &Inventory) -> Result<Vec<Va
     }
 }
 
-/// What the other nodes are to run, where this one has become the master: our command line and where to meet, for a
-/// shell.
-pub fn command_for_others(spec: &LaunchSpec, master: Endpoint) -> String {
-    let program = match &spec.spelling {
-        Spelling::Launch => "umiak launch".to_owned(),
-        Spelling::Fleetrun => "umiak fleetrun".to_owned(),
-        Spelling::PaddleModule { interpreter } => {
-            format!("umiak {} -m paddle.distributed.launch", crate::formats::launch::shell::quoted(interpreter))
-        }
-        Spelling::FleetModule { interpreter } => {
-            format!("umiak {} -m paddle.distributed.fleet.launch", crate::formats::launch::shell::quoted(interpreter))
-        }
-    };
-    // A shell would look for files that an address in brackets matches.
-    let master = if master.address.is_ipv6() { format!("'{master}'") } else { master.to_string() };
-    format!("{program} --master {master} {}", spec.command_line)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::JobId;
-    use crate::plan::launch::tests::spec;
+    use crate::model::request::tests::request;
+    use crate::model::{Endpoint, JobId};
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -234,23 +212,20 @@ mod tests {
     fn the_port_is_the_same_for_ever() {
         let two = list(&["192.168.0.1", "192.168.0.2"]);
         // These are part of the protocol: nodes with different builds must agree.
-        let named = |job: &str| LaunchSpec { job_id: JobId::new(job).unwrap(), ..spec() };
+        let named = |job: &str| Request { job_id: JobId::new(job).unwrap(), ..request() };
         let ports: Vec<u16> = ["default", "job1", "job2"].map(|job| port(&named(job), &two).get()).to_vec();
         assert_eq!(ports, [7231, 7230, 7203]);
         assert!(ports.iter().all(|port| (FIRST_PORT..FIRST_PORT + PORTS).contains(port)));
-        let mut given = spec();
-        given.own.rdzv_port = Port::new(9999);
-        assert_eq!(port(&given, &two).get(), 9999);
     }
 
     #[test]
     fn the_port_is_none_that_ranks_were_given() {
         let two = list(&["192.168.0.1", "192.168.0.2"]);
-        let free = port(&spec(), &two).get();
-        let fixed = |start: u16, source: &str, processes: Option<u32>| LaunchSpec {
+        let free = port(&request(), &two).get();
+        let fixed = |start: u16, source: &str, processes: Option<u32>| Request {
             ports: PortRequest::Fixed { start, source: source.to_owned() },
-            nproc_per_node: processes,
-            ..spec()
+            processes: processes,
+            ..request()
         };
         let next = |port: u16| FIRST_PORT + (port - FIRST_PORT + 1) % PORTS;
         assert_eq!(port(&fixed(6070, "--start_port", None), &two).get(), free);
@@ -258,10 +233,8 @@ mod tests {
         assert_eq!(port(&fixed(FIRST_PORT, "--start_port", Some(64)), &two).get(), free + PORTS);
         assert_eq!(port(&fixed(FIRST_PORT, "--start_port", None), &two).get(), free + PORTS);
         // Both nodes know what each other's ports are.
-        let ranked = |rank: u32| LaunchSpec {
-            node_rank: Some(rank),
-            ..fixed(free - 1 + rank as u16, "FLAGS_FIXED_PORT", Some(1))
-        };
+        let ranked =
+            |rank: u32| Request { node_rank: Some(rank), ..fixed(free - 1 + rank as u16, "FLAGS_FIXED_PORT", Some(1)) };
         assert_eq!(port(&ranked(0), &two), port(&ranked(1), &two));
         assert_ne!(port(&ranked(0), &two).get(), free);
     }
@@ -269,7 +242,7 @@ mod tests {
     #[test]
     fn the_port_is_none_of_the_lists() {
         let two = list(&["192.168.0.1", "192.168.0.2"]);
-        let free = port(&spec(), &two).get();
+        let free = port(&request(), &two).get();
         let endpoint = |port: u16| Endpoint { address: two[1], port: Port::new(port).unwrap() };
         let mode = ServerMode {
             servers: Crew::Listed(vec![endpoint(free)]),
@@ -281,8 +254,8 @@ mod tests {
             pod: None,
         };
         assert_eq!(free, FIRST_PORT + PORTS - 1);
-        let spec = LaunchSpec { mode: Mode::Servers(Box::new(mode)), ..spec() };
-        assert_eq!(port(&spec, &two).get(), FIRST_PORT + 1);
+        let request = Request { mode: Mode::Servers(Box::new(mode)), ..request() };
+        assert_eq!(port(&request, &two).get(), FIRST_PORT + 1);
     }
 
     #[test]
@@ -301,20 +274,5 @@ mod tests {
             inventory.env.insert(name.into(), "eth7".into());
         }
         assert_eq!(interface(ip("172.16.0.1"), &inventory), Ok(vec![]));
-    }
-
-    #[test]
-    fn the_command_for_the_others() {
-        let master = |address: &str| Endpoint { address: ip(address), port: Port::new(4321).unwrap() };
-        let spec = LaunchSpec { command_line: "--nnodes 2 train.py 'a b'".to_owned(), ..spec() };
-        assert_eq!(
-            command_for_others(&spec, master("10.0.0.2")),
-            "umiak launch --master 10.0.0.2:4321 --nnodes 2 train.py 'a b'"
-        );
-        let spec = LaunchSpec { spelling: Spelling::PaddleModule { interpreter: "python3".into() }, ..spec };
-        assert_eq!(
-            command_for_others(&spec, master("fe80::2")),
-            "umiak python3 -m paddle.distributed.launch --master '[fe80::2]:4321' --nnodes 2 train.py 'a b'"
-        );
     }
 }

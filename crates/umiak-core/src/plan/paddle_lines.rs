@@ -1,7 +1,8 @@
 //! The lines that Paddle's launchers print, in their own words: tools and people look for them. They go to
 //! Paddle's own `<job_id>.<pod>.log`; the console is ours, but for the few that programs grep for.
 //!
-//! `<ts>` stands for the time; who writes the line fills it in.
+//! `<ts>` stands for the time, which is filled in when the line is written. A job that stands in for another launcher has
+//! none of these lines.
 
 mod servers;
 
@@ -9,17 +10,15 @@ use std::ffi::OsStr;
 
 use crate::contract::Topology;
 use crate::facts::{Outcome, Verdict};
-use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{ExitCodes, Generation, LaunchSpec, Mode, Nodes};
 use crate::machine::job::AttemptId;
-use crate::model::{DeviceKind, Endpoint, Exit};
+use crate::model::{DeviceKind, Exit, ExitCodes, Generation, Mode, Nodes, PaddleHabits, Request};
+use crate::quote::python::{list, quoted};
 
 use super::launch::kept_proxies;
-use super::nodes::command_for_others;
-use super::{Inventory, Plan, ReplicaPlan, mask};
+use super::{Inventory, Plan, Replica, mask};
 
 /// Levels below the one asked for are not written.
-fn is_shown(spec: &LaunchSpec, level: &str) -> bool {
+fn is_shown(paddle: &PaddleHabits, level: &str) -> bool {
     let weight = |level: &str| match level {
         "DEBUG" => 10,
         "INFO" => 20,
@@ -28,36 +27,38 @@ fn is_shown(spec: &LaunchSpec, level: &str) -> bool {
         "CRITICAL" | "FATAL" => 50,
         _ => 0,
     };
-    weight(level) >= weight(&spec.log_level)
+    weight(level) >= weight(&paddle.log_level)
 }
 
-fn launch_line(spec: &LaunchSpec, level: &str, text: &str) -> Option<String> {
-    is_shown(spec, level).then(|| format!("LAUNCH {level} <ts> {text}"))
+fn launch_line(request: &Request, level: &str, text: &str) -> Option<String> {
+    let paddle = request.paddle.as_ref()?;
+    is_shown(paddle, level).then(|| format!("LAUNCH {level} <ts> {text}"))
 }
 
 /// A warning, if the level that was asked for shows it.
-pub fn warning(spec: &LaunchSpec, text: &str) -> Option<String> {
-    launch_line(spec, "WARNING", text)
+pub fn warning(request: &Request, text: &str) -> Option<String> {
+    launch_line(request, "WARNING", text)
 }
 
 /// Lines that Paddle writes on the console and that programs read there: overrides by the environment.
-pub fn on_console(spec: &LaunchSpec) -> &[String] {
-    &spec.paddle_lines
+pub fn on_console(request: &Request) -> &[String] {
+    request.paddle.as_ref().map_or(&[], |paddle| paddle.lines.as_slice())
 }
 
 /// Before the first rank: the environment, the peers, the configuration.
-pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<String> {
-    let mut lines = vec![environ(inventory, plan), peers(spec, plan)];
-    lines.extend(kept_proxies(spec, inventory).into_iter().map(|name| {
+pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
+    let Some(paddle) = &request.paddle else { return Vec::new() };
+    let mut lines = vec![environ(inventory, plan), peers(request, plan)];
+    lines.extend(kept_proxies(paddle, inventory).into_iter().map(|name| {
         format!(
             "UserWarning: Unset '{name}' to ensure stable NCCL communication in distributed training (backed up as '{name}_original')."
         )
     }));
-    lines.extend(spec.paddle_lines.iter().cloned());
-    match spec.generation {
+    lines.extend(paddle.lines.iter().cloned());
+    match paddle.generation {
         Generation::Current => {
-            let mut log = |level: &str, text: &str| lines.extend(launch_line(spec, level, text));
-            let (controller, mode) = match spec.mode {
+            let mut log = |level: &str, text: &str| lines.extend(launch_line(request, level, text));
+            let (controller, mode) = match request.mode {
                 Mode::Collective => ("CollectiveController", "collective"),
                 Mode::Rpc => ("RpcController", "rpc"),
                 Mode::Servers(_) => ("PSController", "ps"),
@@ -65,35 +66,35 @@ pub fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<St
             log("DEBUG", &format!("{controller} enabled"));
             let mut say = |text: &str| log("INFO", text);
             say("-----------  Configuration  ----------------------");
-            for (name, value) in &spec.configuration {
+            for (name, value) in &paddle.configuration {
                 say(&format!("{name}: {value}"));
             }
             say(&"-".repeat(50));
-            let nodes = nodes_flag(spec);
-            say(&format!("Job: {}, mode {mode}, replicas {nodes}[{nodes}:{nodes}], elastic False", spec.job_id));
-            if let Some(exchanged) = exchanged(spec, plan) {
+            let nodes = nodes_flag(paddle);
+            say(&format!("Job: {}, mode {mode}, replicas {nodes}[{nodes}:{nodes}], elastic False", request.job_id));
+            if let Some(exchanged) = exchanged(request, plan) {
                 log("DEBUG", &format!("sync peers done {exchanged}"));
             }
-            log("INFO", &format!("Run Pod: {}, replicas {}, status ready", plan.pod_name, plan.replicas.len()));
-            log("DEBUG", &container(spec, &plan.replicas[0], "uninit", -1));
+            log("INFO", &format!("Run Pod: {}, replicas {}, status ready", pod_name(plan), plan.replicas.len()));
+            log("DEBUG", &container(request, plan, &plan.replicas[0], "uninit", -1));
         }
         Generation::Legacy => {
             lines.push("-----------  Configuration Arguments -----------".to_owned());
-            lines.extend(spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")));
+            lines.extend(paddle.configuration.iter().map(|(name, value)| format!("{name}: {value}")));
             lines.push("-".repeat(48));
-            if let Mode::Servers(_) = spec.mode {
-                lines.extend(servers::at_start(spec, inventory, plan));
+            if let Mode::Servers(_) = request.mode {
+                lines.extend(servers::at_start(request, inventory, plan));
                 return lines;
             }
-            if plan.topology.device_kind.is_none() {
+            if plan.topology().device_kind.is_none() {
                 lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
             }
-            lines.push(mode_line(plan.topology.device_kind).to_owned());
-            let ports: Vec<String> =
-                plan.replicas.iter().map(|replica| replica.endpoint.port.get().to_string()).collect();
+            lines.push(mode_line(plan.topology().device_kind).to_owned());
+            let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint);
+            let ports: Vec<String> = endpoints.map(|endpoint| endpoint.port.get().to_string()).collect();
             lines.push(legacy("INFO", "launch.py", &format!("find free ports:[{}]", ports.join(", "))));
             lines.push(legacy("INFO", "launch_utils.py", &environment_table(plan)));
-            let log_dir = spec.log_dir.display();
+            let log_dir = request.logs.dir.display();
             let details = format!(
                 "Details about PADDLE_TRAINER_ENDPOINTS can be found in {log_dir}/endpoints.log, and detail running logs may be found in {log_dir}/workerlog.0"
             );
@@ -131,18 +132,23 @@ fn environ(inventory: &Inventory, plan: &Plan) -> String {
 }
 
 /// What Paddle takes for the number of nodes: `--nnodes`, which beside `--ips` is 1 unless given.
-fn nodes_flag(spec: &LaunchSpec) -> u32 {
-    let given = spec.configuration.iter().find(|(name, _)| name == "nnodes");
+fn nodes_flag(paddle: &PaddleHabits) -> u32 {
+    let given = paddle.configuration.iter().find(|(name, _)| name == "nnodes");
     given.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(1)
 }
 
+/// What Paddle calls the processes of this node together.
+fn pod_name(plan: &Plan) -> &str {
+    plan.options.pod_name.as_deref().unwrap_or_default()
+}
+
 /// Who takes part: a record for each node, or with a static list of several nodes the endpoints.
-fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
-    let topology = &plan.topology;
-    if let Mode::Servers(mode) = &spec.mode {
-        return servers::peers(spec, mode, plan);
+fn peers(request: &Request, plan: &Plan) -> String {
+    let topology = plan.topology();
+    if let Mode::Servers(mode) = &request.mode {
+        return servers::peers(request, mode, plan);
     }
-    if let Nodes::List { .. } = spec.nodes {
+    if let Nodes::List { .. } = request.nodes {
         let endpoints: Vec<String> = topology.members.iter().map(|member| member.endpoint.to_string()).collect();
         return list(endpoints.iter().map(OsStr::new));
     }
@@ -157,8 +163,8 @@ fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
         let candidate = if index == 0 { topology.paddle_store } else { members[0].endpoint };
         format!(
             "{{'name': {}, 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{candidate}', 'endpoints': '{}'}}",
-            quoted(OsStr::new(if is_own { &plan.pod_name } else { &node.host })),
-            node_rank(spec, topology, index),
+            quoted(OsStr::new(if is_own { pod_name(plan) } else { &node.host })),
+            node_rank(request, topology, index),
             node.size,
             topology.device_kind.map_or("cpu", DeviceKind::word),
             endpoints.join(","),
@@ -168,22 +174,21 @@ fn peers(spec: &LaunchSpec, plan: &Plan) -> String {
 }
 
 /// A node that is alone is not given a place.
-fn node_rank(spec: &LaunchSpec, topology: &Topology, index: usize) -> i64 {
-    if topology.nodes.len() == 1 { spec.node_rank.map_or(-1, i64::from) } else { index as i64 }
+fn node_rank(request: &Request, topology: &Topology, index: usize) -> i64 {
+    if topology.nodes.len() == 1 { request.node_rank.map_or(-1, i64::from) } else { index as i64 }
 }
 
 /// What the nodes have told each other.
-fn exchanged(spec: &LaunchSpec, plan: &Plan) -> Option<String> {
-    match &spec.mode {
-        Mode::Servers(mode) => servers::exchanged(spec, mode, plan),
-        Mode::Collective | Mode::Rpc => Some(peers(spec, plan)),
+fn exchanged(request: &Request, plan: &Plan) -> Option<String> {
+    match &request.mode {
+        Mode::Servers(mode) => servers::exchanged(request, mode, plan),
+        Mode::Collective | Mode::Rpc => Some(peers(request, plan)),
     }
 }
 
 /// What this node shows when it has become the master: the command for the others, between two lines.
-pub fn copy_to_others(spec: &LaunchSpec, master: Endpoint) -> String {
+pub fn copy_to_others(command: &str) -> String {
     let line = "-".repeat(80);
-    let command = command_for_others(spec, master);
     format!("Copy the following command to other nodes to run.\n{line}\n{command}\n{line}")
 }
 
@@ -198,8 +203,8 @@ fn environment_table(plan: &Plan) -> String {
         "PADDLE_LOCAL_DEVICE_IDS",
         "PADDLE_WORLD_DEVICE_IDS",
     ];
-    let first = &plan.replicas[0];
-    let value = |name: &str| first.env.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
+    let first = plan.known_variables(&plan.replicas[0]);
+    let value = |name: &str| first.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
     table("Local start", plan.replicas.len(), &NAMES.map(|name| (name, value(name))))
 }
 
@@ -227,40 +232,40 @@ fn table(heading: &str, processes: usize, rows: &[(&str, &str)]) -> String {
 }
 
 /// Once the last ranks have been started.
-pub fn at_spawn(spec: &LaunchSpec, plan: &Plan, started: &[AttemptId]) -> Option<String> {
+pub fn at_spawn(request: &Request, plan: &Plan, started: &[AttemptId]) -> Option<String> {
     let last = plan.replicas.last()?.slot;
     if !started.iter().any(|id| id.slot == last) {
         return None;
     }
-    let text = format!("Watching Pod: {}, replicas {}, status running", plan.pod_name, plan.replicas.len());
-    (spec.generation == Generation::Current).then(|| launch_line(spec, "INFO", &text)).flatten()
+    let text = format!("Watching Pod: {}, replicas {}, status running", pod_name(plan), plan.replicas.len());
+    (request.generation() == Generation::Current).then(|| launch_line(request, "INFO", &text)).flatten()
 }
 
 /// For each rank, once its process exists.
-pub fn at_started(spec: &LaunchSpec, index: u32, pid: u32) -> Option<String> {
-    tells_processes(spec).then(|| format!("launch proc_id:{pid} idx:{index}"))
+pub fn at_started(request: &Request, index: u32, pid: u32) -> Option<String> {
+    tells_processes(request).then(|| format!("launch proc_id:{pid} idx:{index}"))
 }
 
 /// When a rank is stopped by us.
-pub fn at_stop(spec: &LaunchSpec, pid: u32) -> Option<String> {
-    tells_processes(spec).then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
+pub fn at_stop(request: &Request, pid: u32) -> Option<String> {
+    tells_processes(request).then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
 }
 
 /// Whether each process has lines of its own.
-fn tells_processes(spec: &LaunchSpec) -> bool {
-    spec.generation == Generation::Legacy && !matches!(spec.mode, Mode::Servers(_))
+fn tells_processes(request: &Request) -> bool {
+    request.generation() == Generation::Legacy && !matches!(request.mode, Mode::Servers(_))
 }
 
 /// When a signal asks the launcher to stop.
-pub fn at_signal(spec: &LaunchSpec, signal: i32) -> Option<String> {
-    match spec.generation {
-        Generation::Current => launch_line(spec, "INFO", &format!("Terminating with signal {signal}")),
+pub fn at_signal(request: &Request, signal: i32) -> Option<String> {
+    match request.generation() {
+        Generation::Current => launch_line(request, "INFO", &format!("Terminating with signal {signal}")),
         Generation::Legacy => Some(legacy("WARNING", "launch.py", "Terminating... exit")),
     }
 }
 
 /// The record that the current launcher's users look for: two lines, one time stamp.
-pub fn container_failed(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict) -> Option<String> {
+pub fn container_failed(request: &Request, plan: &Plan, verdict: &Verdict) -> Option<String> {
     let cause = verdict.causes.first()?;
     let replica = plan.replicas.iter().find(|replica| Some(replica.rank) == cause.subject.rank)?;
     let code = match &cause.exit {
@@ -268,31 +273,34 @@ pub fn container_failed(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict) -> Op
         Exit::Signal { signal, .. } => -signal,
         exit => i32::from(exit.shell_code()),
     };
-    let text = format!("Container failed !!!\n{}", container(spec, replica, "failed", code));
-    (spec.generation == Generation::Current).then(|| launch_line(spec, "ERROR", &text)).flatten()
+    let text = format!("Container failed !!!\n{}", container(request, plan, replica, "failed", code));
+    (request.generation() == Generation::Current).then(|| launch_line(request, "ERROR", &text)).flatten()
 }
 
-fn container(spec: &LaunchSpec, replica: &ReplicaPlan, status: &str, code: i32) -> String {
-    let log = spec.log_dir.join(replica.log.file_name().unwrap_or_default());
+fn container(request: &Request, plan: &Plan, replica: &Replica, status: &str, code: i32) -> String {
+    let name = replica.log.as_ref().and_then(|log| log.path.file_name());
+    let log = request.logs.dir.join(name.unwrap_or_default());
+    let command = &plan.commands[replica.slot.role as usize];
     format!(
         "Container rank {} status {status} cmd {} code {code} log {}",
         replica.rank.0,
-        list(replica.argv.iter().map(std::ffi::OsString::as_os_str)),
+        list(command.argv.iter().map(std::ffi::OsString::as_os_str)),
         log.display()
     )
 }
 
 /// The verdict, in Paddle's words. `abort` is the line of the user's guide.
-pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str) -> Vec<String> {
-    match spec.generation {
+pub fn at_failure(request: &Request, plan: &Plan, verdict: &Verdict, abort: &str) -> Vec<String> {
+    match request.generation() {
+        _ if request.paddle.is_none() => Vec::new(),
         Generation::Current => {
-            let mut lines: Vec<String> = launch_line(spec, "INFO", "Pod failed").into_iter().collect();
-            lines.extend(container_failed(spec, plan, verdict));
+            let mut lines: Vec<String> = launch_line(request, "INFO", "Pod failed").into_iter().collect();
+            lines.extend(container_failed(request, plan, verdict));
             lines.push(abort.to_owned());
             lines
         }
         // It says nothing of the kind, which is no reason to do likewise.
-        Generation::Legacy if matches!(spec.mode, Mode::Servers(_)) => {
+        Generation::Legacy if matches!(request.mode, Mode::Servers(_)) => {
             vec![legacy("ERROR", "launch_utils.py", abort)]
         }
         Generation::Legacy => {
@@ -306,38 +314,38 @@ pub fn at_failure(spec: &LaunchSpec, plan: &Plan, verdict: &Verdict, abort: &str
 }
 
 /// Before another attempt, which `attempt` counts from 1.
-pub fn at_restart(spec: &LaunchSpec, plan: &Plan, attempt: u32) -> Option<String> {
-    let text = format!("Restart Pod: {}, replicas {}, attempt {attempt}", plan.pod_name, plan.replicas.len());
-    match spec.generation {
-        Generation::Current => launch_line(spec, "INFO", &text),
+pub fn at_restart(request: &Request, plan: &Plan, attempt: u32) -> Option<String> {
+    let text = format!("Restart Pod: {}, replicas {}, attempt {attempt}", pod_name(plan), plan.replicas.len());
+    match request.generation() {
+        Generation::Current => launch_line(request, "INFO", &text),
         Generation::Legacy => Some(legacy("INFO", "launch.py", &text)),
     }
 }
 
 /// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
 pub fn at_end(
-    spec: &LaunchSpec,
+    request: &Request,
     plan: &Plan,
     outcome: Outcome,
     signal: Option<i32>,
     code: u8,
     first_failed: Option<&Exit>,
 ) -> Vec<String> {
-    let code = match (spec.own.exit_codes, first_failed) {
+    let code = match (request.exit_codes, first_failed) {
         // Paddle says -15 and exits with what is left of it in a byte.
         (ExitCodes::Paddle, Some(Exit::Signal { signal, .. })) => -signal,
         _ => i32::from(code),
     };
-    match (spec.generation, outcome) {
+    match (request.generation(), outcome) {
         (Generation::Current, _) => {
             let completed = if outcome == Outcome::Succeeded { Some("Pod completed".to_owned()) } else { None };
             let exit = match (outcome, signal) {
                 (Outcome::Interrupted, Some(signal)) => format!("Exit with signal {signal}"),
                 _ => format!("Exit code {code}"),
             };
-            completed.into_iter().chain([exit]).filter_map(|text| launch_line(spec, "INFO", &text)).collect()
+            completed.into_iter().chain([exit]).filter_map(|text| launch_line(request, "INFO", &text)).collect()
         }
-        (Generation::Legacy, _) if matches!(spec.mode, Mode::Servers(_)) => servers::at_end(plan),
+        (Generation::Legacy, _) if matches!(request.mode, Mode::Servers(_)) => servers::at_end(plan),
         (Generation::Legacy, Outcome::Succeeded) => {
             vec![legacy("INFO", "launch.py", "Local processes completed.")]
         }

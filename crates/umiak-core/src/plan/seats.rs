@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::formats::launch::{Crew, LaunchSpec, Mode, ServerMode};
+use crate::model::{Crew, Mode, Request, ServerMode};
 use crate::model::{Part, Port};
 
 /// One process that this node will run.
@@ -16,8 +16,8 @@ pub struct Seat {
 }
 
 /// In the order of the parts. `address` is this node's; `ranks` is how many it has in a collective job.
-pub(super) fn seats(spec: &LaunchSpec, address: Option<IpAddr>, ranks: usize) -> Vec<Seat> {
-    match &spec.mode {
+pub(super) fn seats(request: &Request, address: Option<IpAddr>, ranks: usize) -> Vec<Seat> {
+    match &request.mode {
         Mode::Collective | Mode::Rpc => vec![Seat { part: Part::Trainer, stage: 0, port: None }; ranks],
         Mode::Servers(mode) => of_servers(mode, address),
     }

@@ -4,9 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::contract::{Member, Node, Topology};
 use crate::diag::{Code, Diagnostic};
-use crate::formats::launch::{Crew, Generation, LaunchSpec, Mode, Nodes};
 use crate::machine::round::messages::{NodeShare, Offer, Process, Start};
-use crate::model::{Device, DeviceKind, Endpoint, NodeIndex, Part, Port, Rank};
+use crate::model::{Crew, Device, DeviceKind, Endpoint, Generation, Mode, NodeIndex, Nodes, Part, Port, Rank, Request};
 
 use super::devices::Assignment;
 use super::seats::seats;
@@ -21,17 +20,17 @@ pub struct Share {
 
 impl Share {
     /// One node, which needs nobody's word.
-    pub fn alone(spec: &LaunchSpec, inventory: &Inventory, layout: &Layout, ports: &Ports) -> Self {
+    pub fn alone(request: &Request, inventory: &Inventory, layout: &Layout, ports: &Ports) -> Self {
         let address = layout.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let node = Placed { address, host: inventory.hostname.clone(), processes: offer(layout, ports).processes };
         let store = |index: usize| Endpoint { address, port: ports.stores[index] };
         let kind = device_kind(&layout.assignment);
-        let members = members(spec, std::slice::from_ref(&node)).expect("one node is where its own list says");
-        Self { topology: topology(spec, vec![node], members, (store(0), store(1)), kind), you: NodeIndex(0) }
+        let members = members(request, std::slice::from_ref(&node)).expect("one node is where its own list says");
+        Self { topology: topology(request, vec![node], members, (store(0), store(1)), kind), you: NodeIndex(0) }
     }
 
     /// Several nodes, by the coordinator's order. It comes from another host, so nothing in it is taken for granted.
-    pub fn of(spec: &LaunchSpec, layout: &Layout, start: &Start) -> Result<Self, Diagnostic> {
+    pub fn of(request: &Request, layout: &Layout, start: &Start) -> Result<Self, Diagnostic> {
         let bad = |what: &str| {
             Err(Diagnostic::error(Code::L0016, format!("the coordinator's order to start cannot be followed: {what}"))
                 .hint("this should not happen; report it with this text"))
@@ -49,9 +48,9 @@ impl Share {
             }
             nodes.push(Placed { address: *address, host: host.clone(), processes: processes.clone() });
         }
-        let members = members(spec, &nodes)?;
+        let members = members(request, &nodes)?;
         let stores = (start.paddle_store, start.torch_store);
-        Ok(Self { topology: topology(spec, nodes, members, stores, own.device_kind), you: NodeIndex(start.you) })
+        Ok(Self { topology: topology(request, nodes, members, stores, own.device_kind), you: NodeIndex(start.you) })
     }
 
     pub fn topology(&self) -> &Topology {
@@ -85,14 +84,14 @@ pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
 }
 
 /// What another node would probably bring: what the lists say of it, and otherwise the same as this one.
-pub fn rehearsed(spec: &LaunchSpec, address: IpAddr, own: &Offer) -> Vec<Process> {
+pub fn rehearsed(request: &Request, address: IpAddr, own: &Offer) -> Vec<Process> {
     let mut free = own.processes.iter();
     let process = |seat: Seat| match seat.port {
         Some(port) => Some(Process { port, devices: Vec::new(), part: seat.part, stage: seat.stage }),
         None => free.find(|process| process.part == seat.part).cloned(),
     };
-    match &spec.mode {
-        Mode::Servers(_) => seats(spec, Some(address), 0).into_iter().filter_map(process).collect(),
+    match &request.mode {
+        Mode::Servers(_) => seats(request, Some(address), 0).into_iter().filter_map(process).collect(),
         Mode::Collective | Mode::Rpc => own.processes.clone(),
     }
 }
@@ -110,7 +109,7 @@ struct Placed {
 }
 
 /// Everybody, node by node. A part is counted node by node too, unless a list gives it an order of its own.
-fn members(spec: &LaunchSpec, nodes: &[Placed]) -> Result<Vec<Member>, Diagnostic> {
+fn members(request: &Request, nodes: &[Placed]) -> Result<Vec<Member>, Diagnostic> {
     let mut members: Vec<Member> = Vec::new();
     let mut counts = [0; Part::ALL.len()];
     for (node, Placed { address, processes, .. }) in nodes.iter().enumerate() {
@@ -118,7 +117,7 @@ fn members(spec: &LaunchSpec, nodes: &[Placed]) -> Result<Vec<Member>, Diagnosti
             let Process { port, devices, part, stage } = process;
             let endpoint = Endpoint { address: *address, port: *port };
             let count = &mut counts[*part as usize];
-            let index = match listed(spec, *part) {
+            let index = match listed(request, *part) {
                 Listed::No => *count,
                 Listed::In(list) => {
                     let place = list.iter().position(|other| **other == endpoint);
@@ -148,8 +147,8 @@ enum Listed<'a> {
     In(Vec<&'a Endpoint>),
 }
 
-fn listed(spec: &LaunchSpec, part: Part) -> Listed<'_> {
-    let Mode::Servers(mode) = &spec.mode else { return Listed::No };
+fn listed(request: &Request, part: Part) -> Listed<'_> {
+    let Mode::Servers(mode) = &request.mode else { return Listed::No };
     let crews: Vec<&Crew> = match part {
         Part::Server => vec![&mode.servers],
         Part::Trainer => vec![&mode.trainers],
@@ -172,7 +171,7 @@ fn not_in_the_list(part: Part, endpoint: Endpoint) -> Diagnostic {
 }
 
 fn topology(
-    spec: &LaunchSpec,
+    request: &Request,
     nodes: Vec<Placed>,
     members: Vec<Member>,
     (paddle_store, torch_store): (Endpoint, Endpoint),
@@ -184,8 +183,9 @@ fn topology(
         size: processes.len() as u32,
     });
     // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
-    let is_static = spec.ip.is_some() || matches!(spec.nodes, Nodes::List { .. });
-    let first_endpoint = spec.generation == Generation::Current && is_static && !matches!(spec.mode, Mode::Servers(_));
+    let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
+    let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.generation == Generation::Current);
+    let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));
     let paddle_store = if first_endpoint { members[0].endpoint } else { paddle_store };
-    Topology::new(spec.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store), device_kind)
+    Topology::new(request.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store), device_kind)
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::exit_code::Style;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{
     Completion, Exit, Instance, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot, SpawnError,
     SpawnStage, StepIndex, StopPolicy, Timestamp,
 };
+use umiak_core::model::{ExitCodes, Generation};
 
 /// A job and its fate.
 #[derive(Debug, Clone)]

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use umiak_core::facts::{Outcome, StopReason, Verdict};
-use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::job::Event;
-use umiak_core::model::{Exit, SpawnStage};
+use umiak_core::model::{Exit, ExitCodes, Generation, SpawnStage};
 
 use super::invariants::Rule;
 use super::judge::{Judge, ShadowEnd};

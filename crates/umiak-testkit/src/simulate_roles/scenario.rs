@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::exit_code::Style;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{
     Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
     SpawnError, SpawnStage, StartAfter, StopPolicy, Timeouts, When, Work,
 };
+use umiak_core::model::{ExitCodes, Generation};
 
 /// From this attempt on all goes well: every run comes to an end.
 const TAME: u32 = 7;

@@ -22,13 +22,14 @@ use std::process::ExitCode;
 
 use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
-use umiak_core::formats::launch::{LaunchSpec, Mode, Parsed, parse};
+use umiak_core::formats::launch::{LaunchSpec, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
 
 use crate::log;
 use crate::screen::Style;
 
 pub use commands::{command, facts_schema, job_schema, man_page};
+pub use plan::schema as plan_schema;
 
 /// Everything `main` does.
 pub fn main() -> ExitCode {
@@ -58,23 +59,9 @@ pub fn main() -> ExitCode {
 
 /// What the line asks for, in the log.
 fn options(spec: &LaunchSpec) {
-    let mode = match spec.mode {
-        Mode::Collective => "collective",
-        Mode::Rpc => "rpc",
-        Mode::Servers(_) => "ps",
-    };
-    info!(job = %spec.job_id, script = ?spec.script, mode, nodes = spec.nodes.count(), "launch");
-    debug!(
-        spelling = ?spec.spelling,
-        generation = ?spec.generation,
-        arguments = spec.script_args.len(),
-        devices = ?spec.devices,
-        processes = spec.nproc_per_node,
-        log_dir = ?spec.log_dir,
-        restarts = spec.max_restart,
-        own = ?spec.own,
-        "options"
-    );
+    let request = &spec.request;
+    info!(job = %request.job_id, script = ?request.command.script, nodes = request.nodes.count(), "launch");
+    debug!(spelling = ?spec.spelling, mode = ?request.mode, devices = ?request.devices, logs = ?request.logs, own = ?spec.own, "options");
 }
 
 fn print(text: &str) -> ExitCode {

@@ -14,7 +14,7 @@ use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::job::Again;
 use umiak_core::mask::Known;
 use umiak_core::model::JobId;
-use umiak_core::plan::document::{Placement, VERSION as PLAN_VERSION, Wishes};
+use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes};
 use umiak_core::status::State;
 
 use crate::driver::Talk;
@@ -298,12 +298,13 @@ fn take_up(home: &Home, run: RunDir, secrets: Secrets, why: Began, again: Again,
 /// What an ended run no longer holds comes from the environment of whoever retries it.
 fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
     let text = std::fs::read(run.plan()).map_err(|_| not_a_document(run))?;
-    let plan: Placement = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
+    let plan: Plan = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
     let environment = crate::host::environment();
     let mut job = plan.job;
     let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
     let (engine, wishes) = (plan.engine, plan.wishes);
-    Ok(Secrets { v: 1, environment, job, known, engine, wishes, directory: plan.directory, programs: plan.programs })
+    let programs = plan.commands.into_iter().map(|command| command.program).collect();
+    Ok(Secrets { v: 1, environment, job, known, engine, wishes, directory: plan.directory, programs })
 }
 
 fn not_a_document(run: &RunDir) -> Diagnostic {

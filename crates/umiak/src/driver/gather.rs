@@ -1,9 +1,12 @@
 //! Evidence of attempts that ended badly: their logs, and what the kernel knows.
 
+use std::path::PathBuf;
+
 use umiak_core::diagnose::kernel::add_over_limit;
 use umiak_core::facts::Evidence;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::Slot;
+use umiak_core::plan::Log;
 
 use super::Driver;
 use crate::host::evidence;
@@ -16,14 +19,14 @@ impl Driver {
     pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId]) -> Vec<(Slot, Evidence)> {
         let now = &self.core.now;
         let told = ended.iter().filter_map(|id| {
-            let log = self.door.log(*id)?;
-            Some((id.slot, evidence::read(&log.path, log.start, None, &log.error_file)))
+            let (log, error_file) = self.left_by(*id)?;
+            Some((id.slot, evidence::read(&log.path, log.start, None, &error_file)))
         });
         // Most were healthy: those whose last words before our stop hold no error are not looked at twice.
         let hurried = stopped.iter().filter_map(|id| {
-            let (log, end) = (self.door.log(*id)?, *now.log_at_stop.get(&id.slot)?);
+            let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);
             evidence::has_error(&log.path, log.start, end)
-                .then(|| (id.slot, evidence::read(&log.path, log.start, Some(end), &log.error_file)))
+                .then(|| (id.slot, evidence::read(&log.path, log.start, Some(end), &error_file)))
         });
         let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
         let ends = ended.iter().chain(stopped).filter_map(|id| {
@@ -32,9 +35,9 @@ impl Driver {
             Some(Ended { slot: id.slot, pid, exit: exit.clone(), stopped })
         });
         let ends: Vec<Ended> = ends.collect();
-        self.core.kernel.explain(&ends, &self.door.log_dir(), &mut evidence);
+        self.core.kernel.explain(&ends, self.core.plan.logs.dir(), &mut evidence);
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
-            let Some(bytes) = self.door.memory_limit(end.slot) else { continue };
+            let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
             let position = evidence.iter().position(|(slot, _)| *slot == end.slot).unwrap_or_else(|| {
                 evidence.push((end.slot, Evidence::default()));
                 evidence.len() - 1
@@ -42,6 +45,12 @@ impl Driver {
             add_over_limit(&mut evidence[position].1, bytes >> 10);
         }
         evidence
+    }
+
+    /// What an attempt wrote, and where torch may have left its error.
+    fn left_by(&self, id: AttemptId) -> Option<(Log, PathBuf)> {
+        let replica = self.core.plan.at(id.slot)?;
+        Some((self.core.plan.log(replica, id.attempt), self.core.plan.error_file(replica, id.attempt)))
     }
 
     /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.

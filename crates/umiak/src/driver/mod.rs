@@ -12,7 +12,7 @@
 //! | [`record`] | facts on their way to the journal, and to stdout for programs |
 //! | [`note`] | what a recorded fact changes in what the driver knows |
 //! | [`gather`] | evidence of attempts that ended badly |
-//! | [`tell`] | what a person is told meanwhile |
+//! | [`tell`], [`words`] | what a person is told meanwhile, and how replicas are spoken of |
 //! | [`timers`] | what is due when |
 //! | [`probe`] | ports that have to answer before others start |
 //! | [`control`], [`stop`] | orders of other processes: both ends |
@@ -28,24 +28,27 @@ pub(crate) mod stop;
 mod tell;
 mod timers;
 mod turn;
+pub(crate) mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Usage, Verdict};
+use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Verdict};
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::machine::attempt::Attempt;
+use umiak_core::machine::attempt::{Attempt, End};
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
-use umiak_core::model::{Exit, Instance, Job, Slot, SpawnError, Timestamp};
-use umiak_core::plan::Awaited;
+use umiak_core::model::{Exit, Instance, Slot, Timestamp};
+use umiak_core::plan::pool::Pool;
+use umiak_core::plan::{Log, Plan, Process};
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Start, Swept};
+use crate::engine::{Engine, Swept};
 use crate::host::kernel::Kernel;
-use crate::screen::summary::{Crowd, ReplicaPlace};
+use crate::screen::summary::ReplicaPlace;
 use crate::screen::{MirrorTo, Screen, Style};
 
 pub(crate) use tell::short_signal;
@@ -92,6 +95,9 @@ pub(crate) struct Core {
     pub(crate) machine: Machine,
     pub(crate) screen: Screen,
     pub(crate) recorder: Recorder,
+    /// Of the current attempt of the job.
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) pool: Pool,
     pub(crate) now: Now,
     kernel: Kernel,
     prober: Option<Prober>,
@@ -151,65 +157,24 @@ impl Now {
     }
 }
 
-/// Why an attempt is not started now.
-pub(crate) enum NotStarted {
-    /// Devices are not free.
-    Waits,
-    /// There is no room on the disk for this.
-    Full(PathBuf, std::io::Error),
-    Failed(SpawnError),
-}
-
-/// Where an attempt writes, and what it may leave.
-pub(crate) struct LogOf {
-    pub(crate) path: PathBuf,
-    /// Where this attempt's part begins.
-    pub(crate) start: u64,
-    /// Where torch may leave its error.
-    pub(crate) error_file: PathBuf,
-    /// Other runs and attempts write to the same file.
-    pub(crate) shared: bool,
-}
-
 /// The way a job came in: what only that way has.
 pub(crate) trait Door {
-    fn job(&self) -> &Job;
-
-    /// `4 ranks`, `2 servers and 1 trainer`, `4 replicas`.
-    fn counted(&self, slots: &[Slot]) -> String;
-    /// `ranks 0-3`, `trainer-0-3, pserver-1`.
-    fn crowd(&self, slots: &[Slot]) -> Crowd;
-    /// What one of many is called, in the plural.
-    fn noun(&self) -> &'static str;
-    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
-    /// `attempt 1 of 3`, where there can be several.
-    fn attempt_words(&self, core: &Core) -> Option<String>;
     /// What the line about the plan says.
     fn planned(&self, core: &Core) -> Vec<String>;
-    /// Name and status of the job, for the status line.
-    fn status(&self, core: &Core) -> Option<crate::screen::StatusLine>;
-    /// The end of a run has a line of its own, which names it.
-    fn names_its_end(&self) -> bool;
-    /// The log directory, for facts about full file systems.
-    fn log_dir(&self) -> PathBuf;
-    /// Whose output is shown.
-    fn mirrored(&self) -> Option<Slot>;
-    fn log(&self, id: AttemptId) -> Option<LogOf>;
-    /// The limit of memory of a replica, where it has one.
-    fn memory_limit(&self, _: Slot) -> Option<u64> {
-        None
-    }
-    /// Where an attempt answers when it is ready.
-    fn answers(&self, slot: Slot) -> Vec<Awaited>;
 
-    /// Makes what an attempt needs.
-    fn start(&mut self, core: &mut Core, id: AttemptId) -> Result<Start, NotStarted>;
+    /// Where a finding's replica ran, for people.
+    fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
+
+    /// Makes what an attempt needs before it can start.
+    fn make(&mut self, _core: &mut Core, _id: AttemptId, _process: &Process) -> std::io::Result<()> {
+        Ok(())
+    }
     /// These are being started.
     fn starting(&mut self, _core: &mut Core, _: &[AttemptId]) {}
     /// These have been asked to end.
     fn stopping(&mut self, _core: &mut Core, _: &[AttemptId]) {}
-    /// An attempt has ended: gives back what it had.
-    fn release(&mut self, _id: AttemptId, _exit: &Exit, _by_us: bool, _usage: Option<Usage>) {}
+    /// An attempt is over.
+    fn ended(&mut self, _core: &Core, _id: AttemptId, _end: &End) {}
     /// The next attempt of the whole job has the ports of the last one.
     fn keeps_ports(&self) -> bool {
         true
@@ -217,14 +182,11 @@ pub(crate) trait Door {
     /// Nothing of the last attempt is left, but for what did not go: makes room for the next one, and answers with
     /// [`Event::Prepared`], now or later.
     fn prepare(&mut self, core: &mut Core, _: &mut dyn Engine, attempt: u32, swept: &Swept) {
+        core.now.begin_attempt();
         core.queue(Event::Prepared { attempt, ready: swept.remaining.is_empty() });
     }
     /// Tells the other nodes how things stand here.
     fn stand(&mut self, _core: &mut Core, _: Stand) {}
-    /// Replicas of this role on other nodes that have to answer.
-    fn elsewhere(&self, _role: u16) -> Vec<Awaited> {
-        Vec::new()
-    }
 
     /// Other descriptors that are waited for.
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
@@ -254,7 +216,7 @@ pub(crate) trait Door {
     }
     /// It is not to be waited for.
     fn give_up(&mut self, _: &mut Core) {}
-    /// The end is recorded: the last words to other nodes, and lines of its own.
+    /// The last words to other nodes, before the end is recorded.
     fn close(&mut self, _: &mut Core) {}
 }
 
@@ -286,19 +248,18 @@ pub(crate) struct Beginning {
     pub(crate) machine: Machine,
     pub(crate) screen: Screen,
     pub(crate) recorder: Recorder,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) pool: Pool,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) door: Box<dyn Door>,
 }
 
 impl Driver {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door } = beginning;
+        let Beginning { talk, style, clock, sources, machine, screen, recorder, plan, pool, engine, door } = beginning;
         let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
-        Self {
-            core: Core { talk, style, clock, sources, machine, screen, recorder, now, kernel, prober },
-            engine,
-            door,
-        }
+        let core = Core { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober };
+        Self { core, engine, door }
     }
 }
 
@@ -325,9 +286,34 @@ impl Core {
         self.prober.as_ref()?.awaited_at(id)
     }
 
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.plan.replicas.iter().map(|replica| replica.slot)
+    }
+
     /// All that live, in the order of the roles.
-    pub(crate) fn live(&self, job: &Job) -> Vec<AttemptId> {
-        slots(job).filter(|slot| self.is_live(*slot)).map(|slot| self.id(slot)).collect()
+    pub(crate) fn live(&self) -> Vec<AttemptId> {
+        self.slots().filter(|slot| self.is_live(*slot)).map(|slot| self.id(slot)).collect()
+    }
+
+    /// What an attempt writes.
+    pub(crate) fn log(&self, id: AttemptId) -> Option<Log> {
+        self.plan.at(id.slot).map(|replica| self.plan.log(replica, id.attempt))
+    }
+
+    /// `attempt 1 of 3`, where a launched job can have several.
+    pub(crate) fn attempt_words(&self) -> Option<String> {
+        let attempt = self.machine.attempt() + 1;
+        match self.plan.job.policy.restart.attempts() {
+            _ if self.plan.is_document() => None,
+            Some(1) => None,
+            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
+            None => Some(format!("attempt {attempt}")),
+        }
+    }
+
+    /// The plan as the journal has it.
+    pub(crate) fn planned(&self) -> Fact {
+        words::fact(&self.plan, &self.machine, &self.pool)
     }
 
     /// Lines for people: not in quiet or JSON mode.
@@ -349,10 +335,4 @@ impl Core {
         self.recorder.fact(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
         self.say(|style| style.diagnostic(notice));
     }
-}
-
-/// Every replica of a job.
-pub(crate) fn slots(job: &Job) -> impl Iterator<Item = Slot> {
-    let roles = job.roles.iter().enumerate();
-    roles.flat_map(|(role, of)| (0..of.replicas).map(move |index| Slot { role: role as u16, index }))
 }

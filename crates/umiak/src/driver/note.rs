@@ -22,7 +22,7 @@ impl Driver {
             Fact::Ended { subject, exit, by_us, .. } => {
                 if let Some(slot) = self.slot_of(subject) {
                     self.core.now.ends.insert(slot, (exit.clone(), *by_us));
-                    if self.door.mirrored() == Some(slot) {
+                    if self.core.plan.mirrored().is_some_and(|replica| replica.slot == slot) {
                         self.core.screen.let_go(true);
                     }
                 }

@@ -4,10 +4,12 @@
 use tracing::trace;
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Slot, StopHow, Unit};
+use umiak_core::model::{Exit, Slot, SpawnError, SpawnStage, StopHow, Unit};
+use umiak_core::plan::{self, Log};
 
+use super::Driver;
 use super::probe::Prober;
-use super::{Driver, NotStarted};
+use crate::engine::Start;
 
 const SIGTERM: i32 = 15;
 
@@ -61,9 +63,9 @@ impl Driver {
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
             && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
-            && let Some(log) =
-                self.door.log(AttemptId { attempt: subject.attempt, ..self.core.id(slot) }).filter(|log| log.shared)
+            && let Some(log) = self.core.plan.at(slot).and_then(|replica| replica.log.as_ref())
         {
+            // The file is shared with other attempts and other runs.
             *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
         }
         self.core.recorder.fact(fact);
@@ -94,7 +96,8 @@ impl Driver {
                 self.core.queue(Event::Gathered(evidence));
             }
             Effect::Release { id, end } => {
-                self.door.release(id, &end.exit, end.by_us, end.usage);
+                self.door.ended(&self.core, id, &end);
+                self.core.pool.give_back(id.slot);
                 if let Some(prober) = &mut self.core.prober {
                     prober.forget(id);
                 }
@@ -119,24 +122,32 @@ impl Driver {
             Unit::Replica => TOGETHER,
             Unit::Gang => usize::MAX,
         };
-        let mirrored = self.door.mirrored();
+        let mirrored = self.core.plan.mirrored().map(|replica| replica.slot);
         for id in attempts {
-            match self.door.start(&mut self.core, *id) {
-                Ok(start) => {
-                    if mirrored == Some(id.slot) {
-                        self.follow(*id);
-                    }
-                    starts.push(start);
-                }
-                Err(NotStarted::Waits) => self.core.now.waiting.push(*id),
-                Err(NotStarted::Full(path, error)) => {
+            let given = self.core.pool.take(id.slot, self.core.plan.role(id.slot).work.resources);
+            let Some(given) = given else {
+                self.core.now.waiting.push(*id);
+                continue;
+            };
+            let of_job = self.core.machine.attempt();
+            let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
+            let process = self.core.plan.process(&attempt);
+            if let Err(error) = self.door.make(&mut self.core, *id, &process) {
+                self.core.pool.give_back(id.slot);
+                if is_full(&error) {
                     self.core.now.unrecorded.push(*id);
-                    self.wait_for_room(&path, &error);
+                    self.wait_for_room(&process.log.path, &error);
+                } else {
+                    let (reason, errno) = (error.to_string(), error.raw_os_error().unwrap_or(0));
+                    let exit = Exit::Spawn(SpawnError { doing: SpawnStage::MakeDirectory, errno, reason });
+                    self.core.queue(Event::Exited { id: *id, exit, usage: None });
                 }
-                Err(NotStarted::Failed(error)) => {
-                    self.core.queue(Event::Exited { id: *id, exit: Exit::Spawn(error), usage: None });
-                }
+                continue;
             }
+            if mirrored == Some(id.slot) {
+                self.follow(&process.log);
+            }
+            starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
             if starts.len() == together {
                 self.engine.start(std::mem::take(&mut starts));
             }
@@ -152,12 +163,11 @@ impl Driver {
     }
 
     /// The mirror shows what this attempt writes.
-    fn follow(&mut self, id: AttemptId) {
-        let Some(log) = self.door.log(id) else { return };
+    fn follow(&mut self, log: &Log) {
         // A file that attempts share is followed once.
         if self.core.now.followed.as_ref() != Some(&log.path) {
             self.core.screen.follow(log.path.clone(), log.start);
-            self.core.now.followed = Some(log.path);
+            self.core.now.followed = Some(log.path.clone());
         }
         self.core.screen.take_up();
     }
@@ -178,7 +188,7 @@ impl Driver {
         }
         self.engine.stop(&born, how);
         for id in &born {
-            let size = self.door.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
+            let size = self.core.log(*id).and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |it| it.len());
             self.core.now.log_at_stop.entry(id.slot).or_insert(size);
         }
         self.door.stopping(&mut self.core, &born);
@@ -186,7 +196,7 @@ impl Driver {
 
     fn await_ready(&mut self, id: AttemptId) {
         if !self.engine.await_ready(id) {
-            let at = self.door.answers(id.slot);
+            let at = self.core.plan.at(id.slot).map(|replica| self.core.plan.answers(replica)).unwrap_or_default();
             if let Some(prober) = self.prober() {
                 prober.await_own(id, at);
             }
@@ -194,7 +204,7 @@ impl Driver {
     }
 
     fn await_elsewhere(&mut self, role: u16, attempt: u32) {
-        let awaited = self.door.elsewhere(role);
+        let awaited = self.core.plan.awaited.clone();
         if let Some(prober) = self.prober() {
             prober.await_elsewhere(role, attempt, awaited);
         }
@@ -214,8 +224,13 @@ impl Driver {
         if now.unrecorded.is_empty() || !self.core.recorder.is_broken() || !self.core.recorder.is_removed() {
             return;
         }
-        if self.core.live(self.door.job()).iter().all(|id| now.unrecorded.contains(id)) {
+        if self.core.live().iter().all(|id| now.unrecorded.contains(id)) {
             self.dispatch(Event::StopAsked { kill: false });
         }
     }
+}
+
+/// What goes away when there is room again.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

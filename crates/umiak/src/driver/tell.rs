@@ -5,10 +5,9 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::machine::attempt::Attempt;
 use umiak_core::model::{Scope, Slot, signal_name};
 
-use super::{Driver, slots};
+use super::{Driver, words};
 use crate::clock::time_of_day;
 use crate::engine::Swept;
 use crate::screen::Style;
@@ -30,37 +29,30 @@ impl Driver {
         if now.told_started || now.stopping.is_some() || now.instances.is_empty() {
             return;
         }
-        let count = |state: fn(&Attempt) -> bool| {
-            slots(self.door.job()).filter(|slot| self.core.machine.attempt_of(*slot).is_some_and(state)).count()
-        };
-        if count(|attempt| matches!(attempt, Attempt::Starting { .. })) > 0 {
+        if self.core.machine.starting() > 0 {
             return;
         }
-        // What has been there and will start again waits for nothing.
-        let is_waiting = |slot: &Slot| {
-            matches!(self.core.machine.attempt_of(*slot), Some(Attempt::Waiting)) && !now.instances.contains_key(slot)
-        };
-        let waiting = slots(self.door.job()).filter(is_waiting).count();
-        if waiting > 0 && !self.door.names_its_end() {
+        let waiting = self.core.machine.waiting();
+        if waiting > 0 && !self.core.plan.is_document() {
             return;
         }
         let since = now.attempt_started.unwrap_or_else(|| self.core.clock.started());
-        let started: Vec<Slot> = slots(self.door.job()).filter(|slot| now.instances.contains_key(slot)).collect();
-        let mut parts = vec![format!("{} in {}", self.door.counted(&started), duration(since.elapsed()))];
+        let started: Vec<Slot> = self.core.slots().filter(|slot| now.instances.contains_key(slot)).collect();
+        let mut parts = vec![format!("{} in {}", words::counted(&self.core.plan, &started), duration(since.elapsed()))];
         if waiting > 0 {
             parts.push(format!("{waiting} wait for others"));
         }
-        parts.extend(self.door.attempt_words(&self.core));
+        parts.extend(self.core.attempt_words());
         self.core.now.told_started = true;
         self.progress("Started", &parts);
     }
 
     pub(super) fn tell_stopping(&self, reason: StopReason) {
-        let live: Vec<Slot> = slots(self.door.job()).filter(|slot| self.core.is_live(*slot)).collect();
+        let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
         if live.is_empty() || self.core.talk.output != OutputMode::Human {
             return;
         }
-        let who = self.door.crowd(&live).names;
+        let who = words::crowd(&self.core.plan, &live).names;
         let why = match reason {
             StopReason::Signal { signal } => {
                 format!("{} received: SIGTERM to {who}, again to kill", short_signal(signal))
@@ -130,17 +122,20 @@ impl Driver {
         let now = &self.core.now;
         let Some((since, _)) = now.stopping else { return Others::Nobody };
         let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot_of(&cause.subject)).collect();
-        let others = || slots(self.door.job()).filter(|slot| !causes.contains(slot));
+        let others = || self.core.slots().filter(|slot| !causes.contains(slot));
         let live: Vec<Slot> = others().filter(|slot| self.core.is_live(*slot)).collect();
         if !live.is_empty() {
-            return Others::Going { who: self.door.crowd(&live), grace: self.door.job().policy.stop.grace };
+            return Others::Going {
+                who: words::crowd(&self.core.plan, &live),
+                grace: self.core.plan.job.policy.stop.grace,
+            };
         }
         let stopped: Vec<Slot> = others().filter(|slot| now.ends.get(slot).is_some_and(|(_, by_us)| *by_us)).collect();
         if stopped.is_empty() {
             return Others::Nobody;
         }
         let by = if now.killed { "SIGKILL" } else { "SIGTERM" };
-        Others::Gone { who: self.door.crowd(&stopped), by, after: since.elapsed() }
+        Others::Gone { who: words::crowd(&self.core.plan, &stopped), by, after: since.elapsed() }
     }
 
     /// Why nothing runs yet: what the engine says, when it says something else.
@@ -152,7 +147,7 @@ impl Driver {
     }
 
     pub(super) fn tell_lost(&mut self) {
-        let text = format!("the process that held the {} was killed from outside", self.door.noun());
+        let text = format!("the process that held the {} was killed from outside", words::noun(&self.core.plan));
         let diagnostic = Diagnostic::error(Code::L0017, text)
             .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
         self.core.screen.alert(self.core.style.diagnostic(&diagnostic));
@@ -163,7 +158,7 @@ impl Driver {
             return;
         }
         let list = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let text = format!("{} left processes behind, which were stopped", self.door.noun());
+        let text = format!("{} left processes behind, which were stopped", words::noun(&self.core.plan));
         let mut notice = Diagnostic::notice(Code::L0025, text).row("stopped", format!("pid {}", list(&swept.stopped)));
         if !swept.remaining.is_empty() {
             notice = notice.row("still there", format!("pid {}", list(&swept.remaining)));
@@ -173,19 +168,19 @@ impl Driver {
     }
 
     fn everybody(&self) -> String {
-        self.door.counted(&slots(self.door.job()).collect::<Vec<_>>())
+        words::counted(&self.core.plan, &self.core.slots().collect::<Vec<_>>())
     }
 
     pub(super) fn tell_end(&self) {
         let Some((outcome, code)) = self.core.now.end else { return };
         let core = &self.core;
         let took = duration(core.clock.started().elapsed());
-        let run = core.recorder.run_name().filter(|_| self.door.names_its_end());
+        let run = core.recorder.run_name().filter(|_| self.core.plan.is_document());
         let after = core.now.stopping.map_or(Duration::ZERO, |(since, _)| since.elapsed());
         match outcome {
             Outcome::Succeeded => {
                 let mut parts = vec![format!("{} in {took}", self.everybody())];
-                parts.extend(self.door.attempt_words(core));
+                parts.extend(core.attempt_words());
                 parts.extend(run);
                 self.progress("Finished", &parts);
             }
@@ -229,7 +224,7 @@ impl Driver {
 
     pub(super) fn show_status(&mut self) {
         if self.core.style.live && !self.core.now.told && self.core.talk.output == OutputMode::Human {
-            self.core.screen.status(self.door.status(&self.core));
+            self.core.screen.status(Some(words::status(&self.core)));
         }
     }
 }

@@ -29,8 +29,8 @@ struct Heard {
 impl Driver {
     /// The plan is recorded and told, and what is worth knowing before anything starts. An error where a run that must be
     /// recorded cannot be.
-    pub(crate) fn announce(&mut self, planned: Fact, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
-        self.core.recorder.fact(planned);
+    pub(crate) fn announce(&mut self, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
+        self.core.recorder.fact(self.core.planned());
         for notice in notices {
             self.core.notice(notice);
         }
@@ -183,7 +183,7 @@ impl Driver {
     /// gets all of it again. A log that cannot be written is its reader's problem, as it is with a replica that writes by
     /// itself.
     fn keep_output(&self, id: AttemptId, at: u64, bytes: &[u8]) {
-        let Some(log) = self.door.log(id) else { return };
+        let Some(log) = self.core.log(id) else { return };
         let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log.path) else { return };
         let kept = file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(log.start));
         let known = usize::try_from(kept.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -212,7 +212,7 @@ impl Driver {
         if !self.engine.kind().capabilities().suspend {
             return;
         }
-        let live = self.core.live(self.door.job());
+        let live = self.core.live();
         let before = self.core.clock.now();
         self.record(Fact::Paused);
         self.engine.suspend(&live, true);
@@ -286,7 +286,7 @@ impl Driver {
     /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
     fn leave(mut self) -> Result<u8, Diagnostic> {
         let code = 128u8.wrapping_add(self.core.now.last_signal as u8);
-        let live = self.core.live(self.door.job());
+        let live = self.core.live();
         if !live.is_empty() {
             let replicas = live.iter().map(|id| self.core.machine.replica_name(id.slot)).collect();
             self.core.recorder.fact(Fact::Abandoned { replicas });

@@ -19,7 +19,7 @@ use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-use super::{Common, Cpus, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -219,13 +219,13 @@ impl Engine for Local {
             .iter()
             .map(|start| ProcessSpec {
                 key: key(start.id),
-                program: bytes(&start.program),
-                argv: start.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
-                env: variables(&start.env),
-                dir: start.dir.as_deref().map(bytes).unwrap_or_default(),
-                log: bytes(&start.log),
-                cpus: if let Cpus::Near(cpus) = &start.cpus { cpus.clone() } else { Vec::new() },
-                inherit_stdin: start.inherit_stdin,
+                program: bytes(&start.process.program),
+                argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                env: variables(&start.process.env),
+                dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
+                log: bytes(&start.process.log.path),
+                cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
+                inherit_stdin: start.process.inherit_stdin,
             })
             .collect();
         let limits: Vec<ProcessLimits> = starts.into_iter().filter_map(limits).collect();
@@ -304,8 +304,8 @@ impl Engine for Local {
 
 /// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
 fn limits(start: Start) -> Option<ProcessLimits> {
-    let cpus = if let Cpus::Only(cpus) = start.cpus { cpus } else { Vec::new() };
-    let memory = start.memory.map(|memory| MemoryLimit { name: memory.name, bytes: memory.bytes });
+    let cpus = if start.bound { start.process.cpus } else { Vec::new() };
+    let memory = start.process.memory.map(|memory| MemoryLimit { name: memory.name, bytes: memory.bytes });
     (memory.is_some() || !cpus.is_empty()).then(|| ProcessLimits { key: key(start.id), cpus, memory })
 }
 

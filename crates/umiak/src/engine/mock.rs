@@ -166,9 +166,10 @@ impl Theatre {
 
     fn enter(&mut self, start: Start) -> Vec<News> {
         self.pids += 1;
-        self.logs.insert(start.id, start.log);
-        let (steps, instance) = (steps(&start.argv, start.id), Instance::of_pid(self.pids));
-        self.stage.enter(Entry { id: start.id, steps, instance, starts: 0, written: 0 })
+        let Start { id, process, .. } = start;
+        let (steps, instance) = (steps(&process.argv, id), Instance::of_pid(self.pids));
+        self.logs.insert(id, process.log.path);
+        self.stage.enter(Entry { id, steps, instance, starts: 0, written: 0 })
     }
 
     /// A process writes its log itself.

@@ -14,7 +14,6 @@ mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;
 
-use std::ffi::OsString;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -25,6 +24,7 @@ use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 pub use umiak_core::model::Capabilities;
 use umiak_core::model::{Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
+use umiak_core::plan::Process;
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -45,35 +45,9 @@ pub(crate) struct Common {
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
     pub(crate) id: AttemptId,
-    pub(crate) program: PathBuf,
-    pub(crate) argv: Vec<OsString>,
-    pub(crate) env: Vec<(String, String)>,
-    /// Where it starts; nothing for the supervisor's own directory.
-    pub(crate) dir: Option<PathBuf>,
-    /// Where its output goes.
-    pub(crate) log: PathBuf,
-    pub(crate) cpus: Cpus,
-    /// What it and all that it starts may use, where the engine can enforce that.
-    pub(crate) memory: Option<MemoryLimit>,
-    /// The caller's stdin instead of nothing.
-    pub(crate) inherit_stdin: bool,
-}
-
-/// The CPUs of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cpus {
-    Any,
-    /// Preferred: one that is gone does not prevent the start.
-    Near(Vec<u32>),
-    /// No others.
-    Only(Vec<u32>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MemoryLimit {
-    /// Names the attempt, for people who look at the host.
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
+    pub(crate) process: Process,
+    /// It runs on its CPUs and on no others; elsewhere they are preferred, and one that is gone does not prevent the start.
+    pub(crate) bound: bool,
 }
 
 /// What an engine tells.

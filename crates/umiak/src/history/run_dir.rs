@@ -151,13 +151,18 @@ impl RunDir {
         self.path.join("scratch")
     }
 
+    /// The directories of attempts.
+    pub fn tasks(&self) -> PathBuf {
+        self.path.join("tasks")
+    }
+
     pub fn supervisor_log(&self) -> PathBuf {
         self.path.join("supervisor.log")
     }
 
     /// What belongs to one attempt of one replica: `command`, `env`, `log`, `exit.json`.
     pub fn attempt(&self, replica: &str, attempt: u32) -> PathBuf {
-        self.path.join("tasks").join(replica).join(format!("attempt-{attempt}"))
+        self.tasks().join(replica).join(format!("attempt-{attempt}"))
     }
 
     /// Takes away what somebody was killed over who was about to put it in the place of another file: it may be secrets.

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tracing::debug;
-use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::model::CommandRequest;
 use umiak_core::plan::command::{self, Files, FirstLine, ScriptFile};
 use umiak_core::plan::{Address, Gpu, Inventory};
 
@@ -51,11 +51,11 @@ pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventor
 }
 
 /// What the file system says about the script and the interpreters.
-pub(crate) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> Files {
+pub(crate) fn look_up(asked: &CommandRequest, env: &BTreeMap<String, String>) -> Files {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let bare = Path::new(&spec.script).components().count() == 1 && !spec.script.as_encoded_bytes().contains(&b'/');
-    let script_on_path = if bare { on_path(&spec.script, &path) } else { None };
-    let script = Path::new(&spec.script);
+    let bare = Path::new(&asked.script).components().count() == 1 && !asked.script.as_encoded_bytes().contains(&b'/');
+    let script_on_path = if bare { on_path(&asked.script, &path) } else { None };
+    let script = Path::new(&asked.script);
     let program = if script.is_file() { Some(script) } else { script_on_path.as_deref() };
     Files {
         script: script_file(script),
@@ -63,13 +63,16 @@ pub(crate) fn look_up(spec: &LaunchSpec, env: &BTreeMap<String, String>) -> File
         script_on_path,
         directory: std::env::current_dir().unwrap_or_default(),
         neighbours: neighbours(script),
-        interpreters: command::interpreter_names(&spec.spelling, env.get("VIRTUAL_ENV").map(String::as_str))
-            .into_iter()
-            .map(|name| {
-                let found = find_program(&name, &path);
-                (name, found)
-            })
-            .collect(),
+        interpreters: command::interpreter_names(
+            asked.interpreter.as_deref(),
+            env.get("VIRTUAL_ENV").map(String::as_str),
+        )
+        .into_iter()
+        .map(|name| {
+            let found = find_program(&name, &path);
+            (name, found)
+        })
+        .collect(),
     }
 }
 

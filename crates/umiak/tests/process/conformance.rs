@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
 use umiak_core::contract::differences::{DIFFERENCES, Difference, Jobs, Surface};
-use umiak_core::formats::launch::Generation;
+use umiak_core::model::Generation;
 use umiak_testkit::components::Component::Paddle;
 use umiak_testkit::suite::Suite;
 

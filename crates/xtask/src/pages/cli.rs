@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use clap::Command;
-use umiak_core::formats::launch::Generation;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, Heading, Owner, Support, ValueKind};
+use umiak_core::model::Generation;
 
 use super::HEADER;
 use crate::markdown::{code, codes, table};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use umiak_core::contract::differences::{DIFFERENCES, Jobs, Kind, Surface};
-use umiak_core::formats::launch::Generation;
+use umiak_core::model::Generation;
 
 use super::HEADER;
 use crate::markdown::{codes, table};

@@ -121,16 +121,19 @@ fn variables<'a>(variables: impl Iterator<Item = &'a (String, Given)>) -> String
 /// Every variable of a heterogeneous job with coordinators, which has all that others have, and who is given it.
 fn of_servers() -> Vec<[String; 3]> {
     let names_of = |sample: &Sample| -> BTreeSet<String> {
-        plan(sample).replicas.iter().flat_map(|replica| replica.env.iter().map(|(name, _)| name.clone())).collect()
+        let plan = plan(sample);
+        plan.replicas.iter().flat_map(|replica| plan.known_variables(replica)).map(|(name, _)| name).collect()
     };
     let [heter, legacy, current] = &SERVER_SAMPLES;
     let (legacy, current) = (names_of(legacy), names_of(current));
     let mut found: Vec<(String, String, Vec<Part>)> = Vec::new();
-    for replica in plan(heter).replicas.iter().filter(|replica| replica.index == 0) {
-        for (name, value) in &replica.env {
-            match found.iter_mut().find(|(other, ..)| other == name) {
-                Some((.., parts)) => parts.push(replica.part),
-                None => found.push((name.clone(), value.clone(), vec![replica.part])),
+    let plan = plan(heter);
+    for replica in plan.replicas.iter().filter(|replica| replica.index == 0) {
+        let Some((_, member)) = plan.member(replica) else { continue };
+        for (name, value) in plan.known_variables(replica) {
+            match found.iter_mut().find(|(other, ..)| *other == name) {
+                Some((.., parts)) => parts.push(member.part),
+                None => found.push((name, value, vec![member.part])),
             }
         }
     }
@@ -192,7 +195,7 @@ fn given() -> Vec<(String, Given)> {
     let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
     for sample in SAMPLES {
         let plan = plan(sample);
-        for (name, value) in plan.common.iter().chain(&plan.replicas[1].env) {
+        for (name, value) in plan.common.iter().chain(&plan.known_variables(&plan.replicas[1])) {
             match found.iter_mut().find(|(other, ..)| other == name) {
                 Some((.., whens)) => whens.push(sample.when),
                 None => found.push((name.clone(), value.clone(), vec![sample.when])),
@@ -277,7 +280,7 @@ fn plan(sample: &Sample) -> Plan {
         hostname: "node-a".to_owned(),
         env: env.clone(),
     };
-    let layout = layout(&spec, &inventory).expect("the samples fit their machines");
+    let layout = layout(&spec.request, &inventory).expect("the samples fit their machines");
     let port = |number: u16| Port::new(number).expect("a sample port");
     let ports = Ports {
         endpoints: (0..layout.seats.len() as u16).map(|index| port(6170 + index)).collect(),
@@ -286,12 +289,13 @@ fn plan(sample: &Sample) -> Plan {
     let run = Run {
         pod_name: "abcdef".to_owned(),
         scratch: PathBuf::from("/tmp/umiak-XXXXXX"),
+        directory: PathBuf::from("/home/li"),
         log_dir: PathBuf::from("/home/li/log"),
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: 0,
     };
-    let share = Share::alone(&spec, &inventory, &layout, &ports);
-    finish(&spec, &inventory, layout, share, &run)
+    let share = Share::alone(&spec.request, &inventory, &layout, &ports);
+    finish(&spec.request, &inventory, layout, share, &run)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use umiak_core::diag::codes::REGISTER;
 use umiak_core::facts::{Finding, Outcome, Subject, Verdict, Weight};
-use umiak_core::formats::launch::{ExitCodes, Generation};
 use umiak_core::machine::exit_code::{Style, of};
 use umiak_core::model::Exit;
+use umiak_core::model::{ExitCodes, Generation};
 
 use super::HEADER;
 use crate::markdown::{codes, table};

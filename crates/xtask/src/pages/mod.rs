@@ -17,6 +17,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("schemas/facts.v1.json", umiak::cli::facts_schema()),
         page("schemas/ls.v1.json", umiak::views::listing_schema()),
         page("schemas/show.v1.json", umiak::views::run_schema()),
+        page("schemas/plan.v1.json", umiak::cli::plan_schema()),
         page("schemas/job.v1.json", umiak::cli::job_schema()),
         page("docs/reference/job.md", job::page()),
         page("docs/reference/cli.md", cli::page()),

@@ -5,9 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use super::flags::{self, Flag, ValueKind};
-use super::{Generation, python};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Given};
+use crate::model::Generation;
+use crate::quote::python;
 
 /// What was given, by Paddle's name of the flag. What is not here has its default.
 #[derive(Debug, Clone, Default)]

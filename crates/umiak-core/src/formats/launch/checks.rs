@@ -7,10 +7,10 @@ use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
 use super::flags::{FLAGS, Heading, Owner, Support};
 use super::mode::Kind;
-use super::{Backend, Compat, DeviceRequest, Generation, Nodes, words};
+use super::{Compat, words};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
-use crate::model::{DeviceKind, JobId};
+use crate::model::{Backend, DeviceKind, DeviceRequest, Generation, JobId, Nodes};
 
 /// What there is to tell the user.
 #[derive(Debug, Default)]

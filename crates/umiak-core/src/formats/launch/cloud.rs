@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::environment::Environment;
-use super::{MAX_NODES, PortRequest};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::model::{MAX_NODES, PortRequest};
 
 /// All four are there on the platform, and only there.
 const CONTRACT: [&str; 4] = ["PADDLE_TRAINERS", "POD_IP", "PADDLE_TRAINER_ID", "TRAINER_PORTS_NUM"];

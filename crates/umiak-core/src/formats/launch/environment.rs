@@ -8,9 +8,10 @@ use std::ffi::OsStr;
 
 use super::arguments::{Arguments, Source, Value};
 use super::flags::{FLAGS, Flag};
-use super::python;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::model::Generation;
+use crate::quote::python;
 
 /// The environment, as the caller found it.
 pub(super) type Environment = BTreeMap<String, String>;
@@ -116,7 +117,7 @@ fn overrides(arguments: &mut Arguments, env: &Environment, errors: &mut Vec<Diag
             "LAUNCH WARNING args {} will be overridden by env: {} value: {value}",
             flag.attribute, variable.name
         ));
-        let printed = |arguments: &Arguments| arguments.printed(flag, super::Generation::Current);
+        let printed = |arguments: &Arguments| arguments.printed(flag, Generation::Current);
         let (source, before) = (arguments.source(flag.attribute), printed(arguments));
         if let Err(error) = arguments.set(flag, Source::Variable(variable.name), OsStr::new(value)) {
             errors.push(error);

@@ -4,7 +4,7 @@
 //! The rows are the union of both generations of Paddle's launcher and our own flags. A row says what the
 //! flag is; what it means for a job is decided in the parser's checks.
 
-use super::Generation;
+use crate::model::Generation;
 
 /// One flag and its aliases.
 #[derive(Debug, Clone, Copy)]

@@ -13,24 +13,16 @@ mod endpoints;
 mod environment;
 pub mod flags;
 mod help;
-pub(crate) mod meeting;
 mod mode;
 mod nodes;
 mod own;
 mod parse;
 mod pod;
 mod ports;
-pub(crate) mod python;
 mod servers;
-pub(crate) mod shell;
 mod spec;
 mod words;
 
 pub use help::help;
 pub use parse::{Parsed, parse};
-pub use spec::{
-    Backend, Compat, Crew, DeviceRequest, HeterStage, LaunchSpec, LogNames, MAX_NODES, Mode, Nodes, OutputMode,
-    OwnFlags, Pod, PortRequest, ServerMode, Spelling, Token,
-};
-
-pub use crate::model::{ExitCodes, Generation};
+pub use spec::{Compat, LaunchSpec, OutputMode, OwnFlags, Spelling, Token};

@@ -3,10 +3,10 @@
 //!
 //! Paddle's legacy launcher looks for flags in the script's arguments too; only those that were given count here.
 
-use super::Generation;
 use super::checks::Checks;
 use super::words;
 use crate::diag::{Code, Diagnostic};
+use crate::model::Generation;
 
 /// The kinds of jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,23 @@ const CREWS: [&str; 8] =
     ["server_num", "servers", "trainer_num", "trainers", "worker_num", "workers", "coordinator_num", "coordinators"];
 
 pub(super) const HETER: [&str; 3] = ["heter_worker_num", "heter_workers", "heter_devices"];
+
+/// Flags that the legacy launcher takes for those of a job with servers, in the order in which it names them.
+const LEGACY: [&str; 8] = [
+    "--worker_num",
+    "--server_num",
+    "--heter_worker_num",
+    "--servers",
+    "--workers",
+    "--heter_workers",
+    "--heter_devices",
+    "--http_port",
+];
+
+/// Those that the command line has, found as the legacy launcher finds them.
+pub(super) fn legacy_flags(command_line: &str) -> Vec<String> {
+    LEGACY.into_iter().filter(|flag| command_line.contains(flag)).map(str::to_owned).collect()
+}
 
 /// Flags that say which nodes take part.
 const NODES: [&str; 3] = ["ips", "master", "nnodes"];

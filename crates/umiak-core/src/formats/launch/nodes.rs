@@ -14,10 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::checks::{Checks, parse_address};
 use super::mode::Kind;
-use super::{Generation, MAX_NODES, Nodes};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::Port;
+use crate::model::{Generation, MAX_NODES, Nodes, Port};
 
 /// What stands in examples where a port is missing: the one that Paddle adds itself where it adds one.
 const EXAMPLE_PORT: u16 = 6768;

@@ -1,14 +1,15 @@
 //! Our own flags, from the text of the table's choices to their types.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::environment::Environment;
-use super::{Compat, ExitCodes, LogNames, OutputMode, OwnFlags, Token};
+use super::{Compat, OutputMode, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::Port;
+use crate::model::{ExitCodes, LogNames, LogRequest, Policy, Port, Restart, Rotation, StopPolicy};
 
 pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
     let default = OwnFlags::default();
@@ -21,33 +22,59 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         mirror: arguments.is_switched_on("mirror"),
         dry_run: arguments.is_switched_on("dry-run"),
         compat: if arguments.text("compat").is_some() { Compat::Paddle } else { Compat::None },
-        exit_codes: match arguments.text("exit-codes") {
-            Some("paddle") => ExitCodes::Paddle,
-            Some("torch") => ExitCodes::Torch,
-            _ => ExitCodes::Umiak,
-        },
-        share_devices: arguments.is_switched_on("share-devices"),
-        log_names: if arguments.text("log-names") == Some("local") { LogNames::Local } else { LogNames::Global },
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
         no_record: arguments.is_switched_on("no-record"),
         isolate: arguments.is_switched_on("isolate"),
-        numa: arguments.is_switched_on("numa"),
-        log_max_size: arguments.text("log-max-size").and_then(size),
-        log_keep: arguments.int("log-keep").and_then(|keep| u32::try_from(keep).ok()).unwrap_or(default.log_keep),
-        grace: arguments.text("grace").and_then(duration).unwrap_or(default.grace),
-        restart_backoff: arguments.text("restart-backoff").and_then(duration).unwrap_or(default.restart_backoff),
-        restart_window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
         token: arguments.text("token").and_then(Token::new),
         rdzv_port: arguments.int("rdzv-port").and_then(|port| u16::try_from(port).ok()).and_then(Port::new),
         rdzv_timeout: arguments.text("rdzv-timeout").and_then(duration).unwrap_or(default.rdzv_timeout),
         node_timeout: arguments.text("node-timeout").and_then(duration).unwrap_or(default.node_timeout),
         reconnect_window: arguments.text("reconnect-window").and_then(duration).unwrap_or(default.reconnect_window),
-        uneven: arguments.is_switched_on("uneven"),
         gather_logs: arguments.is_switched_on("gather-logs"),
-        server_timeout: arguments.text("server-timeout").and_then(duration).unwrap_or(default.server_timeout),
         verbose: arguments.int("verbose").map_or(0, |times| u8::try_from(times).unwrap_or(u8::MAX)),
     }
+}
+
+pub(super) fn exit_codes(arguments: &Arguments) -> ExitCodes {
+    match arguments.text("exit-codes") {
+        Some("paddle") => ExitCodes::Paddle,
+        Some("torch") => ExitCodes::Torch,
+        _ => ExitCodes::Umiak,
+    }
+}
+
+/// The log files, in `dir`.
+pub(super) fn logs(arguments: &Arguments, dir: PathBuf, overwrite: bool) -> LogRequest {
+    let keep = arguments.int("log-keep").and_then(|keep| u32::try_from(keep).ok()).unwrap_or(5);
+    LogRequest {
+        dir,
+        names: if arguments.text("log-names") == Some("local") { LogNames::Local } else { LogNames::Global },
+        overwrite,
+        rotation: arguments.text("log-max-size").and_then(size).map(|max_bytes| Rotation { max_bytes, keep }),
+    }
+}
+
+/// Stopping and starting again. `max_restart` is that of the flag or its variable, where it was given: Paddle's default
+/// of 3 asks for nothing.
+pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy {
+    let Policy { restart, stop, .. } = Policy::default();
+    let backoff = arguments.text("restart-backoff").and_then(duration).unwrap_or(restart.backoff);
+    let restart = Restart {
+        max: max_restart.unwrap_or(restart.max),
+        backoff,
+        // A first wait that is longer than the limit is meant.
+        max_backoff: restart.max_backoff.max(backoff),
+        window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
+        ..restart
+    };
+    let grace = arguments.text("grace").and_then(duration).unwrap_or(stop.grace);
+    Policy { restart, stop: StopPolicy { grace, ..stop }, ..Policy::default() }
+}
+
+/// How long trainers wait for servers.
+pub(super) fn server_timeout(arguments: &Arguments) -> Duration {
+    arguments.text("server-timeout").and_then(duration).unwrap_or(Duration::from_secs(600))
 }
 
 /// What was not said on the command line and stands in a variable of ours. Unlike Paddle's, ours only fill gaps.

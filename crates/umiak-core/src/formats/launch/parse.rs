@@ -14,13 +14,13 @@ use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Flag, Owner};
 use super::mode::Kind;
-use super::{
-    Backend, Compat, Crew, Generation, LaunchSpec, Mode, Nodes, ServerMode, Spelling, cloud, help, own, pod, ports,
-    python, shell,
-};
+use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, own, pod, ports};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
-use crate::model::Port;
+use crate::model::{
+    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, Port, PortRequest, Request, ServerMode,
+};
+use crate::quote::{python, shell};
 
 /// What a launch command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,17 +112,25 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     }
     let ports = checks.report(ports::request(&arguments, generation, env, platform.ports));
     let log_level = checks.report(environment::log_level(&arguments));
-    let spec = LaunchSpec {
-        spelling,
+    let log_dir = checks.log_dir();
+    let paddle = PaddleHabits {
         generation,
-        job_id,
-        script,
-        script_args: line.script_args,
-        log_dir: checks.log_dir(),
         log_level: log_level.unwrap_or("INFO").to_owned(),
-        log_overwrite: arguments.is_switched_on("log_overwrite"),
-        devices: checks.devices(),
-        nproc_per_node: checks.nproc_per_node(),
+        lines: announced.lines,
+        configuration,
+        server_flags: mode::legacy_flags(&command_line),
+        keeps_proxies: !is_fleet,
+        one_thread: own.compat == Compat::Paddle,
+        env_limit: checks.env_limit(),
+        gpu_log: arguments.is_switched_on("enable_gpu_log"),
+        auto_cluster: arguments.is_switched_on("auto_cluster_config"),
+        auto_parallel_config: arguments.text("auto_parallel_config").map(str::to_owned),
+        cluster_topo_path: arguments.text("cluster_topo_path").map(str::to_owned),
+        rank_mapping_path: arguments.text("rank_mapping_path").map(str::to_owned),
+    };
+    let max_restart = arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX));
+    let request = Request {
+        job_id,
         host: checks.host(&nodes, ip, platform.host),
         ip,
         node_rank: match &mode {
@@ -131,24 +139,28 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         },
         // The platform has said who is who.
         sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod,
+        uneven: arguments.is_switched_on("uneven"),
         mode,
         nodes,
+        devices: checks.devices(),
+        share_devices: arguments.is_switched_on("share-devices"),
+        processes: checks.nproc_per_node(),
+        numa: arguments.is_switched_on("numa"),
         backend,
-        ports: ports.unwrap_or(super::PortRequest::Free),
-        max_restart: arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX)),
-        enable_gpu_log: arguments.is_switched_on("enable_gpu_log"),
-        auto_cluster: arguments.is_switched_on("auto_cluster_config"),
-        auto_parallel_config: arguments.text("auto_parallel_config").map(str::to_owned),
-        cluster_topo_path: arguments.text("cluster_topo_path").map(str::to_owned),
-        rank_mapping_path: arguments.text("rank_mapping_path").map(str::to_owned),
-        with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
-        env_limit: checks.env_limit(),
-        paddle_lines: announced.lines,
-        configuration,
-        notices: Vec::new(),
-        own,
-        command_line,
+        ports: ports.unwrap_or(PortRequest::Free),
+        logs: own::logs(&arguments, log_dir, arguments.is_switched_on("log_overwrite")),
+        command: CommandRequest {
+            interpreter: spelling.interpreter().map(OsStr::to_owned),
+            script,
+            args: line.script_args,
+            with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
+        },
+        policy: own::policy(&arguments, max_restart),
+        exit_codes: own::exit_codes(&arguments),
+        server_timeout: own::server_timeout(&arguments),
+        paddle: Some(paddle),
     };
+    let spec = LaunchSpec { spelling, request, notices: Vec::new(), own, command_line };
     if issues.errors.is_empty() {
         let notices = issues.into_notices();
         Ok(Parsed::Launch(Box::new(LaunchSpec { notices, ..spec })))

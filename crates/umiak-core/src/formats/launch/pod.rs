@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 
 use super::environment::Environment;
-use super::{MAX_NODES, Nodes, Pod, words};
+use super::words;
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{Part, Port};
+use crate::model::{MAX_NODES, Nodes, Part, Pod, Port, meeting};
 
 const ROLE: &str = "TRAINING_ROLE";
 const SERVERS: &str = "PADDLE_PSERVERS_IP_PORT_LIST";
@@ -131,10 +131,10 @@ pub(super) fn nodes(pod: &Pod, job: &str, given: Option<Port>) -> Result<Nodes, 
         let message = format!("the nodes cannot meet at port {}: a server of `{SERVERS}` has it", port.get());
         return Err(Diagnostic::error(Code::L0002, message).hint("give another one with `--rdzv-port` or `UMIAK_PORT`"));
     }
-    let free = || super::meeting::ports(job, &pod.servers.join(",")).find(|port| !taken.contains(port));
+    let free = || meeting::ports(job, &pod.servers.join(",")).find(|port| !taken.contains(port));
     // So many servers on one port each: the one below all of them.
     let port = given.or_else(|| free().and_then(Port::new));
-    let port = port.or_else(|| Port::new(super::meeting::FIRST_PORT - 1)).expect("not 0");
+    let port = port.or_else(|| Port::new(meeting::FIRST_PORT - 1)).expect("not 0");
     let nodes = pod.servers.len() as u32 + pod.trainers;
     Ok(Nodes::Master { host: host.to_owned(), port, nodes, source: SERVERS.to_owned() })
 }

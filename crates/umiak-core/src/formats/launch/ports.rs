@@ -11,9 +11,9 @@
 
 use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
-use super::{Generation, PortRequest};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::model::{Generation, PortRequest};
 
 /// `platform` is what PaddleCloud's variables ask for, if they are there.
 pub(super) fn request(

@@ -9,9 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::checks::Checks;
 use super::endpoints::{self, Form, List};
 use super::mode::{HETER, Kind};
-use super::{Crew, Generation, HeterStage, MAX_NODES, Nodes, ServerMode};
 use crate::diag::{Code, Diagnostic};
-use crate::model::{Endpoint, Port};
+use crate::model::{Crew, Endpoint, Generation, HeterStage, MAX_NODES, Nodes, Port, ServerMode};
 
 /// What the flags say, before the nodes are known.
 #[derive(Debug)]

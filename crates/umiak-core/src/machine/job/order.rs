@@ -17,7 +17,7 @@ impl Machine {
         let mut due = Vec::new();
         let mut refused = false;
         for role in 0..self.job.roles.len() {
-            let waiting: Vec<Slot> = self.waiting(role as u16);
+            let waiting: Vec<Slot> = self.waiting_of(role as u16);
             if waiting.is_empty() || self.groups[role].recycling.is_some() {
                 continue;
             }
@@ -38,7 +38,7 @@ impl Machine {
     }
 
     /// Those of a role who are neither started nor in a back-off.
-    fn waiting(&self, role: u16) -> Vec<Slot> {
+    fn waiting_of(&self, role: u16) -> Vec<Slot> {
         let attempts = self.roles[role as usize].iter().zip(&self.places[role as usize]).enumerate();
         attempts
             .filter(|(_, (attempt, place))| **attempt == Attempt::Waiting && !place.backing_off)
@@ -161,7 +161,7 @@ impl Machine {
         let waits = |other: &u16| self.job.roles[*other as usize].start_after.iter().any(|after| after.role == role);
         let waiting: Vec<u16> = (0..self.job.roles.len() as u16).filter(waits).collect();
         for other in waiting {
-            let slots = self.waiting(other);
+            let slots = self.waiting_of(other);
             self.wait_in_vain(&slots, role, &unmet, now, effects);
         }
     }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::facts::Weight;
-use crate::formats::launch::{ExitCodes, Generation};
 use crate::model::StopHow::{Graceful, Kill};
-use crate::model::{Completion, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError, SpawnStage, StopPolicy};
+use crate::model::{
+    Completion, ExitCodes, Generation, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError, SpawnStage, StopPolicy,
+};
 
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;

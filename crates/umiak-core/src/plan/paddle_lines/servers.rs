@@ -2,24 +2,12 @@
 
 use std::ffi::OsStr;
 
-use crate::formats::launch::python::{list, quoted};
-use crate::formats::launch::{Crew, LaunchSpec, ServerMode};
-use crate::model::{DeviceKind, Part};
-use crate::plan::{Inventory, Plan, ReplicaPlan};
+use crate::contract::Variable;
+use crate::model::{Crew, DeviceKind, PaddleHabits, Part, Request, ServerMode};
+use crate::plan::{Inventory, Plan, Replica};
+use crate::quote::python::{list, quoted};
 
-use super::{legacy, table};
-
-/// Flags that the legacy launcher takes for those of a job with servers, in the order in which it names them.
-const FLAGS: [&str; 8] = [
-    "--worker_num",
-    "--server_num",
-    "--heter_worker_num",
-    "--servers",
-    "--workers",
-    "--heter_workers",
-    "--heter_devices",
-    "--http_port",
-];
+use super::{legacy, pod_name, table};
 
 /// What its tables show of a process, as far as it has it.
 const SHOWN: [&str; 24] = [
@@ -50,9 +38,9 @@ const SHOWN: [&str; 24] = [
 ];
 
 /// The legacy launcher's lines between its configuration and the first process.
-pub(super) fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Vec<String> {
-    let mut lines: Vec<String> = inferred(spec, inventory).into_iter().collect();
-    if plan.topology.device_kind.is_none() {
+pub(super) fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
+    let mut lines: Vec<String> = request.paddle.iter().filter_map(|paddle| inferred(paddle, inventory)).collect();
+    if plan.topology().device_kind.is_none() {
         lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
     }
     for (part, name) in [
@@ -61,13 +49,17 @@ pub(super) fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) ->
         (Part::Coordinator, "coordinator"),
         (Part::HeterTrainer, "heter_worker"),
     ] {
-        let these: Vec<&ReplicaPlan> = plan.replicas.iter().filter(|replica| replica.part == part).collect();
+        let these: Vec<&Replica> = plan.replicas.iter().filter(|replica| is(plan, replica, part)).collect();
         if let Some(first) = these.first() {
             let heading = format!("Local {name} start");
-            lines.push(legacy("INFO", "launch_utils.py", &table(&heading, these.len(), &rows(first))));
+            lines.push(legacy(
+                "INFO",
+                "launch_utils.py",
+                &table(&heading, these.len(), &rows(&plan.known_variables(first))),
+            ));
         }
     }
-    let dir = spec.log_dir.display();
+    let dir = request.logs.dir.display();
     let check = format!(
         "Please check servers, workers, coordinator and heter_worker logs in {dir}/workerlog.*, {dir}/serverlog.* , {dir}/coordinatorlog.*, and {dir}/heterlog.*"
     );
@@ -76,11 +68,11 @@ pub(super) fn at_start(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) ->
 }
 
 /// Which flags have made it a job with servers, unless `--run_mode` has.
-fn inferred(spec: &LaunchSpec, inventory: &Inventory) -> Option<String> {
-    if spec.configuration.iter().any(|(name, value)| name == "run_mode" && value != "None") {
+fn inferred(paddle: &PaddleHabits, inventory: &Inventory) -> Option<String> {
+    if paddle.configuration.iter().any(|(name, value)| name == "run_mode" && value != "None") {
         return None;
     }
-    let found: Vec<&str> = FLAGS.into_iter().filter(|flag| spec.command_line.contains(flag)).collect();
+    let found = &paddle.server_flags;
     let text = format!(
         "Run parameter-sever mode. pserver arguments:{}, accelerators count:{}",
         list(found.iter().map(OsStr::new)),
@@ -89,14 +81,18 @@ fn inferred(spec: &LaunchSpec, inventory: &Inventory) -> Option<String> {
     (!found.is_empty()).then(|| legacy("INFO", "launch.py", &text))
 }
 
-fn rows(replica: &ReplicaPlan) -> Vec<(&'static str, &str)> {
-    let value = |name: &str| replica.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+fn is(plan: &Plan, replica: &Replica, part: Part) -> bool {
+    plan.member(replica).is_some_and(|(_, member)| member.part == part)
+}
+
+fn rows(variables: &[Variable]) -> Vec<(&'static str, &str)> {
+    let value = |name: &str| variables.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     SHOWN.into_iter().filter_map(|name| value(name).map(|value| (name, value))).collect()
 }
 
 /// The legacy launcher's last lines: who is stopped once the trainers have ended.
 pub(super) fn at_end(plan: &Plan) -> Vec<String> {
-    let is_here = |part: Part| plan.replicas.iter().any(|replica| replica.part == part);
+    let is_here = |part: Part| plan.replicas.iter().any(|replica| is(plan, replica, part));
     if !is_here(Part::Trainer) {
         return Vec::new();
     }
@@ -114,17 +110,17 @@ pub(super) fn at_end(plan: &Plan) -> Vec<String> {
 }
 
 /// Who takes part, for the current launcher's pod log: both lists, where they were given, or a record for each node.
-pub(super) fn peers(spec: &LaunchSpec, mode: &ServerMode, plan: &Plan) -> String {
+pub(super) fn peers(request: &Request, mode: &ServerMode, plan: &Plan) -> String {
     if is_listed(mode) {
-        let of = |part: Part| endpoints(plan.topology.endpoints(part), '\'');
+        let of = |part: Part| endpoints(plan.topology().endpoints(part), '\'');
         return format!("[{}, {}]", of(Part::Server), of(Part::Trainer));
     }
-    format!("[{}]", records(spec, plan, '\'').join(", "))
+    format!("[{}]", records(request, plan, '\'').join(", "))
 }
 
 /// What the nodes have told each other; with lists they do not.
-pub(super) fn exchanged(spec: &LaunchSpec, mode: &ServerMode, plan: &Plan) -> Option<String> {
-    let records = records(spec, plan, '"');
+pub(super) fn exchanged(request: &Request, mode: &ServerMode, plan: &Plan) -> Option<String> {
+    let records = records(request, plan, '"');
     (!is_listed(mode)).then(|| list(records.iter().map(OsStr::new)))
 }
 
@@ -139,15 +135,15 @@ fn endpoints(joined: &str, quote: char) -> String {
 }
 
 /// One for each node, in Python's quotes or in JSON's.
-fn records(spec: &LaunchSpec, plan: &Plan, quote: char) -> Vec<String> {
-    let topology = &plan.topology;
+fn records(request: &Request, plan: &Plan, quote: char) -> Vec<String> {
+    let topology = plan.topology();
     let own = plan.first_rank();
     let mut first = 0;
     let record = |(index, node): (usize, &crate::contract::Node)| {
         let members = &topology.members[first..first + node.size as usize];
         first += node.size as usize;
         let is_own = members.iter().any(|member| member.rank == own);
-        let name = if is_own { &plan.pod_name } else { &node.host };
+        let name = if is_own { pod_name(plan) } else { &node.host };
         let name = if quote == '"' { format!("{name:?}") } else { quoted(OsStr::new(name)) };
         let of = |part: Part| {
             let these = members.iter().filter(|member| member.part == part);
@@ -155,7 +151,7 @@ fn records(spec: &LaunchSpec, plan: &Plan, quote: char) -> Vec<String> {
         };
         let fields = [
             ("name", name),
-            ("rank", super::node_rank(spec, topology, index).to_string()),
+            ("rank", super::node_rank(request, topology, index).to_string()),
             ("servers", of(Part::Server)),
             ("trainers", of(Part::Trainer)),
             ("dtype", format!("{quote}{}{quote}", topology.device_kind.map_or("cpu", DeviceKind::word))),
@@ -172,11 +168,12 @@ fn records(spec: &LaunchSpec, plan: &Plan, quote: char) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::formats::launch::{Generation, HeterStage, Mode};
-    use crate::plan::launch::tests::{plan, spec};
+    use crate::model::request::tests::request;
+    use crate::model::{Generation, HeterStage, Mode};
+    use crate::plan::launch::tests::plan;
     use crate::plan::paddle_lines;
 
-    fn servers(generation: Generation, stages: Vec<HeterStage>) -> LaunchSpec {
+    fn servers(generation: Generation, stages: Vec<HeterStage>) -> Request {
         let mode = ServerMode {
             servers: Crew::Each(1),
             trainers: Crew::Each(2),
@@ -186,22 +183,23 @@ mod tests {
             with_gloo: "0".to_owned(),
             pod: None,
         };
-        LaunchSpec {
+        let asked = request();
+        let paddle = asked.paddle.map(|paddle| PaddleHabits {
             generation,
-            mode: Mode::Servers(Box::new(mode)),
-            command_line: "--server_num 1 --worker_num=2 train.py".to_owned(),
             log_level: "DEBUG".to_owned(),
-            ..spec()
-        }
+            server_flags: vec!["--worker_num".to_owned(), "--server_num".to_owned()],
+            ..paddle
+        });
+        Request { mode: Mode::Servers(Box::new(mode)), paddle, ..request() }
     }
 
     #[test]
     fn the_legacy_launcher_shows_each_role() {
         let stage = HeterStage { crew: Crew::Each(1), device: "gpu".to_owned() };
-        let spec = servers(Generation::Legacy, vec![stage]);
+        let request = servers(Generation::Legacy, vec![stage]);
         let inventory = Inventory { cpus: 1, ..Inventory::default() };
-        let plan = plan(&spec, &inventory);
-        let lines = at_start(&spec, &inventory, &plan);
+        let plan = plan(&request, &inventory);
+        let lines = at_start(&request, &inventory, &plan);
         let first: Vec<&str> = lines.iter().filter_map(|line| line.lines().next()).collect();
         let table = "processes. First process distributed environment info (Only For Debug): ";
         let check = "Please check servers, workers, coordinator and heter_worker logs in log/workerlog.*, log/serverlog.* , log/coordinatorlog.*, and log/heterlog.*";
@@ -227,16 +225,16 @@ mod tests {
                 "all parameter server are killed",
             ]
         );
-        assert_eq!(paddle_lines::at_started(&spec, 0, 1), None);
+        assert_eq!(paddle_lines::at_started(&request, 0, 1), None);
     }
 
     #[test]
     fn the_current_launcher_tells_its_peers() {
-        let mut spec = servers(Generation::Current, vec![]);
+        let mut request = servers(Generation::Current, vec![]);
         let inventory = Inventory { cpus: 1, ..Inventory::default() };
-        let lines = |spec: &LaunchSpec| paddle_lines::at_start(spec, &inventory, &plan(spec, &inventory));
+        let lines = |request: &Request| paddle_lines::at_start(request, &inventory, &plan(request, &inventory));
         let record = "{'name': 'abcdef', 'rank': -1, 'servers': ['127.0.0.1:6170'], 'trainers': ['127.0.0.1:6171', '127.0.0.1:6172'], 'dtype': 'cpu', 'gloo_port': 7001}";
-        let told = lines(&spec);
+        let told = lines(&request);
         assert_eq!(told[1], format!("[{record}]"));
         for line in [
             "LAUNCH DEBUG <ts> PSController enabled".to_owned(),
@@ -245,14 +243,14 @@ mod tests {
         ] {
             assert!(told.contains(&line), "{line}\n{told:#?}");
         }
-        let Mode::Servers(mode) = &mut spec.mode else { unreachable!() };
+        let Mode::Servers(mode) = &mut request.mode else { unreachable!() };
         let listed = |ports: &[u16]| {
             let port = |port: &u16| crate::model::Port::new(*port).unwrap();
             let endpoint = |at: &u16| crate::model::Endpoint { address: [127, 0, 0, 1].into(), port: port(at) };
             Crew::Listed(ports.iter().map(endpoint).collect())
         };
         (mode.servers, mode.trainers) = (listed(&[6170]), listed(&[6171, 6172]));
-        let told = lines(&spec);
+        let told = lines(&request);
         assert_eq!(told[1], "[['127.0.0.1:6170'], ['127.0.0.1:6171', '127.0.0.1:6172']]");
         assert!(!told.iter().any(|line| line.contains("sync peers done")), "{told:#?}");
     }

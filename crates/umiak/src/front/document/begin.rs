@@ -1,19 +1,21 @@
 //! A run directory becomes a supervisor: the lock, the engine, the places, the first facts.
 
+use std::sync::Arc;
+
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, Machine};
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, StepIndex};
-use umiak_core::plan::document::{self, Placement, Surroundings, Wishes};
+use umiak_core::plan::document;
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Gpu, Inventory};
+use umiak_core::plan::{Gpu, Inventory, Plan, Wishes};
 use umiak_core::status::{State, Status};
 use umiak_sys::memory::{self, MemoryCgroup, Refused};
 
 use super::door::DocumentDoor;
-use super::submit::{Secrets, check_variables, masked_plan};
+use super::submit::{Secrets, check_variables};
 use super::{needs, tasks};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
@@ -96,68 +98,81 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     check_devices(&secrets, needed.gpus, devices.len() as u32, candidates.len())?;
     let submission = document::Submission {
         run: run.id().to_string(),
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
         engine: secrets.engine.clone(),
         directory: secrets.directory.clone(),
         wishes,
         programs: secrets.programs.clone(),
+        inherited: secrets.environment.clone(),
+        cpus: inventory.cpus,
+        tasks: run.tasks(),
+        scratch: run.scratch(),
+        attached: !talk.detached,
     };
-    let placement = document::place(secrets.job.clone(), submission, granted);
-    let around = Surroundings::new(&placement, secrets.environment.clone(), inventory.cpus, run.scratch());
-    check_variables(kind, &placement, &around)?;
-    write_plan(&run, &placement, &secrets.known)?;
-    engine.check_ports(&fixed_ports(&placement))?;
-    engine.remove_at_end(&[run.scratch()]);
-    engine.share(common(&secrets, &placement));
+    let plan = document::place(secrets.job.clone(), submission, granted);
+    check_variables(kind, &plan)?;
+    write_plan(&run, &plan, &secrets.known)?;
+    engine.check_ports(&fixed_ports(&plan))?;
+    engine.remove_at_end(std::slice::from_ref(&plan.scratch));
+    engine.share(common(&secrets, &plan));
     let style = talk.style();
     let screen = talk.screen(&style)?;
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
     let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
-    let mut machine = Machine::new(placement.job.clone(), codes, fastrand::u64(..));
+    let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
     if why != Began::Submitted {
         // As it stands when this supervisor is recorded: a retry begins anew.
         let mut status = writer.status().clone();
         writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
         machine.recover(&status, again, &|_| false);
     }
-    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &placement.engine);
+    let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &plan.engine);
     let masked = |(name, value): (&String, &String)| (name.clone(), secrets.known.masked(name, value));
-    journal.labels = placement.job.labels.iter().map(masked).collect();
+    journal.labels = plan.job.labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
     let pool = Pool::new(devices, cpus);
-    let door = DocumentDoor { run, placement, known: secrets.known, around, pool, detached: talk.detached };
-    let planned = door.fact(&machine);
+    let door = DocumentDoor { run, known: secrets.known };
     let recorder = Recorder::new(Some(journal), why);
-    let door = Box::new(door);
-    let beginning = driver::Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door };
-    let mut driver = Driver::new(beginning);
-    driver.announce(planned, &notices)?;
+    let (plan, door) = (Arc::new(plan), Box::new(door));
+    let mut driver = Driver::new(driver::Beginning {
+        talk,
+        style,
+        clock,
+        sources,
+        machine,
+        screen,
+        recorder,
+        plan,
+        pool,
+        engine,
+        door,
+    });
+    driver.announce(&notices)?;
     Ok((driver, notices))
 }
 
 /// What replicas are given on top of our own environment. It need not be ours: a run that is taken up again has the one it
 /// was submitted with.
-fn common(secrets: &Secrets, placement: &Placement) -> Common {
+fn common(secrets: &Secrets, plan: &Plan) -> Common {
     let ours = crate::host::environment();
     let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
     let given = secrets.environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone()));
-    let graces = placement.job.roles.iter().filter_map(|role| role.grace);
-    let stop = placement.job.policy.stop.grace;
+    let graces = plan.job.roles.iter().filter_map(|role| role.grace);
+    let stop = plan.job.policy.stop.grace;
     Common {
         unset: ours.keys().filter(|name| !secrets.environment.contains_key(*name)).cloned().collect(),
-        set: given.chain(placement.common()).collect(),
+        set: given.chain(plan.common.iter().cloned()).collect(),
         rotate: None,
         grace: graces.chain([stop]).max().unwrap_or(stop),
     }
 }
 
-fn fixed_ports(placement: &Placement) -> Vec<FixedPort<'_>> {
+fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
     let mut fixed = Vec::new();
-    for placed in &placement.replicas {
-        let role = placement.role(placed.slot);
+    for replica in &plan.replicas {
+        let role = plan.role(replica.slot);
         for need in &role.work.ports {
             if let Some(port) = need.fixed {
-                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address: placed.host, port });
+                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address: replica.host, port });
             }
         }
     }
@@ -202,11 +217,11 @@ fn start_engine(kind: Kind, wishes: Wishes, room: Option<MemoryCgroup>) -> Resul
 }
 
 /// The plan, and the variables that all replicas are given.
-fn write_plan(run: &RunDir, placement: &Placement, known: &Known) -> Result<(), Diagnostic> {
-    let mut text = serde_json::to_vec(&masked_plan(placement, known)).expect("a plan is JSON");
+fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic> {
+    let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
     text.push(b'\n');
     replace(&run.plan(), &text).map_err(|error| cannot_write(&run.plan(), &error))?;
-    let common = tasks::environment(&placement.common(), known);
+    let common = tasks::environment(&plan.common, known);
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
-use umiak_core::plan::document::{MAX_VARIABLE, Placement, Surroundings, Wishes};
+use umiak_core::plan::{MAX_VARIABLE, Plan, Wishes};
 
 use crate::engine::Kind;
 use crate::history::{Home, RunDir, replace};
@@ -146,38 +146,6 @@ pub(crate) fn versioned<T: serde::de::DeserializeOwned>(
     serde_json::from_slice(bytes).map_err(damaged)
 }
 
-/// The job as it may be written: secrets masked, wherever a document can put one.
-pub(crate) fn masked(job: &Job, known: &Known) -> Job {
-    let mut job = job.clone();
-    for (name, value) in &mut job.labels {
-        *value = known.masked(name, value);
-    }
-    for role in &mut job.roles {
-        let work = &mut role.work;
-        for (name, value) in &mut work.env {
-            *value = known.masked(name, value);
-        }
-        let names = [&mut work.image, &mut work.queue, &mut work.priority].into_iter().flatten();
-        for text in work.command.iter_mut().chain(names) {
-            *text = known.masked("", text);
-        }
-        work.dir = work.dir.as_deref().map(|dir| masked_path(dir, known));
-    }
-    job
-}
-
-/// A path as it may be written.
-pub(crate) fn masked_path(path: &Path, known: &Known) -> PathBuf {
-    path.to_str().map_or_else(|| path.to_owned(), |text| known.masked("", text).into())
-}
-
-/// A plan as it may be written.
-pub(crate) fn masked_plan(placement: &Placement, known: &Known) -> Placement {
-    let programs = placement.programs.iter().map(|program| masked_path(program, known)).collect();
-    let job = masked(&placement.job, known);
-    Placement { whole: job == placement.job, job, programs, ..placement.clone() }
-}
-
 /// Puts back what the plan of an ended run no longer holds: whole variables from the environment, nothing else. Returns
 /// what is a secret in it.
 pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
@@ -228,9 +196,9 @@ pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> R
 }
 
 /// One variable that is too long makes every start fail.
-pub(crate) fn check_variables(engine: Kind, placement: &Placement, around: &Surroundings) -> Result<(), Diagnostic> {
-    let Some(variable) = placement.too_long(around).filter(|_| engine != Kind::Mock) else { return Ok(()) };
-    let is_own = placement.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
+pub(crate) fn check_variables(engine: Kind, plan: &Plan) -> Result<(), Diagnostic> {
+    let Some(variable) = plan.too_long().filter(|_| engine != Kind::Mock) else { return Ok(()) };
+    let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
     let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
     Err(Diagnostic::error(Code::J0020, format!("`{}` is longer than a variable may be", variable.name))
         .row("size", format!("{} bytes", variable.bytes))

@@ -10,7 +10,7 @@ use serde::Serialize;
 use umiak_core::facts::Usage;
 use umiak_core::mask::{self, Known};
 use umiak_core::model::Exit;
-use umiak_core::plan::document::Process;
+use umiak_core::plan::Process;
 
 /// What `env` of an attempt begins with: the variables of everybody stand once in the run's directory, three levels up
 /// (`tasks/trainer-0/attempt-0`), as [`environment`] writes them. `$0` is `command`.
@@ -25,7 +25,7 @@ pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<(
 
 /// For a mirror, which needs its file to be there.
 pub(super) fn touch_log(process: &Process) -> io::Result<()> {
-    OpenOptions::new().create(true).append(true).mode(0o644).open(&process.log).map(drop)
+    OpenOptions::new().create(true).append(true).mode(0o644).open(&process.log.path).map(drop)
 }
 
 fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
@@ -53,11 +53,11 @@ fn command(process: &Process, known: &Known) -> String {
         is_whole &= masked == text;
         quoted(&masked)
     };
-    let dir = shown(&process.dir.to_string_lossy());
+    let dir = shown(&process.dir.as_deref().unwrap_or(Path::new(".")).to_string_lossy());
     let mut line = format!("exec {}", shown(&process.program.to_string_lossy()));
     for word in process.argv.iter().skip(1) {
         line += " ";
-        line += &shown(word);
+        line += &shown(&word.to_string_lossy());
     }
     let note = if is_whole {
         String::new()
@@ -86,7 +86,7 @@ fn quoted(text: &str) -> String {
 
 /// `exit.json`.
 #[derive(Debug, Serialize)]
-pub(super) struct End<'a> {
+pub(super) struct EndRecord<'a> {
     pub(super) v: u32,
     pub(super) replica: &'a str,
     pub(super) attempt: u32,
@@ -97,7 +97,7 @@ pub(super) struct End<'a> {
 }
 
 /// The journal has it too: a file that cannot be written is no reason to stop anything.
-pub(super) fn write_end(dir: &Path, end: &End<'_>) {
+pub(super) fn write_end(dir: &Path, end: &EndRecord<'_>) {
     if let Ok(text) = serde_json::to_string(end) {
         let _ = fs::write(dir.join("exit.json"), format!("{text}\n"));
     }
@@ -105,12 +105,28 @@ pub(super) fn write_end(dir: &Path, end: &End<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use umiak_core::plan::Log;
+
     use super::*;
 
     #[test]
     fn words_survive_the_shell() {
         for (text, expected) in [("train.py", "train.py"), ("a b", "'a b'"), ("it's", "'it'\\''s'"), ("", "''")] {
             assert_eq!(quoted(text), expected);
+        }
+    }
+
+    fn process(dir: &Path) -> Process {
+        Process {
+            program: Default::default(),
+            argv: Vec::new(),
+            env: Vec::new(),
+            dir: Some("/".into()),
+            log: Log { path: dir.join("log"), start: 0 },
+            error_file: dir.join("error.json"),
+            inherit_stdin: false,
+            cpus: Vec::new(),
+            memory: None,
         }
     }
 
@@ -122,9 +138,7 @@ mod tests {
             program: "/bin/sh".into(),
             argv: vec!["sh".into(), "-c".into(), "echo \"$A $B\" it\\'s; pwd".into()],
             env: vec![("A".into(), "1 'two'".into()), ("DB_PASSWORD".into(), "hidden".into())],
-            dir: "/".into(),
-            log: dir.join("log"),
-            error_file: dir.join("error.json"),
+            ..process(&dir)
         };
         let known = Known::default();
         let common = environment(&[("A".into(), "common".into()), ("B".into(), "x\ny".into())], &known);
@@ -147,9 +161,7 @@ mod tests {
             program: "/bin/echo".into(),
             argv: vec!["echo".into(), "--token=abc".into(), "redis://:pw@host".into()],
             env: vec![("HEADER".into(), "Bearer abc".into())],
-            dir: "/".into(),
-            log: root.path().join("log"),
-            error_file: root.path().join("error.json"),
+            ..process(root.path())
         };
         let mut known = Known::default();
         known.add("abc");

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Finding, Planned, PlannedReplica, PlannedRole, StopReason, Subject, Verdict};
+use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
-use umiak_core::machine::job::{AttemptId, Machine, Stand};
-use umiak_core::model::{DeviceKind, Exit, Job, Part, Slot, Timestamp};
-use umiak_core::plan::{Awaited, Inventory, Layout, Plan, ReplicaPlan, Run, paddle_lines};
+use umiak_core::machine::job::{AttemptId, Stand};
+use umiak_core::model::{DeviceKind, Exit, Part, Timestamp};
+use umiak_core::plan::{Inventory, Layout, Plan, Process, Run, paddle_lines};
 
 use super::gpu_log::GpuLog;
 use super::leaving::Leaving;
@@ -20,19 +20,17 @@ use super::peers::Peers;
 use super::pod_log::PodLog;
 use super::{prepare, words};
 use crate::clock::{paddle_stamp, time_of_day};
-use crate::driver::{Core, Door, LogOf, NotStarted, Report};
-use crate::engine::{Cpus, Engine, Start, Swept};
+use crate::driver::words::has_parts;
+use crate::driver::{Core, Door, Report};
+use crate::engine::{Engine, Swept};
 use crate::rendezvous::logs::Logs;
-use crate::screen::summary::{self, Crowd, ReplicaPlace, SERVER_TIMEOUT};
-use crate::screen::{Activity, StatusLine};
+use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
 
 pub(super) struct LaunchDoor {
     pub(super) spec: Arc<LaunchSpec>,
-    /// What all attempts share; the plan and the offsets are the current one's.
+    /// What all attempts share.
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
-    pub(super) plan: Arc<Plan>,
-    pub(super) log_starts: Vec<u64>,
     pub(super) pod_log: PodLog,
     pub(super) _gpu_log: Option<GpuLog>,
     pub(super) late_files: Option<JoinHandle<()>>,
@@ -51,39 +49,6 @@ pub(super) struct LaunchDoor {
 }
 
 impl LaunchDoor {
-    fn at(&self, slots: &[Slot]) -> Vec<&ReplicaPlan> {
-        slots.iter().filter_map(|slot| self.plan.at(*slot)).collect()
-    }
-
-    /// The plan as the journal has it.
-    pub(super) fn fact(&self, machine: &Machine) -> Fact {
-        let roles = self.plan.topology.parts().into_iter().zip(&self.plan.job.roles);
-        let role = |(part, role): (Part, &umiak_core::model::Role)| PlannedRole {
-            role: role.name.to_string(),
-            replicas: self.plan.topology.count(part),
-            decides: role.completion.decides,
-        };
-        let replicas = self.plan.replicas.iter().zip(&self.log_starts);
-        let replica = |(replica, start): (&ReplicaPlan, &u64)| PlannedReplica {
-            replica: machine.replica_name(replica.slot),
-            rank: replica.rank,
-            node: replica.node.to_string(),
-            endpoint: replica.endpoint.to_string(),
-            devices: replica.devices.iter().map(|device| device.label.clone()).collect(),
-            log: replica.log.to_string_lossy().into_owned(),
-            log_start: *start,
-        };
-        Fact::Planned(Planned {
-            job: self.plan.job.name.to_string(),
-            attempt: self.run.attempt,
-            umiak: env!("CARGO_PKG_VERSION").to_owned(),
-            world_size: self.plan.topology.world_size().get(),
-            log_dir: self.plan.log_dir.to_string_lossy().into_owned(),
-            roles: if words::has_parts(&self.plan) { roles.map(role).collect() } else { Vec::new() },
-            replicas: replicas.map(replica).collect(),
-        })
-    }
-
     fn pod_line(&mut self, line: Option<String>) {
         if let Some(line) = line {
             self.pod_log.line(&line);
@@ -91,36 +56,32 @@ impl LaunchDoor {
     }
 
     /// Where several parts have failed, the line is about the first cause's.
-    fn abort(&self, verdict: &Verdict) -> String {
-        let members = &self.plan.topology.members;
+    fn abort(plan: &Plan, verdict: &Verdict) -> String {
+        let members = &plan.topology().members;
         let causes: Vec<&Member> =
             verdict.causes.iter().filter_map(|cause| members.get(cause.subject.rank?.0 as usize)).collect();
         let part = causes.first().map_or(Part::Trainer, |member| member.part);
         let mut ranks: Vec<u32> =
             causes.iter().filter(|member| member.part == part).map(|member| member.index).collect();
         ranks.sort_unstable();
-        summary::abort(part.role(), self.plan.topology.count(part), &ranks)
-    }
-
-    /// `pserver-1 on gpu-a`, where a number alone says little.
-    fn name(&self, subject: &Subject, host: &str) -> Option<String> {
-        words::has_parts(&self.plan).then(|| format!("{} on {host}", subject.replica))
+        summary::abort(part.role(), plan.topology().count(part), &ranks)
     }
 
     /// Of a rank on this node.
     pub(super) fn own_place(&self, core: &Core, subject: &Subject) -> ReplicaPlace {
-        let Some(replica) = subject.rank.and_then(|rank| self.plan.replica(rank)) else {
+        let Some(replica) = subject.rank.and_then(|rank| core.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
-        let kind = self.plan.topology.device_kind.map_or("", DeviceKind::word);
+        let kind = core.plan.topology().device_kind.map_or("", DeviceKind::word);
         let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
         let host = umiak_sys::host::name();
+        let file = replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default();
         ReplicaPlace {
-            name: self.name(subject, &host),
+            name: name(&core.plan, subject, &host),
             host,
             pid: core.pid(replica.slot),
             devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
-            log: shown(&self.spec.log_dir.join(replica.log.file_name().unwrap_or_default())),
+            log: shown(&self.spec.request.logs.dir.join(file)),
             run: core.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
         }
@@ -142,20 +103,8 @@ impl LaunchDoor {
 }
 
 impl Door for LaunchDoor {
-    fn job(&self) -> &Job {
-        &self.plan.job
-    }
-
-    fn counted(&self, slots: &[Slot]) -> String {
-        words::some(&self.plan, &self.at(slots))
-    }
-
-    fn crowd(&self, slots: &[Slot]) -> Crowd {
-        words::crowd(&self.plan, &self.at(slots))
-    }
-
-    fn noun(&self) -> &'static str {
-        "ranks"
+    fn planned(&self, core: &Core) -> Vec<String> {
+        words::planned(&core.plan, &shown(&self.spec.request.logs.dir), core.recorder.run_name())
     }
 
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
@@ -166,8 +115,8 @@ impl Door for LaunchDoor {
                 host: place.host.clone(),
                 pid: place.pid,
                 devices: place.devices.clone(),
-                log: self.gathered(place.rank).unwrap_or_else(|| place.log.clone()),
-                name: self.name(&finding.subject, &place.host),
+                log: self.gathered(&core.plan, place.rank).unwrap_or_else(|| place.log.clone()),
+                name: name(&core.plan, &finding.subject, &place.host),
                 run: core.recorder.run_name(),
                 start_limit: Some(SERVER_TIMEOUT),
             },
@@ -175,63 +124,7 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn attempt_words(&self, core: &Core) -> Option<String> {
-        let attempt = core.machine.attempt() + 1;
-        match self.plan.job.policy.restart.attempts() {
-            Some(1) => None,
-            Some(attempts) => Some(format!("attempt {attempt} of {attempts}")),
-            None => Some(format!("attempt {attempt}")),
-        }
-    }
-
-    fn planned(&self, core: &Core) -> Vec<String> {
-        words::planned(&self.plan, &shown(&self.spec.log_dir), core.recorder.run_name())
-    }
-
-    fn status(&self, core: &Core) -> Option<StatusLine> {
-        let stopping = core.now.stopping.is_some();
-        let doing = if words::has_parts(&self.plan) {
-            let roles = self.plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
-            let live = |(position, role): (usize, &umiak_core::model::Role)| {
-                let slots = (0..role.replicas).map(|index| Slot { role: position as u16, index });
-                (role.name.to_string(), slots.filter(|slot| core.is_live(*slot)).count(), role.replicas as usize)
-            };
-            Activity::Roles { roles: roles.map(live).collect(), stopping }
-        } else {
-            let (live, total) = core.machine.live();
-            Activity::Ranks { live, total, stopping }
-        };
-        Some(StatusLine { job: self.plan.job.name.to_string(), since: core.clock.started(), doing })
-    }
-
-    fn names_its_end(&self) -> bool {
-        false
-    }
-
-    fn log_dir(&self) -> PathBuf {
-        self.plan.log_dir.clone()
-    }
-
-    fn mirrored(&self) -> Option<Slot> {
-        self.plan.mirrored().map(|replica| replica.slot)
-    }
-
-    fn log(&self, id: AttemptId) -> Option<LogOf> {
-        let replica = self.plan.at(id.slot)?;
-        let position = (replica.rank.0 - self.plan.first_rank().0) as usize;
-        let (path, error_file) = (replica.log.clone(), replica.error_file.clone());
-        Some(LogOf { path, start: self.log_starts[position], error_file, shared: true })
-    }
-
-    fn answers(&self, slot: Slot) -> Vec<Awaited> {
-        self.plan.at(slot).and_then(|replica| replica.answers.clone()).into_iter().collect()
-    }
-
-    fn elsewhere(&self, _: u16) -> Vec<Awaited> {
-        self.plan.awaited.clone()
-    }
-
-    fn start(&mut self, core: &mut Core, id: AttemptId) -> Result<Start, NotStarted> {
+    fn make(&mut self, core: &mut Core, _: AttemptId, _: &Process) -> std::io::Result<()> {
         if self.peers.is_some() {
             // How long other nodes were waited for says nothing about this one.
             core.now.attempt_started.get_or_insert_with(Instant::now);
@@ -239,40 +132,29 @@ impl Door for LaunchDoor {
         if self.run.attempt > self.told_attempt {
             self.told_attempt = self.run.attempt;
             core.now.attempt_started = Some(Instant::now());
-            let parts = words::planned(&self.plan, &shown(&self.spec.log_dir), None);
+            let parts = words::planned(&core.plan, &shown(&self.spec.request.logs.dir), None);
             core.say(|style| style.progress("Planned", &parts, &time_of_day()));
         }
-        let replica = self.plan.at(id.slot).expect("the machine has the roles of the plan");
-        Ok(Start {
-            id,
-            program: replica.program.clone(),
-            argv: replica.argv.clone(),
-            env: replica.env.clone(),
-            dir: None,
-            log: replica.log.clone(),
-            cpus: if replica.cpus.is_empty() { Cpus::Any } else { Cpus::Near(replica.cpus.clone()) },
-            memory: None,
-            inherit_stdin: replica.inherit_stdin,
-        })
+        Ok(())
     }
 
-    fn starting(&mut self, _: &mut Core, attempts: &[AttemptId]) {
-        let line = paddle_lines::at_spawn(&self.spec, &self.plan, attempts);
+    fn starting(&mut self, core: &mut Core, attempts: &[AttemptId]) {
+        let line = paddle_lines::at_spawn(&self.spec.request, &core.plan, attempts);
         self.pod_line(line);
         if std::mem::take(&mut self.late_files_due) {
-            self.late_files = prepare::write_late_files(&self.inventory, &self.plan);
+            self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
         }
     }
 
     fn stopping(&mut self, core: &mut Core, attempts: &[AttemptId]) {
         for pid in attempts.iter().filter_map(|id| core.pid(id.slot)) {
-            let line = paddle_lines::at_stop(&self.spec, pid);
+            let line = paddle_lines::at_stop(&self.spec.request, pid);
             self.pod_line(line);
         }
     }
 
     fn keeps_ports(&self) -> bool {
-        prepare::keeps_ports(&self.spec)
+        prepare::keeps_ports(&self.spec.request)
     }
 
     fn prepare(&mut self, core: &mut Core, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
@@ -301,14 +183,14 @@ impl Door for LaunchDoor {
     fn observe(&mut self, core: &mut Core, fact: &Fact) {
         match fact {
             Fact::Planned(_) if self.run.attempt == 0 => {
-                for line in paddle_lines::on_console(&self.spec) {
+                for line in paddle_lines::on_console(&self.spec.request) {
                     core.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
                 }
             }
             Fact::Started { subject, instance } => {
                 let slot = subject.rank.and_then(|rank| core.machine.slot_of(rank));
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
-                    let line = paddle_lines::at_started(&self.spec, slot.index, pid);
+                    let line = paddle_lines::at_started(&self.spec.request, slot.index, pid);
                     self.pod_line(line);
                 }
             }
@@ -318,11 +200,11 @@ impl Door for LaunchDoor {
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {
-                let line = paddle_lines::at_signal(&self.spec, *signal);
+                let line = paddle_lines::at_signal(&self.spec.request, *signal);
                 self.pod_line(line);
             }
             Fact::Restarting { attempt, .. } => {
-                let line = paddle_lines::at_restart(&self.spec, &self.plan, attempt + 1);
+                let line = paddle_lines::at_restart(&self.spec.request, &core.plan, attempt + 1);
                 self.pod_line(line);
             }
             Fact::Finished { outcome, exit_code } => {
@@ -330,9 +212,10 @@ impl Door for LaunchDoor {
                     Some((_, StopReason::Signal { signal } | StopReason::SecondSignal { signal })) => Some(signal),
                     _ => None,
                 };
-                let ends = self.plan.replicas.iter().filter_map(|replica| core.now.ends.get(&replica.slot));
+                let ends = core.plan.replicas.iter().filter_map(|replica| core.now.ends.get(&replica.slot));
                 let first_failed = ends.map(|(exit, _)| exit).find(|exit: &&Exit| !exit.is_success());
-                let end = paddle_lines::at_end(&self.spec, &self.plan, *outcome, signal, *exit_code, first_failed);
+                let end =
+                    paddle_lines::at_end(&self.spec.request, &core.plan, *outcome, signal, *exit_code, first_failed);
                 for line in end {
                     self.pod_log.line(&line);
                 }
@@ -347,18 +230,18 @@ impl Door for LaunchDoor {
         {
             return Report { head, instead: true, ..Report::default() };
         }
-        let abort = self.abort(verdict);
-        for line in paddle_lines::at_failure(&self.spec, &self.plan, verdict, &abort) {
+        let abort = Self::abort(&core.plan, verdict);
+        for line in paddle_lines::at_failure(&self.spec.request, &core.plan, verdict, &abort) {
             self.pod_log.line(&line);
         }
-        let container = paddle_lines::container_failed(&self.spec, &self.plan, verdict)
+        let container = paddle_lines::container_failed(&self.spec.request, &core.plan, verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
         Report {
             head: format!("{}\n{container}", core.style.red(&abort)),
-            tail: self.attempt_words(core).map(|words| format!("  {words}\n")).unwrap_or_default(),
+            tail: core.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
             instead: false,
-            notice: prepare::why_full(&self.plan.log_dir),
+            notice: prepare::why_full(core.plan.logs.dir()),
         }
     }
 
@@ -381,6 +264,11 @@ impl Door for LaunchDoor {
         }
         self.join_late_files();
     }
+}
+
+/// `pserver-1 on gpu-a`, where a number alone says little.
+fn name(plan: &Plan, subject: &Subject, host: &str) -> Option<String> {
+    has_parts(plan).then(|| format!("{} on {host}", subject.replica))
 }
 
 /// A path as the user would type it: `./log` for `log`.

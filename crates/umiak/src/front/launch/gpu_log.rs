@@ -10,12 +10,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::model::Request;
 use umiak_core::plan::{Plan, paddle_lines};
 use umiak_sys::helper;
 use umiak_sys::wait::{Waker, readable};
 
-use super::pod_log::PodLog;
+use super::pod_log::{PodLog, pod_log_name};
 
 const EVERY: Duration = Duration::from_secs(5);
 /// How long a query may take.
@@ -37,19 +37,19 @@ pub(super) struct GpuLog {
 
 impl GpuLog {
     /// Begins, if it is asked for and there are devices to watch. Not being able to is no reason to stop a job.
-    pub(super) fn start(spec: &LaunchSpec, plan: &Plan) -> Option<Self> {
+    pub(super) fn start(request: &Request, plan: &Plan) -> Option<Self> {
         let labels: Vec<&str> =
             plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str()).collect();
-        if !spec.enable_gpu_log || labels.is_empty() {
+        if !request.paddle.as_ref().is_some_and(|paddle| paddle.gpu_log) || labels.is_empty() {
             return None;
         }
-        let file = File::create(plan.log_dir.join(format!("{}.gpu.log", spec.job_id))).ok()?;
+        let file = File::create(plan.logs.dir().join(format!("{}.gpu.log", request.job_id))).ok()?;
         let (stop, done) = (Arc::new(Waker::new().ok()?), Arc::new(Waker::new().ok()?));
         let watcher = Watcher {
             file,
             ids: format!("--id={}", labels.join(",")),
-            warning: paddle_lines::warning(spec, "<text>"),
-            pod_log: plan.log_dir.join(format!("{}.{}.log", spec.job_id, plan.pod_name)),
+            warning: paddle_lines::warning(request, "<text>"),
+            pod_log: plan.logs.dir().join(pod_log_name(plan)),
             failing: false,
             stop: stop.clone(),
         };

@@ -7,6 +7,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::messages::Why;
 use umiak_core::model::Timestamp;
+use umiak_core::plan::Plan;
 use umiak_sys::wait::readable;
 
 use super::door::{LaunchDoor, shown};
@@ -52,12 +53,12 @@ impl Leaving {
 
 impl LaunchDoor {
     /// The job begins: its logs are sent, or expected.
-    pub(super) fn start_logs(&mut self) -> Option<Diagnostic> {
+    pub(super) fn start_logs(&mut self, plan: &Plan) -> Option<Diagnostic> {
         let peers = self.peers.as_ref()?;
         if peers.gathers() {
-            peers.mark_log_dir(pod_log_name(&self.spec, &self.plan), &self.plan);
+            peers.mark_log_dir(pod_log_name(plan), plan);
         }
-        match peers.send_logs(&self.spec, &self.plan, &self.log_starts) {
+        match peers.send_logs(&self.spec, plan) {
             Ok(logs) => {
                 self.logs = logs;
                 None
@@ -73,11 +74,11 @@ impl LaunchDoor {
     pub(super) fn hear_logs(&mut self, core: &mut Core) {
         if let Some(ended) = self.logs.as_ref().and_then(Logs::ended) {
             self.logs = None;
-            self.tell_logs(core, ended);
+            Self::tell_logs(core, ended);
         }
     }
 
-    fn tell_logs(&self, core: &mut Core, ended: Ended) {
+    fn tell_logs(core: &mut Core, ended: Ended) {
         let not_complete = "this node's logs are not complete at the coordinator";
         let new = |message: &str| Diagnostic::notice(Code::R0010, message);
         let notice = match ended {
@@ -85,7 +86,7 @@ impl LaunchDoor {
             Ended::NotWanted => new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
                 .hint("give it on every node"),
             Ended::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
-                .row("shared", self.plan.log_dir.display().to_string()),
+                .row("shared", core.plan.logs.dir().display().to_string()),
             Ended::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
             Ended::Lost => new(not_complete).row("reason", "it could not be reached any more"),
             Ended::GivenUp => new(not_complete).row("reason", "it was not waited for"),
@@ -158,7 +159,7 @@ impl LaunchDoor {
                 if let Some(logs) = self.logs.take() {
                     logs.give_up();
                     let _ = readable(&[std::os::fd::AsFd::as_fd(&logs)], Some(LAST_WORDS));
-                    self.tell_logs(core, Ended::GivenUp);
+                    Self::tell_logs(core, Ended::GivenUp);
                 }
             }
             Leaving::AwaitingLogs { .. } => {
@@ -194,9 +195,9 @@ impl LaunchDoor {
     }
 
     /// Where the log of another node's rank is, or will be, on this one.
-    pub(super) fn gathered(&self, rank: u32) -> Option<String> {
-        let elsewhere = self.plan.replicas.iter().all(|replica| replica.rank.0 != rank);
-        let path = self.spec.log_dir.join(self.plan.topology.members.get(rank as usize)?.log_name());
+    pub(super) fn gathered(&self, plan: &Plan, rank: u32) -> Option<String> {
+        let elsewhere = plan.replicas.iter().all(|replica| replica.rank.0 != rank);
+        let path = self.spec.request.logs.dir.join(plan.topology().members.get(rank as usize)?.log_name());
         let is_here = elsewhere && self.peers.as_ref().is_some_and(Peers::gathers) && path.exists();
         is_here.then(|| shown(&path))
     }

@@ -30,10 +30,11 @@ use std::sync::Arc;
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
-use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::Machine;
-use umiak_core::model::{Device, StepIndex};
+use umiak_core::model::{Device, Nodes, Request, StepIndex};
+use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Inventory, Plan, Run};
 
 use door::LaunchDoor;
@@ -78,17 +79,17 @@ fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
 }
 
 fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
-    let inventory = inventory::gather(env, spec.own.numa);
+    let inventory = inventory::gather(env, spec.request.numa);
     let mut held = Vec::new();
     let mut lease = |request| {
         let (leased, leases) = umiak_sys::ports::lease(&request).map_err(NotLeased::TooFew)?;
         held.extend(leases);
         Ok(leased)
     };
-    let outline = prepare::outline(spec, &inventory, &mut lease)?;
-    let share = match spec.nodes {
-        Nodes::One => outline.alone(spec, &inventory),
-        _ => peers::rehearse(spec, &inventory, &outline)?,
+    let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
+    let share = match spec.request.nodes {
+        Nodes::One => outline.alone(&spec.request, &inventory),
+        _ => peers::rehearse(&spec.request, &inventory, &outline)?,
     };
     // Nothing is made: the plan names the directory a run would make.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
@@ -112,7 +113,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
     let mut sources = Sources::new()?;
     let mut engine = Local::start(spec.own.isolate, None)?;
-    let scratch = prepare::Scratch::choose(spec);
+    let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
     let mut around = Around { spec, style, clock, sources: &mut sources, engine: &mut engine, scratch: &scratch };
     // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
     let (prepared, screen) = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
@@ -121,17 +122,15 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
         Err(Ended::Code(code)) => return Ok(code),
     };
     let machine = machine(spec, &prepared);
-    engine.share(restart::common(spec, &prepared.plan));
+    engine.share(restart::common(&prepared.plan));
     let mut notices = prepared.plan.notices.clone();
     let recorder = record(spec, &prepared, &mut sources, &mut notices);
-    let Prepared { peers, inventory, run, plan, log_starts, pod_log } = prepared;
+    let Prepared { peers, inventory, run, plan, pod_log } = prepared;
     let mut door = LaunchDoor {
         spec: Arc::clone(spec),
-        _gpu_log: GpuLog::start(spec, &plan),
+        _gpu_log: GpuLog::start(&spec.request, &plan),
         inventory,
         run,
-        plan,
-        log_starts,
         pod_log,
         late_files: None,
         late_files_due: true,
@@ -142,17 +141,18 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
         leaving: Leaving::NotYet,
         stopped_by: None,
     };
-    notices.extend(door.start_logs());
-    let planned = door.fact(&machine);
+    notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
-    let (engine, door) = (Box::new(engine), Box::new(door));
-    let mut driver = Driver::new(Beginning { talk, style, clock, sources, machine, screen, recorder, engine, door });
-    driver.announce(planned, &notices)?;
+    // Devices of a launched job are its own from the start.
+    let (pool, engine, door) = (Pool::default(), Box::new(engine), Box::new(door));
+    let mut driver =
+        Driver::new(Beginning { talk, style, clock, sources, machine, screen, recorder, plan, pool, engine, door });
+    driver.announce(&notices)?;
     driver.run()
 }
 
 fn machine(spec: &LaunchSpec, prepared: &Prepared) -> Machine {
-    let codes = CodeStyle { codes: spec.own.exit_codes, generation: spec.generation, document: false };
+    let codes = CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false };
     let plan = &prepared.plan;
     let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
     let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
@@ -218,7 +218,6 @@ struct Prepared {
     inventory: Arc<Inventory>,
     run: Run,
     plan: Arc<Plan>,
-    log_starts: Vec<u64>,
     pod_log: PodLog,
 }
 
@@ -226,18 +225,19 @@ struct Prepared {
 /// before the first rank.
 fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Prepared, Screen), Ended> {
     let (spec, scratch) = (around.spec, around.scratch);
-    let inventory = inventory::gather(env, spec.own.numa);
+    let inventory = inventory::gather(env, spec.request.numa);
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(scratch.candidates());
-    let outline =
-        prepare::outline(spec, &inventory, &mut |request| around.engine.lease_ports(StepIndex::default(), request));
+    let outline = prepare::outline(&spec.request, &inventory, &mut |request| {
+        around.engine.lease_ports(StepIndex::default(), request)
+    });
     let outline = outline.map_err(Diagnostic::from)?;
     prepare::make_log_dir(outline.log_dir())?;
     let shared = lease_gpus(around.engine, &outline.layout.assignment.gpus(&inventory))?;
     let directory = scratch.make()?;
     let screen = talk(spec).screen(around.style)?;
-    let met = if spec.nodes == Nodes::One {
-        Ok((outline.alone(spec, &inventory), None))
+    let met = if spec.request.nodes == Nodes::One {
+        Ok((outline.alone(&spec.request, &inventory), None))
     } else {
         peers::meet(around, &screen, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))
     };
@@ -255,16 +255,16 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Pr
     info!(
         pod = run.pod_name,
         ranks = plan.replicas.len(),
-        world = plan.topology.world_size().get(),
+        world = plan.topology().world_size().get(),
         awaited = plan.awaited.len(),
         files = plan.files.len(),
         notices = plan.notices.len(),
         "planned"
     );
-    let log_starts = prepare::write_files(spec, &inventory, &plan, &run)?;
-    let pod_log = open_pod_log(spec, &inventory, &plan)?;
+    prepare::write_files(&spec.request, &inventory, &mut plan)?;
+    let pod_log = open_pod_log(&spec.request, &inventory, &plan)?;
     let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
-    Ok((Prepared { peers, inventory, run, plan, log_starts, pod_log }, screen))
+    Ok((Prepared { peers, inventory, run, plan, pod_log }, screen))
 }
 
 /// The GPUs of this node's ranks are leased, so that runs of documents keep away from them. A GPU that is named on the
@@ -285,10 +285,10 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
     }))
 }
 
-fn open_pod_log(spec: &LaunchSpec, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
-    let path = plan.log_dir.join(pod_log_name(spec, plan));
+fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
+    let path = plan.logs.dir().join(pod_log_name(plan));
     let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
-    log.lines(&umiak_core::plan::paddle_lines::at_start(spec, inventory, plan));
+    log.lines(&umiak_core::plan::paddle_lines::at_start(request, inventory, plan));
     Ok(log)
 }
 

@@ -11,7 +11,7 @@ use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Ta
 use crate::screen::{Activity, Screen, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{LaunchSpec, Nodes, OutputMode};
+use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::exit_code::STOPPED;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
@@ -19,9 +19,9 @@ use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{
     Decision, Expects, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
 };
-use umiak_core::model::{Endpoint, Port};
+use umiak_core::model::{Endpoint, Nodes, Port, Request};
 use umiak_core::plan::paddle_lines::copy_to_others;
-use umiak_core::plan::{self, Inventory, Plan, Share, nodes};
+use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
@@ -96,10 +96,11 @@ impl Peers {
         let spec = around.spec;
         let key = key(spec);
         let place = place(spec, inventory, &key)?;
-        if let (Nodes::Auto { .. }, Some(listener)) = (&spec.nodes, &place.host)
+        if let (Nodes::Auto { .. }, Some(listener)) = (&spec.request.nodes, &place.host)
             && let Some(port) = listener.local_addr().ok().and_then(|address| Port::new(address.port()))
         {
-            screen.talk(format!("{}\n", copy_to_others(spec, Endpoint { address: place.address, port })));
+            let command = spec.command_for_others(Endpoint { address: place.address, port });
+            screen.talk(format!("{}\n", copy_to_others(&command)));
         }
         if spec.own.token.is_none() && !place.is_loopback() {
             let notice = Diagnostic::notice(Code::R0007, "nodes prove themselves by the job id only")
@@ -113,7 +114,7 @@ impl Peers {
         };
         let launch = fastrand::u64(..);
         let gathers = place.host.is_some() && spec.own.gather_logs;
-        let gather = gathers.then(|| Gather { log_dir: log_dir.to_owned(), overwrite: spec.log_overwrite });
+        let gather = gathers.then(|| Gather { log_dir: log_dir.to_owned(), overwrite: spec.request.logs.overwrite });
         let sender = Sender {
             coordinator: place.target.clone(),
             key: key.clone(),
@@ -121,13 +122,13 @@ impl Peers {
             launch,
             is_host: place.host.is_some(),
         };
-        let job = umiak_core::plan::policy(spec);
+        let job = spec.request.policy;
         let host = place.host.map(|listener| Host {
             listener,
             options: coordinator::Options {
                 expects: place.expects.clone(),
                 launch,
-                uneven: spec.may_be_uneven(),
+                uneven: spec.request.may_be_uneven(),
                 limits,
                 settle: job.settle,
                 restart: job.restart,
@@ -135,7 +136,7 @@ impl Peers {
             },
             describe: format!(
                 "job `{}` since {}, pid {}",
-                spec.job_id,
+                spec.request.job_id,
                 crate::clock::time_of_day(),
                 std::process::id()
             ),
@@ -143,12 +144,12 @@ impl Peers {
         });
         let join = Join {
             launch,
-            command: nodes::command_hash(spec),
+            command: nodes::command_hash(&spec.request.command),
             address: place.address,
             host: inventory.hostname.clone(),
             expects: place.expects,
-            rank: spec.node_rank,
-            uneven: spec.may_be_uneven(),
+            rank: spec.request.node_rank,
+            uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
             standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
         };
@@ -157,7 +158,7 @@ impl Peers {
             host,
             join,
             limits,
-            job_id: spec.job_id.clone(),
+            job_id: spec.request.job_id.clone(),
             key,
             clock: around.clock,
         };
@@ -272,28 +273,27 @@ impl Peers {
     /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send
     /// logs.
     pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
-        let names = plan.topology.members.iter().map(Member::log_name).collect();
+        let names = plan.topology().members.iter().map(Member::log_name).collect();
         self.net.order(Order::Mark(Mark { marker, names }));
     }
 
     /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
-    pub(super) fn send_logs(&self, spec: &LaunchSpec, plan: &Plan, starts: &[u64]) -> std::io::Result<Option<Logs>> {
+    pub(super) fn send_logs(&self, spec: &LaunchSpec, plan: &Plan) -> std::io::Result<Option<Logs>> {
         let Sender { coordinator, key, limits, launch, is_host } = &self.sender;
         if *is_host || !spec.own.gather_logs {
             return Ok(None);
         }
-        let files = plan.replicas.iter().zip(starts).map(|(replica, start)| LogFile {
-            rank: replica.rank.0,
-            path: replica.log.clone(),
-            start: *start,
+        let files = plan.replicas.iter().map(|replica| {
+            let Log { path, start } = plan.log(replica, plan.attempt);
+            LogFile { rank: replica.rank.0, path, start }
         });
         let options = logs::Options {
             coordinator: coordinator.clone(),
-            job_id: spec.job_id.clone(),
+            job_id: spec.request.job_id.clone(),
             key: key.clone(),
             limits: *limits,
             launch: *launch,
-            log_dir: plan.log_dir.clone(),
+            log_dir: plan.logs.dir().to_owned(),
             files: files.collect(),
         };
         Logs::start(options).map(Some)
@@ -343,7 +343,7 @@ fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Op
 fn key(spec: &LaunchSpec) -> Key {
     match &spec.own.token {
         Some(token) => Key::from_token(token.expose()),
-        None => Key::from_job_id(&spec.job_id),
+        None => Key::from_job_id(&spec.request.job_id),
     }
 }
 
@@ -357,19 +357,19 @@ pub(super) fn meet(
     let offer = plan::offer(&outline.layout, &outline.ports);
     let peers = Peers::join(around, screen, inventory, offer, outline.log_dir())?;
     let (peers, start) = peers.wait(around, screen)?;
-    let share = Share::of(around.spec, &outline.layout, &start)?;
+    let share = Share::of(&around.spec.request, &outline.layout, &start)?;
     Ok((share, peers))
 }
 
 /// For `--dry-run`: nobody is asked, and the other nodes are taken to be like this one.
-pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outline) -> Result<Share, Diagnostic> {
+pub(super) fn rehearse(request: &Request, inventory: &Inventory, outline: &Outline) -> Result<Share, Diagnostic> {
     let own = nodes::likely_address(&inventory.addresses);
-    let (addresses, you) = match &spec.nodes {
+    let (addresses, you) = match &request.nodes {
         Nodes::List { addresses, source } => {
-            (addresses.clone(), nodes::own_index(addresses, source, &inventory.addresses, spec.host)?)
+            (addresses.clone(), nodes::own_index(addresses, source, &inventory.addresses, request.host)?)
         }
         Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
-            (vec![spec.host.unwrap_or(own); *nodes as usize], spec.node_rank.unwrap_or(0) as usize)
+            (vec![request.host.unwrap_or(own); *nodes as usize], request.node_rank.unwrap_or(0) as usize)
         }
         Nodes::One => (vec![own], 0),
     };
@@ -378,7 +378,7 @@ pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outli
         launch: 0,
         address: *address,
         host: inventory.hostname.clone(),
-        processes: plan::rehearsed(spec, *address, &offer),
+        processes: plan::rehearsed(request, *address, &offer),
         device_kind: offer.device_kind,
     };
     let store = |port| Endpoint { address: addresses[0], port };
@@ -389,7 +389,7 @@ pub(super) fn rehearse(spec: &LaunchSpec, inventory: &Inventory, outline: &Outli
         torch_store: store(offer.stores[1]),
         you: you as u32,
     };
-    Share::of(spec, &outline.layout, &start)
+    Share::of(request, &outline.layout, &start)
 }
 
 /// Who is missing, as the console shows it.
@@ -412,7 +412,7 @@ impl Shown {
             return;
         }
         if around.style.live {
-            let job = around.spec.job_id.to_string();
+            let job = around.spec.request.job_id.to_string();
             let doing = Activity::Waiting(self.text.clone());
             return screen.status(Some(StatusLine { job, since: self.since, doing }));
         }
@@ -439,10 +439,10 @@ impl Shown {
 }
 
 fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<ReplicaPlace, Diagnostic> {
-    match &spec.nodes {
+    match &spec.request.nodes {
         Nodes::List { addresses, source } => {
-            let own = nodes::own_index(addresses, source, &inventory.addresses, spec.host)?;
-            let port = nodes::port(spec, addresses).get();
+            let own = nodes::own_index(addresses, source, &inventory.addresses, spec.request.host)?;
+            let port = spec.own.rdzv_port.unwrap_or_else(|| nodes::port(&spec.request, addresses)).get();
             let at = SocketAddr::new(addresses[0], port);
             let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };
             Ok(ReplicaPlace {
@@ -457,12 +457,12 @@ fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<ReplicaP
         Nodes::Auto { nodes, .. } => {
             let listener = rendezvous::bind(0).map_err(|error| failed("listen for other nodes", &error))?;
             let port = listener.local_addr().map_or(0, |address| address.port());
-            let address = spec.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
+            let address = spec.request.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
             Ok(ReplicaPlace {
                 target: Target::Address(beside(port)),
                 host: Some(listener),
                 address,
-                expects: Expects::Count { nodes: *nodes, sort_ip: spec.sort_ip },
+                expects: Expects::Count { nodes: *nodes, sort_ip: spec.request.sort_ip },
                 at: SocketAddr::new(address, port).to_string(),
             })
         }
@@ -484,7 +484,7 @@ fn at_master(
     count: u32,
 ) -> Result<ReplicaPlace, Diagnostic> {
     let port = port.get();
-    let expects = Expects::Count { nodes: count, sort_ip: spec.sort_ip };
+    let expects = Expects::Count { nodes: count, sort_ip: spec.request.sort_ip };
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     // A name that nobody knows yet may be known in a moment: the agent asks again.
     let resolved: Vec<IpAddr> =
@@ -496,7 +496,7 @@ fn at_master(
                 return Ok(ReplicaPlace {
                     target: Target::Address(beside(port)),
                     host: Some(listener),
-                    address: spec.host.unwrap_or(*own),
+                    address: spec.request.host.unwrap_or(*own),
                     expects,
                     at,
                 });
@@ -511,7 +511,7 @@ fn at_master(
     Ok(ReplicaPlace {
         target: Target::Name { host: host.to_owned(), port },
         host: None,
-        address: spec.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        address: spec.request.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
         expects,
         at,
     })
@@ -535,9 +535,9 @@ fn cannot_listen(port: u16, error: &std::io::Error) -> Diagnostic {
 /// Who has the port that we want. A coordinator of this very job is welcome where any node may be it.
 fn check_holder(port: u16, spec: &LaunchSpec, key: &Key, may_join: bool) -> Result<(), Diagnostic> {
     let taken = |by: String| Diagnostic::error(Code::R0003, format!("port {port} is taken")).row("by", by);
-    match rendezvous::who_holds(beside(port), &spec.job_id, key) {
+    match rendezvous::who_holds(beside(port), &spec.request.job_id, key) {
         Holder::SameJob if may_join => Ok(()),
-        Holder::SameJob => Err(taken(format!("a job `{}` that runs on this node already", spec.job_id))
+        Holder::SameJob => Err(taken(format!("a job `{}` that runs on this node already", spec.request.job_id))
             .hint("two jobs on the same nodes need a `--job_id` each")),
         Holder::OtherJob(text) => {
             Err(taken(text).hint("give this job another `--job_id`, or another port with `--rdzv-port`, on every node"))

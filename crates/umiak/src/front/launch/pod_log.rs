@@ -5,7 +5,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::plan::Plan;
 
 use crate::clock::paddle_stamp;
@@ -33,6 +32,6 @@ impl PodLog {
 }
 
 /// What it is called: with letters of its own for each start of umiak.
-pub(super) fn pod_log_name(spec: &LaunchSpec, plan: &Plan) -> String {
-    format!("{}.{}.log", spec.job_id, plan.pod_name)
+pub(super) fn pod_log_name(plan: &Plan) -> String {
+    format!("{}.{}.log", plan.job.name, plan.options.pod_name.as_deref().unwrap_or_default())
 }

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{Crew, Generation, LaunchSpec, Mode, PortRequest};
-use umiak_core::model::{Part, Port};
+use umiak_core::formats::launch::LaunchSpec;
+use umiak_core::model::{Crew, Generation, Mode, Part, Port, PortRequest, Request};
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
@@ -55,13 +55,13 @@ pub(super) struct Outline {
 }
 
 /// Everything that can be decided here and now. Nothing is written yet.
-pub(super) fn outline(spec: &LaunchSpec, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Refused> {
-    let files = inventory::look_up(spec, &inventory.env);
-    let command = command::resolve(spec, &files)?;
-    let layout = plan::layout(spec, inventory)?;
-    let log_dir = std::path::absolute(&spec.log_dir).map_err(|error| log_dir_error(&spec.log_dir, &error))?;
+pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Refused> {
+    let files = inventory::look_up(&request.command, &inventory.env);
+    let command = command::resolve(&request.command, &files)?;
+    let layout = plan::layout(request, inventory)?;
+    let log_dir = std::path::absolute(&request.logs.dir).map_err(|error| log_dir_error(&request.logs.dir, &error))?;
     let mut notices = Vec::new();
-    let ports = Leasing { spec, layout: &layout, lease, notices: &mut notices }.all()?;
+    let ports = Leasing { request, layout: &layout, lease, notices: &mut notices }.all()?;
     Ok(Outline { layout, ports, command, log_dir, notices })
 }
 
@@ -71,8 +71,8 @@ impl Outline {
     }
 
     /// One node needs nobody's word.
-    pub(super) fn alone(&self, spec: &LaunchSpec, inventory: &Inventory) -> Share {
-        Share::alone(spec, inventory, &self.layout, &self.ports)
+    pub(super) fn alone(&self, request: &Request, inventory: &Inventory) -> Share {
+        Share::alone(request, inventory, &self.layout, &self.ports)
     }
 
     /// The plan of the first attempt, and what it shares with those that may follow.
@@ -84,8 +84,10 @@ impl Outline {
         scratch: PathBuf,
     ) -> (Plan, Run) {
         let Self { layout, command, log_dir, notices, .. } = self;
-        let run = Run { pod_name: pod_name(), scratch, log_dir, command, attempt: 0 };
-        let mut plan = plan::finish(spec, inventory, layout, share, &run);
+        let directory = std::env::current_dir().unwrap_or_default();
+        let run = Run { pod_name: pod_name(), scratch, directory, log_dir, command, attempt: 0 };
+        let mut plan = plan::finish(&spec.request, inventory, layout, share, &run);
+        plan.notices.splice(0..0, spec.notices.iter().cloned());
         plan.notices.extend(notices);
         (plan, run)
     }
@@ -93,27 +95,27 @@ impl Outline {
 
 /// Places and ports of a later attempt; those that the user fixed stay as they are, and leased.
 pub(super) fn outline_again(
-    spec: &LaunchSpec,
+    request: &Request,
     inventory: &Inventory,
     last: &Plan,
     lease: &mut Lease<'_>,
 ) -> Result<(Layout, Ports), Refused> {
-    let layout = plan::layout(spec, inventory)?;
-    let ports = if keeps_ports(spec) {
-        let stores = Leasing { spec, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
-        Ports { endpoints: last.replicas.iter().map(|replica| replica.endpoint.port).collect(), stores }
+    let layout = plan::layout(request, inventory)?;
+    let ports = if keeps_ports(request) {
+        let stores = Leasing { request, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
+        Ports { endpoints: endpoints(last).collect(), stores }
     } else {
-        fresh_ports(spec, &layout, last, lease)?
+        fresh_ports(request, &layout, last, lease)?
     };
     Ok((layout, ports))
 }
 
 /// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
 /// were told at the first attempt.
-fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Refused> {
-    let stores = [last.topology.paddle_store.port, last.topology.torch_store.port];
-    let old: Vec<Port> = last.replicas.iter().map(|replica| replica.endpoint.port).chain(stores).collect();
-    let mut take = || Leasing { spec, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
+fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Refused> {
+    let stores = [last.topology().paddle_store.port, last.topology().torch_store.port];
+    let old: Vec<Port> = endpoints(last).chain(stores).collect();
+    let mut take = || Leasing { request, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
     let ports = take()?;
     if !ports.endpoints.iter().chain(&ports.stores).any(|port| old.contains(port)) {
         return Ok(ports);
@@ -122,14 +124,19 @@ fn fresh_ports(spec: &LaunchSpec, layout: &Layout, last: &Plan, lease: &mut Leas
     Ok(take().unwrap_or(ports))
 }
 
+/// The ports of this node's ranks.
+fn endpoints(plan: &Plan) -> impl Iterator<Item = Port> {
+    plan.replicas.iter().filter_map(|replica| replica.endpoint).map(|endpoint| endpoint.port)
+}
+
 /// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just
 /// closed cannot be bound for a minute, though the ranks, which ask for its reuse, can.
-pub(super) fn keeps_ports(spec: &LaunchSpec) -> bool {
-    let listed = match &spec.mode {
+pub(super) fn keeps_ports(request: &Request) -> bool {
+    let listed = match &request.mode {
         Mode::Servers(mode) => matches!(mode.servers, Crew::Listed(_)) || mode.pod.is_some(),
         Mode::Collective | Mode::Rpc => false,
     };
-    listed || matches!(spec.ports, PortRequest::Fixed { .. })
+    listed || matches!(request.ports, PortRequest::Fixed { .. })
 }
 
 /// Six letters, as Paddle names its pods.
@@ -139,7 +146,7 @@ fn pod_name() -> String {
 
 /// Leases what a layout needs.
 struct Leasing<'a, 'l> {
-    spec: &'a LaunchSpec,
+    request: &'a Request,
     layout: &'a Layout,
     lease: &'a mut Lease<'l>,
     notices: &'a mut Vec<Diagnostic>,
@@ -167,7 +174,7 @@ impl Leasing<'_, '_> {
         };
         let mut stores = chosen.split_off(open as usize);
         if let Some(port) = self.layout.store {
-            let source = match self.spec.generation {
+            let source = match self.request.generation() {
                 Generation::Legacy => "--http_port",
                 Generation::Current => "--gloo_port",
             };
@@ -181,13 +188,13 @@ impl Leasing<'_, '_> {
 
     /// Of a later attempt whose other ports stay: a named one stays too.
     fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Refused> {
-        let kept = self.layout.store.map(|_| last.topology.paddle_store.port);
+        let kept = self.layout.store.map(|_| last.topology().paddle_store.port);
         let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), PortRange::Anywhere)?;
         Ok(kept.into_iter().chain(fresh).collect())
     }
 
     fn place(&self) -> PortRange {
-        match self.spec.ports {
+        match self.request.ports {
             PortRequest::Free => PortRange::Anywhere,
             PortRequest::Range { low, high, .. } => PortRange::Within { low, high },
             PortRequest::Fixed { start, .. } => PortRange::Exactly { start },
@@ -196,8 +203,8 @@ impl Leasing<'_, '_> {
 
     /// Where the ports of a part are named.
     fn lists(&self, part: Part) -> &'static str {
-        match (part, self.spec.generation) {
-            _ if matches!(&self.spec.mode, Mode::Servers(mode) if mode.pod.is_some()) => "PADDLE_PORT",
+        match (part, self.request.generation()) {
+            _ if matches!(&self.request.mode, Mode::Servers(mode) if mode.pod.is_some()) => "PADDLE_PORT",
             (Part::Server, _) => "--servers",
             (Part::Trainer, Generation::Legacy) => "--workers",
             (Part::Trainer, Generation::Current) => "--trainers",
@@ -213,7 +220,7 @@ impl Leasing<'_, '_> {
     }
 
     fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
-        self.ask(&self.spec.ports.clone(), count, place)
+        self.ask(&self.request.ports.clone(), count, place)
     }
 
     fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
@@ -266,11 +273,11 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn choose(spec: &LaunchSpec) -> Self {
+    pub(super) fn choose(dir: &Path) -> Self {
         // Long enough that it is never anybody else's.
         let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(12).collect();
         let name = umiak_sys::cgroup::owner_name().map_or(random.clone(), |owner| format!("{owner}-{random}"));
-        let log_dir = std::path::absolute(&spec.log_dir).unwrap_or_else(|_| spec.log_dir.clone());
+        let log_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self { candidates: [std::env::temp_dir(), log_dir].map(|parent| parent.join(format!("{SCRATCH}{name}"))) }
     }
 
@@ -328,34 +335,27 @@ fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another one with `--log_dir`")
 }
 
-/// Writes what must be there before the first rank; returns where this attempt's part of each log begins.
-pub(super) fn write_files(
-    spec: &LaunchSpec,
-    inventory: &Inventory,
-    plan: &Plan,
-    run: &Run,
-) -> Result<Vec<u64>, Diagnostic> {
-    let gloo = run.gloo_dir();
+/// Writes what must be there before the first rank, and notes where this attempt's part of each log begins.
+pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut Plan) -> Result<(), Diagnostic> {
+    let gloo = plan.gloo_dir(0, plan.attempt);
     std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
     // What an earlier attempt wrote is part of this run.
-    let overwrite = spec.log_overwrite && run.attempt == 0;
+    let overwrite = request.logs.overwrite && plan.attempt == 0;
     let author = Author::new(inventory, plan);
     for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
     }
     let mirrored = plan.mirrored().map(|replica| replica.rank);
-    plan.replicas
-        .iter()
-        .map(|replica| {
-            // The mirror needs its file to be there; the others are made by the ranks that write them.
-            let start = if mirrored == Some(replica.rank) || overwrite {
-                open_log(&replica.log, overwrite)
-            } else {
-                Ok(std::fs::metadata(&replica.log).map_or(0, |metadata| metadata.len()))
-            };
-            start.map_err(|error| file_error(&replica.log, &error))
-        })
-        .collect()
+    for (rank, log) in plan.replicas.iter_mut().filter_map(|replica| Some((replica.rank, replica.log.as_mut()?))) {
+        // The mirror needs its file to be there; the others are made by the ranks that write them.
+        let start = if mirrored == Some(rank) || overwrite {
+            open_log(&log.path, overwrite)
+        } else {
+            Ok(std::fs::metadata(&log.path).map_or(0, |metadata| metadata.len()))
+        };
+        log.start = start.map_err(|error| file_error(&log.path, &error))?;
+    }
+    Ok(())
 }
 
 /// Writes the rest, on a thread of its own, while the ranks start. Losing one is no reason to stop a job.

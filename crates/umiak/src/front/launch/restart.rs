@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::messages::{Stage, Start};
-use umiak_core::model::{Part, StepIndex};
-use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
+use umiak_core::model::{Part, Rotation, StepIndex};
+use umiak_core::plan::{self, Layout, Logs, Plan, Ports, Run, Share};
+use umiak_sys::logger::Rotate;
 
 use super::door::LaunchDoor;
 use super::prepare::{self, Refused};
@@ -22,9 +22,9 @@ impl LaunchDoor {
             self.stand_unable(attempt, "processes of the last attempt are still there");
             return core.queue(Event::Prepared { attempt, ready: false });
         }
-        let prepared = self.outline_next(engine).and_then(|(layout, ports)| match &self.peers {
+        let prepared = self.outline_next(&core.plan, engine).and_then(|(layout, ports)| match &self.peers {
             None => {
-                let share = Share::alone(&self.spec, &self.inventory, &layout, &ports);
+                let share = Share::alone(&self.spec.request, &self.inventory, &layout, &ports);
                 self.plan_next(core, attempt, layout, share).map(|()| true).map_err(Refused::Wrong)
             }
             // The others are waited for.
@@ -46,8 +46,8 @@ impl LaunchDoor {
         }
     }
 
-    fn outline_next(&mut self, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
-        prepare::outline_again(&self.spec, &self.inventory, &self.plan, &mut |request| {
+    fn outline_next(&self, plan: &Plan, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
+        prepare::outline_again(&self.spec.request, &self.inventory, plan, &mut |request| {
             engine.lease_ports(StepIndex::default(), request)
         })
     }
@@ -55,41 +55,39 @@ impl LaunchDoor {
     /// All nodes are ready for the next attempt.
     pub(super) fn plan_with(&mut self, core: &mut Core, start: &Start) -> Result<(), Diagnostic> {
         let Some(layout) = self.next.take() else { return Ok(()) };
-        let share = Share::of(&self.spec, &layout, start)?;
+        let share = Share::of(&self.spec.request, &layout, start)?;
         self.plan_next(core, start.attempt, layout, share)
     }
 
     fn plan_next(&mut self, core: &mut Core, attempt: u32, layout: Layout, share: Share) -> Result<(), Diagnostic> {
         self.join_late_files();
         let run = Run { attempt, ..self.run.clone() };
-        let mut plan = plan::finish(&self.spec, &self.inventory, layout, share, &run);
+        let mut plan = plan::finish(&self.spec.request, &self.inventory, layout, share, &run);
         plan.notices.clear();
-        let plan = Arc::new(plan);
-        self.log_starts = prepare::write_files(&self.spec, &self.inventory, &plan, &run)?;
-        self.late_files = prepare::write_late_files(&self.inventory, &plan);
-        (self.plan, self.run) = (plan, run);
-        expect_elsewhere(&mut core.machine, &self.plan);
+        prepare::write_files(&self.spec.request, &self.inventory, &mut plan)?;
+        (core.plan, self.run) = (Arc::new(plan), run);
+        self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
+        expect_elsewhere(&mut core.machine, &core.plan);
         core.now.begin_attempt();
-        let planned = self.fact(&core.machine);
-        core.recorder.fact(planned);
+        core.recorder.fact(core.planned());
         Ok(())
     }
 }
 
 /// What the ranks of an attempt have in common.
-pub(super) fn common(spec: &LaunchSpec, plan: &Plan) -> Common {
-    let keep = spec.own.log_keep;
+pub(super) fn common(plan: &Plan) -> Common {
+    let rotation = if let Logs::Files { rotation, .. } = &plan.logs { *rotation } else { None };
     Common {
         unset: plan.unset.clone(),
         set: plan.common.clone(),
-        rotate: spec.own.log_max_size.map(|max_bytes| umiak_sys::logger::Rotate { max_bytes, keep }),
-        grace: spec.own.grace,
+        rotate: rotation.map(|Rotation { max_bytes, keep }| Rotate { max_bytes, keep }),
+        grace: plan.job.policy.stop.grace,
     }
 }
 
 /// Trainers here wait for servers on other nodes too.
 pub(super) fn expect_elsewhere(machine: &mut Machine, plan: &Plan) {
-    let servers = plan.topology.parts().iter().position(|part| *part == Part::Server);
+    let servers = plan.topology().parts().iter().position(|part| *part == Part::Server);
     if let Some(role) = servers.filter(|_| !plan.awaited.is_empty()) {
         machine.expect_elsewhere(role as u16, plan.awaited.iter().map(|server| server.name.clone()).collect());
     }

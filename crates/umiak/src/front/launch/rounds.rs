@@ -57,7 +57,7 @@ impl LaunchDoor {
                 core.notice(&Diagnostic::notice(Code::R0009, message));
             }
             News::Back => core.say(|style| words::nodes(style, "the coordinator is heard again")),
-            News::Waiting(waiting) => self.show_waiting(core, peer_words::waiting(&waiting)),
+            News::Waiting(waiting) => Self::show_waiting(core, peer_words::waiting(&waiting)),
             News::Unreached(answer) => {
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
                 core.say(|style| words::nodes(style, &text));
@@ -66,9 +66,9 @@ impl LaunchDoor {
     }
 
     /// Between two attempts.
-    fn show_waiting(&self, core: &Core, text: String) {
+    fn show_waiting(core: &Core, text: String) {
         if core.style.live && core.machine.is_pausing() {
-            let job = self.plan.job.name.to_string();
+            let job = core.plan.job.name.to_string();
             core.screen.status(Some(StatusLine { job, since: core.clock.started(), doing: Activity::Waiting(text) }));
         }
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use regex::{Captures, Regex};
 use serde_json::Value;
 use umiak_core::contract::differences::Jobs;
-use umiak_core::formats::launch::Generation;
+use umiak_core::model::Generation;
 use umiak_testkit::components;
 use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
 

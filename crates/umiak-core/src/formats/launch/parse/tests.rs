@@ -6,9 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::formats::launch::{Backend, DeviceRequest, ExitCodes, LogNames, OutputMode, OwnFlags, PortRequest, Token};
+use crate::formats::launch::{OutputMode, OwnFlags, Token};
 use crate::formats::prefix::{Front, recognise};
-use crate::model::{DeviceKind, Port};
+use crate::model::{DeviceKind, DeviceRequest, ExitCodes, LogNames, Policy, Rotation};
 
 mod servers;
 
@@ -63,8 +63,21 @@ fn refused(line: &str) -> String {
     refused_in(line, &[])
 }
 
+fn habits(spec: &LaunchSpec) -> PaddleHabits {
+    spec.request.paddle.clone().expect("a launch stands in for Paddle's")
+}
+
 fn value<'a>(spec: &'a LaunchSpec, name: &str) -> &'a str {
-    &spec.configuration.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no `{name}`")).1
+    &spec
+        .request
+        .paddle
+        .as_ref()
+        .unwrap()
+        .configuration
+        .iter()
+        .find(|(known, _)| known == name)
+        .unwrap_or_else(|| panic!("no `{name}`"))
+        .1
 }
 
 fn gpus(ids: &[&str]) -> DeviceRequest {
@@ -92,12 +105,12 @@ fn the_guides_lines_for_one_node() {
         let whole = words(&format!("umiak python -m paddle.distributed.launch {line}"));
         let Front::Launch(spelling, rest) = recognise(&whole) else { panic!("`{line}` is a launch") };
         let Ok(Parsed::Launch(spec)) = parse(spelling, &rest, &BTreeMap::new()) else { panic!("`{line}` parses") };
-        assert_eq!(spec.generation, Generation::Current, "{line}");
-        assert_eq!(spec.devices, devices, "{line}");
-        assert_eq!(spec.script, script, "{line}");
-        assert_eq!(spec.script_args, args, "{line}");
+        assert_eq!(spec.request.generation(), Generation::Current, "{line}");
+        assert_eq!(spec.request.devices, devices, "{line}");
+        assert_eq!(spec.request.command.script, script, "{line}");
+        assert_eq!(spec.request.command.args, args, "{line}");
         assert_eq!(spec.notices, [], "{line}");
-        assert!(spec.paddle_lines.is_empty(), "{line}");
+        assert!(habits(&spec).lines.is_empty(), "{line}");
     }
 }
 
@@ -177,8 +190,8 @@ fn which_nodes_take_part() {
         ("--master h:1 --nnodes 2 --ips 192.168.0.1,192.168.0.2 t", &[], master("h", 1, 2, "--master")),
     ] {
         let spec = launch_in(line, env);
-        assert_eq!(spec.nodes, expected, "{line} {env:?}");
-        assert_eq!(spec.ip.is_some(), line.starts_with("--ips 10.0.0.1 "), "{line}");
+        assert_eq!(spec.request.nodes, expected, "{line} {env:?}");
+        assert_eq!(spec.request.ip.is_some(), line.starts_with("--ips 10.0.0.1 "), "{line}");
     }
     assert_eq!(
         plain(&launch("--master h:1 --nnodes 2 --ips 192.168.0.1,192.168.0.2 t").notices),
@@ -261,37 +274,41 @@ fn nodes_that_cannot_be() {
 #[test]
 fn who_this_node_is() {
     let spec = launch("--master h:1 --nnodes 3 --rank 2 --sort_ip true --host 10.0.0.3 t");
-    assert_eq!((spec.node_rank, spec.sort_ip, spec.host), (Some(2), true, "10.0.0.3".parse().ok()));
+    assert_eq!(
+        (spec.request.node_rank, spec.request.sort_ip, spec.request.host),
+        (Some(2), true, "10.0.0.3".parse().ok())
+    );
     assert_eq!(spec.notices, []);
-    assert!(launch_in("--nnodes 2 t", &[("PADDLE_SORT_IP", "1")]).sort_ip);
+    assert!(launch_in("--nnodes 2 t", &[("PADDLE_SORT_IP", "1")]).request.sort_ip);
     // The legacy launcher has `--host` for several nodes.
     let spec = launch("--backend=nccl --ips 10.0.0.1,10.0.0.2 --host 10.0.0.2 t");
-    assert_eq!((spec.generation, spec.host, spec.notices), (Generation::Legacy, "10.0.0.2".parse().ok(), vec![]));
+    assert_eq!(
+        (spec.request.generation(), spec.request.host, spec.notices),
+        (Generation::Legacy, "10.0.0.2".parse().ok(), vec![])
+    );
     assert_eq!(
         plain(&launch("--ips 10.0.0.1,10.0.0.2 --rank 1 --sort_ip true t").notices),
         "notice[L0023]: `--sort_ip` and `--rank` have no effect\n  --sort_ip  the order of the list counts\n  --rank     the order of the list counts\n"
     );
     let spec = launch("--nnodes 2 --rank 1 t");
-    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> --rank set in the command may not compatible in auto mode"]);
+    assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> --rank set in the command may not compatible in auto mode"]);
 }
 
 #[test]
 fn flags_for_several_nodes() {
-    let own = launch(
+    let spec = launch(
         "--nnodes 2 --token sesame --rdzv-port 7777 --rdzv-timeout 5m --node-timeout 10s --reconnect-window 0s --uneven --gather-logs t",
-    )
-    .own;
+    );
     let expected = OwnFlags {
         token: Token::new("sesame"),
         rdzv_port: Port::new(7777),
         rdzv_timeout: Duration::from_secs(300),
         node_timeout: Duration::from_secs(10),
         reconnect_window: Duration::ZERO,
-        uneven: true,
         gather_logs: true,
         ..OwnFlags::default()
     };
-    assert_eq!(own, expected);
+    assert_eq!((spec.own, spec.request.uneven), (expected, true));
     // Ours fill gaps, unlike Paddle's, which win.
     let env = [("UMIAK_TOKEN", "lamp"), ("UMIAK_PORT", "8888")];
     let own = launch_in("--nnodes 2 t", &env).own;
@@ -342,12 +359,24 @@ fn the_token_is_shown_nowhere() {
 #[test]
 fn defaults() {
     let spec = launch("train.py");
-    assert_eq!(spec.job_id.as_str(), "default");
-    assert_eq!((spec.log_dir.to_str(), spec.log_level.as_str(), spec.log_overwrite), (Some("log"), "INFO", false));
-    assert_eq!((spec.nproc_per_node, spec.host, spec.ip, spec.node_rank), (None, None, None, None));
-    assert_eq!((spec.nodes, spec.sort_ip, spec.command_line.as_str()), (Nodes::One, false, "train.py"));
-    assert_eq!((spec.backend, spec.ports, spec.max_restart), (Backend::Auto, PortRequest::Free, None));
-    assert_eq!((spec.enable_gpu_log, spec.auto_cluster, spec.env_limit), (false, false, 48_000));
+    assert_eq!(spec.request.job_id.as_str(), "default");
+    assert_eq!(
+        (spec.request.logs.dir.to_str(), habits(&spec).log_level.as_str(), spec.request.logs.overwrite),
+        (Some("log"), "INFO", false)
+    );
+    assert_eq!(
+        (spec.request.processes, spec.request.host, spec.request.ip, spec.request.node_rank),
+        (None, None, None, None)
+    );
+    assert_eq!(
+        (&spec.request.nodes, spec.request.sort_ip, spec.command_line.as_str()),
+        (&Nodes::One, false, "train.py")
+    );
+    assert_eq!((spec.request.backend, &spec.request.ports), (Backend::Auto, &PortRequest::Free));
+    assert_eq!((spec.request.policy, spec.request.exit_codes), (Policy::default(), ExitCodes::Umiak));
+    assert_eq!((spec.request.logs.names, spec.request.logs.rotation), (LogNames::Global, None));
+    assert_eq!(spec.request.server_timeout, Duration::from_secs(600));
+    assert_eq!((habits(&spec).gpu_log, habits(&spec).auto_cluster, habits(&spec).env_limit), (false, false, 48_000));
     assert_eq!(spec.own, OwnFlags::default());
 }
 
@@ -428,13 +457,19 @@ fn flags_reach_their_fields() {
     let spec = launch(
         "--log-dir out --log_level debug --log_overwrite 1 --job_id j --nproc_per_node=2 --host 10.0.0.5 --ips 10.0.0.5 --start-port 7000 --enable_gpu_log yes --auto_cluster_config 1 --master 10.0.0.5:99 t.py",
     );
-    assert_eq!((spec.log_dir.to_str(), spec.log_level.as_str(), spec.log_overwrite), (Some("out"), "DEBUG", true));
-    assert_eq!((spec.job_id.as_str(), spec.nproc_per_node), ("j", Some(2)));
-    assert_eq!((spec.host, spec.ip), ("10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
-    assert_eq!((spec.ports, spec.enable_gpu_log, spec.auto_cluster), (fixed(7000, "--start_port"), true, true));
-    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> Host ip reset to 10.0.0.5"]);
-    assert_eq!(launch("--host fe80::1 t").host, "fe80::1".parse().ok());
-    assert_eq!(launch("--ips localhost t").ip, "127.0.0.1".parse().ok());
+    assert_eq!(
+        (spec.request.logs.dir.to_str(), habits(&spec).log_level.as_str(), spec.request.logs.overwrite),
+        (Some("out"), "DEBUG", true)
+    );
+    assert_eq!((spec.request.job_id.as_str(), spec.request.processes), ("j", Some(2)));
+    assert_eq!((spec.request.host, spec.request.ip), ("10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
+    assert_eq!(
+        (spec.request.ports.clone(), habits(&spec).gpu_log, habits(&spec).auto_cluster),
+        (fixed(7000, "--start_port"), true, true)
+    );
+    assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> Host ip reset to 10.0.0.5"]);
+    assert_eq!(launch("--host fe80::1 t").request.host, "fe80::1".parse().ok());
+    assert_eq!(launch("--ips localhost t").request.ip, "127.0.0.1".parse().ok());
     for (line, source, kind) in [
         ("--devices 0", "--devices", None),
         ("--xpus 0", "--xpus", Some(DeviceKind::Xpu)),
@@ -443,37 +478,38 @@ fn flags_reach_their_fields() {
         ("--gpus 1 --xpus 0", "--xpus", Some(DeviceKind::Xpu)),
     ] {
         let expected = DeviceRequest { source: source.to_owned(), kind, ids: vec!["0".to_owned()] };
-        assert_eq!(launch(&format!("{line} t")).devices, Some(expected), "{line}");
+        assert_eq!(launch(&format!("{line} t")).request.devices, Some(expected), "{line}");
     }
-    assert_eq!(launch("--gpus= t").devices, None);
-    assert_eq!(launch("--nproc_per_node 0 t").nproc_per_node, None);
+    assert_eq!(launch("--gpus= t").request.devices, None);
+    assert_eq!(launch("--nproc_per_node 0 t").request.processes, None);
 }
 
 #[test]
 fn our_own_flags() {
-    let own = launch(
+    let spec = launch(
         "--output json --mirror --dry-run --compat paddle --exit-codes torch --share-devices --log-names local --no-progress --ascii --isolate --numa --log-max-size 1M --log-keep 3 --grace 500ms t --mirror",
-    )
-    .own;
+    );
     let expected = OwnFlags {
         output: OutputMode::Json,
         mirror: true,
         dry_run: true,
         compat: Compat::Paddle,
-        exit_codes: ExitCodes::Torch,
-        share_devices: true,
-        log_names: LogNames::Local,
         no_progress: true,
         ascii: true,
         isolate: true,
-        numa: true,
-        log_max_size: Some(1 << 20),
-        log_keep: 3,
-        grace: Duration::from_millis(500),
         ..OwnFlags::default()
     };
-    assert_eq!(own, expected);
-    assert_eq!(launch("--dry-run t.py").generation, Generation::Current, "ours are taken out before the dispatch");
+    assert_eq!(spec.own, expected);
+    let request = &spec.request;
+    assert_eq!((request.exit_codes, request.share_devices, request.numa), (ExitCodes::Torch, true, true));
+    let rotation = Some(Rotation { max_bytes: 1 << 20, keep: 3 });
+    assert_eq!((request.logs.names, request.logs.rotation), (LogNames::Local, rotation));
+    assert_eq!((request.policy.stop.grace, habits(&spec).one_thread), (Duration::from_millis(500), true));
+    assert_eq!(
+        launch("--dry-run t.py").request.generation(),
+        Generation::Current,
+        "ours are taken out before the dispatch"
+    );
 }
 
 #[test]
@@ -489,29 +525,33 @@ fn a_legacy_flag_selects_the_legacy_launcher() {
         ("--log_level error --backend=gloo t.py", vec![]),
     ] {
         let spec = launch(line);
-        assert_eq!((spec.generation, spec.paddle_lines), (Generation::Legacy, lines), "{line}");
+        assert_eq!((spec.request.generation(), habits(&spec).lines), (Generation::Legacy, lines), "{line}");
     }
     let spec = launch("--master 127.0.0.1:99 --backend=gloo t.py");
-    assert_eq!((spec.generation, spec.backend), (Generation::Current, Backend::Auto));
+    assert_eq!((spec.request.generation(), spec.request.backend), (Generation::Current, Backend::Auto));
     assert_eq!(
         plain(&spec.notices),
         "notice[L0023]: `--backend` has no effect: with `--master` the current launcher runs, and does not know it\n"
     );
-    assert_eq!(launch_in("--backend=gloo t.py", &[("PADDLE_MASTER", "h:1")]).generation, Generation::Current);
-    assert_eq!(launch("--backend nccl t").backend, Backend::Nccl);
-    assert_eq!(launch("--ran 0 t").generation, Generation::Current, "`--ran` is `--rank` there");
-    assert_eq!(launch("--np 1 t").generation, Generation::Legacy);
+    assert_eq!(launch_in("--backend=gloo t.py", &[("PADDLE_MASTER", "h:1")]).request.generation(), Generation::Current);
+    assert_eq!(launch("--backend nccl t").request.backend, Backend::Nccl);
+    assert_eq!(launch("--ran 0 t").request.generation(), Generation::Current, "`--ran` is `--rank` there");
+    assert_eq!(launch("--np 1 t").request.generation(), Generation::Legacy);
 }
 
 #[test]
 fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
     let spec = fleet("--gpus 0 t.py", &[("PADDLE_DEVICES", "3"), ("PADDLE_NPROC_PER_NODE", "bad"), ("POD_IP", "x")]);
-    assert_eq!((spec.generation, spec.devices), (Generation::Legacy, Some(gpus(&["0"]))));
-    assert_eq!(spec.paddle_lines, [""; 0]);
-    assert_eq!(fleet("t.py", &[("PADDLE_DISTRI_BACKEND", "gloo")]).backend, Backend::Gloo);
-    assert_eq!(fleet("--ran f t.py", &[]).rank_mapping_path.as_deref(), Some("f"), "its own abbreviations win");
+    assert_eq!((spec.request.generation(), spec.request.devices.clone()), (Generation::Legacy, Some(gpus(&["0"]))));
+    assert_eq!(habits(&spec).lines, [""; 0]);
+    assert_eq!(fleet("t.py", &[("PADDLE_DISTRI_BACKEND", "gloo")]).request.backend, Backend::Gloo);
+    assert_eq!(
+        habits(&fleet("--ran f t.py", &[])).rank_mapping_path.as_deref(),
+        Some("f"),
+        "its own abbreviations win"
+    );
     let spec = fleet("--host 10.0.0.1 t.py", &[]);
-    assert_eq!(spec.host, None);
+    assert_eq!(spec.request.host, None);
     assert!(plain(&spec.notices).contains("`--host` has no effect"));
 }
 
@@ -519,17 +559,23 @@ fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
 fn unknown_flags_with_compat_paddle() {
     // The word behind an unknown flag is the script, as in Paddle.
     let spec = launch("--compat paddle --foo bar train.py");
-    assert_eq!((spec.script.to_str(), spec.script_args), (Some("bar"), vec!["train.py".into()]));
-    assert_eq!(spec.generation, Generation::Legacy);
-    assert_eq!(spec.paddle_lines, ["LAUNCH WARNING <ts> Compatible mode enable with args ['--foo']"]);
+    assert_eq!(
+        (spec.request.command.script.to_str(), spec.request.command.args.clone()),
+        (Some("bar"), vec!["train.py".into()])
+    );
+    assert_eq!(spec.request.generation(), Generation::Legacy);
+    assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> Compatible mode enable with args ['--foo']"]);
     assert_eq!(
         plain(&spec.notices),
         "notice[L0023]: `--foo` has no effect: it is unknown, and ignored as Paddle does\n"
     );
     let spec = launch("--foo=1 --compat paddle --master h:1 train.py");
-    assert_eq!((spec.script.to_str(), spec.generation), (Some("train.py"), Generation::Current));
+    assert_eq!(
+        (spec.request.command.script.to_str(), spec.request.generation()),
+        (Some("train.py"), Generation::Current)
+    );
     assert_eq!(launch("--compat paddle --run_mode odd t").notices.len(), 1);
-    assert_eq!(launch("--compat paddle --host node1 t").host, None);
+    assert_eq!(launch("--compat paddle --host node1 t").request.host, None);
 }
 
 #[test]
@@ -543,7 +589,7 @@ fn the_environment_wins() {
     ];
     let spec = launch_in("--gpus 0,1 --nproc_per_node 4 t", &env);
     assert_eq!(
-        spec.paddle_lines,
+        habits(&spec).lines,
         [
             "LAUNCH WARNING args host will be overridden by env: POD_IP value: 10.0.0.7",
             "LAUNCH WARNING args devices will be overridden by env: PADDLE_DEVICES value: 5",
@@ -554,8 +600,8 @@ fn the_environment_wins() {
         ]
     );
     let devices = DeviceRequest { source: "PADDLE_DEVICES".to_owned(), kind: None, ids: vec!["5".to_owned()] };
-    assert_eq!((spec.devices, spec.nproc_per_node), (Some(devices), Some(4)));
-    assert_eq!(spec.host, "10.0.0.7".parse().ok());
+    assert_eq!((spec.request.devices, spec.request.processes), (Some(devices), Some(4)));
+    assert_eq!(spec.request.host, "10.0.0.7".parse().ok());
     assert_eq!(
         plain(&spec.notices),
         "notice[L0024]: `PADDLE_DEVICES` overrides `--gpus`\n  --gpus          0,1\n  PADDLE_DEVICES  5\n"
@@ -565,9 +611,9 @@ fn the_environment_wins() {
 #[test]
 fn in_compatible_mode_variables_are_announced_and_not_used() {
     let spec = launch_in("--backend=gloo --nproc_per_node 2 t", &[("PADDLE_NPROC_PER_NODE", "4")]);
-    assert_eq!(spec.nproc_per_node, Some(2));
+    assert_eq!(spec.request.processes, Some(2));
     assert_eq!(
-        spec.paddle_lines,
+        habits(&spec).lines,
         [
             "LAUNCH WARNING args nproc_per_node will be overridden by env: PADDLE_NPROC_PER_NODE value: 4",
             "LAUNCH WARNING <ts> Compatible mode enable with args ['--backend=gloo']",
@@ -609,10 +655,10 @@ fn bad_variables() {
 
 #[test]
 fn node_rank() {
-    assert_eq!(launch("--rank -1 t").node_rank, None);
-    assert_eq!(launch_in("--rank 2 t", &[("PADDLE_TRAINER_ID", "0")]).node_rank, Some(0));
-    assert_eq!(launch_in("--rank 0 t", &[("PADDLE_TRAINER_ID", "-1")]).node_rank, Some(0));
-    assert_eq!(launch_in("t", &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_RANK", "2")]).node_rank, Some(2));
+    assert_eq!(launch("--rank -1 t").request.node_rank, None);
+    assert_eq!(launch_in("--rank 2 t", &[("PADDLE_TRAINER_ID", "0")]).request.node_rank, Some(0));
+    assert_eq!(launch_in("--rank 0 t", &[("PADDLE_TRAINER_ID", "-1")]).request.node_rank, Some(0));
+    assert_eq!(launch_in("t", &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_RANK", "2")]).request.node_rank, Some(2));
 }
 
 #[test]
@@ -621,7 +667,7 @@ fn endpoints_of_the_platform_reset_the_flags() {
     let spec = launch_in("--nnodes 2 t", &[("PADDLE_TRAINER_ENDPOINTS", list)]);
     assert_eq!((value(&spec, "master"), value(&spec, "nnodes")), ("10.0.0.1:6170", "1"));
     assert_eq!(
-        spec.paddle_lines,
+        habits(&spec).lines,
         ["LAUNCH INFO <ts> args reset by env PADDLE_TRAINER_ENDPOINTS\n['10.0.0.1:6170', '10.0.0.1:6171']"]
     );
     let spec = launch_in("t", &[("PADDLE_TRAINER_ENDPOINTS", "10.0.0.1")]);
@@ -632,7 +678,7 @@ fn endpoints_of_the_platform_reset_the_flags() {
     // Several hosts meet at the first endpoint.
     let variable = "PADDLE_TRAINER_ENDPOINTS";
     for (list, port) in [("10.0.0.1:6170,10.0.0.2:6170", 6170), ("10.0.0.1,10.0.0.2", 6768)] {
-        assert_eq!(launch_in("t", &[(variable, list)]).nodes, master("10.0.0.1", port, 2, variable));
+        assert_eq!(launch_in("t", &[(variable, list)]).request.nodes, master("10.0.0.1", port, 2, variable));
     }
     let list = ("DISTRIBUTED_TRAINER_ENDPOINTS", "10.0.0.1,10.0.0.2");
     assert_eq!(
@@ -640,22 +686,29 @@ fn endpoints_of_the_platform_reset_the_flags() {
         "error[L0009]: `DISTRIBUTED_TRAINER_ENDPOINTS` lacks a port: `10.0.0.1`\nhint: `DISTRIBUTED_TRAINER_ENDPOINTS` stands for `--master`; correct it, or unset it\nhint: write `10.0.0.1:6768`, with a port that is free there\n"
     );
     let with_args = [("PADDLE_LAUNCH_WITH_ARGS", "1"), list];
-    assert_eq!(launch_in("t", &with_args).nodes, auto(2, "DISTRIBUTED_TRAINER_ENDPOINTS"));
+    assert_eq!(launch_in("t", &with_args).request.nodes, auto(2, "DISTRIBUTED_TRAINER_ENDPOINTS"));
 }
 
 #[test]
 fn ports_by_the_documented_order() {
     let range = PortRequest::Range { low: 35100, high: 64000, source: "PORT_RANGE".to_owned() };
     let all = [("FLAGS_START_PORT", "1000"), ("FLAGS_FIXED_PORT", "2000"), ("PORT_RANGE", "35100:64000")];
-    assert_eq!(launch_in("--start_port 3000 t", &all).ports, fixed(3000, "--start_port"));
-    assert_eq!(launch_in("--start_port 0 t", &all).ports, fixed(2000, "FLAGS_FIXED_PORT"));
-    assert_eq!(launch_in("--rank 3 t", &all).ports, fixed(2003, "FLAGS_FIXED_PORT"));
-    assert_eq!(launch_in("t", &all[..1]).ports, fixed(1000, "FLAGS_START_PORT"));
-    assert_eq!(launch_in("t", &all[2..]).ports, range);
-    assert_eq!(launch_in("--start_port 1 t", &[("PADDLE_START_PORT", "4000")]).ports, fixed(4000, "PADDLE_START_PORT"));
-    assert_eq!(launch("--ips 127.0.0.1 t").ports, PortRequest::Free, "the default of --start_port fixes nothing");
-    assert_eq!(fleet("--start_port 3000 t", &all).ports, fixed(1000, "FLAGS_START_PORT"));
-    assert_eq!(fleet("t", &all[2..]).ports, range);
+    assert_eq!(launch_in("--start_port 3000 t", &all).request.ports, fixed(3000, "--start_port"));
+    assert_eq!(launch_in("--start_port 0 t", &all).request.ports, fixed(2000, "FLAGS_FIXED_PORT"));
+    assert_eq!(launch_in("--rank 3 t", &all).request.ports, fixed(2003, "FLAGS_FIXED_PORT"));
+    assert_eq!(launch_in("t", &all[..1]).request.ports, fixed(1000, "FLAGS_START_PORT"));
+    assert_eq!(launch_in("t", &all[2..]).request.ports, range);
+    assert_eq!(
+        launch_in("--start_port 1 t", &[("PADDLE_START_PORT", "4000")]).request.ports,
+        fixed(4000, "PADDLE_START_PORT")
+    );
+    assert_eq!(
+        launch("--ips 127.0.0.1 t").request.ports,
+        PortRequest::Free,
+        "the default of --start_port fixes nothing"
+    );
+    assert_eq!(fleet("--start_port 3000 t", &all).request.ports, fixed(1000, "FLAGS_START_PORT"));
+    assert_eq!(fleet("t", &all[2..]).request.ports, range);
 }
 
 #[test]
@@ -668,24 +721,27 @@ fn paddlecloud_in_the_legacy_launcher() {
         ("PADDLE_TRAINERS_NUM", "2"),
     ];
     let spec = fleet("--ips 10.0.0.9 t", &env);
-    assert_eq!((spec.ip, spec.ports), ("10.0.0.1".parse().ok(), fixed(6170, "PaddleCloud's variables")));
+    assert_eq!(
+        (spec.request.ip, spec.request.ports),
+        ("10.0.0.1".parse().ok(), fixed(6170, "PaddleCloud's variables"))
+    );
     assert_eq!(spec.notices[0].code, Code::L0024);
     env.push(("FLAGS_START_PORT", "9000"));
-    assert_eq!(fleet("t", &env).ports, fixed(9000, "FLAGS_START_PORT"));
+    assert_eq!(fleet("t", &env).request.ports, fixed(9000, "FLAGS_START_PORT"));
     env[0].1 = "10.0.0.1,10.0.0.2";
     let spec = fleet("--ips 10.0.0.1,10.0.0.2 t", &env);
-    assert_eq!(spec.nodes, listed(&["10.0.0.1", "10.0.0.2"], "PADDLE_TRAINERS"));
-    assert_eq!((spec.host, spec.ip, spec.notices.len()), ("10.0.0.1".parse().ok(), None, 0));
+    assert_eq!(spec.request.nodes, listed(&["10.0.0.1", "10.0.0.2"], "PADDLE_TRAINERS"));
+    assert_eq!((spec.request.host, spec.request.ip, spec.notices.len()), ("10.0.0.1".parse().ok(), None, 0));
     assert_eq!(fleet("--ips 10.0.0.8,10.0.0.9 t", &env).notices[0].code, Code::L0024);
     env[5] = ("DISTRIBUTED_TRAINER_ENDPOINTS", "10.0.0.1:7,10.0.0.1:8,10.0.0.2:9,10.0.0.2:10");
-    assert_eq!(fleet("t", &env).ports, fixed(7, "DISTRIBUTED_TRAINER_ENDPOINTS"));
+    assert_eq!(fleet("t", &env).request.ports, fixed(7, "DISTRIBUTED_TRAINER_ENDPOINTS"));
 }
 
 #[test]
 fn elastic_by_variables_is_legacy_only() {
     let env = [("PADDLE_ELASTIC_SERVER", "h:1"), ("PADDLE_ELASTIC_JOB_ID", "j"), ("PADDLE_ELASTIC_NP", "2")];
-    assert_eq!(launch_in("t", &env).generation, Generation::Current);
-    assert_eq!(fleet("t", &env[..2]).generation, Generation::Legacy);
+    assert_eq!(launch_in("t", &env).request.generation(), Generation::Current);
+    assert_eq!(fleet("t", &env[..2]).request.generation(), Generation::Legacy);
     assert_eq!(
         refused_in("--backend=gloo t", &env),
         "error[L0003]: elastic jobs are not in this version, and `PADDLE_ELASTIC_SERVER` asks for that\n"
@@ -711,7 +767,8 @@ fn configuration_of_the_current_launcher() {
     let argv = ["--nproc_per_node", "1", "train.py", "it's", "--x", "a\nb"].map(OsString::from);
     let env = variables(&[("PADDLE_LOG_LEVEL", "info")]);
     let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &argv, &env) else { panic!("parses") };
-    let block: Vec<String> = spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let block: Vec<String> =
+        habits(&spec).configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     assert_eq!(
         block,
         [
@@ -752,7 +809,8 @@ fn configuration_of_the_current_launcher() {
 #[test]
 fn configuration_of_the_legacy_launcher() {
     let spec = launch("--backend=gloo --nproc_per_node 1 train.py a");
-    let block: Vec<String> = spec.configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let block: Vec<String> =
+        habits(&spec).configuration.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     assert_eq!(
         block,
         [
@@ -794,7 +852,7 @@ fn help_is_asked_for() {
         let parsed = parse(Spelling::Launch, &words(line), &BTreeMap::new());
         assert!(matches!(parsed, Ok(Parsed::Help(_))), "{line}");
     }
-    assert_eq!(launch("t -h").script_args, ["-h"]);
+    assert_eq!(launch("t -h").request.command.args, ["-h"]);
 }
 
 #[test]
@@ -802,7 +860,7 @@ fn paths_and_script_arguments_need_not_be_utf8() {
     let odd = || OsString::from_vec(vec![0xff]);
     let argv = ["--log_dir".into(), odd(), odd(), odd()];
     let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &argv, &BTreeMap::new()) else { panic!("parses") };
-    assert_eq!((spec.log_dir.as_os_str(), &spec.script), (odd().as_os_str(), &odd()));
+    assert_eq!((spec.request.logs.dir.as_os_str(), &spec.request.command.script), (odd().as_os_str(), &odd()));
     assert_eq!(value(&spec, "training_script_args"), "['\\udcff']");
     let errors = parse(Spelling::Launch, &["--job_id".into(), odd(), "t".into()], &BTreeMap::new()).expect_err("text");
     assert!(errors[0].message.contains("text in UTF-8"));
@@ -855,8 +913,8 @@ proptest! {
         let spelling = if fleet { Spelling::FleetModule { interpreter: interpreter() } } else { Spelling::Launch };
         match parse(spelling, &argv, &env) {
             Ok(Parsed::Launch(spec)) => {
-                prop_assert!(!spec.script.is_empty());
-                prop_assert!(argv.ends_with(&spec.script_args));
+                prop_assert!(!spec.request.command.script.is_empty());
+                prop_assert!(argv.ends_with(&spec.request.command.args));
             }
             Ok(Parsed::Help(text)) => prop_assert!(text.starts_with("usage: ")),
             Err(errors) => {
@@ -871,20 +929,22 @@ proptest! {
 #[test]
 fn restarts_are_asked_for() {
     for (line, env, expected) in [
-        ("t", vec![], None),
-        ("--max_restart 2 t", vec![], Some(2)),
-        ("--max_restart 0 t", vec![], Some(0)),
-        ("--max_restart=-1 t", vec![], Some(0)),
-        ("t", vec![("PADDLE_MAX_RESTART", "5")], Some(5)),
-        ("--max_restart 2 t", vec![("PADDLE_MAX_RESTART", "5")], Some(5)),
+        ("t", vec![], 0),
+        ("--max_restart 2 t", vec![], 2),
+        ("--max_restart 0 t", vec![], 0),
+        ("--max_restart=-1 t", vec![], 0),
+        ("t", vec![("PADDLE_MAX_RESTART", "5")], 5),
+        ("--max_restart 2 t", vec![("PADDLE_MAX_RESTART", "5")], 5),
     ] {
-        assert_eq!(launch_in(line, &env).max_restart, expected, "{line} {env:?}");
+        assert_eq!(launch_in(line, &env).request.policy.restart.max, expected, "{line} {env:?}");
     }
     let idle = "notice[L0023]: `--restart-window` has no effect: nothing is restarted without `--max_restart`\n";
     assert_eq!(plain(&launch("--restart-window 10m t").notices), idle);
     assert_eq!(launch("--restart-window 10m --max_restart 1 t").notices, []);
-    let own = launch("--restart-backoff 200ms --restart-window 10m t").own;
-    assert_eq!((own.restart_backoff.as_millis(), own.restart_window.map(|it| it.as_secs())), (200, Some(600)));
-    let own = launch("--restart-window 0s t").own;
-    assert_eq!((own.restart_backoff.as_millis(), own.restart_window), (1000, None));
+    let restart = launch("--restart-backoff 200ms --restart-window 10m t").request.policy.restart;
+    assert_eq!((restart.backoff.as_millis(), restart.window.map(|it| it.as_secs())), (200, Some(600)));
+    let restart = launch("--restart-window 0s t").request.policy.restart;
+    assert_eq!((restart.backoff.as_millis(), restart.window), (1000, None));
+    let restart = launch("--restart-backoff 2m t").request.policy.restart;
+    assert_eq!((restart.backoff.as_secs(), restart.max_backoff.as_secs()), (120, 120));
 }

@@ -1,12 +1,12 @@
 //! Parameter-server jobs, heterogeneous ones, RPC, and PaddleCloud's pods.
 
 use super::*;
-use crate::formats::launch::{Crew, HeterStage, Pod, ServerMode};
+use crate::model::{Crew, HeterStage, Pod, ServerMode};
 use crate::model::{Endpoint, Part};
 
 #[track_caller]
 fn mode_of(spec: &LaunchSpec) -> &ServerMode {
-    match &spec.mode {
+    match &spec.request.mode {
         Mode::Servers(mode) => mode,
         other => panic!("{other:?}"),
     }
@@ -36,7 +36,7 @@ fn the_guides_lines() {
     let two_servers = at("192.168.0.16:6170 192.168.0.17:6170");
     let workers = "--workers=\"192.168.0.16:6171,192.168.0.16:6172,192.168.0.17:6171,192.168.0.17:6172\"";
     let spec = launch(&format!("{SERVERS} {workers} train.py"));
-    assert_eq!((spec.generation, &spec.nodes), (Generation::Legacy, &listed(&BOTH, "--servers")));
+    assert_eq!((spec.request.generation(), &spec.request.nodes), (Generation::Legacy, &listed(&BOTH, "--servers")));
     let expected = ServerMode {
         servers: two_servers.clone(),
         trainers: at("192.168.0.16:6171 192.168.0.16:6172 192.168.0.17:6171 192.168.0.17:6172"),
@@ -54,14 +54,17 @@ fn the_guides_lines() {
     assert_eq!(mode_of(&spec).trainers, at("192.168.0.16:6172 192.168.0.17:6173 192.168.0.16:6174"));
 
     let spec = launch("--worker_num=2 --server_num=2 train.py");
-    assert_eq!((&spec.nodes, spec.ip, spec.generation), (&Nodes::One, None, Generation::Legacy));
+    assert_eq!(
+        (&spec.request.nodes, spec.request.ip, spec.request.generation()),
+        (&Nodes::One, None, Generation::Legacy)
+    );
     assert_eq!((&mode_of(&spec).servers, &mode_of(&spec).trainers), (&Crew::Each(2), &Crew::Each(2)));
 
     let heter = "--heter_workers=\"192.168.0.16:6172,192.168.0.17:6172\"";
     let spec = launch(&format!("{SERVERS} --workers=192.168.0.16:6171,192.168.0.17:6171 {heter} train.py"));
     let stage = HeterStage { crew: at("192.168.0.16:6172 192.168.0.17:6172"), device: "cpu".to_owned() };
     assert_eq!(mode_of(&spec).stages, std::slice::from_ref(&stage));
-    assert_eq!(spec.nodes, listed(&BOTH, "--servers"));
+    assert_eq!(spec.request.nodes, listed(&BOTH, "--servers"));
     assert_eq!(
         plain(&spec.notices),
         "notice[L0023]: without `--heter_devices` the heterogeneous workers are taken to be on `cpu`\nhint: say it with `--heter_devices cpu`, or name another kind\n"
@@ -107,14 +110,14 @@ fn which_mode_it_is() {
         ("t", &role, "collective"),
     ] {
         let spec = launch_in(line, env);
-        let seen = match &spec.mode {
+        let seen = match &spec.request.mode {
             Mode::Collective => "collective",
             Mode::Rpc => "rpc",
             Mode::Servers(mode) if mode.stages.is_empty() => "ps",
             Mode::Servers(_) => "ps-heter",
         };
         assert_eq!(seen, expected, "{line} {env:?}");
-        if spec.generation == Generation::Current {
+        if spec.request.generation() == Generation::Current {
             assert_eq!(value(&spec, "run_mode"), expected, "{line}");
         }
     }
@@ -137,7 +140,7 @@ fn which_mode_it_is() {
     }
     // Inherited from a collective job.
     assert_eq!(
-        launch_in("--server_num 1 --worker_num 1 t", &[("PADDLE_DISTRI_BACKEND", "gloo")]).backend,
+        launch_in("--server_num 1 --worker_num 1 t", &[("PADDLE_DISTRI_BACKEND", "gloo")]).request.backend,
         Backend::Auto
     );
 }
@@ -294,8 +297,8 @@ fn which_nodes_have_servers_and_trainers() {
         ),
     ] {
         let spec = launch_in(line, env);
-        assert_eq!(spec.nodes, nodes, "{line}");
-        assert_eq!(spec.ip, ip.map(|ip| ip.parse().unwrap()), "{line}");
+        assert_eq!(spec.request.nodes, nodes, "{line}");
+        assert_eq!(spec.request.ip, ip.map(|ip| ip.parse().unwrap()), "{line}");
     }
     assert_eq!(
         plain(&launch(&format!("{lists} --ips 10.0.0.1,10.0.0.2 --master h:1 t")).notices),
@@ -303,7 +306,7 @@ fn which_nodes_have_servers_and_trainers() {
     );
     // What a trainer inherits contradicts nothing.
     let inherited = [("PADDLE_TRAINER_ENDPOINTS", "10.0.0.5:1,10.0.0.6:1,10.0.0.7:1")];
-    assert_eq!(launch_in(&format!("{lists} t"), &inherited).nodes, listed(&two, "--servers"));
+    assert_eq!(launch_in(&format!("{lists} t"), &inherited).request.nodes, listed(&two, "--servers"));
     assert_eq!(
         refused(&format!("{lists} --nnodes 3 t")),
         "error[L0002]: `--nnodes` asks for 3 nodes, and `--servers` and its kin have 2\n  nodes  10.0.0.2, 10.0.0.1\nhint: correct one of them; beside `--servers` no number is needed\n"
@@ -330,7 +333,7 @@ fn which_of_the_nodes_this_is() {
         ("--server_num 1 --trainer_num 1 t", &pod_ip, here),
     ] {
         let spec = launch_in(line, env);
-        assert_eq!((spec.host, plain(&spec.notices)), (host, String::new()), "{line} {env:?}");
+        assert_eq!((spec.request.host, plain(&spec.notices)), (host, String::new()), "{line} {env:?}");
     }
 }
 
@@ -481,7 +484,7 @@ fn pods_of_paddlecloud() {
         trainers: 3,
         port: port.and_then(Port::new),
     };
-    let meets_at = |spec: &LaunchSpec| match &spec.nodes {
+    let meets_at = |spec: &LaunchSpec| match &spec.request.nodes {
         Nodes::Master { host, port, nodes, source } => (host.clone(), port.get(), *nodes, source.clone()),
         other => panic!("{other:?}"),
     };
@@ -520,8 +523,8 @@ fn pods_of_paddlecloud() {
             let mode = mode_of(&spec);
             assert_eq!(mode.pod.as_ref(), Some(&expected), "{env:?}");
             assert_eq!((&mode.servers, &mode.trainers, &*mode.with_gloo), (&Crew::Each(0), &Crew::Each(0), "0"));
-            assert_eq!(spec.node_rank, Some(rank), "{env:?}");
-            assert_eq!(spec.host, host.and_then(|host| host.parse().ok()), "{env:?}");
+            assert_eq!(spec.request.node_rank, Some(rank), "{env:?}");
+            assert_eq!(spec.request.host, host.and_then(|host| host.parse().ok()), "{env:?}");
             let (at, port, nodes, source) = meets_at(&spec);
             assert_eq!((at.as_str(), nodes, source.as_str()), ("ps-0", 5, "PADDLE_PSERVERS_IP_PORT_LIST"));
             ports.push(port);
@@ -531,7 +534,7 @@ fn pods_of_paddlecloud() {
     let [port] = ports[..] else { panic!("everybody comes to the same port: {ports:?}") };
     assert!((7168..7232).contains(&port));
     let spec = launch_in("--rdzv-port 9999 --sort_ip true t", &pod(&[]));
-    assert_eq!((meets_at(&spec).1, spec.sort_ip), (9999, false));
+    assert_eq!((meets_at(&spec).1, spec.request.sort_ip), (9999, false));
     assert_eq!(
         plain(&spec.notices),
         "notice[L0023]: `--sort_ip` has no effect: the platform says which node this is\n"
@@ -545,7 +548,7 @@ fn pods_of_paddlecloud() {
     for own in ["[fd00::1]", "fd00::1"] {
         let brackets = [("PADDLE_PSERVERS_IP_PORT_LIST", "[fd00::1]:1"), ("POD_IP", own), ("PADDLE_PORT", "1")];
         let spec = launch_in("t", &pod(&brackets));
-        assert_eq!((meets_at(&spec).0.as_str(), spec.host), ("fd00::1", "fd00::1".parse().ok()), "{own}");
+        assert_eq!((meets_at(&spec).0.as_str(), spec.request.host), ("fd00::1", "fd00::1".parse().ok()), "{own}");
     }
 }
 
@@ -561,14 +564,14 @@ fn what_is_in_no_pod() {
         "--nnodes 2 x.py",
         "--run_mode collective x.py",
     ] {
-        assert_eq!(launch_in(line, &env).mode, Mode::Collective, "{line}");
+        assert_eq!(launch_in(line, &env).request.mode, Mode::Collective, "{line}");
     }
     for line in ["--server_num 1 --worker_num 2 x.py", "--server_num 1 --trainer_num 2 x.py"] {
         let spec = launch_in(line, &env);
         assert_eq!((mode_of(&spec).pod.as_ref(), &mode_of(&spec).trainers), (None, &Crew::Each(2)), "{line}");
     }
     let spec = launch_in("--run_mode ps --nnodes 2 x.py", &env);
-    assert_eq!((mode_of(&spec).pod.as_ref(), &spec.nodes), (None, &auto(2, "--nnodes")));
+    assert_eq!((mode_of(&spec).pod.as_ref(), &spec.request.nodes), (None, &auto(2, "--nnodes")));
     for (line, changes, expected) in [
         (
             "--run_mode ps t",
@@ -624,8 +627,8 @@ fn what_is_in_no_pod() {
 #[test]
 fn ports_are_as_ever() {
     let line = "--server_num 1 --worker_num 1 t";
-    assert_eq!(launch(line).ports, PortRequest::Free);
-    assert_eq!(launch_in(line, &[("FLAGS_START_PORT", "8000")]).ports, fixed(8000, "FLAGS_START_PORT"));
+    assert_eq!(launch(line).request.ports, PortRequest::Free);
+    assert_eq!(launch_in(line, &[("FLAGS_START_PORT", "8000")]).request.ports, fixed(8000, "FLAGS_START_PORT"));
     // The platform's rules are those of collective jobs.
     let cloud = [
         ("PADDLE_TRAINERS", "10.0.0.1"),
@@ -633,5 +636,5 @@ fn ports_are_as_ever() {
         ("PADDLE_TRAINER_ID", "0"),
         ("TRAINER_PORTS_NUM", "2"),
     ];
-    assert_eq!(launch_in(line, &cloud).ports, PortRequest::Free);
+    assert_eq!(launch_in(line, &cloud).request.ports, PortRequest::Free);
 }

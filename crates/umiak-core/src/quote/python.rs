@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
 /// `True` or `False`.
-pub(super) fn truth(value: bool) -> &'static str {
+pub(crate) fn truth(value: bool) -> &'static str {
     if value { "True" } else { "False" }
 }
 

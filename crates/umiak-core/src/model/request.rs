@@ -1,0 +1,332 @@
+//! What a job asks of the nodes it is launched on, before anything is known of them: what the front end of a launcher
+//! lowers its command line into. Each `source` is the flag or variable that says so, for messages.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Port};
+
+/// A launched job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub job_id: JobId,
+    pub mode: Mode,
+    pub nodes: Nodes,
+    /// The address that this node is said to have. The legacy generation has it with several nodes only: it takes a
+    /// single node's address from `--ips`.
+    pub host: Option<IpAddr>,
+    /// With one node: the address in `--ips`, or the platform's. `None` when it was not given, in the legacy generation
+    /// too, whose default is 127.0.0.1.
+    pub ip: Option<IpAddr>,
+    /// This node's rank, when one was given. It orders the nodes of [`Nodes::Master`] and [`Nodes::Auto`], in range;
+    /// otherwise it only moves the ports of `FLAGS_FIXED_PORT`, and that is done already.
+    pub node_rank: Option<u32>,
+    /// Nodes that meet at a master are ordered by address.
+    pub sort_ip: bool,
+    /// Nodes may have different numbers of processes.
+    pub uneven: bool,
+    /// `None` for those that there are.
+    pub devices: Option<DeviceRequest>,
+    /// Several processes may use one device.
+    pub share_devices: bool,
+    /// On each node; `None` for one per device.
+    pub processes: Option<u32>,
+    /// Processes are bound to the CPUs near their devices.
+    pub numa: bool,
+    pub backend: Backend,
+    pub ports: PortRequest,
+    pub logs: LogRequest,
+    pub command: CommandRequest,
+    pub policy: Policy,
+    pub exit_codes: ExitCodes,
+    /// Trainers wait so long until all servers answer; not at all when it is zero.
+    pub server_timeout: Duration,
+    /// Where it stands in for one of Paddle's launchers.
+    pub paddle: Option<PaddleHabits>,
+}
+
+impl Request {
+    /// Nodes may have different numbers of processes: where parts are spread over them they mostly do.
+    pub fn may_be_uneven(&self) -> bool {
+        self.uneven || matches!(self.mode, Mode::Servers(_))
+    }
+
+    /// Whose habits to keep where Paddle's two launchers differ.
+    pub fn generation(&self) -> Generation {
+        self.paddle.as_ref().map_or(Generation::Current, |paddle| paddle.generation)
+    }
+}
+
+/// The log files of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRequest {
+    pub dir: PathBuf,
+    pub names: LogNames,
+    /// What an earlier job wrote is cut away.
+    pub overwrite: bool,
+    /// Logs are cut at this size, and so many pieces kept.
+    pub rotation: Option<Rotation>,
+}
+
+/// When logs are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rotation {
+    pub max_bytes: u64,
+    pub keep: u32,
+}
+
+/// What each process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandRequest {
+    /// The word of the command line that names one; `None` for the first that is found.
+    pub interpreter: Option<OsString>,
+    /// The training script or program, and its arguments, untouched.
+    pub script: OsString,
+    pub args: Vec<OsString>,
+    /// The script runs under `coverage`.
+    pub with_coverage: bool,
+}
+
+/// What only Paddle's launchers do: their lines, files and variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PaddleHabits {
+    pub generation: Generation,
+    /// Upper case: `INFO`.
+    pub log_level: String,
+    /// Lines about overrides, resets and compatible mode, in order. Where Paddle puts a time stamp there is the word
+    /// `<ts>`. An entry may have several lines.
+    pub lines: Vec<String>,
+    /// The configuration block: `name: value`, sorted by name, of this generation.
+    pub configuration: Vec<(String, String)>,
+    /// The flags that make it a job with servers, as the legacy launcher names them.
+    pub server_flags: Vec<String>,
+    /// Proxies are put aside under another name, and not only dropped.
+    pub keeps_proxies: bool,
+    /// `OMP_NUM_THREADS` is 1.
+    pub one_thread: bool,
+    /// `PADDLE_ENV_LIMIT_LEN`: lists at least this long are left out of the environment.
+    pub env_limit: usize,
+    /// `<job_id>.gpu.log` is asked for.
+    pub gpu_log: bool,
+    /// Exported as `PADDLE_AUTO_CLUSTER`.
+    pub auto_cluster: bool,
+    /// Paths given to the script's environment.
+    pub auto_parallel_config: Option<String>,
+    pub cluster_topo_path: Option<String>,
+    pub rank_mapping_path: Option<String>,
+}
+
+/// The most nodes that a job may have.
+pub const MAX_NODES: u32 = 16_384;
+
+/// The nodes of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nodes {
+    /// This one: `--ips` with one address, or nothing.
+    One,
+    /// `--ips a,b,…` or the platform's list: at least two, no two alike.
+    List { addresses: Vec<IpAddr>, source: String },
+    /// `--master` and `--nnodes`, at least 2. An IPv6 host stands without its brackets.
+    Master { host: String, port: Port, nodes: u32, source: String },
+    /// `--nnodes`, at least 2, with neither: this node becomes the master and prints the command for the others.
+    Auto { nodes: u32, source: String },
+}
+
+impl Nodes {
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::List { addresses, .. } => addresses.len() as u32,
+            Self::Master { nodes, .. } | Self::Auto { nodes, .. } => *nodes,
+        }
+    }
+}
+
+/// What kind of job it is: `--run_mode`, or what its other flags imply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Ranks that are all alike.
+    Collective,
+    /// The same, with the variables of `paddle.distributed.rpc`.
+    Rpc,
+    /// Servers, trainers, and what stands between them: `ps` and `ps-heter`.
+    Servers(Box<ServerMode>),
+}
+
+/// Who takes part in a parameter-server job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerMode {
+    pub servers: Crew,
+    pub trainers: Crew,
+    pub coordinators: Crew,
+    /// `ps-heter`: the stages behind the trainers', which are the first. Empty in `ps`.
+    pub stages: Vec<HeterStage>,
+    /// `--http_port`, or `--gloo_port` where it counts: where gloo's processes meet, on the first server's host. A free
+    /// one when it was not given.
+    pub gloo_port: Option<Port>,
+    /// `PADDLE_WITH_GLOO`.
+    pub with_gloo: String,
+    /// On PaddleCloud this node is one of them, and the crews are not looked at.
+    pub pod: Option<Pod>,
+}
+
+/// The processes of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Crew {
+    /// So many on each node.
+    Each(u32),
+    /// These, wherever they are.
+    Listed(Vec<Endpoint>),
+}
+
+impl Crew {
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Each(count) => *count == 0,
+            Self::Listed(list) => list.is_empty(),
+        }
+    }
+}
+
+/// One stage of heterogeneous trainers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeterStage {
+    pub crew: Crew,
+    /// `cpu`, `gpu`: `--heter_devices`.
+    pub device: String,
+}
+
+/// One process that a platform has placed, and what it says of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    pub part: Part,
+    /// Its place among those of its part.
+    pub index: u32,
+    /// `PADDLE_PSERVERS_IP_PORT_LIST`: names or addresses, with ports.
+    pub servers: Vec<String>,
+    /// `PADDLE_TRAINERS_NUM`.
+    pub trainers: u32,
+    /// `PADDLE_PORT`.
+    pub port: Option<Port>,
+}
+
+/// A list of devices as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// As the user wrote it, for messages: `--gpus`, `PADDLE_DEVICES`.
+    pub source: String,
+    /// `None` for `--devices`, whose kind follows the machine.
+    pub kind: Option<DeviceKind>,
+    pub ids: Vec<String>,
+}
+
+/// What processes talk to each other with: `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    #[default]
+    Auto,
+    Nccl,
+    Gloo,
+    Bkcl,
+    Cncl,
+    Hccl,
+    Xccl,
+    Heter,
+}
+
+impl Backend {
+    pub const ALL: [(&'static str, Self); 8] = [
+        ("auto", Self::Auto),
+        ("nccl", Self::Nccl),
+        ("gloo", Self::Gloo),
+        ("bkcl", Self::Bkcl),
+        ("cncl", Self::Cncl),
+        ("hccl", Self::Hccl),
+        ("xccl", Self::Xccl),
+        ("heter", Self::Heter),
+    ];
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(word, _)| *word == text).map(|(_, backend)| *backend)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        Self::ALL.iter().find(|(_, backend)| *backend == self).map_or("auto", |(word, _)| word)
+    }
+}
+
+/// Where the ranks' ports come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortRequest {
+    /// Free ports, where the kernel leaves room.
+    Free,
+    /// Free ports inside a range (`PORT_RANGE=35100:64000`).
+    Range { low: u16, high: u16, source: String },
+    /// Consecutive ports from here, each of which must be free.
+    Fixed { start: u16, source: String },
+}
+
+/// `--log-names`: the number in `workerlog.<n>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogNames {
+    Global,
+    Local,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// `umiak launch train.py`.
+    pub(crate) fn request() -> Request {
+        Request {
+            job_id: JobId::new("default").unwrap(),
+            mode: Mode::Collective,
+            nodes: Nodes::One,
+            host: None,
+            ip: None,
+            node_rank: None,
+            sort_ip: false,
+            uneven: false,
+            devices: None,
+            share_devices: false,
+            processes: None,
+            numa: false,
+            backend: Backend::Auto,
+            ports: PortRequest::Free,
+            logs: LogRequest { dir: "log".into(), names: LogNames::Global, overwrite: false, rotation: None },
+            command: CommandRequest {
+                interpreter: None,
+                script: "train.py".into(),
+                args: vec![],
+                with_coverage: false,
+            },
+            policy: Policy::default(),
+            exit_codes: ExitCodes::Umiak,
+            server_timeout: Duration::from_secs(600),
+            paddle: Some(PaddleHabits {
+                generation: Generation::Current,
+                log_level: "INFO".into(),
+                lines: vec![],
+                configuration: vec![],
+                server_flags: vec![],
+                keeps_proxies: true,
+                one_thread: false,
+                env_limit: 48_000,
+                gpu_log: false,
+                auto_cluster: false,
+                auto_parallel_config: None,
+                cluster_topo_path: None,
+                rank_mapping_path: None,
+            }),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Ports that were leased, and why they could not be.
+
+use crate::diag::{Code, Diagnostic};
+use crate::model::{Port, PortRequest};
+
+/// Paddle's store and torch's, of each group of ranks.
+pub(super) const STORES: u16 = 2;
+
+/// Ports that were leased for a [`Layout`](super::Layout).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ports {
+    /// One for each seat.
+    pub endpoints: Vec<Port>,
+    pub stores: Vec<Port>,
+}
+
+/// The error for ports that could not be had.
+pub fn too_few_ports(
+    request: &PortRequest,
+    wanted: u16,
+    found: u16,
+    (low, high): (u16, u16),
+    taken: &[(u16, bool)],
+) -> Diagnostic {
+    match request {
+        PortRequest::Fixed { start, source } if taken.is_empty() => {
+            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for go beyond 65535"))
+                .row("start", start.to_string())
+                .row("needed", wanted.to_string())
+                .hint(format!("choose a lower start, or leave `{source}` out to get free ones"))
+        }
+        PortRequest::Fixed { start, source } => {
+            let list = taken
+                .iter()
+                .map(|(port, ours)| if *ours { format!("{port} (another umiak job)") } else { port.to_string() })
+                .collect::<Vec<_>>()
+                .join(", ");
+            let last = u32::from(*start) + u32::from(wanted) - 1;
+            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
+                .row("asked for", if wanted == 1 { start.to_string() } else { format!("{start}-{last}") })
+                .row("taken", list)
+                .hint(if is_list(source) {
+                    format!("end what uses them, or give others in `{source}`, on all nodes")
+                } else {
+                    format!("end what uses them, choose another start, or leave `{source}` out to get free ones")
+                })
+        }
+        PortRequest::Range { source, .. } => {
+            Diagnostic::error(Code::L0010, format!("too few free ports in the range that `{source}` gives"))
+                .row("needed", needed(wanted))
+                .row("free", format!("{found} between {low} and {high}"))
+                .hint(format!("widen `{source}`, or leave it out"))
+        }
+        PortRequest::Free => Diagnostic::error(Code::L0010, "too few free ports on this host")
+            .row("needed", needed(wanted))
+            .row("free", format!("{found} between {low} and {high}"))
+            .hint("end what uses them, or start fewer processes"),
+    }
+}
+
+/// Ports that were named one by one.
+fn is_list(source: &str) -> bool {
+    ["--servers", "--workers", "--trainers", "--coordinators", "--heter_workers"].contains(&source)
+}
+
+/// More than one for each process, which wants explaining.
+fn needed(wanted: u16) -> String {
+    match wanted.checked_sub(STORES) {
+        Some(processes @ 1..) => format!("{wanted}: {processes} for processes, {STORES} for stores"),
+        _ => wanted.to_string(),
+    }
+}

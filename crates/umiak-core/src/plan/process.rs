@@ -1,0 +1,164 @@
+//! One attempt of a replica, ready to be started.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::contract::{Variable, View, umiak};
+use crate::model::{Contract, DeviceKind, Slot};
+
+use super::pool::Given;
+use super::value::contracts;
+use super::{Log, Membership, Plan, Replica};
+
+/// Which attempt of a replica, and what it is given only for that.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub slot: Slot,
+    /// Of the replica, from 0.
+    pub number: u32,
+    /// Of the whole job, from 0.
+    pub of_job: u32,
+    /// From the pool, where devices and CPUs come from there.
+    pub given: &'a Given,
+}
+
+/// An attempt, ready to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub program: PathBuf,
+    pub argv: Vec<OsString>,
+    /// On top of what all have in common.
+    pub env: Vec<Variable>,
+    /// `None` for the one that umiak was started in.
+    pub dir: Option<PathBuf>,
+    pub log: Log,
+    /// Where torch may leave its error.
+    pub error_file: PathBuf,
+    pub inherit_stdin: bool,
+    /// Where it may run; empty for anywhere.
+    pub cpus: Vec<u32>,
+    /// What it and all that it starts may use, where the engine can hold them to it.
+    pub memory: Option<Memory>,
+}
+
+/// A limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// Of which attempt, for those who look at the host.
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// What the kernel takes as one variable, its name and the NUL behind it included (`MAX_ARG_STRLEN`): with a longer one
+/// no program can be started.
+pub const MAX_VARIABLE: usize = 128 << 10;
+
+/// A variable with which no replica could be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooLong {
+    pub name: String,
+    pub bytes: usize,
+}
+
+impl Plan {
+    /// One attempt of one of this node's replicas.
+    pub fn process(&self, attempt: &Attempt<'_>) -> Process {
+        let replica = self.at(attempt.slot).expect("a replica of this node");
+        let work = &self.role(attempt.slot).work;
+        let command = &self.commands[attempt.slot.role as usize];
+        let memory = work.resources.memory_bytes;
+        Process {
+            program: command.program.clone(),
+            argv: command.argv.clone(),
+            env: self.variables(replica, attempt),
+            dir: self.is_document().then(|| match &work.dir {
+                Some(dir) => self.directory.join(dir),
+                None => self.directory.clone(),
+            }),
+            log: self.log(replica, attempt.number),
+            error_file: self.error_file(replica, attempt.number),
+            inherit_stdin: self.inherit_stdin,
+            cpus: if attempt.given.cpus.is_empty() { replica.cpus.clone() } else { attempt.given.cpus.clone() },
+            memory: memory.map(|bytes| Memory { name: format!("{}.{}", replica.name, attempt.number), bytes }),
+        }
+    }
+
+    /// The variables of an attempt, on top of what all have in common.
+    pub fn variables(&self, replica: &Replica, attempt: &Attempt<'_>) -> Vec<Variable> {
+        let mut variables = self.contract_variables(replica, attempt);
+        if self.is_document() {
+            self.add_own(&mut variables, replica, attempt);
+        }
+        variables
+    }
+
+    /// The same for the attempt that the plan is for, with no more than is known before it.
+    pub fn known_variables(&self, replica: &Replica) -> Vec<Variable> {
+        let gpus = self.role(replica.slot).work.resources.gpus;
+        let devices = (0..gpus).map(|position| crate::model::Device { label: "?".to_owned(), position }).collect();
+        let given = Given { devices, cpus: Vec::new() };
+        self.variables(
+            replica,
+            &Attempt { slot: replica.slot, number: self.attempt, of_job: self.attempt, given: &given },
+        )
+    }
+
+    fn contract_variables(&self, replica: &Replica, attempt: &Attempt<'_>) -> Vec<Variable> {
+        let (Some(Membership { group, .. }), Some((topology, member))) = (replica.member, self.member(replica)) else {
+            return Vec::new();
+        };
+        let role = self.role(replica.slot);
+        let dir = self.attempt_dir(replica, attempt.number);
+        let view = View {
+            group: topology,
+            roles: self.places(),
+            options: &self.options,
+            attempt: attempt.number,
+            max_restarts: role.restart.rule.max.max(self.job.policy.restart.max),
+            pod_name: self.options.pod_name.as_deref().unwrap_or(&replica.name),
+            log_dir: dir.as_deref().unwrap_or(self.logs.dir()),
+            gloo_dir: &self.gloo_dir(group, attempt.of_job),
+            error_file: &self.error_file(replica, attempt.number),
+        };
+        contracts(&self.job, role).iter().flat_map(|contract: &Contract| view.variables(*contract, member)).collect()
+    }
+
+    /// What a document says, and what its replicas are told.
+    fn add_own(&self, variables: &mut Vec<Variable>, replica: &Replica, attempt: &Attempt<'_>) {
+        let work = &self.role(replica.slot).work;
+        let mut set = |name: &str, value: String| variables.push((name.to_owned(), value));
+        if let Some(share) = self.threads {
+            let asked = work.resources.whole_cpus();
+            set("OMP_NUM_THREADS", if asked > 0 { asked } else { share }.to_string());
+        }
+        if work.resources.gpus > 0 {
+            let labels: Vec<&str> = attempt.given.devices.iter().map(|device| device.label.as_str()).collect();
+            set(DeviceKind::Gpu.visible_variable(), labels.join(","));
+            // Our numbers are by PCI address, whatever the submitter's were.
+            set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
+        }
+        for (name, value) in work.env.iter().filter(|(name, _)| !umiak::is_common(name)) {
+            set(name, value.clone());
+        }
+        let role = &self.places()[replica.slot.role as usize];
+        variables.extend(umiak::variables(role, replica.index, replica.rank, attempt.number));
+    }
+
+    /// The longest variable of any replica, where it is longer than the kernel takes.
+    pub fn too_long(&self) -> Option<TooLong> {
+        // The first of each role stands for the others: lists of peers are what grows, and those are the same for all.
+        let first = self.replicas.iter().filter(|replica| replica.slot.index == 0);
+        let own = first.flat_map(|replica| self.known_variables(replica));
+        let sized = self.common.iter().cloned().chain(own).map(|(name, value)| {
+            // `NAME=value` and the NUL behind it.
+            let bytes = name.len() + value.len() + 2;
+            TooLong { name, bytes }
+        });
+        sized.filter(|variable| variable.bytes > MAX_VARIABLE).max_by_key(|variable| variable.bytes)
+    }
+}
+
+/// What each process may compute with, where the environment does not say so.
+pub(super) fn threads(env: &std::collections::BTreeMap<String, String>, cpus: usize, processes: usize) -> Option<u32> {
+    (!env.contains_key("OMP_NUM_THREADS")).then(|| (cpus / processes.max(1)).max(1) as u32)
+}

@@ -1,0 +1,345 @@
+//! The plan: one value for launched jobs and for documents. It is what `--dry-run` prints, what a run executes, and the
+//! `plan.json` of a recorded run.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
+use crate::diag::Diagnostic;
+use crate::model::{Contract, Device, Endpoint, Job, Part, Port, Rank, Role, RoleName, Rotation, Slot};
+
+use super::command::Resolved;
+use super::files::FilePlan;
+use super::launch;
+
+/// The version of the plan's format that this build writes.
+pub const VERSION: u32 = 1;
+
+/// What will be run on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Plan", description = "What a job will run on this node: `--dry-run`, `umiak plan`, `plan.json`")]
+pub struct Plan {
+    pub v: u32,
+    pub umiak: String,
+    /// The run's name, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    pub engine: String,
+    /// Where it was started or submitted.
+    pub directory: PathBuf,
+    #[serde(default)]
+    pub wishes: Wishes,
+    /// Which start of a launched job it is for, from 0. The plan of a document is for all of them.
+    #[serde(default)]
+    pub attempt: u32,
+    /// With as many replicas in each role as this node has.
+    pub job: Job,
+    /// Nothing in the job was masked: asterisks in it are its own.
+    #[serde(default)]
+    pub whole: bool,
+    /// What the replicas of each role execute.
+    pub commands: Vec<Resolved>,
+    /// This node's, through the roles in their order. Ranks count over all nodes.
+    pub replicas: Vec<Replica>,
+    /// Ranks that know each other: all of a launched job, those of one role of a document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Topology>,
+    pub logs: Logs,
+    /// A directory that is removed at the end.
+    pub scratch: PathBuf,
+    /// The only replica has the caller's stdin.
+    #[serde(default)]
+    pub inherit_stdin: bool,
+    /// Of replicas that say nothing of CPUs, where the environment sets no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Taken out of every environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<String>,
+    /// Put into every environment. Once, because there may be thousands of replicas that are told of thousands.
+    #[serde(with = "pairs")]
+    #[schemars(with = "std::collections::BTreeMap<String, String>")]
+    pub common: Vec<Variable>,
+    pub options: Options,
+    /// Servers on other nodes that must answer before trainers start here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaited: Vec<Awaited>,
+    /// Written before the first rank starts, or soon after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FilePlan>,
+    /// To be told before anything starts.
+    #[serde(skip)]
+    pub notices: Vec<Diagnostic>,
+    #[serde(skip)]
+    pub(super) places: Lazy<Vec<RolePlaces>>,
+}
+
+/// What is asked of a run beside its document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Wishes {
+    /// A PID namespace of its own.
+    #[serde(default)]
+    pub isolate: bool,
+    /// Replicas are bound to CPUs of their own, and what cannot be enforced is an error.
+    #[serde(default)]
+    pub strict_resources: bool,
+}
+
+/// One replica of the plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Replica {
+    /// `trainer-3`: its role, and its number among those of its role over all nodes.
+    #[serde(rename = "replica")]
+    pub name: String,
+    pub slot: Slot,
+    /// The number in its name.
+    pub index: u32,
+    pub rank: Rank,
+    pub host: IpAddr,
+    /// As a rank of a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Endpoint>,
+    /// By name, in the order of the document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<(String, Vec<Port>)>,
+    /// Those that are its own from the start; others are given to an attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
+    /// Where it may run; empty for anywhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u32>,
+    /// The file that all its attempts write to, where [`Logs::Files`] holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Log>,
+    /// Its place in a group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<Membership>,
+    /// Its variables, in a plan that is printed; a run makes them for each attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "pairs")]
+    #[schemars(with = "std::collections::BTreeMap<String, String>")]
+    pub env: Vec<Variable>,
+}
+
+/// A replica as a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Membership {
+    /// Its position among the plan's groups.
+    pub group: u16,
+    /// Its position among the group's members.
+    pub member: u32,
+}
+
+/// How logs are laid out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "layout", rename_all = "snake_case")]
+pub enum Logs {
+    /// A file for each replica, which its attempts append to: `workerlog.3`.
+    Files {
+        dir: PathBuf,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rotation: Option<Rotation>,
+    },
+    /// A directory for each attempt: `tasks/trainer-3/attempt-0`, with its `log`.
+    Attempts { dir: PathBuf },
+}
+
+impl Logs {
+    pub fn dir(&self) -> &Path {
+        match self {
+            Self::Files { dir, .. } | Self::Attempts { dir } => dir,
+        }
+    }
+}
+
+/// What one attempt writes: a file, from where its part of it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Log {
+    pub path: PathBuf,
+    #[serde(default)]
+    pub start: u64,
+}
+
+/// Something that must answer before others start: at its own port, or at one that it opens first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Awaited {
+    /// `host:port`, as people know it.
+    pub name: String,
+    /// Any of these: `host:port`.
+    pub at: Vec<String>,
+}
+
+impl Plan {
+    /// The lowest rank of this node: its others follow.
+    pub fn first_rank(&self) -> Rank {
+        self.replicas.first().map_or(Rank(0), |replica| replica.rank)
+    }
+
+    /// The replica of this rank, if it is one of this node's.
+    pub fn replica(&self, rank: Rank) -> Option<&Replica> {
+        self.replicas.get(rank.0.checked_sub(self.first_rank().0)? as usize)
+    }
+
+    /// One of this node's. They stand in the order of the roles.
+    pub fn at(&self, slot: Slot) -> Option<&Replica> {
+        let lower: u32 = self.job.roles.get(..slot.role as usize)?.iter().map(|role| role.replicas).sum();
+        self.replicas.get((lower + slot.index) as usize).filter(|replica| replica.slot == slot)
+    }
+
+    pub fn role(&self, slot: Slot) -> &Role {
+        &self.job.roles[slot.role as usize]
+    }
+
+    /// What the replicas of each role are numbered, in the order of their slots.
+    pub fn numbers(&self) -> Vec<Vec<u32>> {
+        let mut numbers = vec![Vec::new(); self.job.roles.len()];
+        for replica in &self.replicas {
+            numbers[replica.slot.role as usize].push(replica.index);
+        }
+        numbers
+    }
+
+    /// The one whose output is on the console: the first of the first role that decides, if there is one here.
+    pub fn mirrored(&self) -> Option<&Replica> {
+        let role = self.job.roles.iter().position(|role| role.completion.decides).unwrap_or(0);
+        self.at(Slot { role: role as u16, index: 0 })
+    }
+
+    /// The group of a launched job, on all nodes. Roles of a document have groups of their own.
+    pub fn topology(&self) -> &Topology {
+        self.groups.first().expect("a launched job is one group")
+    }
+
+    /// The replica among the ranks of its group.
+    pub fn member(&self, replica: &Replica) -> Option<(&Topology, &Member)> {
+        let Membership { group, member } = replica.member?;
+        let group = self.groups.get(group as usize)?;
+        Some((group, group.members.get(member as usize)?))
+    }
+
+    /// Whether it is a document's, and not a launcher's.
+    pub fn is_document(&self) -> bool {
+        matches!(self.logs, Logs::Attempts { .. })
+    }
+
+    /// Where the replicas of each role are, on all nodes.
+    pub fn places(&self) -> &[RolePlaces] {
+        self.places.get_or_init(|| if self.is_document() { self.places_here() } else { self.places_of_group() })
+    }
+
+    fn places_here(&self) -> Vec<RolePlaces> {
+        let of_role = |(position, role): (usize, &Role)| {
+            let replicas = || self.replicas.iter().filter(move |replica| replica.slot.role as usize == position);
+            let ports = role.work.ports.iter().enumerate().map(|(number, need)| NamedPorts {
+                name: need.name.clone(),
+                each: replicas().next().map_or(0, |first| first.ports[number].1.len()),
+                ports: replicas().flat_map(|replica| &replica.ports[number].1).copied().collect(),
+            });
+            let hosts = replicas().map(|replica| replica.host).collect();
+            RolePlaces { name: role.name.clone(), hosts, ports: ports.collect() }
+        };
+        self.job.roles.iter().enumerate().map(of_role).collect()
+    }
+
+    /// Members of a launched job have one port each, which is their role's only one.
+    fn places_of_group(&self) -> Vec<RolePlaces> {
+        let Some(group) = self.groups.first() else { return Vec::new() };
+        let parts = group.parts().into_iter().map(|part| {
+            let mut these: Vec<&Member> = group.members.iter().filter(|member| member.part == part).collect();
+            these.sort_by_key(|member| member.index);
+            let ports = these.iter().map(|member| member.endpoint.port).collect();
+            RolePlaces {
+                name: RoleName::new(part.role()).expect("a constant name is valid"),
+                hosts: these.iter().map(|member| member.endpoint.address).collect(),
+                ports: vec![NamedPorts { name: "rpc".to_owned(), each: 1, ports }],
+            }
+        });
+        parts.collect()
+    }
+
+    /// Where it answers when it is ready: all of these.
+    pub fn answers(&self, replica: &Replica) -> Vec<Awaited> {
+        if self.is_document() {
+            let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
+            let endpoints = ports.map(|port| Endpoint { address: replica.host, port: *port }.to_string());
+            return endpoints.map(|name| Awaited { at: vec![name.clone()], name }).collect();
+        }
+        let server = self.member(replica).filter(|(_, member)| member.part == Part::Server);
+        let answers = |(group, server): (&Topology, &Member)| {
+            launch::answers_at(&self.options, group, server.endpoint.to_string(), server.index)
+        };
+        server.map(answers).into_iter().collect()
+    }
+
+    /// The directory of one attempt, where attempts have one.
+    pub fn attempt_dir(&self, replica: &Replica, attempt: u32) -> Option<PathBuf> {
+        match &self.logs {
+            Logs::Files { .. } => None,
+            Logs::Attempts { dir } => Some(dir.join(&replica.name).join(format!("attempt-{attempt}"))),
+        }
+    }
+
+    /// What an attempt writes.
+    pub fn log(&self, replica: &Replica, attempt: u32) -> Log {
+        let own = || Log { path: self.attempt_dir(replica, attempt).unwrap_or_default().join("log"), start: 0 };
+        replica.log.clone().unwrap_or_else(own)
+    }
+
+    /// Where torch may leave its error.
+    pub fn error_file(&self, replica: &Replica, attempt: u32) -> PathBuf {
+        match self.attempt_dir(replica, attempt) {
+            Some(dir) => dir.join("error.json"),
+            None => self.scratch.join(format!("error.{attempt}.{}.json", replica.rank.0)),
+        }
+    }
+
+    /// Where gloo's processes of a group meet, in this attempt of the job: what an old one left there would mislead them.
+    pub fn gloo_dir(&self, group: u16, of_job: u32) -> PathBuf {
+        self.scratch.join(format!("gloo.{group}.{of_job}"))
+    }
+}
+
+/// The dialects that replicas of a role are given: the role's own, else the job's where the role decides.
+pub(super) fn contracts<'a>(job: &'a Job, role: &'a Role) -> &'a [Contract] {
+    match &role.work.contracts {
+        Some(own) => own,
+        None if role.completion.decides || job.roles.iter().all(|role| !role.completion.decides) => &job.contracts,
+        None => &[],
+    }
+}
+
+/// Variables as one object, in their order.
+mod pairs {
+    use std::fmt;
+
+    use serde::de::{MapAccess, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    use crate::contract::Variable;
+
+    pub(super) fn serialize<S: Serializer>(variables: &[Variable], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(variables.iter().map(|(name, value)| (name, value)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Vec<Variable>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("variables")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut variables = Vec::new();
+                while let Some(variable) = map.next_entry()? {
+                    variables.push(variable);
+                }
+                Ok(variables)
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}

@@ -1,0 +1,125 @@
+//! How the replicas of a plan are spoken of: `8 ranks`, `2 servers and 4 trainers`, `3 replicas`.
+
+use umiak_core::facts::{Fact, Planned, PlannedReplica, PlannedRole};
+use umiak_core::machine::job::Machine;
+use umiak_core::model::{Part, Slot};
+use umiak_core::plan::pool::Pool;
+use umiak_core::plan::{Log, Plan, Replica};
+
+use crate::screen::Activity;
+use crate::screen::StatusLine;
+use crate::screen::summary::Crowd;
+
+use super::Core;
+
+/// What many of them are called.
+pub(super) fn noun(plan: &Plan) -> &'static str {
+    if plan.is_document() { "replicas" } else { "ranks" }
+}
+
+/// All of a launched job, on every node.
+pub(crate) fn everywhere(plan: &Plan) -> String {
+    let topology = plan.topology();
+    let parts: Vec<(Part, u32)> = topology.parts().into_iter().map(|part| (part, topology.count(part))).collect();
+    counted_parts(&parts, has_parts(plan))
+}
+
+/// Some of this node's.
+pub(super) fn counted(plan: &Plan, slots: &[Slot]) -> String {
+    if plan.is_document() {
+        return format!("{} replica{}", slots.len(), plural(slots.len()));
+    }
+    let part_of = |slot: &Slot| Some(plan.member(plan.at(*slot)?)?.1.part);
+    let parts: Vec<Part> = slots.iter().filter_map(part_of).collect();
+    let count = |part: Part| parts.iter().filter(|other| **other == part).count() as u32;
+    let counts = plan.topology().parts().into_iter().map(|part| (part, count(part))).filter(|(_, count)| *count > 0);
+    counted_parts(&counts.collect::<Vec<_>>(), has_parts(plan))
+}
+
+fn counted_parts(parts: &[(Part, u32)], has_parts: bool) -> String {
+    let word = |part: Part| match part {
+        _ if !has_parts => "rank",
+        Part::Server => "server",
+        Part::Trainer => "trainer",
+        Part::Coordinator => "coordinator",
+        Part::HeterTrainer => "heterogeneous trainer",
+    };
+    let words: Vec<String> =
+        parts.iter().map(|(part, count)| format!("{count} {}{}", word(*part), plural(*count as usize))).collect();
+    match words.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// A launched job with several parts: there a rank's number alone says little.
+pub(crate) fn has_parts(plan: &Plan) -> bool {
+    !plan.is_document() && plan.topology().members.iter().any(|member| member.part != Part::Trainer)
+}
+
+/// Some of this node's, by name or by rank.
+pub(crate) fn crowd(plan: &Plan, slots: &[Slot]) -> Crowd {
+    let replicas = slots.iter().filter_map(|slot| plan.at(*slot));
+    if plan.is_document() || has_parts(plan) {
+        Crowd::replicas(replicas.map(|replica| (plan.role(replica.slot).name.as_str(), replica.index)))
+    } else {
+        Crowd::ranks(&replicas.map(|replica| replica.rank.0).collect::<Vec<_>>())
+    }
+}
+
+/// The status line of a job that runs.
+pub(super) fn status(core: &Core) -> StatusLine {
+    let plan = &core.plan;
+    let stopping = core.now.stopping.is_some();
+    let doing = if plan.is_document() || has_parts(plan) {
+        let roles = plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
+        let live = |(position, role): (usize, &umiak_core::model::Role)| {
+            (role.name.to_string(), core.machine.live_of(position as u16), role.replicas as usize)
+        };
+        Activity::Roles { roles: roles.map(live).collect(), stopping }
+    } else {
+        let (live, total) = core.machine.live();
+        Activity::Ranks { live, total, stopping }
+    };
+    let run = core.recorder.run_name().filter(|_| plan.is_document()).map(|run| format!("{run} "));
+    let job = format!("{}{}", run.unwrap_or_default(), plan.job.name);
+    StatusLine { job, since: core.clock.started(), doing }
+}
+
+/// The plan as the journal has it.
+pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
+    let places = plan.places().iter();
+    let role = |place: &umiak_core::contract::RolePlaces| PlannedRole {
+        role: place.name.to_string(),
+        replicas: place.hosts.len() as u32,
+        decides: plan.job.roles.iter().any(|role| role.name == place.name && role.completion.decides),
+    };
+    let replica = |replica: &Replica| {
+        let Log { path, start } = plan.log(replica, machine.number(replica.slot));
+        let devices = replica.devices.iter().chain(pool.devices_of(replica.slot));
+        PlannedReplica {
+            replica: replica.name.clone(),
+            rank: replica.rank,
+            node: replica.host.to_string(),
+            endpoint: replica.endpoint.map_or_else(|| replica.host.to_string(), |endpoint| endpoint.to_string()),
+            devices: devices.map(|device| device.label.clone()).collect(),
+            log: path.to_string_lossy().into_owned(),
+            log_start: start,
+        }
+    };
+    Fact::Planned(Planned {
+        job: plan.job.name.to_string(),
+        attempt: if plan.is_document() { machine.attempt() } else { plan.attempt },
+        umiak: env!("CARGO_PKG_VERSION").to_owned(),
+        world_size: places.clone().map(|place| place.hosts.len() as u32).sum(),
+        log_dir: plan.logs.dir().to_string_lossy().into_owned(),
+        // Ranks that are all alike have no role worth a name.
+        roles: if plan.is_document() || has_parts(plan) { places.map(role).collect() } else { Vec::new() },
+        replicas: plan.replicas.iter().map(replica).collect(),
+    })
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
