@@ -8,7 +8,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::model::Slot;
+use umiak_core::model::{Instance, Slot};
 
 use super::control::Order;
 use super::probe::{Prober, Whom};
@@ -127,22 +127,30 @@ impl Driver {
         for news in self.engine.news() {
             let event = match news {
                 News::Pending { reason } => {
-                    self.tell_pending(&reason);
-                    self.record(Fact::Pending { reason });
+                    // A supervisor that took over hears it again.
+                    if self.core.now.pending.as_ref() != Some(&reason) {
+                        self.tell_pending(&reason);
+                        self.core.now.pending = Some(reason.clone());
+                        self.record(Fact::Pending { reason });
+                    }
                     continue;
                 }
+                // It was adopted, and its start is recorded.
+                News::Started { id, instance } if self.is_known(id, &instance) => continue,
                 News::Output { id, at, bytes } => {
                     self.keep_output(id, at, &bytes);
                     continue;
                 }
                 // The engine has started it again by itself.
                 News::Started { id, instance } if self.is_running(id) => {
+                    self.core.now.pending = None;
                     self.core.now.instances.insert(id.slot, instance.clone());
                     self.record(Fact::Started { subject: self.core.machine.subject(id.slot), instance });
                     continue;
                 }
                 News::Started { id, instance } => {
                     if id.attempt == self.core.machine.number(id.slot) {
+                        self.core.now.pending = None;
                         self.core.now.instances.insert(id.slot, instance.clone());
                     }
                     self.tell_started();
@@ -172,6 +180,10 @@ impl Driver {
             self.dispatch(event);
         }
         self.tell_started();
+    }
+
+    fn is_known(&self, id: AttemptId, instance: &Instance) -> bool {
+        id == self.core.id(id.slot) && self.core.now.instances.get(&id.slot) == Some(instance)
     }
 
     fn is_running(&self, id: AttemptId) -> bool {
@@ -293,6 +305,7 @@ impl Driver {
         }
         self.core.recorder.fact(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
         self.flush();
+        self.engine.leave();
         match self.close_journal(code) {
             Some(error) => Err(error),
             None => Ok(code),

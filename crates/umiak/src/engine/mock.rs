@@ -16,6 +16,7 @@ use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Instance, StepIndex, StopHow};
+use umiak_core::plan::Plan;
 use umiak_sys::ports::{LeaseRequest, Leased};
 
 use super::actors::{Entry, Stage, steps};
@@ -100,7 +101,7 @@ impl Engine for Mock {
 
     fn share(&mut self, _: Common) {}
 
-    fn start(&mut self, starts: Vec<Start>) {
+    fn start(&mut self, _: &Plan, starts: Vec<Start>) {
         debug!(attempts = starts.len(), "start");
         // The thread lives as long as we do.
         let _ = self.sender.send(Order::Start(starts));

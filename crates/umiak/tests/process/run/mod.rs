@@ -2,6 +2,7 @@
 
 mod addresses;
 mod chaos;
+mod cluster;
 mod conformance;
 mod control;
 mod detach;
@@ -32,6 +33,7 @@ pub(crate) fn register(suite: &mut Suite) {
     examples::register(suite);
     nested::register(suite);
     chaos::register(suite);
+    cluster::register(suite);
     disk::register(suite);
     detach::register(suite);
     control::register(suite);
@@ -96,7 +98,7 @@ impl Stage {
     /// After a run that has ended: nothing is there that only a living one needs.
     fn assert_nothing_left(&self) {
         self.sandbox.assert_nothing_left();
-        for name in ["scratch", "control.sock", "secrets.json"] {
+        for name in ["scratch", "control.sock", "cluster.sock", "secrets.json"] {
             assert!(!self.run_dir().join(name).exists(), "{name} is left in the run's directory");
         }
         let Ok(plan) = std::fs::read(self.run_dir().join("plan.json")) else { return };
@@ -157,8 +159,9 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "finished" => tell("run", format!("finished:{}={}", text(&fact["outcome"]), fact["exit_code"])),
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
-            // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does.
-            "planned" | "stop_sent" | "swept" => {}
+            // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does; handles and
+            // queues are of clusters only.
+            "planned" | "stop_sent" | "swept" | "submitted" | "pending" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
     }
