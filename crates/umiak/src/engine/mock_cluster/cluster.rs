@@ -1,12 +1,13 @@
 //! The cluster: the hidden command `umiak mock-cluster DIR`.
 //!
 //! It keeps everything of its units until it is told to forget them, so that a supervisor that takes over can be told all
-//! of it again. It ends when it is told to, when the run's directory is gone, and a while after everything is over
+//! of it again. It ends when it is told to, when its socket or the run's directory is gone, and a while after everything is over
 //! and no supervisor has come.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -36,10 +37,15 @@ const PREEMPTED: Duration = Duration::from_millis(50);
 pub(crate) fn serve(directory: &Path) -> io::Result<()> {
     let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (sender, inputs) = mpsc::channel();
-    std::thread::Builder::new().name("listener".into()).spawn(move || accept(&listener, &sender))?;
+    thread("listener", move || accept(&listener, &sender))?;
     let socket = directory.join(SOCKET);
-    Cluster::default().play(&inputs, || socket.exists());
-    let _ = std::fs::remove_file(socket);
+    let inode = || std::fs::metadata(&socket).ok().map(|metadata| metadata.ino());
+    let own = inode();
+    let is_there = || own.is_some() && inode() == own;
+    Cluster::default().play(&inputs, is_there);
+    if is_there() {
+        let _ = std::fs::remove_file(&socket);
+    }
     Ok(())
 }
 
@@ -52,22 +58,32 @@ enum Input {
 
 fn accept(listener: &UnixListener, inputs: &Sender<Input>) {
     for (number, stream) in (0..).zip(listener.incoming().map_while(Result::ok)) {
+        let Ok(writer) = stream.try_clone() else { continue };
+        let (sender, lines) = mpsc::channel();
+        // From here, so that the last to connect is the last to be heard of.
+        let _ = inputs.send(Input::Connected(number, sender));
         let inputs = inputs.clone();
-        // A connection without a thread is dropped, and its engine sees that.
-        let _ = std::thread::Builder::new().name("connection".into()).spawn(move || hear(number, &stream, &inputs));
+        // A connection without threads is dropped, and its engine sees that.
+        let _ = thread("writer", move || write(writer, &lines));
+        let _ = thread("reader", move || hear(number, &stream, &inputs));
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+/// A supervisor that is stopped does not read: the cluster does not wait for it.
+fn write(mut stream: UnixStream, lines: &Receiver<String>) {
+    for line in lines {
+        if stream.write_all(line.as_bytes()).is_err() {
+            return;
+        }
     }
 }
 
 /// One connection to its end.
 fn hear(number: u64, stream: &UnixStream, inputs: &Sender<Input>) {
-    let (sender, lines) = mpsc::channel::<String>();
-    let Ok(mut writer) = stream.try_clone() else { return };
-    // A supervisor that is stopped does not read: the cluster does not wait for it.
-    let write = move || lines.iter().all(|line| writer.write_all(line.as_bytes()).is_ok());
-    if std::thread::Builder::new().name("writer".into()).spawn(write).is_err() {
-        return;
-    }
-    let _ = inputs.send(Input::Connected(number, sender));
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         let Some(order) = wire::read(&line) else { break };
         let _ = inputs.send(Input::Said(number, order));
@@ -95,6 +111,8 @@ struct Unit {
     queue: Option<Queue>,
     /// How often it was started.
     starts: u32,
+    /// The supervisor that is connected has submitted or adopted it: it is told what happens.
+    is_followed: bool,
 }
 
 struct Queue {
@@ -115,7 +133,7 @@ struct Kept {
 impl Unit {
     fn new(manifest: Manifest) -> Self {
         let kept = |replica: Member| (replica.id, Kept { replica, instance: None, output: String::new(), ended: None });
-        Self { members: manifest.replicas.into_iter().map(kept).collect(), queue: None, starts: 0 }
+        Self { members: manifest.replicas.into_iter().map(kept).collect(), queue: None, starts: 0, is_followed: true }
     }
 
     fn is_over(&self) -> bool {
@@ -174,6 +192,7 @@ impl Cluster {
         match input {
             Input::Connected(number, sender) => {
                 self.stage.forget_awaited();
+                self.units.values_mut().for_each(|unit| unit.is_followed = false);
                 self.connection = Some((number, sender));
             }
             Input::Gone(number) if self.is_current(number) => self.connection = None,
@@ -189,6 +208,7 @@ impl Cluster {
 
     fn obey(&mut self, order: Order) {
         match order {
+            Order::Hello {} => self.say(&Told::Answer { attempts: Vec::new() }),
             Order::Submit(manifest) => {
                 let unit = self.units.entry(manifest.unit.clone());
                 unit.or_insert_with(|| {
@@ -224,7 +244,9 @@ impl Cluster {
             }
             while queue.reasons.front().is_some_and(|(at, _)| *at <= now) {
                 queue.reason = queue.reasons.pop_front().map(|(_, reason)| reason).unwrap_or_default();
-                reasons.push(queue.reason.clone());
+                if unit.is_followed {
+                    reasons.push(queue.reason.clone());
+                }
             }
         }
         reasons.into_iter().for_each(|reason| self.say(&Told::Pending { reason }));
@@ -265,9 +287,10 @@ impl Cluster {
 
     fn adopt(&mut self, name: &str, live: &[AttemptId]) {
         let Some(unit) = self.units.get_mut(name) else {
-            return self.say(&Told::Adopted { attempts: Vec::new() });
+            return self.say(&Told::Answer { attempts: Vec::new() });
         };
         let stage = &mut self.stage;
+        unit.is_followed = true;
         unit.members.retain(|id, _| {
             let is_live = live.contains(id);
             if !is_live {
@@ -275,7 +298,7 @@ impl Cluster {
             }
             is_live
         });
-        let mut told = vec![Told::Adopted { attempts: unit.members.keys().copied().collect() }];
+        let mut told = vec![Told::Answer { attempts: unit.members.keys().copied().collect() }];
         if let Some(queue) = unit.queue.as_ref().filter(|queue| !queue.reason.is_empty()) {
             told.push(Told::Pending { reason: queue.reason.clone() });
         }
@@ -296,28 +319,35 @@ impl Cluster {
         news.into_iter().for_each(|news| self.tell(news));
     }
 
-    /// Kept, and told to the supervisor if there is one. Pre-emption is the cluster's own business.
+    /// Kept, and told to the supervisor if one follows it. Pre-emption is the cluster's own business.
     fn tell(&mut self, news: News) {
-        let told = match news {
-            News::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(id, &reason),
-            News::Started { id, instance } => {
-                self.kept(id, |kept, _| kept.instance = Some(instance.clone()));
-                Told::Started { id, instance }
-            }
-            News::Output { id, at, bytes } => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                self.kept(id, |kept, _| kept.output += &text);
-                Told::Output { id, at, text }
-            }
-            News::Ended { id, exit, .. } => {
-                self.order += 1;
-                self.kept(id, |kept, order| kept.ended = Some((order, exit.clone())));
-                Told::Ended { id, exit }
-            }
-            News::Ready { id } => Told::Ready { id },
+        let id = match &news {
+            News::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(*id, reason),
+            News::Started { id, .. } | News::Output { id, .. } | News::Ready { id } | News::Ended { id, .. } => *id,
             News::Pending { .. } | News::Cleared(_) | News::Swept(_) | News::Lost => return,
         };
-        self.say(&told);
+        let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
+        let Some(kept) = unit.members.get_mut(&id) else { return };
+        let told = match news {
+            News::Started { instance, .. } => {
+                kept.instance = Some(instance.clone());
+                Told::Started { id, instance }
+            }
+            News::Output { at, bytes, .. } => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                kept.output += &text;
+                Told::Output { id, at, text }
+            }
+            News::Ended { exit, .. } => {
+                self.order += 1;
+                kept.ended = Some((self.order, exit.clone()));
+                Told::Ended { id, exit }
+            }
+            _ => Told::Ready { id },
+        };
+        if unit.is_followed {
+            self.say(&told);
+        }
     }
 
     /// The gang gives its nodes back and waits for others; what it has written stays.
@@ -327,13 +357,6 @@ impl Cluster {
             self.stage.withdraw(*other);
         }
         unit.enqueue(Instant::now(), unit.delay().max(PREEMPTED), &format!("pre-empted by {reason}"));
-    }
-
-    fn kept(&mut self, id: AttemptId, change: impl FnOnce(&mut Kept, u64)) {
-        let order = self.order;
-        if let Some(kept) = self.units.values_mut().find_map(|unit| unit.members.get_mut(&id)) {
-            change(kept, order);
-        }
     }
 
     fn say(&self, told: &Told) {

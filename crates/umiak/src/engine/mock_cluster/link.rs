@@ -5,9 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tracing::{debug, warn};
 use umiak_core::machine::job::AttemptId;
@@ -15,6 +14,7 @@ use umiak_sys::net::in_directory;
 
 use super::super::inbox::Inbox;
 use super::super::{News, Swept};
+use super::ANSWER;
 use super::cluster::SOCKET;
 use super::wire::{self, Order, Told};
 
@@ -38,10 +38,18 @@ enum Stage {
 }
 
 impl Link {
-    /// To a cluster that is there; nothing where there is none.
+    /// To a cluster that is there; nothing where there is none, or where it is about to end.
     pub(super) fn connect(directory: &Path, inbox: &Arc<Inbox>) -> io::Result<Option<Self>> {
         match in_directory(directory, SOCKET, |path| UnixStream::connect(path)) {
-            Ok(stream) => Self::over(stream, directory, inbox, None).map(Some),
+            Ok(stream) => {
+                let link = Self::over(stream, directory, inbox, None)?;
+                let is_there = link.ask(&Order::Hello {})?.is_some();
+                if !is_there {
+                    // Of one that has told nothing, its end is no news.
+                    inbox.take();
+                }
+                Ok(is_there.then_some(link))
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }
@@ -83,10 +91,14 @@ impl Link {
         let _ = (&self.stream).write_all(wire::line(order).as_bytes());
     }
 
-    /// Nothing where it does not answer in time, or is gone.
-    pub(super) fn ask(&self, order: &Order, limit: Duration) -> Option<Vec<AttemptId>> {
+    /// Nothing where it is gone; an error where it does not answer in time.
+    pub(super) fn ask(&self, order: &Order) -> io::Result<Option<Vec<AttemptId>>> {
         self.send(order);
-        self.answers.recv_timeout(limit).ok()
+        match self.answers.recv_timeout(ANSWER) {
+            Ok(attempts) => Ok(Some(attempts)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
     }
 
     /// It ends, and that is told when it is done.

@@ -130,18 +130,18 @@ impl Engine for MockCluster {
     }
 
     fn adopt(&mut self, handle: &str, live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
-        let failed = |error: std::io::Error| super::failed("reach the cluster of the run", &error);
+        let failed = |error: std::io::Error| {
+            Diagnostic::error(Code::J0026, "the cluster of the run does not answer")
+                .row("reason", error.to_string())
+                .hint("its process, `umiak mock-cluster`, may be stopped: `kill -CONT` lets it go on")
+        };
         if self.link.is_none() {
             self.link = Link::connect(&self.directory, &self.inbox).map_err(failed)?;
         }
         let Some(link) = &self.link else { return Ok(Vec::new()) };
-        let adopted = link.ask(&Order::Adopt { unit: handle.to_owned(), live: live.to_vec() }, ANSWER);
+        let adopted = link.ask(&Order::Adopt { unit: handle.to_owned(), live: live.to_vec() }).map_err(failed)?;
         debug!(handle, ?adopted, "adopt");
-        adopted.ok_or_else(|| {
-            Diagnostic::error(Code::J0026, "the cluster of the run does not answer")
-                .row("waited", format!("{} s", ANSWER.as_secs()))
-                .hint("its process, `umiak mock-cluster`, may be stopped: `kill -CONT` lets it go on")
-        })
+        Ok(adopted.unwrap_or_default())
     }
 
     fn start(&mut self, plan: &Plan, starts: Vec<Start>) {

@@ -22,6 +22,8 @@ struct Line<T> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
+    /// Answered without attempts.
+    Hello {},
     /// A gang. The same unit is taken once.
     Submit(Manifest),
     /// What is there of these is told from the beginning; what the unit has beside them is ended.
@@ -46,8 +48,8 @@ pub(super) enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Told {
-    /// The answer to [`Order::Adopt`].
-    Adopted {
+    /// To [`Order::Hello`] and [`Order::Adopt`].
+    Answer {
         attempts: Vec<AttemptId>,
     },
     Pending {
@@ -76,7 +78,7 @@ impl Told {
     /// What the engine passes on; the attempts of an answer.
     pub(super) fn news(self) -> Result<News, Vec<AttemptId>> {
         Ok(match self {
-            Self::Adopted { attempts } => return Err(attempts),
+            Self::Answer { attempts } => return Err(attempts),
             Self::Pending { reason } => News::Pending { reason },
             Self::Started { id, instance } => News::Started { id, instance },
             Self::Output { id, at, text } => News::Output { id, at, bytes: text.into_bytes() },

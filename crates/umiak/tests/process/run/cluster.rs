@@ -1,12 +1,13 @@
 //! What only a cluster does: queues, names, its own retries, eviction, and a life beside the supervisor's.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use umiak_sys::descend;
 use umiak_testkit::components::trials;
-use umiak_testkit::sandbox::Running;
+use umiak_testkit::sandbox::{Outcome, Running};
 use umiak_testkit::suite::Suite;
 
 use super::chaos::{Dice, note, seed, side_by_side};
@@ -36,6 +37,14 @@ fn of<'a>(facts: &'a [Value], kind: &str) -> Vec<&'a Value> {
     facts.iter().filter(|fact| fact["type"] == kind).collect()
 }
 
+/// What it ran goes on.
+fn kill(stage: &Stage, running: Running<'_>) -> Outcome {
+    running.signal(9);
+    let outcome = running.finish_unchecked();
+    stage.wait_until_free();
+    outcome
+}
+
 fn wait_for_fact(stage: &Stage, running: &Running<'_>, kind: &str) {
     running.wait_until(kind, || !of(&stage.journal(), kind).is_empty());
 }
@@ -43,7 +52,7 @@ fn wait_for_fact(stage: &Stage, running: &Running<'_>, kind: &str) {
 /// The process of the run's cluster.
 fn cluster(stage: &Stage) -> Option<u32> {
     let processes = stage.sandbox.processes();
-    processes.into_iter().find(|(_, command)| command.contains(" mock-cluster ")).map(|(pid, _)| pid)
+    processes.into_iter().find(|(_, command)| command.contains("umiak mock-cluster ")).map(|(pid, _)| pid)
 }
 
 fn queue() {
@@ -81,8 +90,7 @@ fn preempted() {
     let stage = self::stage();
     let running = stage.run(document).start();
     stage.wait_for_log(&running, "w-1", 0, "up");
-    running.signal(9);
-    running.finish_unchecked();
+    kill(&stage, running);
     stage.umiak("resume 1").finish().expect_code(0);
     for name in ["w-0", "w-1"] {
         assert_eq!(stage.log(name, 0), "up\nup\nup\ndown\n");
@@ -126,8 +134,7 @@ fn gone_cluster() {
     let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, '@0:sleep=60']}}").start();
     stage.wait_for_log(&running, "w-1", 0, "up");
     let cluster = cluster(&stage).expect("a cluster");
-    running.signal(9);
-    running.finish_unchecked();
+    kill(&stage, running);
     descend::signal(cluster, 9);
     wait_for("the cluster's end", || self::cluster(&stage).is_none());
     stage.umiak("resume 1").finish().expect_code(0);
@@ -144,8 +151,7 @@ fn closed() {
         let stage = stage();
         let running = stage.run("umiak: v1\nroles: {w: {command: [actor, print=up, sleep=60]}}").start();
         stage.wait_for_log(&running, "w-0", 0, "up");
-        running.signal(9);
-        running.finish_unchecked();
+        kill(&stage, running);
         assert!(cluster(&stage).is_some());
         stage.umiak(command).finish().expect_code(0);
         assert_eq!(stage.run_dir().exists(), command == "stop 1");
@@ -180,8 +186,7 @@ fn long_home() {
     let running = line("run job.yaml --engine mock-cluster").start();
     let log = home.join("runs/run-000001/tasks/w-0/attempt-0/log");
     running.wait_until("output", || std::fs::read_to_string(&log).is_ok_and(|text| text == "up\n"));
-    running.signal(9);
-    running.finish_unchecked();
+    kill(&stage, running);
     line("resume 1").finish().expect_code(0);
     assert_eq!(std::fs::read_to_string(&log).expect("a log"), "up\ndown\n");
     stage.sandbox.assert_nothing_left();
@@ -197,7 +202,7 @@ fn detached() {
             .expect("JSON");
     let pid = supervisor["pid"].as_u64().expect("a pid") as u32;
     descend::signal(pid, 9);
-    wait_for("its end", || !stage.sandbox.processes().iter().any(|(other, _)| *other == pid));
+    stage.wait_until_free();
     stage.umiak("resume 1").finish().expect_code(0);
     assert_eq!(stories(&stage.journal())["w-0"], "starting@0 started@0 ended@0=0");
     assert_eq!(stage.log("w-0", 0), "up\ndown\n");
@@ -245,6 +250,8 @@ fn check(stage: &Stage) {
     assert_eq!(text(&facts.last().expect("facts")["type"]), "finished", "{}", story());
     assert_eq!(facts.last().expect("facts")["exit_code"], 0, "{}", story());
     assert!(of(&facts, "ignored").is_empty(), "{}", story());
+    // One that was killed after it had recorded the end is tidied up after.
+    stage.umiak("ls").finish().expect_code(0);
     stage.assert_nothing_left();
 }
 
@@ -261,6 +268,7 @@ fn resume(stage: &Stage) {
 
 fn killed_at_any_moment() {
     let (seed, count) = (seed(), trials(30).max(1));
+    let hits = AtomicUsize::new(0);
     side_by_side(
         count,
         |trial| format!("trial {trial}"),
@@ -271,18 +279,15 @@ fn killed_at_any_moment() {
             wait_for_fact(&stage, &running, "planned");
             for _ in 0..dice.below(4) {
                 std::thread::sleep(dice.moment(Duration::from_millis(250)));
-                running.signal(9);
-                running.finish_unchecked();
-                if is_finished(&stage) {
-                    break;
-                }
+                let killed = kill(&stage, running);
+                hits.fetch_add(usize::from(killed.status.code().is_none()), Ordering::Relaxed);
                 running = stage.umiak("resume 1").start();
             }
-            resume(&stage);
+            running.finish_unchecked();
             check(&stage);
         },
     );
-    note(&format!("{count} trials, seed {seed}\n"));
+    note(&format!("{count} trials, {} hits, seed {seed}\n", hits.into_inner()));
 }
 
 /// Every boundary between two records, and the middle of every record.
@@ -311,11 +316,13 @@ fn killed_at_every_record() {
             let mut dice = Dice::new(seed, trial);
             let stage = stage();
             stage.run(TROUBLED[*document]).env("UMIAK_TEST_JOURNAL_DIE", die).start().finish_unchecked();
+            stage.wait_until_free();
             for _ in 0..dice.below(3) {
                 let at = stage.journal().len() + 1 + dice.below(8);
                 if !is_finished(&stage) {
                     let again = stage.umiak("resume 1").env("UMIAK_TEST_JOURNAL_DIE", at.to_string());
                     again.start().finish_unchecked();
+                    stage.wait_until_free();
                 }
             }
             resume(&stage);

@@ -583,9 +583,10 @@ fn on_adopting(test: impl Fn(&Stage) + Copy + Send + Sync) {
 }
 
 /// Nothing of it is there to be waited for but the process itself: what it ran goes on.
-fn kill(running: Running<'_>) {
+fn kill(stage: &Stage, running: Running<'_>) {
     running.signal(9);
     running.finish_unchecked();
+    stage.wait_until_free();
 }
 
 /// The supervisor is killed, and the next one finds everything as it was: one start, one end, all of the output.
@@ -594,7 +595,7 @@ fn adopted_running() {
         let document = "umiak: v1\nroles: {w: {replicas: 3, command: [actor, print=up, sleep=700ms, print=on, sleep=500ms, print=down]}}";
         let running = stage.run(document).start();
         everybody_is_up(stage, &running);
-        kill(running);
+        kill(stage, running);
         let outcome = stage.umiak("resume 1").finish();
         outcome.expect_code(0).expect_err("adopted 3 replicas");
         let seen = stories(&stage.journal());
@@ -612,7 +613,7 @@ fn adopted_pending() {
     on_adopting(|stage| {
         let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, queue=1s, print=up]}}").start();
         running.wait_until("a reason", || stage.journal().iter().any(|fact| fact["type"] == "pending"));
-        kill(running);
+        kill(stage, running);
         stage.umiak("resume 1 --output json").finish().expect_code(0);
         let facts = stage.journal();
         let seen = stories(&facts);
@@ -655,7 +656,7 @@ fn adopted_ends() {
         let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=300ms, '1:print=bad', '1:exit=7', sleep=100ms, print=good]}}";
         let running = stage.run(document).start();
         everybody_is_up(stage, &running);
-        kill(running);
+        kill(stage, running);
         // Whether all of it has ended by now changes nothing of what is expected.
         std::thread::sleep(std::time::Duration::from_millis(700));
         stage.umiak("resume 1").finish().expect_code(7);
@@ -674,7 +675,7 @@ fn adopted_and_stopped() {
             let stage = &Stage::new(stage.engine);
             let running = stage.run(document).start();
             everybody_is_up(stage, &running);
-            kill(running);
+            kill(stage, running);
             let resumed = stage.umiak("resume 1").start();
             let is_resumed = |fact: &serde_json::Value| fact["why"] == "resumed";
             resumed.wait_until("a second supervisor", || stage.journal().iter().any(is_resumed));

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use umiak::history::{Home, RunDir, is_held};
 use umiak_testkit::sandbox::{Outcome, Run, Running, Sandbox};
 use umiak_testkit::suite::Suite;
 use umiak_testkit::toy::actor;
@@ -78,6 +79,12 @@ impl Stage {
     fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.run_dir().join("journal.jsonl")).unwrap_or_default();
         text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Until no supervisor holds the run: one that was killed is gone a moment before its lock is.
+    fn wait_until_free(&self) {
+        let run = RunDir::at(&Home::at(self.sandbox.path().join("state")), "run-000001".parse().expect("an id"));
+        house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be looked at"));
     }
 
     fn log(&self, replica: &str, attempt: u32) -> String {
