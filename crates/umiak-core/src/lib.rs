@@ -11,10 +11,10 @@
 //! | [`status`] | where a run stands: what its facts add up to |
 //! | [`diag`] | diagnostics, hints, and the register of error codes |
 //! | [`mask`] | secrets in anything we write |
-//! | [`quote`] | words in the quotes of another language |
+//! | `quote` | words in the quotes of another language |
 //! | [`formats`] | front doors: text in, model and diagnostics out |
-//! | [`contract`] | environment dialects: (topology, replica) to variables |
-//! | [`plan`] | job plus inventory to ranks, devices, endpoints, commands and files |
+//! | [`contract`] | environment dialects: (view of a plan, replica) to variables |
+//! | [`plan`] | job plus inventory to one plan: ranks, devices, endpoints, commands and files |
 //! | [`machine`] | the state machines of attempt, role and job |
 //! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
 //! | [`wire`] | the bytes between the nodes of a job: handshake, proofs, frames |
@@ -28,6 +28,6 @@ pub mod machine;
 pub mod mask;
 pub mod model;
 pub mod plan;
-pub mod quote;
+pub(crate) mod quote;
 pub mod status;
 pub mod wire;

@@ -8,12 +8,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
-use crate::model::{Blame, Exit, Instance, Rank, Scope, StopHow};
+use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Status {
     pub job: String,
+    /// Which step of the run it is the status of; none where the run is one job. Records of other steps do not change it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
     pub state: State,
     /// What the engine calls what it was given to run: one for each unit of this attempt of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -217,7 +220,9 @@ impl Status {
         }
         self.last = self.last.max(record.at);
         self.next_seq = record.seq + 1;
-        self.apply(record.at, &record.fact);
+        if record.step == self.step {
+            self.apply(record.at, &record.fact);
+        }
     }
 
     fn apply(&mut self, at: u64, fact: &Fact) {

@@ -18,6 +18,7 @@ const CAMPAIGN: Campaign<Run> = Campaign {
 /// What a campaign of the usual size must have met, and in how many runs at least.
 const MET: &[(&str, u64)] = &[
     ("abandoned", 30),
+    ("adopted", 100),
     ("all retried", 50),
     ("attempt timed out", 100),
     ("attempt told", 100),
@@ -75,6 +76,7 @@ fn broken_drivers_are_noticed() {
         (Sabotage::LoseEnded, &[Rule::Replay]),
         (Sabotage::LoseRestarting, &[Rule::Replay]),
         (Sabotage::Unprobed, &[Rule::Order]),
+        (Sabotage::Disown, &[Rule::OneEnd]),
     ];
     for (sabotage, rules) in broken {
         let runs = (0..100).map(|seed| simulate_roles::run_sabotaged(seed, *sabotage));

@@ -35,6 +35,7 @@ const UNREACHABLE: &[Pair] = &[
     ("Stopping", "GiveUp"),
     ("Stopping", "Start"),
     ("Waiting", "GiveUp"),
+    ("Waiting", "Kill"),
 ];
 
 /// What a campaign of the usual size must have met, and in how many runs at least.

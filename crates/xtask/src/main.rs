@@ -36,7 +36,7 @@ enum Task {
     /// Measure umiak beside its peers and the kernel's floor
     Bench {
         #[command(subcommand)]
-        what: Bench,
+        what: Box<Bench>,
     },
 }
 
@@ -48,6 +48,8 @@ enum Bench {
     Rendezvous(bench::rendezvous::Options),
     /// Documents and recorded runs: replicas, first line, `ls`, `logs`
     Run(bench::run::Options),
+    /// The state machine of a job: time for each event, by the number of replicas
+    Machine(bench::machine::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -57,9 +59,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lies in `crates/`");
     match Arguments::parse().task {
         Task::Generate { check } => generate(root, check),
-        Task::Bench { what: Bench::Launch(options) } => bench::launch(root, &options),
-        Task::Bench { what: Bench::Rendezvous(options) } => bench::rendezvous::rendezvous(root, &options),
-        Task::Bench { what: Bench::Run(options) } => bench::run::run(root, &options),
+        Task::Bench { what } => match *what {
+            Bench::Launch(options) => bench::launch(root, &options),
+            Bench::Rendezvous(options) => bench::rendezvous::rendezvous(root, &options),
+            Bench::Run(options) => bench::run::run(root, &options),
+            Bench::Machine(options) => bench::machine::machine(root, &options),
+        },
     }
 }
 

@@ -1,8 +1,10 @@
-//! What ships: no test hook, and `unsafe` in one crate only.
+//! What ships: no test hook, `unsafe` in one crate only, and a true `rust-version`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -35,6 +37,26 @@ fn hooks_lie_in_one_file() {
 fn unsafe_code_is_where_it_may_be() {
     let found = naming("(unsafe_code", &[crates()]);
     assert_eq!(found, ["umiak-sys/src/lib.rs", "umiak-testkit/src/floor.rs", "umiak-testkit/src/toy/process.rs"]);
+}
+
+#[test]
+fn no_dependency_needs_a_newer_compiler() {
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--format-version", "1", "--filter-platform", &platform])
+        .current_dir(crates())
+        .output()
+        .unwrap();
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let version = |package: &Value| -> Vec<u32> {
+        let text = package["rust_version"].as_str().unwrap_or("0");
+        text.split('.').map(|number| number.parse().unwrap()).chain([0, 0]).take(3).collect()
+    };
+    let packages = metadata["packages"].as_array().unwrap();
+    let declared = version(packages.iter().find(|package| package["name"] == "umiak").unwrap());
+    let newer: Vec<&Value> =
+        packages.iter().filter(|package| version(package) > declared).map(|package| &package["id"]).collect();
+    assert!(newer.is_empty(), "`rust-version` is {declared:?}, but these need more: {newer:?}");
 }
 
 /// The sources below these directories that hold a text outside their tests, from `crates/` on.

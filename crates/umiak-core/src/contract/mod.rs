@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Backend, Contract, Device, DeviceKind, Endpoint, Generation, JobId, NodeIndex, Part, Port, Rank, RoleName,
+    Backend, Contract, Device, DeviceKind, Endpoint, JobId, NodeIndex, PaddleVariables, Part, Port, Rank, RoleName,
     WorldSize,
 };
 
@@ -87,35 +87,19 @@ impl NamedPorts {
 
 /// What a launcher adds to the variables of all replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
 pub struct Options {
-    pub generation: Generation,
+    pub paddle: PaddleVariables,
     pub backend: Backend,
     /// Of all processes of this node. Replicas of a document are pods of their own.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_name: Option<String>,
-    /// Lists of at least this many characters are left out; the framework reads them from the backup file. Without a
-    /// limit nothing is left out, and there is no such file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub env_limit: Option<usize>,
-    pub auto_cluster: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auto_parallel_config: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster_topo_path: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank_mapping_path: Option<String>,
     /// `PADDLE_WITH_GLOO`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub with_gloo: Option<String>,
     /// In `ps-heter`: the kind of device in each stage, the trainers' included.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<String>,
     /// The user has set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub async_error_handling_is_set: bool,
     /// What a platform has said of the pod stays as it is: names of hosts, for one, are better than the addresses behind
     /// them. It is given, and not only left alone: what a process is not given may be taken away.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub said: Vec<Variable>,
 }
 

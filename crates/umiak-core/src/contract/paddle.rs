@@ -18,13 +18,13 @@ pub(super) fn is_over_limit(options: &Options, name: &str, value: &str) -> bool 
 
 /// Whether a list is left out of the environment.
 pub fn is_too_long(options: &Options, list: &str) -> bool {
-    options.env_limit.is_some_and(|limit| list.chars().count() >= limit)
+    options.paddle.env_limit.is_some_and(|limit| list.chars().count() >= limit)
 }
 
 /// The file in which the framework looks for what is missing in the environment; none where nothing is.
 pub(super) fn backup_file(view: &View<'_>, member: &Member) -> Option<String> {
     let file = || view.log_dir.join(format!("backup_env.{}.json", member.index)).to_string_lossy().into_owned();
-    view.options.env_limit.map(|_| file())
+    view.options.paddle.env_limit.map(|_| file())
 }
 
 fn backend(options: &Options, topology: &Topology) -> &'static str {
@@ -54,7 +54,7 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
         ("PADDLE_TRAINER_ID", rank),
         ("PADDLE_TRAINERS_NUM", world),
         ("PADDLE_RANK_IN_NODE", local_rank),
-        ("PADDLE_AUTO_CLUSTER", u8::from(options.auto_cluster).to_string()),
+        ("PADDLE_AUTO_CLUSTER", u8::from(options.paddle.auto_cluster).to_string()),
         ("PADDLE_TRAINER_ENDPOINTS", topology.endpoint_list().to_owned()),
         ("PADDLE_LOCAL_DEVICE_IDS", member.device_positions(",")),
         ("PADDLE_WORLD_DEVICE_IDS", topology.device_list().to_owned()),
@@ -66,7 +66,7 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
     ];
     variables.extend(backup_file(view, member).map(|file| ("PADDLE_BACKUP_ENV_PATH", file)));
     // The current launcher leaves the choice to the framework where there are devices.
-    if options.generation == Generation::Legacy || topology.device_kind.is_none() {
+    if options.paddle.generation == Generation::Legacy || topology.device_kind.is_none() {
         variables.push(("PADDLE_DISTRI_BACKEND", backend(options, topology).to_owned()));
     }
     if let Some(kind) = topology.device_kind.filter(|_| !member.devices.is_empty()) {
@@ -78,14 +78,14 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
         variables.push((flag, member.device_positions(",")));
         variables.push(("FLAGS_selected_accelerators", member.device_positions(",")));
     }
-    if let Some(path) = &options.auto_parallel_config {
+    if let Some(path) = &options.paddle.auto_parallel_config {
         variables.push(("PADDLE_AUTO_PARALLEL_CONFIG", path.clone()));
         variables.push(("PADDLE_AUTO_PARALLEL_STAGE", "run".to_owned()));
     }
-    if let Some(path) = &options.cluster_topo_path {
+    if let Some(path) = &options.paddle.cluster_topo_path {
         variables.push(("PADDLE_CLUSTER_TOPO_PATH", path.clone()));
     }
-    if let Some(path) = &options.rank_mapping_path {
+    if let Some(path) = &options.paddle.rank_mapping_path {
         variables.push(("PADDLE_RANK_MAPPING_PATH", path.clone()));
     }
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -97,7 +97,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::contract::Node;
-    use crate::model::{Device, Endpoint, JobId, NodeIndex, Part, Port, Rank, global_rank};
+    use crate::model::{Device, Endpoint, JobId, NodeIndex, PaddleVariables, Part, Port, Rank, global_rank};
 
     pub(crate) fn topology(sizes: &[u32], device_kind: Option<DeviceKind>) -> Topology {
         let endpoint = |node: u32, port: u16| Endpoint {
@@ -135,7 +135,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn options(generation: Generation) -> Options {
-        Options { generation, env_limit: Some(48_000), ..Options::default() }
+        let paddle = PaddleVariables { generation, env_limit: Some(48_000), ..PaddleVariables::default() };
+        Options { paddle, ..Options::default() }
     }
 
     pub(crate) fn view<'a>(group: &'a Topology, options: &'a Options) -> View<'a> {
@@ -195,7 +196,8 @@ pub(crate) mod tests {
     fn lists_that_are_too_long_are_only_in_the_backup() {
         let topology = topology(&[4], None);
         let limit = topology.endpoint_list().len();
-        let options = Options { env_limit: Some(limit), ..options(Generation::Current) };
+        let mut options = options(Generation::Current);
+        options.paddle.env_limit = Some(limit);
         let name = "PADDLE_TRAINER_ENDPOINTS";
         assert_eq!(get(&variables(&view(&topology, &options), &topology.members[0]), name), None);
         assert!(get(&everything(&view(&topology, &options), &topology.members[0]), name).is_some());

@@ -36,7 +36,7 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     if part == Part::Coordinator {
         variables.push(("PADDLE_COORDINATOR_NUM", topology.count(Part::Coordinator).to_string()));
     }
-    if part != Part::Server && options.generation == Generation::Legacy {
+    if part != Part::Server && options.paddle.generation == Generation::Legacy {
         let device = match part {
             // It does not compute.
             Part::Coordinator => "0",

@@ -4,7 +4,7 @@ use crate::model::{Endpoint, JobId, Rank};
 
 use super::{NamedPorts, RolePlaces, Variable};
 
-/// The same for all replicas.
+/// The same for all replicas, by name.
 pub fn common(run: &str, job: &JobId, roles: &[RolePlaces]) -> Vec<Variable> {
     let world: usize = roles.iter().map(|role| role.hosts.len()).sum();
     let mut common = vec![
@@ -20,6 +20,7 @@ pub fn common(run: &str, job: &JobId, roles: &[RolePlaces]) -> Vec<Variable> {
             common.push((format!("UMIAK_ENDPOINTS_{name}_{}", variable(&named.name)), endpoints(role, named)));
         }
     }
+    common.sort();
     common
 }
 

@@ -1,6 +1,5 @@
 //! What a completion policy says about a role's counts.
 
-use crate::machine::attempt::Attempt;
 use crate::model::{Completion, MinSucceeded};
 
 /// How many replicas of a role stand where.
@@ -8,35 +7,10 @@ use crate::model::{Completion, MinSucceeded};
 pub struct Counts {
     pub replicas: u32,
     pub succeeded: u32,
-    /// Ended badly, and not by our signal for the sake of others.
+    /// Ended badly, and not by our stop for the sake of others; or could not even be stopped.
     pub failed: u32,
-    /// Over in any way, by our signal too.
+    /// Over in any way, by our stop too.
     pub over: u32,
-}
-
-impl Counts {
-    pub fn of(attempts: &[Attempt]) -> Self {
-        let mut counts = Self { replicas: attempts.len() as u32, ..Self::default() };
-        for attempt in attempts {
-            match attempt {
-                Attempt::Ended(end) => {
-                    counts.over += 1;
-                    if end.is_success() {
-                        counts.succeeded += 1;
-                    } else if end.is_failure() {
-                        counts.failed += 1;
-                    }
-                }
-                // It took too long, or was in the way of a restart, and could not even be stopped.
-                Attempt::Abandoned => {
-                    counts.over += 1;
-                    counts.failed += 1;
-                }
-                Attempt::Waiting | Attempt::Starting { .. } | Attempt::Running { .. } | Attempt::Stopping { .. } => {}
-            }
-        }
-        counts
-    }
 }
 
 /// What the counts mean.
@@ -58,7 +32,7 @@ pub fn outcome(completion: &Completion, counts: &Counts) -> Outcome {
     } else if counts.succeeded >= needed {
         Outcome::Succeeded
     } else if counts.over == counts.replicas {
-        // Everybody is gone and success was not reached. Where failures never fail a role, it has completed.
+        // All are gone and success was not reached. Where failures never fail a role, it has completed.
         if completion.min_failed == 0 { Outcome::Succeeded } else { Outcome::Failed }
     } else {
         Outcome::Running

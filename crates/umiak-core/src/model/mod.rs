@@ -28,6 +28,6 @@ pub use job::{
 pub use part::Part;
 pub use request::{
     Backend, CommandRequest, Crew, DeviceRequest, HeterStage, LogNames, LogRequest, MAX_NODES, Mode, Nodes,
-    PaddleHabits, Pod, PortRequest, Request, Rotation, ServerMode,
+    PaddleHabits, PaddleVariables, Pod, PortRequest, Request, Rotation, ServerMode,
 };
 pub use time::Timestamp;

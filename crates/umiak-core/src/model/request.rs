@@ -58,7 +58,7 @@ impl Request {
 
     /// Whose habits to keep where Paddle's two launchers differ.
     pub fn generation(&self) -> Generation {
-        self.paddle.as_ref().map_or(Generation::Current, |paddle| paddle.generation)
+        self.paddle.as_ref().map_or(Generation::Current, |paddle| paddle.variables.generation)
     }
 }
 
@@ -95,7 +95,7 @@ pub struct CommandRequest {
 /// What only Paddle's launchers do: their lines, files and variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PaddleHabits {
-    pub generation: Generation,
+    pub variables: PaddleVariables,
     /// Upper case: `INFO`.
     pub log_level: String,
     /// Lines about overrides, resets and compatible mode, in order. Where Paddle puts a time stamp there is the word
@@ -109,10 +109,17 @@ pub struct PaddleHabits {
     pub keeps_proxies: bool,
     /// `OMP_NUM_THREADS` is 1.
     pub one_thread: bool,
-    /// `PADDLE_ENV_LIMIT_LEN`: lists at least this long are left out of the environment.
-    pub env_limit: usize,
     /// `<job_id>.gpu.log` is asked for.
     pub gpu_log: bool,
+}
+
+/// What the variables of Paddle's launchers depend on, beside who takes part.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PaddleVariables {
+    pub generation: Generation,
+    /// Lists of at least this many characters are left out (`PADDLE_ENV_LIMIT_LEN`); the framework reads them from a
+    /// backup file. Without a limit nothing is left out, and there is no such file.
+    pub env_limit: Option<usize>,
     /// Exported as `PADDLE_AUTO_CLUSTER`.
     pub auto_cluster: bool,
     /// Paths given to the script's environment.
@@ -313,19 +320,14 @@ pub(crate) mod tests {
             exit_codes: ExitCodes::Umiak,
             server_timeout: Duration::from_secs(600),
             paddle: Some(PaddleHabits {
-                generation: Generation::Current,
+                variables: PaddleVariables { env_limit: Some(48_000), ..PaddleVariables::default() },
                 log_level: "INFO".into(),
                 lines: vec![],
                 configuration: vec![],
                 server_flags: vec![],
                 keeps_proxies: true,
                 one_thread: false,
-                env_limit: 48_000,
                 gpu_log: false,
-                auto_cluster: false,
-                auto_parallel_config: None,
-                cluster_topo_path: None,
-                rank_mapping_path: None,
             }),
         }
     }

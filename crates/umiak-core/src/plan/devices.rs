@@ -376,7 +376,7 @@ mod tests {
         ];
         for (gpus, env, generation, devices, nproc, share, expected) in cases {
             let mut request = request();
-            request.paddle.as_mut().unwrap().generation = *generation;
+            request.paddle.as_mut().unwrap().variables.generation = *generation;
             request.devices.clone_from(devices);
             request.processes = *nproc;
             request.share_devices = *share;

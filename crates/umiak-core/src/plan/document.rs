@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::contract::{Member, Node, Options, Topology, umiak};
+use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
 use crate::model::{Device, DeviceKind, Endpoint, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot};
 
 use super::command::Resolved;
@@ -145,7 +145,7 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
         awaited: Vec::new(),
         files: Vec::new(),
         notices: Vec::new(),
-        places: Default::default(),
+        places: Lazy::default(),
     };
     plan.common = umiak::common(plan.run.as_deref().unwrap_or_default(), &plan.job.name, plan.places());
     plan

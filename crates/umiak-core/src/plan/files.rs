@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::contract::{Topology, Variable};
+use crate::mask;
 use crate::model::Part;
 
-use super::{Inventory, Plan, Replica, mask};
+use super::{Inventory, Plan, Replica};
 
 /// A file to write. What is in it is put together when it is written: at the start of many ranks every one of these
 /// texts would be in the way.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use crate::contract::{Options, Topology, Variable, paddle};
+use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
 use crate::model::{
     Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, PaddleHabits, Part, Port, Request, ServerMode,
@@ -157,7 +157,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         awaited: Vec::new(),
         files: Vec::new(),
         notices,
-        places: Default::default(),
+        places: Lazy::default(),
     };
     if matches!(&request.mode, Mode::Servers(mode) if mode.pod.is_some()) {
         plan.options.said = said(&plan, inventory);
@@ -183,7 +183,7 @@ fn replicas(
     let mut counts = vec![0; parts.len()];
     let mut cpus = if request.numa { numa::bind(inventory, &assignment.processes) } else { Vec::new() };
     let own = topology.members.iter().enumerate().filter(|(_, member)| member.node == you);
-    let replica = |(position, member): (usize, &crate::contract::Member)| {
+    let replica = |(position, member): (usize, &Member)| {
         let role = parts.iter().position(|part| *part == member.part).unwrap_or(0);
         let slot = Slot { role: role as u16, index: counts[role] };
         counts[role] += 1;
@@ -221,25 +221,14 @@ fn options(request: &Request, inventory: &Inventory, run: &Run) -> Options {
         }
         Mode::Collective | Mode::Rpc => (inventory.env.get("PADDLE_WITH_GLOO").cloned(), Vec::new()),
     };
-    let options = Options {
+    Options {
+        paddle: request.paddle.as_ref().map(|paddle| paddle.variables.clone()).unwrap_or_default(),
         backend: request.backend,
         with_gloo,
         stages,
         pod_name: Some(run.pod_name.clone()),
         async_error_handling_is_set: inventory.env.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ..Options::default()
-    };
-    match &request.paddle {
-        None => options,
-        Some(paddle) => Options {
-            generation: paddle.generation,
-            env_limit: Some(paddle.env_limit),
-            auto_cluster: paddle.auto_cluster,
-            auto_parallel_config: paddle.auto_parallel_config.clone(),
-            cluster_topo_path: paddle.cluster_topo_path.clone(),
-            rank_mapping_path: paddle.rank_mapping_path.clone(),
-            ..options
-        },
+        said: Vec::new(),
     }
 }
 

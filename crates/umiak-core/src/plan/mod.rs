@@ -31,8 +31,6 @@ pub use seats::Seat;
 pub use share::{Share, offer, rehearsed};
 pub use value::{Awaited, Log, Logs, Membership, Plan, Replica, VERSION, Wishes};
 
-pub use crate::mask;
-
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

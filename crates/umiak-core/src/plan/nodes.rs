@@ -224,7 +224,7 @@ mod tests {
         let free = port(&request(), &two).get();
         let fixed = |start: u16, source: &str, processes: Option<u32>| Request {
             ports: PortRequest::Fixed { start, source: source.to_owned() },
-            processes: processes,
+            processes,
             ..request()
         };
         let next = |port: u16| FIRST_PORT + (port - FIRST_PORT + 1) % PORTS;

@@ -11,11 +11,12 @@ use std::ffi::OsStr;
 use crate::contract::Topology;
 use crate::facts::{Outcome, Verdict};
 use crate::machine::job::AttemptId;
+use crate::mask;
 use crate::model::{DeviceKind, Exit, ExitCodes, Generation, Mode, Nodes, PaddleHabits, Request};
 use crate::quote::python::{list, quoted};
 
 use super::launch::kept_proxies;
-use super::{Inventory, Plan, Replica, mask};
+use super::{Inventory, Plan, Replica};
 
 /// Levels below the one asked for are not written.
 fn is_shown(paddle: &PaddleHabits, level: &str) -> bool {
@@ -55,7 +56,7 @@ pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<St
         )
     }));
     lines.extend(paddle.lines.iter().cloned());
-    match paddle.generation {
+    match paddle.variables.generation {
         Generation::Current => {
             let mut log = |level: &str, text: &str| lines.extend(launch_line(request, level, text));
             let (controller, mode) = match request.mode {

@@ -162,7 +162,8 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(&json).unwrap();
             insta::assert_snapshot!(name, serde_json::to_string_pretty(&value).unwrap());
             let read: Plan = serde_json::from_str(&json).unwrap();
-            assert_eq!(super::json(&read, &known), json, "what is printed can be read back");
+            let again: serde_json::Value = serde_json::from_str(&super::json(&read, &known)).unwrap();
+            assert!(again == value, "what is printed can be read back");
         }
     }
 

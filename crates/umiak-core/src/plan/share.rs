@@ -184,7 +184,7 @@ fn topology(
     });
     // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
     let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
-    let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.generation == Generation::Current);
+    let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.variables.generation == Generation::Current);
     let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));
     let paddle_store = if first_endpoint { members[0].endpoint } else { paddle_store };
     Topology::new(request.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store), device_kind)

@@ -25,39 +25,31 @@ pub struct Plan {
     pub v: u32,
     pub umiak: String,
     /// The run's name, where it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     pub engine: String,
     /// Where it was started or submitted.
     pub directory: PathBuf,
-    #[serde(default)]
     pub wishes: Wishes,
     /// Which start of a launched job it is for, from 0. The plan of a document is for all of them.
-    #[serde(default)]
     pub attempt: u32,
     /// With as many replicas in each role as this node has.
     pub job: Job,
     /// Nothing in the job was masked: asterisks in it are its own.
-    #[serde(default)]
     pub whole: bool,
     /// What the replicas of each role execute.
     pub commands: Vec<Resolved>,
     /// This node's, through the roles in their order. Ranks count over all nodes.
     pub replicas: Vec<Replica>,
     /// Ranks that know each other: all of a launched job, those of one role of a document.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Topology>,
     pub logs: Logs,
     /// A directory that is removed at the end.
     pub scratch: PathBuf,
     /// The only replica has the caller's stdin.
-    #[serde(default)]
     pub inherit_stdin: bool,
     /// Of replicas that say nothing of CPUs, where the environment sets no number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// Taken out of every environment.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
     /// Put into every environment. Once, because there may be thousands of replicas that are told of thousands.
     #[serde(with = "pairs")]
@@ -65,10 +57,8 @@ pub struct Plan {
     pub common: Vec<Variable>,
     pub options: Options,
     /// Servers on other nodes that must answer before trainers start here.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaited: Vec<Awaited>,
     /// Written before the first rank starts, or soon after.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FilePlan>,
     /// To be told before anything starts.
     #[serde(skip)]
@@ -310,12 +300,11 @@ pub(super) fn contracts<'a>(job: &'a Job, role: &'a Role) -> &'a [Contract] {
     }
 }
 
-/// Variables as one object, in their order.
+/// Variables as one object, by name.
 mod pairs {
-    use std::fmt;
+    use std::collections::BTreeMap;
 
-    use serde::de::{MapAccess, Visitor};
-    use serde::{Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::contract::Variable;
 
@@ -324,22 +313,6 @@ mod pairs {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Vec<Variable>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("variables")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut variables = Vec::new();
-                while let Some(variable) = map.next_entry()? {
-                    variables.push(variable);
-                }
-                Ok(variables)
-            }
-        }
-        deserializer.deserialize_map(Pairs)
+        Ok(BTreeMap::deserialize(deserializer)?.into_iter().collect())
     }
 }

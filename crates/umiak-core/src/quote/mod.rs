@@ -1,4 +1,4 @@
 //! Words in the quotes of another language.
 
 pub(crate) mod python;
-pub mod shell;
+pub(crate) mod shell;

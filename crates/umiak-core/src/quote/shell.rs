@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
 /// The word as it is where that is safe, else in quotes; bytes that cannot be shown as bash's `$'\x…'`.
-pub fn quoted(word: &OsStr) -> String {
+pub(crate) fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,+@%^".contains(byte);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.bytes().all(|byte| is_plain(&byte)) => text.to_owned(),

@@ -158,6 +158,7 @@ impl World {
         }
         let before = self.machine.clone();
         let effects = self.machine.step(event.clone(), self.now);
+        assert!(self.machine.is_counted(), "{event:?} was miscounted");
         let ignored = matches!(effects.as_slice(), [Effect::Record(Fact::Ignored { .. })]);
         let unchanged = ignored && format!("{before:?}") == format!("{:?}", self.machine);
         self.steps.push(Step { at: self.now, event, effects: effects.clone(), unchanged });

@@ -27,9 +27,14 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
     let mut things = BTreeSet::new();
     for step in &run.steps {
         match &step.what {
-            What::Began(Began::Resumed) => things.insert("resumed"),
-            What::Began(Began::Retried) => things.insert("retried"),
-            What::Began(Began::RetriedAll) => things.insert("all retried"),
+            What::Began(Began::Resumed, adopted) => {
+                if !adopted.is_empty() {
+                    things.insert("adopted");
+                }
+                things.insert("resumed")
+            }
+            What::Began(Began::Retried, _) => things.insert("retried"),
+            What::Began(Began::RetriedAll, _) => things.insert("all retried"),
             What::Event(Event::EngineLost) => things.insert("guardian lost"),
             _ => false,
         };
@@ -40,7 +45,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
         }
         things.extend(step.effects.iter().filter_map(thing));
     }
-    let supervisors = run.steps.iter().filter(|step| step.what == What::Began(Began::Resumed)).count();
+    let supervisors = run.steps.iter().filter(|step| matches!(step.what, What::Began(Began::Resumed, _))).count();
     if supervisors >= 3 {
         things.insert("resumed three times");
     }

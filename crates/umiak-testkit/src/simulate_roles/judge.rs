@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use umiak_core::facts::{Began, Fact, Limit, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Scope, Slot, StartAfter, StepIndex, Timestamp, When};
+use umiak_core::model::{Exit, Scope, Slot, StartAfter, StepIndex, StopHow, Timestamp, When};
 
 use super::policy::{self, Fate};
 use super::shadow::{End, Group, Shadow, Stage};
@@ -92,7 +92,7 @@ impl<'a> Judge<'a> {
         self.check(self.now <= step.at, Rule::Numbers, || "time runs backwards".to_owned());
         self.now = step.at;
         let event = match &step.what {
-            What::Began(why) => return self.take_over(*why),
+            What::Began(why, adopted) => return self.take_over(*why, adopted),
             What::Event(event) => event,
         };
         let ended = self.finished;
@@ -129,7 +129,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Another supervisor: what it goes on with.
-    fn take_over(&mut self, why: Began) {
+    fn take_over(&mut self, why: Began, adopted: &BTreeSet<AttemptId>) {
         self.began = self.now;
         self.started = None;
         self.finished = false;
@@ -147,7 +147,7 @@ impl<'a> Judge<'a> {
             self.used = std::time::Duration::ZERO;
             self.groups.iter_mut().for_each(|group| group.past.clear());
         }
-        for shadow in self.shadows.values_mut() {
+        for (slot, shadow) in &mut self.shadows {
             shadow.waits = None;
             if retried {
                 shadow.past.clear();
@@ -163,7 +163,13 @@ impl<'a> Judge<'a> {
                 shadow.clear();
                 shadow.promised = promised.filter(|_| !retried);
             }
-            shadow.inherited = shadow.is_live();
+            let held = |id: &AttemptId| id.slot == *slot && Some(id.attempt) == shadow.number;
+            shadow.adopted = shadow.is_live() && adopted.iter().any(held);
+            shadow.lost = shadow.is_live() && !shadow.adopted;
+            // What the journal has of a stop counts, whether it was sent or not.
+            shadow.stopped_before = shadow.stopped;
+            shadow.asked = shadow.asked.or(shadow.stopped.map(|_| self.now));
+            shadow.killed = shadow.killed.or(shadow.stopped.filter(|how| *how == StopHow::Kill).map(|_| self.now));
             // What nobody had decided is decided again.
             shadow.open = shadow.end().is_some_and(End::is_bad);
         }
@@ -171,7 +177,10 @@ impl<'a> Judge<'a> {
 
     fn before(&mut self, event: &Event) {
         match event {
-            Event::Start if self.started.is_none() => self.started = Some(self.now),
+            Event::Start if self.started.is_none() => {
+                self.started = Some(self.now);
+                self.go_on();
+            }
             Event::EngineLost => self.guardian_lost = true,
             Event::Signalled { signal } => {
                 self.signals += 1;
@@ -188,6 +197,28 @@ impl<'a> Judge<'a> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What was adopted has all of its time before it. A role that is to start again for a failure of before is stopped.
+    fn go_on(&mut self) {
+        let now = self.now;
+        for shadow in self.shadows.values_mut().filter(|shadow| shadow.adopted) {
+            shadow.adopted = false;
+            if let Stage::Running { since } = &mut shadow.stage {
+                *since = now;
+            }
+            shadow.again = shadow.stopped_before.filter(|how| Some(*how) == shadow.stopped);
+            match shadow.again {
+                Some(StopHow::Graceful) => shadow.asked = Some(now),
+                Some(StopHow::Kill) => shadow.killed = Some(now),
+                None => {}
+            }
+        }
+        for slot in self.shadows.keys().copied().collect::<Vec<_>>() {
+            if self.shadows[&slot].open {
+                self.recycle(slot);
+            }
         }
     }
 
@@ -211,6 +242,11 @@ impl<'a> Judge<'a> {
             Fact::TimedOut { subject, what, limit_micros } => self.timed_out(subject, *what, *limit_micros),
             Fact::Ended { subject, exit, by_us, .. } => self.ended(subject, exit, *by_us),
             Fact::Stopping { reason } => self.stopping(*reason, step),
+            Fact::StopSent { how, replicas } => {
+                for slot in replicas.iter().filter_map(|name| self.slot(name)).collect::<Vec<_>>() {
+                    self.shadows.get_mut(&slot).expect("slots of its job").stopped = Some(*how);
+                }
+            }
             Fact::Abandoned { replicas } => self.abandoned(replicas),
             Fact::Diagnosed(verdict) => self.verdict = Some(verdict.clone()),
             Fact::Retrying { scope, subjects, blame, max, delay_micros } => {
@@ -243,9 +279,9 @@ impl<'a> Judge<'a> {
         let kept = promised.is_none_or(|promised| promised == subject.attempt);
         self.check(kept, Rule::Numbers, || format!("{subject:?}, and {promised:?} was promised"));
         self.check(stage == Stage::Idle, Rule::Rerun, || format!("{subject:?} starts from {stage:?}"));
-        self.check(waits.is_none_or(|until| until <= self.now), Rule::Backoff, || {
-            format!("{subject:?} is in a back-off")
-        });
+        // Where the engine is lost before the start, all are announced, and lost with it.
+        let waited = self.guardian_lost || waits.is_none_or(|until| until <= self.now);
+        self.check(waited, Rule::Backoff, || format!("{subject:?} is in a back-off"));
         let pause = self.pause.take();
         let may = pause.is_none_or(|(until, room)| until <= self.now && room == Some(true));
         self.check(may, Rule::Restart, || format!("{subject:?} starts in a pause until {pause:?}"));
@@ -330,7 +366,8 @@ impl<'a> Judge<'a> {
         let now = self.now;
         let Some(slot) = self.slot(&subject.replica) else { return };
         let Some(shadow) = self.subject(subject) else { return };
-        let (lived, inherited) = (shadow.is_live(), shadow.inherited);
+        let (lived, lost, before) = (shadow.is_live(), shadow.lost, shadow.stopped_before.is_some());
+        let late = shadow.timed_out.is_some();
         let ours = match exit {
             Exit::Signal { signal: 15, .. } => shadow.asked.is_some(),
             Exit::Signal { signal: 9, .. } => shadow.killed.is_some(),
@@ -341,9 +378,17 @@ impl<'a> Judge<'a> {
         shadow.stage = Stage::Ended(end);
         self.check(lived, Rule::OneEnd, || format!("{subject:?} ends, and did not live"));
         self.check(ours == by_us, Rule::OurDoing, || format!("{subject:?} ended with {exit:?}: {by_us}"));
+        let may_be_lost = lost || self.guardian_lost;
+        self.check(*exit != Exit::Lost || may_be_lost, Rule::OneEnd, || format!("{subject:?} is not lost"));
         // Lost with an earlier supervisor: it is as if it had never been.
-        if inherited {
+        if lost {
             self.check(*exit == Exit::Lost, Rule::OneEnd, || format!("{subject:?} was another supervisor's"));
+            self.shadows.get_mut(&slot).expect("it was just seen").clear();
+            return;
+        }
+        // An earlier supervisor stopped it, and this one has no reason to.
+        let recycling = self.groups[slot.role as usize].recycling.is_some();
+        if by_us && before && !late && !recycling && self.stop.is_none() && !self.guardian_lost {
             self.shadows.get_mut(&slot).expect("it was just seen").clear();
         } else {
             self.recycle(slot);
@@ -372,8 +417,10 @@ impl<'a> Judge<'a> {
         if self.started.is_none() || self.finished {
             return;
         }
-        let inherited = self.shadows.values().any(|shadow| shadow.inherited);
-        self.check(!inherited, Rule::OneEnd, || "what an earlier supervisor had running is not closed".to_owned());
+        let lost = self.shadows.values().any(|shadow| shadow.lost);
+        self.check(!lost, Rule::OneEnd, || "what an earlier supervisor had running is not closed".to_owned());
+        let unsent = self.shadows.values().any(|shadow| shadow.is_live() && shadow.again.is_some());
+        self.check(!unsent, Rule::Terminate, || "a stop of an earlier supervisor is not sent again".to_owned());
         self.after_stops(event);
         if self.stop.is_some() || self.pause.is_some() {
             return;

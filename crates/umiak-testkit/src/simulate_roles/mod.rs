@@ -2,8 +2,8 @@
 //!
 //! A seed gives a [`Scenario`]: a job with several roles and all their policies, and for every attempt of every replica
 //! what its process will do. The [`world`] performs what the machine orders, keeps the journal, and now and then loses
-//! the supervisor: between two events, or between a record and what it announces. Everything that lived is gone then, and
-//! another machine goes on with what the journal says. What was said is kept as a list of [`Step`]s, and [`judge`] looks
+//! the supervisor: between two events, or between a record and what it announces. Another machine goes on with what the
+//! journal says. Everything that lived is gone then, or runs on, in worlds whose engine keeps it. What was said is kept as a list of [`Step`]s, and [`judge`] looks
 //! at nothing else, but for the truth about ports.
 //!
 //! The launch of one group, with its evidence and its causes, is [`crate::simulate`]'s.

@@ -32,6 +32,8 @@ pub struct Scenario {
     /// How many supervisors may be lost, and how often the run may be tried again after its end.
     pub losses: u32,
     pub retries: u32,
+    /// The engine keeps what runs when a supervisor is lost.
+    pub keeps: bool,
     /// How many kinds of things users and strangers do.
     pub trouble: f64,
 }
@@ -72,6 +74,7 @@ impl Scenario {
             losses: pick(rng, &[0, 0, 1, 2, 4]),
             retries: pick(rng, &[0, 0, 1, 2]),
             trouble: pick(rng, &[0.0, 0.5, 1.0]),
+            keeps: rng.f64() < 0.4,
         }
     }
 

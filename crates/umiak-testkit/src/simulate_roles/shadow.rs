@@ -1,7 +1,7 @@
 //! What the judge knows of each replica and each role, from facts alone.
 
 use umiak_core::facts::Limit;
-use umiak_core::model::{Blame, Exit, Timestamp};
+use umiak_core::model::{Blame, Exit, StopHow, Timestamp};
 
 /// Where a replica stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,8 +54,15 @@ pub(super) struct Shadow {
     pub(super) past: Vec<(Blame, Timestamp)>,
     /// The number that was promised for its next attempt.
     pub(super) promised: Option<u32>,
-    /// A supervisor that was lost had it running.
-    pub(super) inherited: bool,
+    /// A supervisor that was lost had it live, and the engine does not have it any more.
+    pub(super) lost: bool,
+    /// The engine still has it, and the supervisor has not started.
+    pub(super) adopted: bool,
+    /// How it was stopped, according to the journal; and how, by a supervisor before this one.
+    pub(super) stopped: Option<StopHow>,
+    pub(super) stopped_before: Option<StopHow>,
+    /// That stop has to be sent again.
+    pub(super) again: Option<StopHow>,
     /// It has ended badly, and whether it starts again has not been said yet.
     pub(super) open: bool,
 }

@@ -56,6 +56,11 @@ impl Judge<'_> {
             let (now, grace) = (self.now, self.run.scenario.grace(id.slot));
             let shadow = self.shadows.get_mut(&id.slot).expect("slots of its job");
             let live = shadow.is_live() && shadow.number == Some(id.attempt) && shadow.spawned;
+            if shadow.again == Some(how) {
+                shadow.again = None;
+                self.check(live, Rule::Terminate, || format!("{id:?} is not to be stopped"));
+                continue;
+            }
             let (asked, killed, timed_out) = (shadow.asked, shadow.killed, shadow.timed_out.is_some());
             let what = if how == StopHow::Graceful { &mut shadow.asked } else { &mut shadow.killed };
             let first = what.is_none();

@@ -1,6 +1,6 @@
 //! What was said in a run, and how it is shown to whoever has to find out why it went wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use umiak_core::facts::{Began, Record};
@@ -23,8 +23,8 @@ pub struct Step {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A supervisor begins.
-    Began(Began),
+    /// A supervisor begins, and the engine still has these.
+    Began(Began, BTreeSet<AttemptId>),
     Event(Event),
 }
 
@@ -35,7 +35,7 @@ pub enum Rule {
     FactFirst,
     /// Numbers of attempts only grow; nobody is spawned twice with the same one.
     Numbers,
-    /// Every attempt that was announced has exactly one end, or is closed as lost by the next supervisor.
+    /// Every attempt that was announced has exactly one end; the next supervisor closes as lost what is, and only that.
     OneEnd,
     /// An end is our doing exactly when it is by a signal that we had sent.
     OurDoing,

@@ -43,6 +43,8 @@ pub enum Sabotage {
     Unprobed,
     /// The journal forgets that the whole job was started again.
     LoseRestarting,
+    /// A new supervisor is not told what the engine still has.
+    Disown,
 }
 
 /// What will happen at some time.
@@ -71,6 +73,8 @@ struct World {
     items: Vec<Item>,
     /// Processes that exist.
     alive: BTreeMap<AttemptId, Script>,
+    /// What the engine was asked to start, and how that ended, if it did.
+    held: BTreeMap<AttemptId, Option<Exit>>,
     answered: BTreeMap<AttemptId, Timestamp>,
     awaited: Vec<AttemptId>,
     inspecting: BTreeSet<AttemptId>,
@@ -95,6 +99,7 @@ pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
         queue: BinaryHeap::new(),
         items: Vec::new(),
         alive: BTreeMap::new(),
+        held: BTreeMap::new(),
         answered: BTreeMap::new(),
         awaited: Vec::new(),
         inspecting: BTreeSet::new(),
@@ -153,9 +158,6 @@ impl World {
             Began::Retried => Some(Again::Unsuccessful),
             Began::RetriedAll => Some(Again::All),
         };
-        self.queue.clear();
-        self.items.clear();
-        self.alive.clear();
         self.awaited.clear();
         self.inspecting.clear();
         self.gathering = false;
@@ -164,15 +166,28 @@ impl World {
             self.epoch += 1;
             self.now = self.now + millis(&mut self.rng, 1..20_000);
         }
-        self.steps.push(Step { at: self.now, what: What::Began(why), effects: vec![], lost: false });
+        if self.scenario.keeps && why == Began::Resumed {
+            self.run_on();
+        } else {
+            self.queue.clear();
+            self.items.clear();
+            self.alive.clear();
+            self.held.clear();
+        }
+        let mut adopted: BTreeSet<AttemptId> = self.held.keys().copied().collect();
+        let what = What::Began(why, adopted.clone());
+        if self.sabotage == Some(Sabotage::Disown) {
+            adopted.clear();
+        }
+        self.steps.push(Step { at: self.now, what, effects: vec![], lost: false });
         self.machine = Machine::new(self.scenario.job.clone(), self.scenario.style, self.scenario.seed);
         let supervised = Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
         // Whether it is written before or after makes no difference.
         if self.rng.bool() {
             self.record(supervised);
-            again.inspect(|again| self.machine.recover(&self.status, *again, &|_| false));
+            again.inspect(|again| self.machine.recover(&self.status, *again, &|id| adopted.contains(&id)));
         } else {
-            again.inspect(|again| self.machine.recover(&self.status, *again, &|_| false));
+            again.inspect(|again| self.machine.recover(&self.status, *again, &|id| adopted.contains(&id)));
             self.record(supervised);
         }
         if self.epoch > 0 && self.rng.f64() < 0.1 {
@@ -180,7 +195,52 @@ impl World {
         }
         let start = self.now + millis(&mut self.rng, 0..20);
         self.plan(start, Item::Event(Event::Start));
+        self.tell_held(&adopted);
         self.plan_visits(start);
+    }
+
+    /// Processes live and end while there is no supervisor. What the journal has no longer is of no interest.
+    fn run_on(&mut self) {
+        let mut later = Vec::new();
+        while let Some(Reverse((at, index))) = self.queue.pop() {
+            match self.items[index].clone() {
+                item @ (Item::Death(..) | Item::Answers(_)) if at > self.now => later.push((at, item)),
+                Item::Death(id, exit) if self.alive.remove(&id).is_some() => {
+                    self.held.insert(id, Some(exit));
+                }
+                Item::Answers(id) if self.alive.contains_key(&id) => {
+                    self.answered.insert(id, at);
+                }
+                _ => {}
+            }
+        }
+        self.items.clear();
+        for (at, item) in later {
+            self.plan(at, item);
+        }
+        let (status, scenario) = (&self.status, &self.scenario);
+        let is_live = |id: &AttemptId| {
+            status
+                .replica(&scenario.name(id.slot))
+                .is_some_and(|replica| replica.is_live() && replica.attempt == id.attempt)
+        };
+        self.held.retain(|id, _| is_live(id));
+        self.alive.retain(|id, _| is_live(id));
+    }
+
+    /// To a new supervisor the engine tells all that it knows.
+    fn tell_held(&mut self, held: &BTreeSet<AttemptId>) {
+        for id in held.iter().copied() {
+            let soon = millis(&mut self.rng, 0..50);
+            let name = self.scenario.name(id.slot);
+            let known = self.status.replica(&name).is_some_and(|it| matches!(it.stage, Stage::Running { .. }));
+            if self.scenario.script(id).refused.is_none() && (!known || self.rng.bool()) {
+                self.notice(Event::Started { id, instance: Instance::of_pid(1000 + id.slot.index) }, soon);
+            }
+            if let Some(exit) = self.held[&id].clone() {
+                self.notice(Event::Exited { id, exit, usage: None }, soon);
+            }
+        }
     }
 
     /// A supervisor that was replaced does not know it.
@@ -315,7 +375,10 @@ impl World {
     /// Gives one event to the machine and does what it says. Whether the supervisor was lost in this.
     fn tell(&mut self, event: Event) -> bool {
         match &event {
-            Event::EngineLost => self.alive.clear(),
+            Event::EngineLost => {
+                self.alive.clear();
+                self.held.clear();
+            }
             Event::Gathered(_) => self.gathering = false,
             Event::Inspected { id, .. } => {
                 self.inspecting.remove(id);
@@ -353,7 +416,9 @@ impl World {
             self.perform(effect);
         }
         if lost {
-            self.alive.clear();
+            if !self.scenario.keeps {
+                self.alive.clear();
+            }
             // Everything was said and done: for the user it has ended.
             return !self.status.is_finished();
         }
@@ -436,6 +501,7 @@ impl World {
 
     fn spawn(&mut self, id: AttemptId) {
         let script = self.scenario.script(id);
+        self.held.insert(id, script.refused.clone().map(Exit::Spawn));
         if let Some(error) = script.refused {
             return self.notice(Event::Exited { id, exit: Exit::Spawn(error), usage: None }, script.reported);
         }
@@ -463,6 +529,7 @@ impl World {
     /// The process is gone; the news of it is on its way.
     fn die(&mut self, id: AttemptId, exit: Exit) {
         if let Some(script) = self.alive.remove(&id) {
+            self.held.insert(id, Some(exit.clone()));
             self.notice(Event::Exited { id, exit, usage: None }, script.reported);
         }
     }
@@ -486,6 +553,9 @@ impl World {
     /// What the journal adds up to against what the machine has.
     fn compare(&mut self) {
         let mut complaints = Vec::new();
+        if !self.machine.is_counted() {
+            complaints.push("the machine has miscounted".to_owned());
+        }
         if self.status.is_finished() != self.machine.is_finished() {
             complaints.push("finished, or not?".to_owned());
         }
@@ -536,7 +606,7 @@ impl World {
     fn has_started(&self) -> bool {
         let mut steps = self.steps.iter().rev();
         steps.find_map(|step| match step.what {
-            What::Began(_) => Some(false),
+            What::Began(..) => Some(false),
             What::Event(Event::Start) => Some(true),
             What::Event(_) => None,
         }) == Some(true)

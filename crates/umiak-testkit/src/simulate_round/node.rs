@@ -152,7 +152,7 @@ impl World {
                     Stand::Succeeded => Stage::Succeeded,
                     Stand::Failed => Stage::Failed,
                     Stand::Told(ends) => Stage::Told(ends.into_iter().map(|end| self.told(node, end)).collect()),
-                    Stand::Interrupted { signal } => Stage::Interrupted { signal },
+                    Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
                 };
                 self.note(|| format!("  job {node} stands {stage:?}"));
                 let is_serving = stage == Stage::Serving;

@@ -13,7 +13,8 @@ use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
 
-use crate::{log, views};
+use crate::log;
+use crate::views;
 
 use super::{events, explain, fail, gc, lint, logs, ls, plan, print, rm, run as runner, runs, show, wait};
 
@@ -60,7 +61,7 @@ pub fn command() -> Command {
         )
         .subcommand(
             Command::new("schema").about("Print the JSON schema of a format").arg(
-                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "show"])),
+                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "plan", "show"])),
             ),
         )
         .subcommand(
@@ -166,6 +167,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("schema", matches)) => print(&match matches.get_one::<String>("format").map(String::as_str) {
             Some("job") => job_schema(),
             Some("ls") => views::listing_schema(),
+            Some("plan") => plan::schema(),
             Some("show") => views::run_schema(),
             _ => facts_schema(),
         }),

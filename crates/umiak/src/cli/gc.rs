@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::clock::wall_micros;
-use crate::history::index::{self, Entry};
+use crate::history::index::{self, IndexEntry};
 use crate::history::journal;
 use crate::history::{Home, RunDir, remove};
 use crate::views::standing::RunStanding;
@@ -44,13 +44,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 /// When it ended; of one whose supervisor was lost, when that one last wrote.
-fn last_heard_of(home: &Home, entry: &Entry) -> u64 {
+fn last_heard_of(home: &Home, entry: &IndexEntry) -> u64 {
     let written = || journal::replay(&RunDir::at(home, entry.run)).ok().map(|replay| replay.status.last);
     entry.ended.or_else(written).unwrap_or(entry.created).max(entry.created)
 }
 
 /// Ended or lost ones only, oldest first.
-fn choose(home: &Home, entries: &[Entry], arguments: &Arguments) -> Vec<RunDir> {
+fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<RunDir> {
     let older_than = match (arguments.older_than, arguments.keep_size) {
         (None, None) => Some(OLD),
         (given, _) => given,

@@ -45,7 +45,7 @@ pub(super) fn command() -> Command {
 
 /// What is known of one file.
 #[derive(Serialize)]
-struct Checked {
+struct CheckedFile {
     file: String,
     ok: bool,
     diagnostics: Vec<Diagnostic>,
@@ -56,13 +56,13 @@ struct Checked {
 #[derive(Serialize)]
 struct Report {
     v: u32,
-    files: Vec<Checked>,
+    files: Vec<CheckedFile>,
 }
 
 pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     let params: Vec<(String, String)> = matches.get_many("param").into_iter().flatten().cloned().collect();
     let mut settings_told = Vec::new();
-    let files: Vec<Checked> = matches
+    let files: Vec<CheckedFile> = matches
         .get_many::<PathBuf>("file")
         .into_iter()
         .flatten()
@@ -81,9 +81,9 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     if printed == ExitCode::SUCCESS { code } else { printed }
 }
 
-fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> Checked {
+fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> CheckedFile {
     let file = document::name(path);
-    let refused = |diagnostics| Checked { file: document::name(path), ok: false, diagnostics, job: None };
+    let refused = |diagnostics| CheckedFile { file: document::name(path), ok: false, diagnostics, job: None };
     let source = match document::read(path) {
         Ok(source) => source,
         Err(diagnostic) => return refused(vec![diagnostic]),
@@ -98,12 +98,12 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
         }
     };
     match formats::parse(&source, params, &settings) {
-        Ok(document) => Checked { file, ok: true, diagnostics: document.notices, job: Some(document.job) },
+        Ok(document) => CheckedFile { file, ok: true, diagnostics: document.notices, job: Some(document.job) },
         Err(diagnostics) => refused(diagnostics),
     }
 }
 
-fn human(files: &[Checked]) -> ExitCode {
+fn human(files: &[CheckedFile]) -> ExitCode {
     let mut fine = String::new();
     for file in files {
         tell(&file.diagnostics);

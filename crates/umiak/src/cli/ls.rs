@@ -5,7 +5,7 @@ use umiak_core::diag::Diagnostic;
 
 use crate::clock::wall_micros;
 use crate::history::Home;
-use crate::history::index::{self, Entry};
+use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
 use crate::views::listing::{ListedRun, RunListing, human};
 use crate::views::standing::RunStanding;
@@ -54,8 +54,8 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 }
 
 /// Newest first.
-fn choose(home: &Home, arguments: &Arguments) -> Result<Vec<(Entry, RunStanding)>, Diagnostic> {
-    let wanted = |entry: &Entry| {
+fn choose(home: &Home, arguments: &Arguments) -> Result<Vec<(IndexEntry, RunStanding)>, Diagnostic> {
+    let wanted = |entry: &IndexEntry| {
         let has = |label: &String| match label.split_once('=') {
             Some((key, value)) => entry.labels.get(key).is_some_and(|found| found == value),
             None => entry.labels.contains_key(label),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::history::index::{self, Entry};
+use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
 use crate::views::run::{ShownRun, human};
 
@@ -24,7 +24,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let (home, run) = the_run(&arguments.run)?;
     let loaded = load(run)?;
     let entry = index::entries(&home)?.into_iter().find(|entry| entry.run == loaded.run.id());
-    let entry = entry.unwrap_or_else(|| Entry::new(loaded.run.id(), &loaded.status));
+    let entry = entry.unwrap_or_else(|| IndexEntry::new(loaded.run.id(), &loaded.status));
     match arguments.format.output {
         Output::Quiet => print_text(&format!("{}\n", loaded.standing.word())),
         Output::Human => print_text(&human(&arguments.format.style(), &loaded, &entry, arguments.all)),

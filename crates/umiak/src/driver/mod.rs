@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use umiak_core::diag::Diagnostic;
-use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Verdict};
+use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::{Attempt, End};
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
@@ -47,7 +47,7 @@ use umiak_core::plan::{Log, Plan, Process};
 use umiak_core::status::{Stage, Status};
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Swept};
+use crate::engine::{Common, Engine, Swept};
 use crate::host::kernel::Kernel;
 use crate::screen::summary::ReplicaPlace;
 use crate::screen::{MirrorTo, Screen, Style};
@@ -83,7 +83,7 @@ impl Talk {
             (OutputMode::Json, false) => MirrorTo::Nowhere,
             (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
         };
-        Screen::start(style.clone(), mirror_to).map_err(|error| crate::engine::failed("start its screen", &error))
+        Screen::start(style.clone(), mirror_to).map_err(|error| Diagnostic::failed("start its screen", &error))
     }
 }
 
@@ -131,6 +131,8 @@ pub(crate) struct Now {
     /// Attempts were still going when the verdict was told.
     told_while_going: bool,
     told_started: bool,
+    /// The engine knows what the attempts of this plan have in common.
+    shared: Option<u32>,
     /// Why nothing runs, as it was told last.
     pending: Option<String>,
     /// What the mirror shows.
@@ -165,6 +167,9 @@ pub(crate) trait Door {
 
     /// Where a finding's replica ran, for people.
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
+
+    /// What the attempts of a plan have in common.
+    fn common(&self, plan: &Plan) -> Common;
 
     /// Makes what an attempt needs before it can start.
     fn make(&mut self, _core: &mut Core, _id: AttemptId, _process: &Process) -> std::io::Result<()> {
@@ -306,6 +311,10 @@ impl Core {
         self.machine.attempt_of(slot).is_some_and(Attempt::is_live)
     }
 
+    pub(crate) fn slot_of(&self, subject: &Subject) -> Option<Slot> {
+        self.plan.replica(subject.rank?).map(|replica| replica.slot)
+    }
+
     pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
         self.now.instances.get(&slot)?.pid
     }
@@ -321,7 +330,7 @@ impl Core {
 
     /// All that live, in the order of the roles.
     pub(crate) fn live(&self) -> Vec<AttemptId> {
-        self.slots().filter(|slot| self.is_live(*slot)).map(|slot| self.id(slot)).collect()
+        self.machine.live_ids()
     }
 
     /// What an attempt writes.

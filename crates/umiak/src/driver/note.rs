@@ -11,7 +11,7 @@ impl Driver {
     pub(super) fn note(&mut self, fact: &Fact) {
         match fact {
             Fact::Starting { subject } => {
-                if let Some(slot) = self.slot_of(subject) {
+                if let Some(slot) = self.core.slot_of(subject) {
                     let now = &mut self.core.now;
                     now.instances.remove(&slot);
                     now.ends.remove(&slot);
@@ -20,7 +20,7 @@ impl Driver {
                 }
             }
             Fact::Ended { subject, exit, by_us, .. } => {
-                if let Some(slot) = self.slot_of(subject) {
+                if let Some(slot) = self.core.slot_of(subject) {
                     self.core.now.ends.insert(slot, (exit.clone(), *by_us));
                     if self.core.plan.mirrored().is_some_and(|replica| replica.slot == slot) {
                         self.core.screen.let_go(true);

@@ -62,8 +62,7 @@ impl Driver {
     /// A fact of the machine, with what only the driver knows.
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
-            && let Some(slot) = self.core.machine.slot_of(subject.rank.unwrap_or_default())
-            && let Some(log) = self.core.plan.at(slot).and_then(|replica| replica.log.as_ref())
+            && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
         {
             // The file is shared with other attempts and other runs.
             *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
@@ -117,6 +116,9 @@ impl Driver {
     }
 
     pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
+        if self.core.now.shared.replace(self.core.plan.attempt) != Some(self.core.plan.attempt) {
+            self.engine.share(self.door.common(&self.core.plan));
+        }
         let mut starts = Vec::new();
         let together = match self.engine.kind().capabilities().unit {
             Unit::Replica => TOGETHER,

@@ -12,7 +12,7 @@ use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
 use umiak_core::formats::launch::OutputMode;
-use umiak_core::model::Timestamp;
+use umiak_core::model::{StepName, Timestamp};
 
 use super::Driver;
 use crate::clock::time_of_day;
@@ -29,6 +29,8 @@ pub(crate) struct Recorder {
     journal: Option<Journal>,
     /// Facts that the next thing to be done waits for.
     facts: Vec<Fact>,
+    /// Which job of the run the facts are about; none where it is the only one.
+    step: Option<StepName>,
     /// Of the next record, where there is no journal.
     seq: u64,
     /// When writing is tried again, and why it has to be.
@@ -67,8 +69,8 @@ impl Journal {
         Ok(Self::new(home, run, writer, false, engine))
     }
 
-    fn entry(&self) -> index::Entry {
-        let mut entry = index::Entry::new(self.run.id(), self.writer.status());
+    fn entry(&self) -> index::IndexEntry {
+        let mut entry = index::IndexEntry::new(self.run.id(), self.writer.status());
         entry.engine.clone_from(&self.engine);
         entry.labels.clone_from(&self.labels);
         entry
@@ -87,7 +89,7 @@ pub(crate) fn supervised(why: Began) -> Fact {
 
 impl Recorder {
     pub(crate) fn new(journal: Option<Journal>, why: Began) -> Self {
-        Self { journal, facts: vec![supervised(why)], seq: 0, broken: None }
+        Self { journal, facts: vec![supervised(why)], step: None, seq: 0, broken: None }
     }
 
     /// One more, to be written before the next effect.
@@ -152,11 +154,12 @@ impl Recorder {
     }
 
     /// Numbers the facts that wait, and writes them. An error where nothing may start before they are written.
-    fn write(&mut self, at: Timestamp, json: bool) -> (Vec<Record>, Option<std::io::Error>) {
+    fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
         let facts = std::mem::take(&mut self.facts);
         match &mut self.journal {
             Some(journal) => {
-                let records = journal.writer.number(at, facts);
+                let mut records = journal.writer.number(at, facts);
+                records.iter_mut().for_each(|record| record.step.clone_from(&self.step));
                 // What cannot be written waits in the writer, and is tried again with the next.
                 let failed = journal.writer.append(&records).err().filter(|_| journal.required);
                 (records, failed)
@@ -165,8 +168,8 @@ impl Recorder {
                 let first = self.seq;
                 self.seq += facts.len() as u64;
                 let v = VERSION;
-                let record = |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: None, fact };
-                let _ = json;
+                let record =
+                    |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: self.step.clone(), fact };
                 ((first..).zip(facts).map(record).collect(), None)
             }
         }
@@ -222,7 +225,7 @@ impl Driver {
             return;
         }
         let json = core.talk.output == OutputMode::Json;
-        let (records, failed) = core.recorder.write(core.clock.now(), json);
+        let (records, failed) = core.recorder.write(core.clock.now());
         if json {
             for line in records.iter().filter_map(|record| serde_json::to_string(record).ok()) {
                 core.screen.data(format!("{line}\n"));

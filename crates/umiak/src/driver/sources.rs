@@ -8,7 +8,6 @@ use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::{Signals, readable};
 
 use super::control::{Control, Order};
-use crate::engine::failed;
 use crate::history::RunDir;
 use crate::screen::Screen;
 
@@ -37,7 +36,7 @@ pub(crate) struct Arrived {
 impl Sources {
     /// Signals are read from now on, instead of ending us.
     pub(crate) fn new() -> Result<Self, Diagnostic> {
-        let signals = Signals::block(&HANDLED).map_err(|error| failed("block signals", &error))?;
+        let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
         Ok(Self { signals, control: None })
     }
 
@@ -60,7 +59,7 @@ impl Sources {
         let mut all = fds.to_vec();
         all.push(self.signals.as_fd());
         all.extend(self.control.iter().flat_map(Control::watch));
-        let mut ready = readable(&all, timeout).map_err(|error| failed("wait for events", &error))?;
+        let mut ready = readable(&all, timeout).map_err(|error| Diagnostic::failed("wait for events", &error))?;
         let own = ready.split_off(fds.len());
         let mut arrived = Arrived { ready, ..Arrived::default() };
         if own[0] {

@@ -34,6 +34,10 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
         Life::Finished => Err(ended(run)),
         Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
+        // A shared home shows the lock of another host's supervisor, and its socket leads nowhere.
+        Life::Live { supervisor: Some(supervisor) } if supervisor.is_elsewhere() => {
+            Err(elsewhere(run, &supervisor.host, "stop"))
+        }
         Life::Live { supervisor } => {
             if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
                 return Err(deaf(run, supervisor.as_ref()));
@@ -144,7 +148,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;
     drop(writer);
     tidy(run);
-    if let Some(entry) = index::Entry::of(run) {
+    if let Some(entry) = index::IndexEntry::of(run) {
         let _ = index::append(home, &entry);
     }
     Ok(())

@@ -26,7 +26,8 @@ impl Driver {
     /// Once everything that need not wait exists, and before anything that it does is told.
     pub(super) fn tell_started(&mut self) {
         let now = &self.core.now;
-        if now.told_started || now.stopping.is_some() || now.instances.is_empty() {
+        let is_ending = now.stopping.is_some() || self.core.machine.is_pausing();
+        if now.told_started || is_ending || now.instances.is_empty() {
             return;
         }
         if self.core.machine.starting() > 0 {
@@ -121,7 +122,7 @@ impl Driver {
     fn others(&self, verdict: &Verdict) -> Others {
         let now = &self.core.now;
         let Some((since, _)) = now.stopping else { return Others::Nobody };
-        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.slot_of(&cause.subject)).collect();
+        let causes: Vec<Slot> = verdict.causes.iter().filter_map(|cause| self.core.slot_of(&cause.subject)).collect();
         let others = || self.core.slots().filter(|slot| !causes.contains(slot));
         let live: Vec<Slot> = others().filter(|slot| self.core.is_live(*slot)).collect();
         if !live.is_empty() {

@@ -8,7 +8,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::model::{Instance, Slot};
+use umiak_core::model::Instance;
 
 use super::control::Order;
 use super::probe::{Prober, Whom};
@@ -153,8 +153,10 @@ impl Driver {
                         self.core.now.pending = None;
                         self.core.now.instances.insert(id.slot, instance.clone());
                     }
+                    self.dispatch(Event::Started { id, instance });
+                    // Before anything that it does is told.
                     self.tell_started();
-                    Event::Started { id, instance }
+                    continue;
                 }
                 News::Ready { id } => Event::Ready { id },
                 News::Ended { id, exit, usage, over_limit } => {
@@ -363,9 +365,5 @@ impl Driver {
         if let Some(names) = late.filter(|_| !is_stopping) {
             self.core.say(|style| super::tell::awaiting(style, &names));
         }
-    }
-
-    pub(super) fn slot_of(&self, subject: &umiak_core::facts::Subject) -> Option<Slot> {
-        self.core.machine.slot_of(subject.rank?)
     }
 }

@@ -75,7 +75,8 @@ pub(super) fn status(core: &Core) -> StatusLine {
     let doing = if plan.is_document() || has_parts(plan) {
         let roles = plan.job.roles.iter().enumerate().filter(|(_, role)| role.replicas > 0);
         let live = |(position, role): (usize, &umiak_core::model::Role)| {
-            (role.name.to_string(), core.machine.live_of(position as u16), role.replicas as usize)
+            let (live, all) = core.machine.live_of(position as u16);
+            (role.name.to_string(), live, all)
         };
         Activity::Roles { roles: roles.map(live).collect(), stopping }
     } else {

@@ -312,7 +312,7 @@ fn limits(start: Start) -> Option<ProcessLimits> {
 
 fn not_started(isolate: bool, error: &std::io::Error) -> Diagnostic {
     if !isolate {
-        return super::failed("start the guardian", error);
+        return Diagnostic::failed("start the guardian", error);
     }
     Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
         .row("reason", error.to_string())

@@ -265,16 +265,12 @@ impl Kind {
     }
 }
 
-/// An error of our own: what could not be done, and why.
-pub(crate) fn failed(doing: &str, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::failed(doing, error)
-}
-
 /// Ends what a supervisor that is gone has left running at these handles, for a run that nothing will go on with.
 pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Diagnostic> {
     let is_cluster = |handle: &String| handle.starts_with(Kind::MockCluster.word());
     if handles.iter().any(is_cluster) {
-        mock_cluster::end_orphans(directory).map_err(|error| failed("end what runs in the cluster", &error))?;
+        mock_cluster::end_orphans(directory)
+            .map_err(|error| Diagnostic::failed("end what runs in the cluster", &error))?;
     }
     Ok(())
 }

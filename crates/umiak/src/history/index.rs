@@ -19,7 +19,7 @@ const TAIL: u64 = 64 << 10;
 
 /// A run in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct IndexEntry {
     pub run: RunId,
     /// Of the job.
     pub name: String,
@@ -86,7 +86,7 @@ fn local() -> String {
     "local".to_owned()
 }
 
-impl Entry {
+impl IndexEntry {
     /// What the status says, with what only the plan knows left as it is when nobody has asked for it.
     pub fn new(run: RunId, status: &Status) -> Self {
         let state = Word::of(status.state);
@@ -163,7 +163,7 @@ struct Highest {
 }
 
 /// Adds a line: a run begins, or has ended. One write, so that many may add at once.
-pub fn append(home: &Home, entry: &Entry) -> Result<(), Error> {
+pub fn append(home: &Home, entry: &IndexEntry) -> Result<(), Error> {
     let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
     line.push(b'\n');
     let path = home.index();
@@ -206,7 +206,7 @@ pub fn highest(home: &Home) -> Option<RunId> {
 
 #[derive(Debug, Default)]
 struct Read {
-    entries: BTreeMap<RunId, Entry>,
+    entries: BTreeMap<RunId, IndexEntry>,
     highest: Option<RunId>,
     lines: usize,
     damaged: bool,
@@ -222,7 +222,7 @@ fn read(home: &Home) -> Result<Read, Error> {
     let mut read = Read::default();
     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         read.lines += 1;
-        if let Ok(entry) = serde_json::from_slice::<Entry>(line) {
+        if let Ok(entry) = serde_json::from_slice::<IndexEntry>(line) {
             read.highest = read.highest.max(Some(entry.run));
             read.entries.insert(entry.run, entry);
         } else if let Ok(mark) = serde_json::from_slice::<Highest>(line) {
@@ -235,7 +235,7 @@ fn read(home: &Home) -> Result<Read, Error> {
 }
 
 /// Every run, oldest first, as its journal has it now. The index is mended on the way, as far as it can be written.
-pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
+pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
     let mut read = read(home)?;
     let present: BTreeSet<RunId> = ids(home)?.into_iter().collect();
     if read.damaged {
@@ -245,7 +245,7 @@ pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
     let known = read.entries.len();
     read.entries.retain(|run, _| present.contains(run));
     let is_behind = read.entries.len() < known;
-    let mut changed: Vec<Entry> = Vec::new();
+    let mut changed: Vec<IndexEntry> = Vec::new();
     for run in &present {
         let old = read.entries.get(run);
         if old.is_some_and(|entry| entry.state.is_finished()) {
@@ -253,7 +253,7 @@ pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
         }
         // One that cannot be read is listed by its number, and `show` says why.
         let run_dir = RunDir::at(home, *run);
-        let mut entry = Entry::of(&run_dir).unwrap_or_else(|| Entry::new(*run, &Status::default()));
+        let mut entry = IndexEntry::of(&run_dir).unwrap_or_else(|| IndexEntry::new(*run, &Status::default()));
         if let Some(old) = old {
             entry.engine.clone_from(&old.engine);
             entry.user.clone_from(&old.user);
@@ -270,7 +270,7 @@ pub fn entries(home: &Home) -> Result<Vec<Entry>, Error> {
         }
     }
     let missing = changed.iter().filter(|entry| !read.entries.contains_key(&entry.run)).count();
-    let finished: Vec<Entry> = changed.iter().filter(|entry| entry.state.is_finished()).cloned().collect();
+    let finished: Vec<IndexEntry> = changed.iter().filter(|entry| entry.state.is_finished()).cloned().collect();
     read.entries.extend(changed.into_iter().map(|entry| (entry.run, entry)));
     let is_long = read.lines > 2 * read.entries.len() + 1000;
     if read.damaged || is_long || is_behind || missing > 100 {
@@ -378,7 +378,7 @@ mod tests {
         let (_directory, home) = home();
         let first = run(&home, "a");
         fs::write(home.index(), "{\"run\":\"run-").unwrap();
-        append(&home, &Entry::of(&first).unwrap()).unwrap();
+        append(&home, &IndexEntry::of(&first).unwrap()).unwrap();
         assert_eq!(read(&home).unwrap().entries.len(), 1);
     }
 

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::model::StepName;
 
 use super::{Error, Home, index};
 
@@ -154,9 +155,10 @@ impl RunDir {
         self.path.join("scratch")
     }
 
-    /// The directories of attempts.
-    pub fn tasks(&self) -> PathBuf {
-        self.path.join("tasks")
+    /// The directories of attempts: of the run's only job, or of one of its steps.
+    pub fn tasks(&self, step: Option<&StepName>) -> PathBuf {
+        let tasks = self.path.join("tasks");
+        step.map_or(tasks.clone(), |step| tasks.join(step.as_str()))
     }
 
     pub fn supervisor_log(&self) -> PathBuf {
@@ -164,8 +166,8 @@ impl RunDir {
     }
 
     /// What belongs to one attempt of one replica: `command`, `env`, `log`, `exit.json`.
-    pub fn attempt(&self, replica: &str, attempt: u32) -> PathBuf {
-        self.tasks().join(replica).join(format!("attempt-{attempt}"))
+    pub fn attempt(&self, step: Option<&StepName>, replica: &str, attempt: u32) -> PathBuf {
+        self.tasks(step).join(replica).join(format!("attempt-{attempt}"))
     }
 
     /// Takes away what somebody was killed over who was about to put it in the place of another file: it may be secrets.
@@ -257,6 +259,11 @@ impl Supervisor {
             control: control.to_string_lossy().into_owned(),
             umiak: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// Whether it runs on another host. After a restart of this one it does not run at all.
+    pub fn is_elsewhere(&self) -> bool {
+        !self.is_of_this_boot() && self.host != umiak_sys::host::name()
     }
 
     /// Whether it was started by the kernel that runs here now.

@@ -19,7 +19,7 @@ use umiak_core::wire::auth::Key;
 use umiak_sys::wait::{Waker, readable};
 
 use super::thread::member;
-use super::{Host, Net, Options, Report, Reporter, Target};
+use super::{Host, Net, NetOptions, NetReport, Reporter, Target};
 use crate::clock::Clock;
 
 /// Of the node beside the coordinator; the others follow.
@@ -86,7 +86,7 @@ impl Coordinator {
 /// Many agents.
 #[derive(Debug)]
 pub struct Agents {
-    reports: Receiver<Report>,
+    reports: Receiver<NetReport>,
     count: usize,
 }
 
@@ -133,19 +133,19 @@ impl Agents {
     }
 }
 
-fn is_start(report: &Report) -> bool {
-    matches!(report, Report::News(News::Start(_)))
+fn is_start(report: &NetReport) -> bool {
+    matches!(report, NetReport::News(News::Start(_)))
 }
 
 impl Job {
-    fn options(self, launch: u64) -> Options {
+    fn options(self, launch: u64) -> NetOptions {
         let port = |port| Port::new(port).expect("not 0");
         let device = |number: u16| Device { label: number.to_string(), position: number.into() };
         let processes =
             (0..self.ranks).map(|number| Process::trainer(port(6170 + number), vec![device(number)])).collect();
         let offer = Offer { processes, stores: [port(6168), port(6169)], device_kind: Some(DeviceKind::Gpu) };
         let [.., high, low] = launch.to_be_bytes();
-        Options {
+        NetOptions {
             coordinator: Target::Address(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))),
             host: None,
             join: Join {

@@ -17,9 +17,9 @@ use umiak_core::wire::frame::{Frame, read_message};
 use umiak_core::wire::handshake::{AgentHandshake, CoordinatorHandshake, HandshakeError, MAX_FROM_AGENT, MAX_TEXT};
 use umiak_core::wire::{AFTER_JOIN, Session};
 
+use super::events::NetEvent;
 use super::frames;
 use super::link::{Halves, Parts, write_all};
-use super::thread::Event;
 use super::{SEND_BUFFER, Target};
 
 /// For all of it, on both sides.
@@ -50,9 +50,9 @@ impl From<io::Error> for Failure {
 }
 
 /// The coordinator's side. Whoever is silent costs a socket, a timer and this task.
-pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>, events: Sender<Event>) {
+pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>, events: Sender<NetEvent>) {
     let Ok(peer) = stream.peer_addr() else {
-        let _ = events.send(Event::Left { link }).await;
+        let _ = events.send(NetEvent::Left { link }).await;
         return;
     };
     let _ = stream.set_nodelay(true);
@@ -73,7 +73,7 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
             };
             if let Some(answer) = answer {
                 let address = peer.ip().to_canonical();
-                let _ = events.send(Event::TurnedAway { address, answer }).await;
+                let _ = events.send(NetEvent::TurnedAway { address, answer }).await;
                 let (mut reader, writer) = halves;
                 // Closing with bytes unread would take back what we have said.
                 drop(writer);
@@ -82,19 +82,21 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
         }
         Ok(Err(Failure::Io(_))) | Err(_) => {}
     }
-    let _ = events.send(Event::Left { link }).await;
+    let _ = events.send(NetEvent::Left { link }).await;
 }
 
 /// What one that has proven itself says first decides where it belongs.
-async fn welcome(link: u64, mut halves: Halves, mut session: Session, rest: Vec<u8>) -> Option<Event> {
+async fn welcome(link: u64, mut halves: Halves, mut session: Session, rest: Vec<u8>) -> Option<NetEvent> {
     let (frame, rest) = frames::first(&mut halves.0, &mut session.decoder, rest).await.ok()?;
     let Frame::Message(payload) = frame else { return None };
     match read_message(&payload).ok()? {
         FromAgent::Join(join) => {
             session.decoder.set_limit(AFTER_JOIN);
-            Some(Event::Joined { link, parts: Box::new(Parts { halves, session, rest }), join })
+            Some(NetEvent::Joined { link, parts: Box::new(Parts { halves, session, rest }), join })
         }
-        FromAgent::Logs(hello) => Some(Event::Logs { link, parts: Box::new(Parts { halves, session, rest }), hello }),
+        FromAgent::Logs(hello) => {
+            Some(NetEvent::Logs { link, parts: Box::new(Parts { halves, session, rest }), hello })
+        }
         FromAgent::Standing(_) | FromAgent::Beat | FromAgent::Bye => None,
     }
 }
@@ -247,13 +249,13 @@ async fn introduce((reader, writer): &mut Halves, identity: &Identity) -> Result
 }
 
 /// How an address answers that has not joined.
-pub(super) async fn probe(address: IpAddr, port: u16, events: Sender<Event>) {
+pub(super) async fn probe(address: IpAddr, port: u16, events: Sender<NetEvent>) {
     let answer = match timeout(PROBE, connect(SocketAddr::from((address, port)))).await {
         Ok(Ok(_)) => Answer::Failed { why: format!("something listens there on port {port}, and has not joined") },
         Ok(Err(error)) => told_by(&error),
         Err(_) => Answer::Silent,
     };
-    let _ = events.send(Event::Probed { address, answer }).await;
+    let _ = events.send(NetEvent::Probed { address, answer }).await;
 }
 
 fn told_by(error: &io::Error) -> Answer {

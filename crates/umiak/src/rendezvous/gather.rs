@@ -1,5 +1,5 @@
-//! The coordinator's side of `--gather-logs`: a thread that takes logs of other nodes and writes them to its own log
-//! directory. What waits for a slow disk waits here and in the connections, never in the network's loop.
+//! The coordinator's side of `--gather-logs`: takes logs of other nodes and writes them to its own log directory. What
+//! waits for a slow disk waits here and in the connections, never in the network's loop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
@@ -24,10 +24,10 @@ use umiak_core::wire::frame::{Frame, LogChunk, Payload, Sealer, read_message};
 
 use crate::clock::Clock;
 
-use super::Mark;
+use super::LogDirMark;
+use super::events::NetEvent;
 use super::frames::Frames;
 use super::link::{Parts, write_all};
-use super::thread;
 
 /// Chunks that wait for the disk; their connections wait too.
 const MAX_WAITING: usize = 16;
@@ -60,7 +60,7 @@ pub(crate) enum GatherNews {
 #[derive(Debug)]
 enum Command {
     /// The name of a file in our log directory that nobody else has.
-    Mark(Mark),
+    Mark(LogDirMark),
     Members(Vec<Member>),
     Connection(Box<Arrival>),
     /// The umiak of that node is dead.
@@ -92,14 +92,13 @@ enum Happening {
     Time,
 }
 
-/// The thread, as the network's loop sees it.
+/// The desk, as the network's loop sees it.
 #[derive(Debug)]
 pub(super) struct Gatherer(UnboundedSender<Command>);
 
 impl Gatherer {
-    pub(super) fn start(gather: Gather, limits: Limits, clock: Clock, net: Sender<thread::Event>) -> io::Result<Self> {
+    pub(super) fn start(gather: Gather, limits: Limits, clock: Clock, net: Sender<NetEvent>) -> io::Result<Self> {
         let (sender, commands) = unbounded_channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (events, from_links) = channel(MAX_WAITING);
         let desk = Desk {
             mark: None,
@@ -117,18 +116,16 @@ impl Gatherer {
             told_waiting: false,
             leaving: None,
         };
-        std::thread::Builder::new()
-            .name("gather".to_owned())
-            .spawn(move || runtime.block_on(desk.run(commands, from_links)))?;
+        crate::network::spawn(desk.run(commands, from_links))?;
         Ok(Self(sender))
     }
 
     fn send(&self, command: Command) {
-        // A thread that has ended has said so.
+        // A desk that has ended has said so.
         let _ = self.0.send(command);
     }
 
-    pub(super) fn mark(&self, mark: Mark) {
+    pub(super) fn mark(&self, mark: LogDirMark) {
         self.send(Command::Mark(mark));
     }
 
@@ -218,7 +215,7 @@ struct Desk {
     gather: Gather,
     limits: Limits,
     clock: Clock,
-    net: Sender<thread::Event>,
+    net: Sender<NetEvent>,
     events: Sender<Event>,
     ledger: Ledger,
     links: HashMap<u64, Link>,
@@ -226,7 +223,7 @@ struct Desk {
     copies: BTreeMap<u32, Copy>,
     /// Ranks whose files take no more.
     broken: BTreeSet<u32>,
-    mark: Option<Mark>,
+    mark: Option<LogDirMark>,
     /// Connections that came before it.
     early: Vec<Arrival>,
     told_waiting: bool,
@@ -250,7 +247,7 @@ impl Desk {
         if !ranks.is_empty() {
             self.tell(GatherNews::Incomplete { ranks: ranks.into_iter().collect() }).await;
         }
-        let _ = self.net.send(thread::Event::Gathered).await;
+        let _ = self.net.send(NetEvent::Gathered).await;
     }
 
     fn is_done(&mut self) -> bool {
@@ -268,7 +265,7 @@ impl Desk {
     }
 
     async fn tell(&self, news: GatherNews) {
-        let _ = self.net.send(thread::Event::GatherNews(news)).await;
+        let _ = self.net.send(NetEvent::GatherNews(news)).await;
     }
 
     async fn obey(&mut self, command: Command) {
@@ -293,7 +290,7 @@ impl Desk {
     }
 
     fn admit(&mut self, arrival: Arrival) {
-        let Some(Mark { marker, .. }) = self.mark.clone() else { return self.early.push(arrival) };
+        let Some(LogDirMark { marker, .. }) = self.mark.clone() else { return self.early.push(arrival) };
         let Arrival { stream, session, rest, hello } = arrival;
         self.last_link += 1;
         let id = self.last_link;
@@ -331,7 +328,7 @@ impl Desk {
 
     async fn hear(&mut self, event: Event) {
         match event {
-            Event::Chunk(id, chunk) if self.links.contains_key(&id) => self.write(id, &chunk).await,
+            Event::Chunk(id, chunk) if self.links.contains_key(&id) => self.write(id, chunk).await,
             Event::Said(id, message) if self.links.contains_key(&id) => match message {
                 FromSender::Checked { shared } => self.ledger.checked(id, shared),
                 FromSender::Beat => {}
@@ -348,33 +345,40 @@ impl Desk {
         self.ledger.closed(id, self.clock.now());
     }
 
-    async fn write(&mut self, id: u64, chunk: &LogChunk) {
-        if !self.ledger.may_send(id, chunk.rank) {
+    async fn write(&mut self, id: u64, chunk: LogChunk) {
+        let rank = chunk.rank;
+        if !self.ledger.may_send(id, rank) {
             return self.close(id);
         }
-        if self.broken.contains(&chunk.rank) {
+        if self.broken.contains(&rank) {
             return;
         }
-        let result = match self.copy(chunk.rank) {
-            Ok(copy) => copy.take(chunk),
-            Err(error) => Err(error),
-        };
-        match result {
+        match self.with_copy(rank, move |copy| copy.take(&chunk)).await {
             Ok(true) => {}
             Ok(false) => self.close(id),
-            Err(error) => self.give_up_file(id, chunk.rank, &error).await,
+            Err(error) => self.give_up_file(id, rank, &error).await,
         }
     }
 
-    fn copy(&mut self, rank: u32) -> io::Result<&mut Copy> {
-        let Gather { log_dir, overwrite, .. } = &self.gather;
-        Ok(match self.copies.entry(rank) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let name = file_name(self.mark.as_ref(), rank);
-                entry.insert(Copy::open(&log_dir.join(name), *overwrite)?)
-            }
-        })
+    /// Works on the copy of a rank's log, beside the network's thread: a slow disk holds up this desk alone.
+    async fn with_copy<T: Send + 'static>(
+        &mut self,
+        rank: u32,
+        work: impl FnOnce(&mut Copy) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let path = self.gather.log_dir.join(file_name(self.mark.as_ref(), rank));
+        let (copy, overwrite) = (self.copies.remove(&rank), self.gather.overwrite);
+        let on_disk = move || {
+            let mut copy = match copy {
+                Some(copy) => copy,
+                None => Copy::open(&path, overwrite)?,
+            };
+            let done = work(&mut copy);
+            Ok::<_, io::Error>((copy, done))
+        };
+        let (copy, done) = tokio::task::spawn_blocking(on_disk).await.map_err(io::Error::other)??;
+        self.copies.insert(rank, copy);
+        done
     }
 
     /// The job goes on; the rank's own node has its log.
@@ -393,9 +397,10 @@ impl Desk {
     async fn complete(&mut self, id: u64) {
         // Ranks that have written nothing have a log too.
         for rank in self.ledger.ranks(id) {
-            if !self.broken.contains(&rank)
-                && let Err(error) = self.copy(rank).map(|_| ())
-            {
+            if self.broken.contains(&rank) {
+                continue;
+            }
+            if let Err(error) = self.with_copy(rank, |_| Ok(())).await {
                 self.give_up_file(id, rank, &error).await;
             }
         }
@@ -454,7 +459,7 @@ async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: Unbounded
 }
 
 /// What a rank's log is called.
-fn file_name(mark: Option<&Mark>, rank: u32) -> String {
+fn file_name(mark: Option<&LogDirMark>, rank: u32) -> String {
     let name = mark.and_then(|mark| mark.names.get(rank as usize));
     name.cloned().unwrap_or_else(|| format!("workerlog.{rank}"))
 }

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use umiak_core::wire::Session;
 use umiak_core::wire::frame::{Decoder, Frame, Payload, Sealer, read_message};
 
-use super::thread::Event;
+use super::events::NetEvent;
 
 /// What may wait for a slow peer.
 const MAX_QUEUED: usize = 24 << 20;
@@ -62,22 +62,22 @@ impl Outgoing {
 pub(super) struct Ear<M> {
     /// Of the connection, in all that it says.
     pub(super) id: u64,
-    pub(super) wrap: fn(u64, Said<M>) -> Event,
+    pub(super) wrap: fn(u64, Said<M>) -> NetEvent,
     /// Whether this may come here.
     pub(super) accepts: fn(&M) -> bool,
-    pub(super) events: Sender<Event>,
+    pub(super) events: Sender<NetEvent>,
 }
 
 /// The loop's end of a connection. Dropping it ends the connection at once.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PeerLink {
     /// `None` when it is being closed.
     queue: Option<UnboundedSender<Outgoing>>,
     queued: Arc<AtomicUsize>,
     tasks: [AbortHandle; 2],
 }
 
-impl Link {
+impl PeerLink {
     pub(super) fn open<M: DeserializeOwned + Send + 'static>(parts: Parts, ear: Ear<M>) -> Self {
         let Parts { halves: (read_half, write_half), session, rest } = parts;
         let (queue, outgoing) = unbounded_channel();
@@ -109,7 +109,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for PeerLink {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -122,7 +122,7 @@ async fn write(
     mut sealer: Sealer,
     mut outgoing: UnboundedReceiver<Outgoing>,
     queued: Arc<AtomicUsize>,
-    (events, closed): (Sender<Event>, Event),
+    (events, closed): (Sender<NetEvent>, NetEvent),
 ) {
     while let Some(next) = outgoing.recv().await {
         let length = next.length();

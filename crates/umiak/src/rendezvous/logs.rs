@@ -1,4 +1,4 @@
-//! A node's side of `--gather-logs`: a thread that follows the logs of its ranks and sends them to the coordinator, over
+//! A node's side of `--gather-logs`: a task that follows the logs of its ranks and sends them to the coordinator, over
 //! a connection of its own. Ranks write their files and never wait for it.
 
 use std::fs::File;
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// What is sent, and where to.
 #[derive(Debug)]
-pub(crate) struct Options {
+pub(crate) struct LogsOptions {
     pub(crate) coordinator: Target,
     pub(crate) job_id: JobId,
     pub(crate) key: Key,
@@ -59,7 +59,7 @@ pub(crate) struct LogFile {
 
 /// How it ended; told once, and nothing is sent afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum LogsEnded {
     Complete,
     /// The coordinator was not started with `--gather-logs`.
     NotWanted,
@@ -79,32 +79,28 @@ enum Order {
     GiveUp,
 }
 
-/// The thread, as the front sees it.
+/// The task, as the driver sees it.
 #[derive(Debug)]
 pub(crate) struct Logs {
     orders: UnboundedSender<Order>,
-    ended: Receiver<Ended>,
+    ended: Receiver<LogsEnded>,
     waker: Arc<Waker>,
 }
 
 impl Logs {
-    pub(crate) fn start(options: Options) -> io::Result<Self> {
+    pub(crate) fn start(options: LogsOptions) -> io::Result<Self> {
         let waker = Arc::new(Waker::new()?);
         let (orders, from_front) = unbounded_channel();
         let (sender, ended) = channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let end = End { sender, waker: Arc::clone(&waker), said: false };
-        std::thread::Builder::new().name("logs".to_owned()).spawn(move || {
-            let mut end = end;
-            let ended = runtime.block_on(async { Follower::new(options, from_front).run().await });
-            // A name that is still being resolved keeps nobody.
-            runtime.shutdown_background();
+        let mut end = End { sender, waker: Arc::clone(&waker), said: false };
+        crate::network::spawn(async move {
+            let ended = Follower::new(options, from_front).run().await;
             end.say(ended);
         })?;
         Ok(Self { orders, ended, waker })
     }
 
-    /// The ranks have ended: the rest is sent, and then the thread ends.
+    /// The ranks have ended: the rest is sent, and then the task ends.
     pub(crate) fn finish(&self) {
         let _ = self.orders.send(Order::Finish);
     }
@@ -114,7 +110,7 @@ impl Logs {
     }
 
     /// How it ended, if it has; never blocks.
-    pub(crate) fn ended(&self) -> Option<Ended> {
+    pub(crate) fn ended(&self) -> Option<LogsEnded> {
         self.waker.clear();
         self.ended.try_recv().ok()
     }
@@ -129,13 +125,13 @@ impl AsFd for Logs {
 
 /// Tells the end, whatever it is.
 struct End {
-    sender: Sender<Ended>,
+    sender: Sender<LogsEnded>,
     waker: Arc<Waker>,
     said: bool,
 }
 
 impl End {
-    fn say(&mut self, ended: Ended) {
+    fn say(&mut self, ended: LogsEnded) {
         if !std::mem::replace(&mut self.said, true) {
             let _ = self.sender.send(ended);
             self.waker.wake();
@@ -145,7 +141,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.say(Ended::Lost);
+        self.say(LogsEnded::Lost);
     }
 }
 
@@ -176,7 +172,7 @@ impl Follow {
 }
 
 /// A connection broke, or all is over.
-type Stop = Option<Ended>;
+type Stop = Option<LogsEnded>;
 
 struct Follower {
     coordinator: Target,
@@ -195,8 +191,8 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(options: Options, orders: UnboundedReceiver<Order>) -> Self {
-        let Options { coordinator, job_id, key, limits, launch, log_dir, files } = options;
+    fn new(options: LogsOptions, orders: UnboundedReceiver<Order>) -> Self {
+        let LogsOptions { coordinator, job_id, key, limits, launch, log_dir, files } = options;
         let follow = |log| Follow { log, file: None, sent: 0, enough: false };
         Self {
             coordinator,
@@ -213,7 +209,7 @@ impl Follower {
         }
     }
 
-    async fn run(mut self) -> Ended {
+    async fn run(mut self) -> LogsEnded {
         let mut refused: Option<Instant> = None;
         let mut pause = RETRY.0;
         loop {
@@ -236,7 +232,7 @@ impl Follower {
             // While ranks run, whether the coordinator is gone is not decided here.
             let nobody = refused.is_some_and(|since| since.elapsed() >= REFUSED);
             if self.ending && (nobody || self.heard.elapsed() > self.limits.reconnect) {
-                return Ended::Lost;
+                return LogsEnded::Lost;
             }
         }
     }
@@ -247,7 +243,7 @@ impl Follower {
         while let Ok(order) = tokio::time::timeout_at(until, self.orders.recv()).await {
             match order {
                 Some(Order::Finish) => self.ending = true,
-                Some(Order::GiveUp) | None => return Some(Ended::GivenUp),
+                Some(Order::GiveUp) | None => return Some(LogsEnded::GivenUp),
             }
         }
         None
@@ -273,8 +269,8 @@ impl Follower {
         let (marker, have) = loop {
             match line.messages.recv().await? {
                 ToSender::Have { marker, ranks } => break (marker, ranks),
-                ToSender::NotWanted => return Some(Ended::NotWanted),
-                ToSender::Refused { why } => return Some(Ended::Refused(why)),
+                ToSender::NotWanted => return Some(LogsEnded::NotWanted),
+                ToSender::Refused { why } => return Some(LogsEnded::Refused(why)),
                 ToSender::Beat | ToSender::Enough { .. } | ToSender::Complete => {}
             }
         };
@@ -282,7 +278,7 @@ impl Follower {
         let shared = is_there(&self.log_dir, &marker);
         line.say(&FromSender::Checked { shared }).await.ok()?;
         if shared {
-            return Some(Ended::Shared);
+            return Some(LogsEnded::Shared);
         }
         for follow in &mut self.files {
             follow.sent = have.iter().find(|have| have.rank == follow.log.rank).map_or(0, |have| have.bytes);
@@ -303,7 +299,7 @@ impl Follower {
             while let Ok(order) = self.orders.try_recv() {
                 if order == Order::GiveUp {
                     let _ = timeout(REFUSED, line.say(&FromSender::GiveUp)).await;
-                    return Some(Ended::GivenUp);
+                    return Some(LogsEnded::GivenUp);
                 }
                 self.ending = true;
             }
@@ -324,7 +320,7 @@ impl Follower {
                 Happening::Order(Some(Order::Finish)) => self.ending = true,
                 Happening::Order(Some(Order::GiveUp) | None) => {
                     let _ = timeout(REFUSED, line.say(&FromSender::GiveUp)).await;
-                    return Some(Ended::GivenUp);
+                    return Some(LogsEnded::GivenUp);
                 }
                 Happening::Growth => {
                     if let Some(growth) = &self.growth {
@@ -345,8 +341,8 @@ impl Follower {
     fn hear(&mut self, message: &ToSender) -> Stop {
         self.heard = Instant::now();
         match message {
-            ToSender::Complete => return Some(Ended::Complete),
-            ToSender::Refused { why } => return Some(Ended::Refused(why.clone())),
+            ToSender::Complete => return Some(LogsEnded::Complete),
+            ToSender::Refused { why } => return Some(LogsEnded::Refused(why.clone())),
             ToSender::Enough { rank } => {
                 for follow in self.files.iter_mut().filter(|follow| follow.log.rank == *rank) {
                     follow.enough = true;

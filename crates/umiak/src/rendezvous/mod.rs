@@ -1,18 +1,22 @@
-//! The nodes of a job come together: one thread on which coordinator and agent live, and all of umiak's network.
+//! The nodes of a job come together: coordinator and agent, as tasks on the network's thread.
 //!
 //! The machines of `umiak_core::machine::round` decide and those of `umiak_core::wire` know the bytes; here sockets are
 //! read and written. The front gives orders, is woken, and fetches reports (`docs/design/rendezvous.md`).
 //!
-//! * `thread`: the loop that owns all state: waits for one thing, asks a machine, performs.
+//! * `thread`: the loop that owns all state: waits for one thing, asks a machine, performs. Its two halves are `line` and `hosting`,
+//!   and what it waits for is in `events`.
 //! * `door`: from a connection to a session, on both sides; looking at addresses.
 //! * `link`: a connection whose two ends have proven themselves.
 //! * `bench`: coordinator and agents by themselves, for the benchmark.
-//! * `logs`, `gather`: logs on their way to the coordinator, on threads and connections of their own.
+//! * `logs`, `gather`: logs on their way to the coordinator, as tasks with connections of their own.
 
 pub mod bench;
 mod door;
+mod events;
 mod frames;
 mod gather;
+mod hosting;
+mod line;
 mod link;
 pub(crate) mod logs;
 #[cfg(test)]
@@ -43,9 +47,9 @@ use crate::clock::Clock;
 /// Room in the kernel for what we send: control frames go out in one piece.
 const SEND_BUFFER: u32 = 256 << 10;
 
-/// What the thread goes by.
+/// What the round goes by.
 #[derive(Debug)]
-pub(crate) struct Options {
+pub(crate) struct NetOptions {
     pub(crate) coordinator: Target,
     /// On the coordinator's node.
     pub(crate) host: Option<Host>,
@@ -82,18 +86,18 @@ pub(crate) struct Host {
 
 /// From the front.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum NetOrder {
     Standing(Standing),
     /// Where logs are gathered.
-    Mark(Mark),
-    /// Nothing more will be ordered: what is queued is sent, and then the thread ends. A node that leaves before the
+    Mark(LogDirMark),
+    /// Nothing more will be ordered: what is queued is sent, and then the task ends. A node that leaves before the
     /// decision tells the others that it is gone.
     Leave,
 }
 
 /// How a log directory is known, and what is in it.
 #[derive(Debug, Clone)]
-pub(crate) struct Mark {
+pub(crate) struct LogDirMark {
     /// A file in our log directory with a name that nobody else has.
     pub(crate) marker: String,
     /// What each rank's log is called, by rank.
@@ -102,7 +106,7 @@ pub(crate) struct Mark {
 
 /// To the front.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum NetReport {
     News(agent::News),
     /// The coordinator beside us has refused a node.
     Refused {
@@ -117,19 +121,19 @@ pub(crate) enum Report {
         frame: Vec<u8>,
     },
     Gather(GatherNews),
-    /// The thread cannot go on.
+    /// The round cannot go on.
     Broken(String),
-    /// The thread has ended: the last of all.
+    /// The task has ended: the last of all.
     Ended,
 }
 
-/// The thread, as the front sees it. Dropping it ends the thread without ceremony.
+/// The round, as the driver sees it. Dropping it ends its task without ceremony.
 #[derive(Debug)]
 pub(crate) struct Net {
-    orders: UnboundedSender<Order>,
-    reports: Receiver<Report>,
+    orders: UnboundedSender<NetOrder>,
+    reports: Receiver<NetReport>,
     waker: Arc<Waker>,
-    /// Closed by the end of the thread.
+    /// Closed by the end of the task.
     ended: Receiver<()>,
 }
 
@@ -139,35 +143,39 @@ pub(crate) fn bind(port: u16) -> io::Result<TcpListener> {
 }
 
 impl Net {
-    pub(crate) fn start(options: Options) -> io::Result<Self> {
+    pub(crate) fn start(options: NetOptions) -> io::Result<Self> {
         let waker = Arc::new(Waker::new()?);
         let (orders, from_front) = unbounded_channel();
         let (to_front, reports) = channel();
         let (alive, ended) = channel();
         let reporter = Reporter { reports: to_front, waker: Arc::clone(&waker) };
-        let thread = thread::Thread::new(options, from_front, reporter)?;
-        std::thread::Builder::new().name("net".to_owned()).spawn(move || {
+        let network = crate::network::handle()?;
+        let member = {
+            let _context = network.enter();
+            thread::member(options, from_front, reporter)?
+        };
+        network.spawn(async move {
             let _alive: Sender<()> = alive;
-            thread.run();
-        })?;
+            member.await;
+        });
         Ok(Self { orders, reports, waker, ended })
     }
 
-    /// A thread that has ended takes no orders.
-    pub(crate) fn order(&self, order: Order) {
+    /// A task that has ended takes no orders.
+    pub(crate) fn order(&self, order: NetOrder) {
         let _ = self.orders.send(order);
     }
 
     /// What has happened; never blocks.
-    pub(crate) fn reports(&mut self) -> Vec<Report> {
+    pub(crate) fn reports(&mut self) -> Vec<NetReport> {
         self.waker.clear();
         self.reports.try_iter().collect()
     }
 
-    /// Ends the thread: what is queued is sent, a coordinator waits for its nodes, all that for `patience` at most.
+    /// Ends the task: what is queued is sent, a coordinator waits for its nodes, all that for `patience` at most.
     pub(crate) fn finish(self, patience: Duration) {
-        self.order(Order::Leave);
-        // The thread says nothing here, and ends. After that time it ends for want of a front.
+        self.order(NetOrder::Leave);
+        // The task says nothing here, and ends. After that time it ends for want of a front.
         let end = self.ended.recv_timeout(patience);
         debug_assert!(matches!(end, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
     }
@@ -183,13 +191,13 @@ impl AsFd for Net {
 /// The thread's way to the front.
 #[derive(Debug)]
 struct Reporter {
-    reports: Sender<Report>,
+    reports: Sender<NetReport>,
     waker: Arc<Waker>,
 }
 
 impl Reporter {
     /// Nobody hears it when the front is gone.
-    fn tell(&self, report: Report) {
+    fn tell(&self, report: NetReport) {
         let _ = self.reports.send(report);
         self.waker.wake();
     }
@@ -198,8 +206,8 @@ impl Reporter {
 impl Drop for Reporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell(Report::Broken("its thread has panicked".to_owned()));
+            self.tell(NetReport::Broken("its thread has panicked".to_owned()));
         }
-        self.tell(Report::Ended);
+        self.tell(NetReport::Ended);
     }
 }

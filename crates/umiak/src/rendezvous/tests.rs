@@ -24,10 +24,10 @@ use umiak_core::wire::frame::{Frame, Payload, read_message};
 use umiak_core::wire::handshake::AgentHandshake;
 use umiak_sys::wait::readable;
 
-use super::link::{Ear, Link, Outgoing, Parts};
+use super::events::NetEvent;
+use super::link::{Ear, Outgoing, Parts, PeerLink};
 use super::logs::{self, LogFile, Logs};
-use super::thread::Event;
-use super::{Gather, Host, Net, Options, Order, Report, Target, bind};
+use super::{Gather, Host, Net, NetOptions, NetOrder, NetReport, Target, bind};
 use crate::clock::Clock;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Node {
     launch: u64,
     net: Net,
-    heard: Vec<Report>,
+    heard: Vec<NetReport>,
 }
 
 /// What the nodes of a test have in common.
@@ -70,9 +70,9 @@ fn ready() -> Stage {
 }
 
 impl Job {
-    fn options(&self, launch: u64) -> Options {
+    fn options(&self, launch: u64) -> NetOptions {
         let job_id = JobId::new(self.name).unwrap();
-        Options {
+        NetOptions {
             coordinator: Target::Address(SocketAddr::from((LOCALHOST, self.port))),
             host: None,
             join: Join {
@@ -123,12 +123,12 @@ impl Job {
 }
 
 impl Node {
-    fn start(options: Options) -> Self {
+    fn start(options: NetOptions) -> Self {
         Self { launch: options.join.launch, net: Net::start(options).unwrap(), heard: Vec::new() }
     }
 
     /// Waits for a report of which `want` makes something. Others before it are forgotten.
-    fn wait<T>(&mut self, what: &str, mut want: impl FnMut(&Report) -> Option<T>) -> T {
+    fn wait<T>(&mut self, what: &str, mut want: impl FnMut(&NetReport) -> Option<T>) -> T {
         use std::os::fd::AsFd;
         let until = Instant::now() + PATIENCE;
         let mut seen = Vec::new();
@@ -149,7 +149,7 @@ impl Node {
 
     fn news<T>(&mut self, what: &str, mut want: impl FnMut(&News) -> Option<T>) -> T {
         self.wait(what, |report| match report {
-            Report::News(news) => want(news),
+            NetReport::News(news) => want(news),
             _ => None,
         })
     }
@@ -183,7 +183,7 @@ impl Node {
     }
 
     fn say(&self, stage: Stage) {
-        self.net.order(Order::Standing(Standing { attempt: 0, stage }));
+        self.net.order(NetOrder::Standing(Standing { attempt: 0, stage }));
     }
 
     /// Ends in good order, which is much faster than the patience.
@@ -254,7 +254,7 @@ fn every_node_hands_out_a_lifeline() {
     let (mut first, mut second) = (job.host(1, listener), job.agent(2));
     first.started();
     let (socket, frame) = second.wait("a lifeline", |report| match report {
-        Report::Lifeline { socket, frame } => Some((socket.try_clone().unwrap(), frame.clone())),
+        NetReport::Lifeline { socket, frame } => Some((socket.try_clone().unwrap(), frame.clone())),
         _ => None,
     });
     second.started();
@@ -402,7 +402,7 @@ fn lists_that_differ_are_shown_on_both_sides() {
     let wanted = Refusal::OtherNodes { ours: list("10.0.0.2"), theirs: list("10.0.0.3") };
     second.news("a refusal", |news| (*news == News::Refused(wanted.clone())).then_some(()));
     first.wait("the refusal", |report| match report {
-        Report::Refused { host, refusal, .. } => (host == "node-2" && *refusal == wanted).then_some(()),
+        NetReport::Refused { host, refusal, .. } => (host == "node-2" && *refusal == wanted).then_some(()),
         _ => None,
     });
     second.finish();
@@ -517,8 +517,8 @@ fn a_peer_that_does_not_read_is_dropped() {
     runtime.block_on(async {
         let halves = tokio::net::TcpStream::from_std(stream).unwrap().into_split();
         let (events, _keep) = tokio::sync::mpsc::channel(1);
-        let ear = Ear { id: 1, wrap: Event::ToAgent, accepts: |_| true, events };
-        let link = Link::open(Parts { halves, session, rest: Vec::new() }, ear);
+        let ear = Ear { id: 1, wrap: NetEvent::ToAgent, accepts: |_| true, events };
+        let link = PeerLink::open(Parts { halves, session, rest: Vec::new() }, ear);
         let payload = Arc::new(Payload::log(0, 0, &vec![0; 1 << 20]).unwrap());
         let taken = (0..40).take_while(|_| link.send(Outgoing::Payload(Arc::clone(&payload)))).count();
         assert_eq!(taken, 23);
@@ -549,7 +549,7 @@ fn logs_are_taken_from_nodes_that_bring_their_own() {
     let (job, listener) = job(3);
     let gather = Gather { log_dir: directory.path().to_owned(), overwrite: false };
     let mut first = job.host_with(1, listener, Some(gather));
-    first.net.order(Order::Mark(super::Mark { marker: "ctr.abcdef.log".to_owned(), names: Vec::new() }));
+    first.net.order(NetOrder::Mark(super::LogDirMark { marker: "ctr.abcdef.log".to_owned(), names: Vec::new() }));
     let mut options = job.options(2);
     options.join.logs = true;
     let mut second = Node::start(options);
@@ -574,7 +574,7 @@ fn logs_are_taken_from_nodes_that_bring_their_own() {
     std::fs::write(log.path().join(&name), b"old\xffnew").unwrap();
     std::fs::write(directory.path().join(&name), "before ").unwrap();
     let target = Target::Address(SocketAddr::from((LOCALHOST, job.port)));
-    let sender = Logs::start(logs::Options {
+    let sender = Logs::start(logs::LogsOptions {
         coordinator: target,
         job_id: JobId::new(job.name).unwrap(),
         key: Key::from_token(job.token),
@@ -586,7 +586,7 @@ fn logs_are_taken_from_nodes_that_bring_their_own() {
     let sender = sender.unwrap();
     sender.finish();
     assert!(readable(&[std::os::fd::AsFd::as_fd(&sender)], Some(PATIENCE)).unwrap()[0]);
-    assert_eq!(sender.ended(), Some(logs::Ended::Complete));
+    assert_eq!(sender.ended(), Some(logs::LogsEnded::Complete));
     assert_eq!(std::fs::read(directory.path().join(&name)).unwrap(), b"before \xffnew");
     succeed(vec![first, second, third]);
 }

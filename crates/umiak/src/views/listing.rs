@@ -9,7 +9,7 @@ use super::standing::RunStanding;
 use super::table::{TableCell, table};
 use super::time::{ago, between};
 use crate::history::RunId;
-use crate::history::index::{Entry, RoleSize};
+use crate::history::index::{IndexEntry, RoleSize};
 use crate::screen::Style;
 
 /// What `umiak ls --output json` prints.
@@ -48,8 +48,8 @@ pub(crate) struct ListedRun {
 }
 
 impl ListedRun {
-    pub(crate) fn new(entry: Entry, standing: &RunStanding) -> Self {
-        let Entry { run, name, engine, created, ended, code, roles, labels, user, .. } = entry;
+    pub(crate) fn new(entry: IndexEntry, standing: &RunStanding) -> Self {
+        let IndexEntry { run, name, engine, created, ended, code, roles, labels, user, .. } = entry;
         let host = match standing {
             RunStanding::Elsewhere(host) => Some(host.clone()),
             _ => None,
@@ -58,7 +58,7 @@ impl ListedRun {
     }
 }
 
-pub(crate) fn human(style: &Style, chosen: &[(Entry, RunStanding)], now: u64) -> String {
+pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u64) -> String {
     let rows: Vec<Vec<TableCell>> = chosen
         .iter()
         .map(|(entry, standing)| {

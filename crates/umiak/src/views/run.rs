@@ -14,7 +14,7 @@ use super::standing::{LoadedRun, RunStanding};
 use super::table::{TableCell, painted, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
-use crate::history::index::Entry;
+use crate::history::index::IndexEntry;
 use crate::history::{RunDir, RunId, Supervisor};
 use crate::screen::Style;
 use crate::screen::style::Mark;
@@ -44,7 +44,7 @@ pub(crate) struct ShownRun {
 }
 
 impl ShownRun {
-    pub(crate) fn new(loaded: LoadedRun, entry: Entry) -> Self {
+    pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry) -> Self {
         let LoadedRun { run, status, standing } = loaded;
         Self {
             v: 1,
@@ -60,7 +60,7 @@ impl ShownRun {
     }
 }
 
-pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &Entry, all: bool) -> String {
+pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: bool) -> String {
     let LoadedRun { run, status, standing } = loaded;
     let mut text = head(style, loaded);
     let mut row = |name: &str, value: String| {
@@ -233,7 +233,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
 
 /// Where the output of an attempt is: its own file, or the place that the plan names.
 fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
-    let own = run.attempt(&replica.replica, attempt).join("log");
+    let own = run.attempt(None, &replica.replica, attempt).join("log");
     if own.exists() { own.display().to_string() } else { replica.log.clone() }
 }
 

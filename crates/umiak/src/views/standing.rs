@@ -3,7 +3,7 @@
 use umiak_core::facts::Verdict;
 use umiak_core::status::Status;
 
-use crate::history::index::{Entry, Word};
+use crate::history::index::{IndexEntry, Word};
 use crate::history::{Home, Life, RunDir, life_of};
 use crate::screen::style::Mark;
 
@@ -26,7 +26,7 @@ impl RunStanding {
     }
 
     /// One that cannot be looked at is not known to live.
-    pub(crate) fn of_entry(home: &Home, entry: &Entry) -> Self {
+    pub(crate) fn of_entry(home: &Home, entry: &IndexEntry) -> Self {
         let run = RunDir::at(home, entry.run);
         Self::of(entry.state, life_of(&run, entry.state.is_finished()).unwrap_or(Life::Lost))
     }

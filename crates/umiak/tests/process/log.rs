@@ -14,7 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("log::wrong_values_are_refused", &[], wrong_values);
 }
 
-const PLANNED: &str = " INFO umiak::runtime::launch: planned ";
+const PLANNED: &str = " INFO umiak::front::launch: planned ";
 const OPTIONS: &str = "DEBUG umiak::cli: options ";
 
 fn beside_the_output() {

@@ -3,6 +3,7 @@
 //! One binary for all of it: it is also the toy trainer that the tests launch.
 
 mod conformance;
+mod drift;
 mod failure;
 mod frameworks;
 mod guide;
@@ -58,5 +59,6 @@ fn main() -> std::process::ExitCode {
     history::register(&mut suite);
     recorded::register(&mut suite);
     run::register(&mut suite);
+    drift::register(&mut suite);
     suite.main()
 }

@@ -37,7 +37,7 @@ const SIGTSTP: i32 = 20;
 const WAIT: &str = "sleep 60000";
 
 /// The letter of a process's state in `/proc`, if there is one.
-fn state(pid: u32) -> Option<char> {
+pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }

@@ -149,7 +149,8 @@ fn number<N: FromStr>(words: &[OsString], place: usize) -> anyhow::Result<N> {
     word.and_then(|word| word.parse().ok()).context("a number is missing")
 }
 
-fn cpu_micros() -> anyhow::Result<u64> {
+/// User and system time of this process.
+pub(crate) fn cpu_micros() -> anyhow::Result<u64> {
     let micros = |time: TimeVal| time.tv_sec() as u64 * 1_000_000 + time.tv_usec() as u64;
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     Ok(micros(usage.user_time()) + micros(usage.system_time()))

@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
-use super::crowd;
+use super::{crowd, machine};
 
 /// The first word.
 pub(crate) const WORD: &str = "floor";
@@ -27,7 +27,7 @@ pub(crate) const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PADDLE_TR
 pub(crate) const FAILURE: u8 = 7;
 
 /// Lines are this long, with the line feed.
-const LINE: usize = 65;
+pub(crate) const LINE: u64 = 65;
 /// Writes are this long.
 const WRITE: usize = 64 << 10;
 
@@ -49,6 +49,7 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("host"), words) => crowd::host(words),
         (Some("agents"), words) => crowd::agents(words),
         (Some("clients"), words) => crowd::clients(words),
+        (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
         _ => bail!("`{WORD}` is for benchmarks"),
     }
     .map(Some)
@@ -107,7 +108,7 @@ pub(crate) fn stamp_file(directory: &Path, fails: u32) -> std::path::PathBuf {
 fn write_lines(bytes: u64, stamps: &Path) -> anyhow::Result<ExitCode> {
     // Whole lines and whole writes fit: no byte of a line is ever at the same place of a write, until all were.
     let block: Vec<u8> =
-        (0..WRITE).flat_map(|number| format!("{number:0>width$}\n", width = LINE - 1).into_bytes()).collect();
+        (0..WRITE).flat_map(|number| format!("{number:0>width$}\n", width = LINE as usize - 1).into_bytes()).collect();
     let mut stdout = File::from(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned()?);
     let began = monotonic_nanos();
     // The beginning can be read while we still write.

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: umiak beside its peers and the kernel's floor, in one run. `launch` is about one node and lives
-//! here, `rendezvous` about several, `run` about documents and recorded runs.
+//! here, `rendezvous` about several, `run` about documents and recorded runs, `machine` about the job's state machine.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | `model` | what was measured, of whom, and how it compares |
 //! | `verdict` | umiak's numbers against what is required and what we go for |
 //! | `report` | Markdown, JSON and the page |
-//! | `machine` | where it was measured |
+//! | `against` | umiak beside an older binary of itself |
+//! | `host` | where it was measured |
 //! | `options` | what every benchmark can be asked for |
 //! | `peers` | who is measured |
 //! | `floor` | the small programs that are started: floors and ranks |
@@ -17,11 +18,14 @@
 //! | `rounds` | everybody in turn, round by round |
 //! | `rendezvous` | several nodes |
 //! | `run` | documents and recorded runs |
+//! | `machine` | the state machine of a job, without a process |
 
+mod against;
 mod crowd;
 pub(crate) mod floor;
 mod harness;
-mod machine;
+mod host;
+pub(crate) mod machine;
 mod model;
 mod options;
 mod peers;
@@ -44,7 +48,7 @@ use clap::{Args, ValueEnum};
 
 use model::{Metric, Series};
 use options::{Field, Shared};
-use peers::{Kind, Peer};
+use peers::Peer;
 use rounds::{Contestant, Rounds, say};
 use rows::log::Route;
 use rows::{Setting, crash, first_line, idle, log, start};
@@ -81,9 +85,16 @@ impl Options {
             (some, _) => some.to_vec(),
         }
     }
+
+    /// `/bin/true` is there in greater numbers than sleeping ranks can be.
+    fn started(&self) -> Vec<u32> {
+        let most = (self.n.is_empty() && !self.shared.quick).then_some(verdict::MOST_RANKS);
+        self.ranks().into_iter().chain(most).collect()
+    }
 }
 
-/// Measures and reports. It fails when a launcher could not be measured at all, not when one is slow.
+/// Measures and reports. It fails when a launcher could not be measured at all or is worse than the one of `--against`,
+/// not when one is slow.
 pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let Field { floor, peers, absent } = shared.field(root, |kind| !kind.is_runner())?;
@@ -105,8 +116,7 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
     );
     let verdicts = verdict::verdicts(&series);
     let report = report(&peers, absent, settings, series, verdicts);
-    publish(root, "launch", &report, shared.json.as_deref(), shared.write)?;
-    Ok(ExitCode::SUCCESS)
+    publish(root, "launch", &report, shared.json.as_deref(), shared.write)
 }
 
 /// What was measured, with where and of whom.
@@ -119,18 +129,25 @@ fn report(
 ) -> report::Report {
     report::Report {
         date: today(),
-        machine: machine::words(),
-        kernel: machine::kernel(),
+        machine: host::words(),
+        kernel: host::kernel(),
         peers: peers.iter().filter(|peer| !peer.kind.is_floor()).map(Peer::title).collect(),
         absent,
         settings,
+        against: against::comparisons(&series),
         series,
         verdicts,
     }
 }
 
-/// On stdout, and wherever else it was asked for.
-fn publish(root: &Path, bench: &str, report: &report::Report, json: Option<&Path>, writes: bool) -> anyhow::Result<()> {
+/// On stdout, and wherever else it was asked for. Rows in which the old binary was better are a failure.
+fn publish(
+    root: &Path,
+    bench: &str,
+    report: &report::Report,
+    json: Option<&Path>,
+    writes: bool,
+) -> anyhow::Result<ExitCode> {
     let text = report::markdown(report);
     std::io::stdout().write_all(text.as_bytes())?;
     if let Some(path) = json {
@@ -141,7 +158,12 @@ fn publish(root: &Path, bench: &str, report: &report::Report, json: Option<&Path
         let before = fs::read_to_string(&page).unwrap_or_else(|_| "# Benchmarks\n".to_owned());
         fs::write(&page, report::replaced(&before, bench, &text)).with_context(|| format!("cannot write `{PAGE}`"))?;
     }
-    Ok(())
+    let worse = report.against.iter().filter(|row| !row.is_not_worse).count();
+    if worse > 0 {
+        say(&format!("worse than the old binary in {worse} of {} rows", report.against.len()))?;
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Both as they are shipped: a floor that was not optimised would flatter us.
@@ -166,7 +188,7 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
     let everybody: Vec<Contestant<'_, Peer>> = peers.iter().map(contestant).collect();
     let few = Rounds { fast: rounds.fast.min(5), slow: rounds.slow };
     if options.shared.wants(&Row::Start) {
-        for ranks in options.ranks() {
+        for ranks in options.started() {
             say(&format!("start, {ranks} ranks"))?;
             series.extend(
                 rounds.run(&everybody, &[Metric::Start], ranks, |peer, _| start::measure(setting, peer, ranks))?,
@@ -199,13 +221,8 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
         say("first line")?;
         let bare = None;
         let peers: Vec<Option<&Peer>> = launchers.iter().copied().map(Some).collect();
-        let mut contestants = vec![Contestant { name: "bare command", is_floor: true, is_compared: true, what: &bare }];
-        contestants.extend(peers.iter().map(|peer| Contestant {
-            name: peer.map_or("", |peer| peer.kind.name()),
-            is_floor: false,
-            is_compared: peer.is_some_and(|peer| peer.kind.is_compared()),
-            what: peer,
-        }));
+        let mut contestants = vec![beside("bare command", true, &bare)];
+        contestants.extend(launchers.iter().zip(&peers).map(|(peer, what)| of_peer(peer, what)));
         series
             .extend(rounds.run(&contestants, &[Metric::FirstLine], 1, |peer, _| first_line::measure(setting, *peer))?);
     }
@@ -217,15 +234,10 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
     let expected = log::expected(setting)?;
     let routes: Vec<Route<'_>> = launchers.iter().map(|peer| Route::Launcher(peer)).collect();
     let mut contestants = vec![
-        Contestant { name: "writer | cat > file", is_floor: true, is_compared: true, what: &Route::Cat },
-        Contestant { name: "writer | tee file | sha256", is_floor: false, is_compared: true, what: &Route::Tee },
+        beside("writer | cat > file", true, &Route::Cat),
+        beside("writer | tee file | sha256", false, &Route::Tee),
     ];
-    contestants.extend(routes.iter().zip(launchers).map(|(what, peer)| Contestant {
-        name: peer.kind.name(),
-        is_floor: false,
-        is_compared: peer.kind.is_compared(),
-        what,
-    }));
+    contestants.extend(launchers.iter().zip(&routes).map(|(peer, what)| of_peer(peer, what)));
     let mut series = rounds.run(&contestants, &[Metric::Log], 1, |route, _| log::measure(setting, route, &expected))?;
     say("log, slow reader")?;
     let contestants: Vec<_> = launchers.iter().copied().map(contestant).collect();
@@ -234,8 +246,19 @@ fn measure_logs(setting: &Setting, launchers: &[&Peer], rounds: Rounds) -> anyho
 }
 
 fn contestant(peer: &Peer) -> Contestant<'_, Peer> {
-    let kind: Kind = peer.kind;
-    Contestant { name: kind.name(), is_floor: kind.is_floor(), is_compared: kind.is_compared(), what: peer }
+    of_peer(peer, peer)
+}
+
+/// A peer in a row that is about something of it.
+fn of_peer<'a, What>(peer: &Peer, what: &'a What) -> Contestant<'a, What> {
+    let kind = peer.kind;
+    let (is_floor, is_compared) = (kind.is_floor(), kind.is_compared());
+    Contestant { name: kind.name(), is_floor, is_compared, is_old: peer.is_old, what }
+}
+
+/// What is no peer, and stands beside them in all rounds.
+fn beside<'a, What>(name: &'static str, is_floor: bool, what: &'a What) -> Contestant<'a, What> {
+    Contestant { name, is_floor, is_compared: true, is_old: false, what }
 }
 
 fn today() -> String {

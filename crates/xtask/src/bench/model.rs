@@ -24,6 +24,7 @@ pub(crate) enum Metric {
     Listing,
     LogFirst,
     RunLine,
+    Event,
 }
 
 /// How a number is held against the floor's.
@@ -35,7 +36,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -52,6 +53,7 @@ impl Metric {
         Self::Listing,
         Self::LogFirst,
         Self::RunLine,
+        Self::Event,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -72,6 +74,7 @@ impl Metric {
             Self::Listing => "`umiak ls` of N runs, warm, to its end",
             Self::LogFirst => "First bytes of a log of N GB",
             Self::RunLine => "First line of `/bin/echo` from a document",
+            Self::Event => "One event of the state machine of a job with N replicas",
         }
     }
 
@@ -89,6 +92,7 @@ impl Metric {
             | Self::LogFirst
             | Self::RunLine => "ms",
             Self::Memory | Self::AgentsMemory => "MB",
+            Self::Event => "µs",
             Self::WakeUps => "",
             Self::Log => "MB/s",
             Self::SlowReader => "×",
@@ -106,11 +110,12 @@ impl Metric {
             | Self::AgentsMemory
             | Self::AgentsTime
             | Self::Listing
-            | Self::LogFirst => Relation::None,
+            | Self::LogFirst
+            | Self::Event => Relation::None,
         }
     }
 
-    fn is_better_when_small(self) -> bool {
+    pub(crate) fn is_better_when_small(self) -> bool {
         self != Self::Log
     }
 }
@@ -122,6 +127,8 @@ pub(crate) struct Series {
     pub(crate) contestant: String,
     pub(crate) ranks: u32,
     pub(crate) is_floor: bool,
+    /// Of the binary of `--against`.
+    pub(crate) is_old: bool,
     pub(crate) values: Vec<f64>,
     /// User and system time of everything that was started, for each rank; empty where it says nothing.
     pub(crate) cpu_ms_per_rank: Vec<f64>,
@@ -143,12 +150,17 @@ impl Sample {
     }
 }
 
-/// The median of umiak, or of whoever is asked for.
+/// A contestant's name in tables.
+pub(crate) fn title(name: &str, is_old: bool) -> String {
+    if is_old { format!("{name} (old)") } else { name.to_owned() }
+}
+
+/// The median of umiak, or of whoever is asked for; never that of the old binary.
 pub(crate) fn median_of(series: &[Series], metric: Metric, ranks: u32, contestant: &str) -> Option<f64> {
-    series
-        .iter()
-        .find(|series| series.metric == metric && series.ranks == ranks && series.contestant == contestant)
-        .and_then(|series| median(&series.values))
+    let is_it = |series: &&Series| {
+        series.metric == metric && series.ranks == ranks && series.contestant == contestant && !series.is_old
+    };
+    series.iter().find(is_it).and_then(|series| median(&series.values))
 }
 
 /// The best of the floors.
@@ -168,6 +180,7 @@ pub(crate) mod tests {
             contestant: contestant.to_owned(),
             ranks,
             is_floor,
+            is_old: false,
             values: values.to_vec(),
             cpu_ms_per_rank: Vec::new(),
             remarks: Vec::new(),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use super::build;
@@ -31,6 +32,9 @@ pub(crate) struct Shared<Row: ValueEnum + Send + Sync + 'static> {
     /// Measure this binary instead of building one
     #[arg(long)]
     umiak: Option<PathBuf>,
+    /// Measure this older binary too, in the same rounds; a row in which umiak is worse is a failure
+    #[arg(long, value_name = "PATH")]
+    against: Option<PathBuf>,
     /// Write everything that was measured to this file
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
@@ -68,6 +72,10 @@ impl<Row: ValueEnum + PartialEq + Send + Sync + 'static> Shared<Row> {
         let (mut peers, mut absent) = peers::find(&umiak, &floor, env!("CARGO_PKG_VERSION"));
         let is_unwanted = |kind: Kind| self.without.iter().any(|name| kind.name().starts_with(name.as_str()));
         peers.retain(|peer| takes_part(peer.kind) && !is_unwanted(peer.kind));
+        if let Some(old) = &self.against {
+            let beside = peers.iter().position(|peer| peer.kind == Kind::Umiak).context("umiak is left out")?;
+            peers.insert(beside + 1, Peer::old(old)?);
+        }
         absent.retain(|kind| takes_part(*kind));
         let absent: Vec<String> = absent.iter().map(|kind| kind.name().to_owned()).collect();
         for name in &absent {

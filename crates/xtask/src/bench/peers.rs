@@ -4,7 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::{Context as _, ensure};
+
 use super::floor::RANK_VARIABLES;
+use super::model::title;
 
 /// Runs a command in place of itself, for a launcher that only starts Python scripts.
 const EXECUTE: &str = "import os, sys\nos.execv(sys.argv[1], sys.argv[1:])\n";
@@ -68,6 +71,8 @@ pub(crate) struct Peer {
     pub(crate) kind: Kind,
     program: PathBuf,
     pub(crate) version: String,
+    /// The binary of `--against`.
+    pub(crate) is_old: bool,
 }
 
 /// Who is here, and who is not.
@@ -90,20 +95,29 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
             if found.is_none() {
                 absent.push(kind);
             }
-            found.map(|(program, version)| Peer { kind, program, version })
+            found.map(|(program, version)| Peer { kind, program, version, is_old: false })
         })
         .collect();
     (peers, absent)
 }
 
 impl Peer {
+    /// Another umiak, to be measured beside the one that is built.
+    pub(crate) fn old(umiak: &Path) -> anyhow::Result<Self> {
+        let said = Command::new(umiak).arg("--version").output();
+        let said = said.with_context(|| format!("`{}` cannot be started", umiak.display()))?;
+        ensure!(said.status.success(), "`{}` is no umiak", umiak.display());
+        let version = last_word(&said.stdout);
+        Ok(Self { kind: Kind::Umiak, program: std::path::absolute(umiak)?, version, is_old: true })
+    }
+
     /// The launcher, or the Python that has it.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
     pub(crate) fn title(&self) -> String {
-        format!("{} {}", self.kind.name(), self.version).trim_end().to_owned()
+        format!("{} {}", title(self.kind.name(), self.is_old), self.version).trim_end().to_owned()
     }
 
     /// Starts `ranks` × `command`, with what the launcher writes in `directory`.
@@ -201,6 +215,11 @@ pub(crate) fn on_path(program: impl AsRef<OsStr>) -> Option<PathBuf> {
 
 fn mpi_version(mpirun: &Path) -> String {
     let said = Command::new(mpirun).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-    let text = String::from_utf8_lossy(&said);
+    last_word(&said)
+}
+
+/// Of the first line.
+fn last_word(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
     text.lines().next().and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()
 }

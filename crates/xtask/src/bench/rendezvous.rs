@@ -1,6 +1,6 @@
 //! `cargo xtask bench rendezvous`: several nodes, beside those who launch on several nodes too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ pub(crate) struct Options {
     ranks: u16,
 }
 
-/// Measures and reports. It fails when something could not be measured at all, not when it is slow.
+/// Measures and reports. It fails when something could not be measured at all or is worse than with `--against`, not when
+/// it is slow.
 pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet) && !kind.is_runner();
@@ -67,15 +68,15 @@ pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitC
     );
     let verdicts = verdict::of_nodes(&series);
     let report = super::report(&peers, absent, settings, series, verdicts);
-    publish(root, NAME, &report, shared.json.as_deref(), shared.write)?;
-    Ok(ExitCode::SUCCESS)
+    publish(root, NAME, &report, shared.json.as_deref(), shared.write)
 }
 
 fn measure_hosts(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds) -> anyhow::Result<Vec<Series>> {
     let hosts = Hosts::new();
     let mut series = Vec::new();
+    // The old umiak comes right after the new one.
     let team = |kind: Kind, way: Way, name: &'static str| {
-        peers.iter().find(|peer| peer.kind == kind).map(|peer| Team { name, peer, way })
+        peers.iter().filter(move |peer| peer.kind == kind).map(move |peer| Team { name, peer, way })
     };
     let ips = || team(Kind::Umiak, Way::Ips, verdict::UMIAK_IPS);
     let master = || team(Kind::Umiak, Way::Master, verdict::UMIAK_MASTER);
@@ -84,16 +85,15 @@ fn measure_hosts(options: &Options, setting: &Setting, peers: &[Peer], rounds: R
     if options.shared.wants(&Row::Start) {
         say("start of two nodes")?;
         let one = team(Kind::Umiak, Way::OneNode, "umiak, one node");
-        let teams: Vec<Team<'_>> = [one, ips(), master(), torchrun(), paddle()].into_iter().flatten().collect();
+        let teams: Vec<Team<'_>> = one.chain(ips()).chain(master()).chain(torchrun()).chain(paddle()).collect();
         series.extend(rounds.run(&contestants(&teams), &[Metric::NodesStart], START_RANKS, |team, _| {
             hosts.start(setting, team, START_RANKS)
         })?);
     }
     if options.shared.wants(&Row::Crash) {
         say("crash on one of two nodes")?;
-        let floors = [Kind::Fork, Kind::Spawn].map(|kind| team(kind, Way::Floor, kind.name()));
-        let teams = [ips(), master(), torchrun(), paddle()];
-        let teams: Vec<Team<'_>> = floors.into_iter().chain(teams).flatten().collect();
+        let floors = [Kind::Fork, Kind::Spawn].into_iter().flat_map(|kind| team(kind, Way::Floor, kind.name()));
+        let teams: Vec<Team<'_>> = floors.chain(ips()).chain(master()).chain(torchrun()).chain(paddle()).collect();
         series.extend(rounds.run(&contestants(&teams), &[Metric::NodesCrash], CRASH_RANKS, |team, round| {
             hosts.crash(setting, team, CRASH_RANKS, round)
         })?);
@@ -104,8 +104,9 @@ fn measure_hosts(options: &Options, setting: &Setting, peers: &[Peer], rounds: R
 fn contestants<'a>(teams: &'a [Team<'a>]) -> Vec<Contestant<'a, Team<'a>>> {
     let contestant = |team: &'a Team<'a>| Contestant {
         name: team.name,
-        is_floor: matches!(team.way, Way::OneNode | Way::Floor),
+        is_floor: matches!(team.way, Way::OneNode | Way::Floor) && !team.peer.is_old,
         is_compared: team.peer.kind.is_compared(),
+        is_old: team.peer.is_old,
         what: team,
     };
     teams.iter().map(contestant).collect()
@@ -114,18 +115,43 @@ fn contestants<'a>(teams: &'a [Team<'a>]) -> Vec<Contestant<'a, Team<'a>>> {
 fn measure_agents(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds) -> anyhow::Result<Vec<Series>> {
     let mut series = Vec::new();
     let python = peers.iter().find(|peer| peer.kind == Kind::Paddle).map(Peer::program);
+    let old = match peers.iter().find(|peer| peer.is_old) {
+        Some(peer) => old_agents(peer)?,
+        None => None,
+    };
     for &nodes in &options.n {
         say(&format!("{nodes} agents"))?;
-        let mut whom = vec![(verdict::UMIAK, Whom::Umiak), (verdict::UMIAK_AT_ONCE, Whom::UmiakAtOnce)];
+        let mut whom = Vec::new();
+        for program in std::iter::once(&setting.floor).chain(&old) {
+            whom.push((verdict::UMIAK, Whom::Umiak(program)));
+            whom.push((verdict::UMIAK_AT_ONCE, Whom::UmiakAtOnce(program)));
+        }
         whom.extend(
             python.filter(|_| nodes <= MOST_OF_PADDLE).map(|python| (verdict::HTTP_MASTER, Whom::Paddle(python))),
         );
-        let contestant =
-            |(name, what)| Contestant { name, is_floor: false, is_compared: name != verdict::HTTP_MASTER, what };
-        let contestants: Vec<_> = whom.iter().map(|(name, what)| contestant((*name, what))).collect();
+        let contestants: Vec<_> = whom
+            .iter()
+            .map(|(name, what)| Contestant {
+                name,
+                is_floor: false,
+                is_compared: *name != verdict::HTTP_MASTER,
+                is_old: old.as_deref().is_some_and(|old| what.is_of(old)),
+                what,
+            })
+            .collect();
         series.extend(rounds.run(&contestants, &agents::METRICS, nodes, |whom, _| {
             agents::measure(setting, whom, nodes, options.ranks)
         })?);
     }
     Ok(series)
+}
+
+/// Agents are umiak's library in this program: of an old umiak they are in the `xtask` that was built with it.
+fn old_agents(old: &Peer) -> anyhow::Result<Option<PathBuf>> {
+    let program = old.program().with_file_name("xtask");
+    if program.is_file() {
+        return Ok(Some(program));
+    }
+    say("the old binary has no `xtask` beside it: its agents are left out")?;
+    Ok(None)
 }

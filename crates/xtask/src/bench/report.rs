@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::markdown::table;
 
-use super::model::{Metric, Relation, Series, floor};
-use super::statistics::{median, summarise};
+use super::against::Comparison;
+use super::model::{Metric, Relation, Series, floor, title};
+use super::statistics::{Summary, median, summarise};
 use super::verdict::{Bound, Verdict};
 
 /// Around the part that `--write` of that benchmark replaces.
@@ -27,16 +28,15 @@ pub(crate) struct Report {
     pub(crate) settings: String,
     pub(crate) series: Vec<Series>,
     pub(crate) verdicts: Vec<Verdict>,
+    /// With `--against`: umiak beside the old binary.
+    pub(crate) against: Vec<Comparison>,
 }
 
 pub(crate) fn markdown(report: &Report) -> String {
-    let mut text = format!(
-        "{}, {}, {}.\n\nBeside each other: {}.\n",
-        report.date,
-        report.machine,
-        report.kernel,
-        report.peers.join(", ")
-    );
+    let mut text = format!("{}, {}, {}.\n\n", report.date, report.machine, report.kernel);
+    if !report.peers.is_empty() {
+        let _ = writeln!(text, "Beside each other: {}.", report.peers.join(", "));
+    }
     if !report.absent.is_empty() {
         let _ = writeln!(text, "Not here, so not measured: {}.", report.absent.join(", "));
     }
@@ -48,6 +48,7 @@ pub(crate) fn markdown(report: &Report) -> String {
             [verdict.what.to_owned(), measured, bound(verdict.must.as_ref()), bound(verdict.goal.as_ref())]
         }),
     );
+    text += &against(&report.against);
     for metric in Metric::ALL {
         let rows: Vec<Vec<String>> =
             report.series.iter().filter(|series| series.metric == metric).map(|one| row(one, &report.series)).collect();
@@ -67,13 +68,44 @@ pub(crate) fn markdown(report: &Report) -> String {
     text
 }
 
+/// Each row of both binaries: medians, their ratio round by round, and whether the new one is worse.
+fn against(rows: &[Comparison]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let middle = |summary: Option<Summary>| summary.map_or_else(|| "–".to_owned(), |summary| number(summary.median));
+    let table = table(
+        &["row", "N", "", "new", "old", "new / old", "p10–p90", "not worse"],
+        rows.iter().map(|row| {
+            let unit = row.metric.unit();
+            let with_unit = |text: String| if unit.is_empty() { text } else { format!("{text} {unit}") };
+            [
+                row.metric.title().to_owned(),
+                row.ranks.to_string(),
+                row.contestant.clone(),
+                with_unit(middle(row.new)),
+                with_unit(middle(row.old)),
+                middle(row.ratio),
+                spread(row.ratio),
+                if row.is_not_worse { "✓" } else { "✗" }.to_owned(),
+            ]
+        }),
+    );
+    format!("\n### New and old binary, in the same rounds\n\n{table}")
+}
+
+fn spread(summary: Option<Summary>) -> String {
+    summary.map_or_else(String::new, |summary| format!("{}–{}", number(summary.p10), number(summary.p90)))
+}
+
 fn bound(bound: Option<&Bound>) -> String {
     bound.map_or_else(String::new, |bound| format!("{} {}", if bound.is_kept { "✓" } else { "✗" }, bound.text))
 }
 
 fn row(series: &Series, all: &[Series]) -> Vec<String> {
     let summary = summarise(&series.values);
-    let name = if series.is_floor { format!("*{}*", series.contestant) } else { series.contestant.clone() };
+    let name = title(&series.contestant, series.is_old);
+    let name = if series.is_floor { format!("*{name}*") } else { name };
     let against = summary.zip(floor(all, series.metric, series.ranks)).map_or_else(String::new, |(ours, floor)| {
         match series.metric.relation() {
             Relation::Times => format!("{:.2}", ours.median / floor),
@@ -85,7 +117,7 @@ fn row(series: &Series, all: &[Series]) -> Vec<String> {
         series.ranks.to_string(),
         name,
         summary.map_or_else(|| "–".to_owned(), |summary| number(summary.median)),
-        summary.map_or_else(String::new, |summary| format!("{}–{}", number(summary.p10), number(summary.p90))),
+        spread(summary),
         against,
         median(&series.cpu_ms_per_rank).map_or_else(String::new, number),
         series.values.len().to_string(),
@@ -162,6 +194,7 @@ mod tests {
                 must: Some(Bound { text: "≤ 2 ×", is_kept: true }),
                 goal: Some(Bound { text: "≤ 1.3 ×", is_kept: false }),
             }],
+            against: Vec::new(),
         };
         let text = markdown(&report);
         assert_eq!(
@@ -178,6 +211,20 @@ mod tests {
              | 4 | umiak | 14.0 | 12.4–15.6 | 1.40 | 2 |  |\n\
              | 4 | mpirun | – |  |  | 0 | 2 × no end within 60 s |\n"
         );
+    }
+
+    #[test]
+    fn both_binaries_stand_in_one_row() {
+        let now = series(Metric::Start, "umiak", 4, false, &[12.0, 16.0]);
+        let before = Series { is_old: true, values: vec![8.0, 10.0], ..now.clone() };
+        let rows = super::super::against::comparisons(&[now, before]);
+        assert_eq!(
+            against(&rows),
+            "\n### New and old binary, in the same rounds\n\n\
+             | row | N |  | new | old | new / old | p10–p90 | not worse |\n|---|---|---|---|---|---|---|---|\n\
+             | Start N × `/bin/true` and end | 4 | umiak | 14.0 ms | 9.00 ms | 1.55 | 1.51–1.59 | ✗ |\n"
+        );
+        assert_eq!(against(&[]), "");
     }
 
     #[test]

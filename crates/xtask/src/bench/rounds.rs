@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use super::model::{Metric, Sample, Series};
+use super::model::{Metric, Sample, Series, title};
 
 /// Whoever needs longer takes part in fewer rounds.
 const SLOW: Duration = Duration::from_secs(2);
@@ -22,6 +22,8 @@ pub(crate) struct Contestant<'a, What> {
     pub(crate) is_floor: bool,
     /// Takes part in all rounds, slow or not: what is compared must have seen the same rounds.
     pub(crate) is_compared: bool,
+    /// The binary of `--against`, in the place of the one of that name.
+    pub(crate) is_old: bool,
     pub(crate) what: &'a What,
 }
 
@@ -44,7 +46,12 @@ impl Rounds {
     ) -> anyhow::Result<Vec<Series>> {
         let mut accounts: Vec<Account> = contestants.iter().map(|_| Account::default()).collect();
         for round in 0..self.fast {
-            for (contestant, account) in contestants.iter().zip(&mut accounts) {
+            let mut order: Vec<_> = contestants.iter().zip(&mut accounts).collect();
+            // What comes before in one round comes after in the next: the one before leaves caches and dirty pages.
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (contestant, account) in order {
                 if account.failures.len() >= 2 || (account.is_slow && round >= self.slow) {
                     continue;
                 }
@@ -55,7 +62,8 @@ impl Rounds {
                     Ok(sample) => said(sample),
                     Err(trouble) => trouble.clone(),
                 };
-                say(&format!("  {}/{} {:28} {said}", round + 1, self.fast, contestant.name))?;
+                let name = title(contestant.name, contestant.is_old);
+                say(&format!("  {}/{} {name:28} {said}", round + 1, self.fast))?;
                 match result {
                     Ok(sample) => account.samples.push(sample),
                     Err(trouble) => account.failures.push(trouble),
@@ -89,6 +97,7 @@ fn series<What>(contestant: &Contestant<'_, What>, metrics: &[Metric], ranks: u3
             contestant: contestant.name.to_owned(),
             ranks,
             is_floor: contestant.is_floor,
+            is_old: contestant.is_old,
             values: account
                 .samples
                 .iter()

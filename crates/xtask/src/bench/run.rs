@@ -14,7 +14,7 @@ use super::rounds::{Contestant, Rounds, say};
 use super::rows::documents::{self, line};
 use super::rows::recorded::{self, How, Recorded};
 use super::rows::{Setting, directory};
-use super::{contestant, publish, verdict};
+use super::{beside, contestant, of_peer, publish, verdict};
 
 const NAME: &str = "run";
 /// What the requirements name.
@@ -45,7 +45,8 @@ pub(crate) struct Options {
     gigabytes: u32,
 }
 
-/// Measures and reports. It fails when something could not be measured at all, not when it is slow.
+/// Measures and reports. It fails when something could not be measured at all or is worse than with `--against`, not when
+/// it is slow.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let takes_part = |kind: Kind| kind.is_floor() || kind == Kind::Umiak || kind.is_runner();
@@ -63,28 +64,20 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
             })?);
         }
     }
-    let umiak = peers.iter().find(|peer| peer.kind == Kind::Umiak).context("umiak is left out")?;
+    // The new one, and the old one where there is one.
+    let umiaks: Vec<&Peer> = peers.iter().filter(|peer| peer.kind == Kind::Umiak).collect();
     if shared.wants(&Row::Ls) {
         say(&format!("ls, {} runs", options.runs))?;
-        let home = directory()?;
-        recorded::make_runs(home.path(), options.runs)?;
-        // Once for the caches; not counted.
-        let _ = recorded::list(&setting, umiak.program(), home.path())?;
-        let contestants = [contestant(umiak)];
-        series.extend(rounds.run(&contestants, &[Metric::Listing], options.runs, |peer, _| {
-            recorded::list(&setting, peer.program(), home.path())
-        })?);
+        series.extend(measure_listing(&setting, &umiaks, options.runs, rounds)?);
     }
     let mut log = String::new();
     if shared.wants(&Row::Logs) {
         say(&format!("logs, {} GB", options.gigabytes))?;
-        let recorded = Recorded::make(&setting, umiak.program(), u64::from(options.gigabytes) * 1_000_000_000)?;
-        log = format!(
-            "; a log of {} GB{}",
-            options.gigabytes,
-            if recorded.has_holes { ", most of it holes" } else { "" }
-        );
-        series.extend(measure_logs(&setting, umiak, &recorded, options.gigabytes, rounds)?);
+        let umiak = umiaks.first().context("umiak is left out")?;
+        let long = Recorded::make(&setting, umiak.program(), u64::from(options.gigabytes) * 1_000_000_000)?;
+        let holes = if long.has_holes { ", most of it holes" } else { "" };
+        log = format!("; a log of {} GB{holes}", options.gigabytes);
+        series.extend(measure_logs(&setting, &umiaks, long, options.gigabytes, rounds)?);
     }
     if shared.wants(&Row::FirstLine) {
         say("first line")?;
@@ -96,39 +89,49 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     );
     let verdicts = verdict::of_runs(&series);
     let report = super::report(&peers, absent, settings, series, verdicts);
-    publish(root, NAME, &report, shared.json.as_deref(), shared.write)?;
-    Ok(ExitCode::SUCCESS)
+    publish(root, NAME, &report, shared.json.as_deref(), shared.write)
+}
+
+/// Each lists runs of its own making: a format may have changed in between.
+fn measure_listing(setting: &Setting, umiaks: &[&Peer], runs: u32, rounds: Rounds) -> anyhow::Result<Vec<Series>> {
+    let mut homes = Vec::new();
+    for peer in umiaks {
+        let home = directory()?;
+        recorded::make_runs(setting, peer.program(), home.path(), runs)?;
+        // Once for the caches; not counted.
+        let _ = recorded::list(setting, peer.program(), home.path())?;
+        homes.push((peer.program(), home));
+    }
+    let contestants: Vec<_> = umiaks.iter().zip(&homes).map(|(peer, what)| of_peer(peer, what)).collect();
+    rounds.run(&contestants, &[Metric::Listing], runs, |(umiak, home), _| recorded::list(setting, umiak, home.path()))
 }
 
 fn measure_logs(
     setting: &Setting,
-    umiak: &Peer,
-    recorded: &Recorded,
+    umiaks: &[&Peer],
+    long: Recorded,
     gigabytes: u32,
     rounds: Rounds,
 ) -> anyhow::Result<Vec<Series>> {
-    let ways = [
-        ("cat", How::Cat),
-        ("tail -n 10", How::Tail),
-        (verdict::UMIAK_LOGS, How::Logs),
-        (verdict::UMIAK_TAIL, How::LogsTail),
-    ];
+    let mut recorded = vec![long];
+    for peer in &umiaks[1..] {
+        recorded.push(recorded[0].again(setting, peer.program())?);
+    }
+    let mut ways = vec![("cat", false, (How::Cat, &recorded[0])), ("tail -n 10", false, (How::Tail, &recorded[0]))];
+    for (peer, recorded) in umiaks.iter().zip(&recorded) {
+        ways.push((verdict::UMIAK_LOGS, peer.is_old, (How::Logs(peer.program()), recorded)));
+        ways.push((verdict::UMIAK_TAIL, peer.is_old, (How::LogsTail(peer.program()), recorded)));
+    }
     let contestants: Vec<_> =
-        ways.iter().map(|(name, what)| Contestant { name, is_floor: false, is_compared: true, what }).collect();
-    rounds.run(&contestants, &[Metric::LogFirst], gigabytes, |how, _| {
-        recorded.first_bytes(setting, umiak.program(), *how)
-    })
+        ways.iter().map(|(name, is_old, what)| Contestant { is_old: *is_old, ..beside(name, false, what) }).collect();
+    rounds.run(&contestants, &[Metric::LogFirst], gigabytes, |(how, recorded), _| recorded.first_bytes(setting, *how))
 }
 
 fn measure_lines(setting: &Setting, peers: &[Peer], rounds: Rounds) -> anyhow::Result<Vec<Series>> {
-    let runners: Vec<Option<&Peer>> = peers.iter().filter(|peer| !peer.kind.is_floor()).map(Some).collect();
+    let runners: Vec<&Peer> = peers.iter().filter(|peer| !peer.kind.is_floor()).collect();
+    let some: Vec<Option<&Peer>> = runners.iter().copied().map(Some).collect();
     let bare = None;
-    let mut contestants = vec![Contestant { name: "bare command", is_floor: true, is_compared: true, what: &bare }];
-    contestants.extend(runners.iter().map(|peer| Contestant {
-        name: peer.map_or("", |peer| peer.kind.name()),
-        is_floor: false,
-        is_compared: peer.is_some_and(|peer| peer.kind.is_compared()),
-        what: peer,
-    }));
+    let mut contestants = vec![beside("bare command", true, &bare)];
+    contestants.extend(runners.iter().zip(&some).map(|(peer, what)| of_peer(peer, what)));
     rounds.run(&contestants, &[Metric::RunLine], 1, |peer, _| line(setting, *peer))
 }

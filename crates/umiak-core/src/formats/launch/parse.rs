@@ -18,7 +18,8 @@ use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, own, pod, ports};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
 use crate::model::{
-    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, Port, PortRequest, Request, ServerMode,
+    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest, Request,
+    ServerMode,
 };
 use crate::quote::{python, shell};
 
@@ -113,20 +114,23 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     let ports = checks.report(ports::request(&arguments, generation, env, platform.ports));
     let log_level = checks.report(environment::log_level(&arguments));
     let log_dir = checks.log_dir();
-    let paddle = PaddleHabits {
+    let variables = PaddleVariables {
         generation,
+        env_limit: Some(checks.env_limit()),
+        auto_cluster: arguments.is_switched_on("auto_cluster_config"),
+        auto_parallel_config: arguments.text("auto_parallel_config").map(str::to_owned),
+        cluster_topo_path: arguments.text("cluster_topo_path").map(str::to_owned),
+        rank_mapping_path: arguments.text("rank_mapping_path").map(str::to_owned),
+    };
+    let paddle = PaddleHabits {
+        variables,
         log_level: log_level.unwrap_or("INFO").to_owned(),
         lines: announced.lines,
         configuration,
         server_flags: mode::legacy_flags(&command_line),
         keeps_proxies: !is_fleet,
         one_thread: own.compat == Compat::Paddle,
-        env_limit: checks.env_limit(),
         gpu_log: arguments.is_switched_on("enable_gpu_log"),
-        auto_cluster: arguments.is_switched_on("auto_cluster_config"),
-        auto_parallel_config: arguments.text("auto_parallel_config").map(str::to_owned),
-        cluster_topo_path: arguments.text("cluster_topo_path").map(str::to_owned),
-        rank_mapping_path: arguments.text("rank_mapping_path").map(str::to_owned),
     };
     let max_restart = arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX));
     let request = Request {

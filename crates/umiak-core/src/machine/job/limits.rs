@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Attempt, AttemptId, Effect, Fact, Limit, Machine, Of, Slot, StopHow, Timer, Timestamp, attempt};
+use super::{Attempt, AttemptId, Effect, Machine, Of, Slot, Timer, Timestamp, attempt};
+use crate::facts::{Fact, Limit};
+use crate::model::StopHow;
 
 impl Machine {
     /// The process exists: its time runs.
@@ -15,7 +17,7 @@ impl Machine {
         if let Some(run) = timeouts.run {
             self.arm(Timer::Run(slot), now + run, effects);
         }
-        if self.is_awaited(slot.role) && !self.place(slot).ready {
+        if self.is_awaited(slot.role) && !self.replicas.get(slot).ready {
             effects.push(Effect::Await(self.id(slot)));
             if let Some(start) = timeouts.start {
                 self.arm(Timer::StartUp(slot), now + start, effects);
@@ -25,10 +27,10 @@ impl Machine {
 
     pub(super) fn ready(&mut self, id: AttemptId, effects: &mut Vec<Effect>) {
         let running = matches!(self.attempt_of(id.slot), Some(Attempt::Running { .. }));
-        if !running || self.place(id.slot).ready {
+        if !running || self.replicas.get(id.slot).ready {
             return self.ignore(&super::Event::Ready { id }, effects);
         }
-        self.place_mut(id.slot).ready = true;
+        self.replicas.change(id.slot, |replica| replica.ready = true);
         self.look_for_starts = true;
         effects.push(Effect::Record(Fact::Ready { subject: self.subject(id.slot) }));
         self.disarm(Timer::StartUp(id.slot), effects);
@@ -36,7 +38,7 @@ impl Machine {
 
     /// It has failed, and is stopped like all that are stopped.
     pub(super) fn time_out(&mut self, slot: Slot, what: Limit, now: Timestamp, effects: &mut Vec<Effect>) {
-        // Who is being stopped already is not late.
+        // What is being stopped already is not late.
         if !matches!(self.attempt_of(slot), Some(Attempt::Starting { .. } | Attempt::Running { .. })) {
             return;
         }
@@ -45,7 +47,7 @@ impl Machine {
             Limit::Start => timeouts.start,
             Limit::Run => timeouts.run,
         };
-        self.place_mut(slot).timed_out = Some(what);
+        self.replicas.change(slot, |replica| replica.timed_out = Some(what));
         let limit_micros = limit.unwrap_or_default().as_micros() as u64;
         effects.push(Effect::Record(Fact::TimedOut { subject: self.subject(slot), what, limit_micros }));
         self.terminate(Of::Replica(slot), now, effects);
@@ -62,6 +64,9 @@ impl Machine {
     }
 
     pub(super) fn kill_these(&mut self, slots: &[Slot], then: Timer, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.replicas.total().live() == 0 {
+            return;
+        }
         let before = effects.len();
         self.for_these(slots, &attempt::Event::Stop(StopHow::Kill), now, effects);
         if effects.len() > before {
@@ -74,7 +79,7 @@ impl Machine {
         self.recycle_if_over(role_of(of), now, effects);
     }
 
-    /// Nobody needs the timers of an attempt that is over.
+    /// The timers of an attempt that is over have nothing to say.
     pub(super) fn disarm_all_of(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
         let of = Of::Replica(slot);
         for timer in [Timer::Run(slot), Timer::StartUp(slot), Timer::GraceOf(of), Timer::AbandonOf(of)] {
@@ -93,14 +98,15 @@ impl Machine {
 
     /// Replicas whose grace is the job's.
     pub(super) fn without_own_grace(&self) -> Vec<Slot> {
-        self.slots().into_iter().filter(|slot| self.job.roles[slot.role as usize].grace.is_none()).collect()
+        let roles = (0u16..).zip(&self.job.roles).filter(|(_, role)| role.grace.is_none());
+        roles.flat_map(|(role, _)| self.replicas.slots_of(role)).collect()
     }
 
-    /// Everybody has been asked to end; roles that have more or less time than the others have timers of their own.
+    /// All have been asked to end; roles that have more or less time than the others have timers of their own.
     pub(super) fn arm_own_graces(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in self.with_own_grace() {
             let timer = Timer::GraceOf(Of::Role(role));
-            let live = self.roles[role as usize].iter().any(Attempt::is_live);
+            let live = self.replicas.of_role(role).live() > 0;
             // A role that was being stopped already has no more time for that.
             if let Some(grace) = self.job.roles[role as usize].grace.filter(|_| live && !self.armed.contains(&timer)) {
                 self.arm(timer, now + grace, effects);

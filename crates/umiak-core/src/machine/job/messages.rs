@@ -82,6 +82,8 @@ pub struct Decided {
     pub verdict: Option<Verdict>,
     /// The signal that one of the nodes received.
     pub signal: Option<i32>,
+    /// What runs is not given its time to end.
+    pub kill: bool,
     /// Where no rank is to blame: the code to end with.
     pub code: Option<u8>,
     /// All nodes start again, after so long.
@@ -156,9 +158,10 @@ pub enum Stand {
     Failed,
     /// The settle window is closed: all bad ends.
     Told(Vec<diagnose::End>),
-    /// By this signal, or by `umiak stop`.
+    /// By this signal, or by `umiak stop`, which may ask to kill.
     Interrupted {
         signal: Option<i32>,
+        kill: bool,
     },
 }
 

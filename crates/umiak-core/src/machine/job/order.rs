@@ -2,48 +2,41 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Effect, Event, Exit, Fact, Limit, Machine, Timer, Timestamp, attempt, role};
-use crate::machine::role::Counts;
-use crate::model::{Slot, StartAfter, When};
+use super::replicas::Replica;
+use super::{Effect, Event, Machine, Slot, Timer, Timestamp, attempt};
+use crate::facts::{Fact, Limit};
+use crate::machine::role;
+use crate::model::{Exit, StartAfter, When};
 
 /// What is late on another node is stopped there, and that is heard of: only what answers there and not here is left to be
 /// found late here.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
 impl Machine {
-    /// Starts everybody who waits for nothing any more, all at once. Tells whether somebody was refused.
+    /// Starts all that wait for nothing any more, at once. Tells whether some were refused.
     pub(super) fn start_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) -> bool {
         self.look_for_starts = self.job.roles.iter().any(|role| !role.start_after.is_empty());
         let mut due = Vec::new();
         let mut refused = false;
         for role in 0..self.job.roles.len() {
-            let waiting: Vec<Slot> = self.waiting_of(role as u16);
-            if waiting.is_empty() || self.groups[role].recycling.is_some() {
+            if self.replicas.of_role(role as u16).waiting() == 0 || self.roles[role].recycling.is_some() {
                 continue;
             }
             match self.standing(role) {
-                Standing::Due => due.extend(waiting),
+                Standing::Due => due.extend(self.replicas.due(role as u16)),
                 Standing::Waits => {}
                 Standing::Never(other) => {
-                    refused = true;
+                    let waiting = self.replicas.due(role as u16);
+                    refused |= !waiting.is_empty();
                     self.refuse(&waiting, other, now, effects);
                 }
             }
         }
         for slot in &due {
-            self.place_mut(*slot).begin();
+            self.replicas.change(*slot, Replica::begin);
         }
         self.for_these(&due, &attempt::Event::Start, now, effects);
         refused
-    }
-
-    /// Those of a role who are neither started nor in a back-off.
-    fn waiting_of(&self, role: u16) -> Vec<Slot> {
-        let attempts = self.roles[role as usize].iter().zip(&self.places[role as usize]).enumerate();
-        attempts
-            .filter(|(_, (attempt, place))| **attempt == Attempt::Waiting && !place.backing_off)
-            .map(|(index, _)| Slot { role, index: index as u32 })
-            .collect()
     }
 
     fn standing(&self, role: usize) -> Standing {
@@ -61,38 +54,24 @@ impl Machine {
     /// Whether what is waited for has come; nothing if it never will.
     fn has_come(&self, after: StartAfter) -> Option<bool> {
         // What is stopped to be started again has not come, whatever some of it have done.
-        if self.groups[after.role as usize].recycling.is_some() {
+        if self.roles[after.role as usize].recycling.is_some() {
             return Some(false);
         }
         let other = &self.job.roles[after.role as usize];
-        let attempts = &self.roles[after.role as usize];
-        let outcome = role::outcome(&other.completion, &Counts::of(attempts));
+        let tally = self.replicas.of_role(after.role);
         let when = if other.work.ports.is_empty() && after.when == When::Ready { When::Started } else { after.when };
+        // What ended well is no longer waited for.
         let come = match when {
-            When::Succeeded => outcome == role::Outcome::Succeeded,
-            When::Started | When::Ready => {
-                attempts.iter().zip(&self.places[after.role as usize]).all(|(attempt, place)| {
-                    match attempt {
-                        Attempt::Running { .. } => when == When::Started || place.ready,
-                        // What ended well needs nobody to wait for it.
-                        Attempt::Ended(end) => end.is_success(),
-                        Attempt::Waiting | Attempt::Starting { .. } | Attempt::Stopping { .. } | Attempt::Abandoned => {
-                            false
-                        }
-                    }
-                })
-            }
+            When::Succeeded => self.outcome_of(after.role) == role::Outcome::Succeeded,
+            When::Started => tally.running() + tally.succeeded() == tally.all(),
+            When::Ready => tally.ready() + tally.succeeded() == tally.all(),
         };
-        // Who has ended badly for good will be neither started nor ready, whatever the others do.
-        let is_bad = |attempt: &Attempt| match attempt {
-            Attempt::Ended(end) => !end.is_success(),
-            other => *other == Attempt::Abandoned,
-        };
+        // What has ended badly for good will be neither started nor ready, whatever the others do.
         let never = match when {
-            When::Succeeded => attempts.iter().all(Attempt::is_over),
-            When::Started | When::Ready => attempts.iter().any(is_bad),
+            When::Succeeded => tally.over() == tally.all(),
+            When::Started | When::Ready => tally.over() > tally.succeeded(),
         };
-        let come = come && self.groups[after.role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty);
+        let come = come && self.roles[after.role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty);
         if never && !come { None } else { Some(come) }
     }
 
@@ -102,13 +81,15 @@ impl Machine {
         self.wait_in_vain(slots, other, &why, now, effects);
     }
 
-    /// They are told like a start that failed, so that somebody is to blame.
+    /// They are told like a start that failed, so that there is something to blame.
     fn wait_in_vain(&mut self, slots: &[Slot], other: u16, unmet: &Unmet, now: Timestamp, effects: &mut Vec<Effect>) {
         let other = self.job.roles[other as usize].name.to_string();
         for slot in slots {
             let exit = Exit::Unmet { role: other.clone(), reason: unmet.why.clone() };
-            self.place_mut(*slot).begin();
-            self.place_mut(*slot).timed_out = unmet.limit;
+            self.replicas.change(*slot, |replica| {
+                replica.begin();
+                replica.timed_out = unmet.limit;
+            });
             self.apply(*slot, attempt::Event::Start, now);
             effects.push(Effect::Record(Fact::Starting { subject: self.subject(*slot) }));
             self.exited(*slot, exit, None, now, effects);
@@ -118,13 +99,13 @@ impl Machine {
     /// Some of this role are on other nodes, at these addresses, and somebody here waits for them. Before the start, and
     /// again before each further one.
     pub fn expect_elsewhere(&mut self, role: u16, addresses: Vec<String>) {
-        self.groups[role as usize].elsewhere = Some(addresses);
+        self.roles[role as usize].elsewhere = Some(addresses);
     }
 
     /// An attempt begins: asks who answers.
     pub(super) fn await_elsewhere(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for role in 0..self.groups.len() as u16 {
-            if self.groups[role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty) {
+        for role in 0..self.roles.len() as u16 {
+            if self.roles[role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty) {
                 continue;
             }
             effects.push(Effect::AwaitElsewhere { role, attempt: self.attempt });
@@ -141,27 +122,27 @@ impl Machine {
         missing: Vec<String>,
         effects: &mut Vec<Effect>,
     ) {
-        let awaited = self.groups.get(role as usize).and_then(|group| group.elsewhere.as_ref());
-        if attempt != self.attempt || self.pause.is_some() || awaited.is_none_or(Vec::is_empty) {
+        let awaited = self.roles.get(role as usize).and_then(|group| group.elsewhere.as_ref());
+        if attempt != self.attempt || self.is_pausing() || awaited.is_none_or(Vec::is_empty) {
             return self.ignore(&Event::AnsweredElsewhere { role, attempt, missing }, effects);
         }
         if missing.is_empty() {
             self.disarm(Timer::Elsewhere(role), effects);
             self.look_for_starts = true;
         }
-        self.groups[role as usize].elsewhere = Some(missing);
+        self.roles[role as usize].elsewhere = Some(missing);
     }
 
     /// They do not answer here, whatever their own nodes think of them.
     pub(super) fn miss_elsewhere(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
-        let missing = self.groups[role as usize].elsewhere.clone().unwrap_or_default();
+        let missing = self.roles[role as usize].elsewhere.clone().unwrap_or_default();
         let limit = self.job.roles[role as usize].timeouts.start.unwrap_or_default().as_secs_f64();
         let why = format!("no answer from {} within {limit} s", missing.join(", "));
         let unmet = Unmet { why, limit: Some(Limit::Start) };
         let waits = |other: &u16| self.job.roles[*other as usize].start_after.iter().any(|after| after.role == role);
         let waiting: Vec<u16> = (0..self.job.roles.len() as u16).filter(waits).collect();
         for other in waiting {
-            let slots = self.waiting_of(other);
+            let slots = self.replicas.due(other);
             self.wait_in_vain(&slots, role, &unmet, now, effects);
         }
     }

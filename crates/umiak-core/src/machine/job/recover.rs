@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::places::Inherited;
-use super::{Attempt, AttemptId, Effect, Exit, Fact, Machine, Of, Past, Slot, StopHow, Timer, Timestamp};
+use super::replicas::Inherited;
+use super::{Attempt, AttemptId, Effect, Machine, Of, Past, Slot, Timer, Timestamp};
+use crate::facts::Fact;
 use crate::machine::attempt::End;
-use crate::model::{Blame, Scope};
+use crate::model::{Blame, Exit, Scope, StopHow};
 use crate::status::{self, ReplicaStatus, Stage, Status};
 
 /// What is run again.
@@ -31,10 +32,10 @@ impl Machine {
             let times = |times: Vec<u64>| times.into_iter().map(Timestamp::from_micros).collect();
             self.restarts = Past { user: times(user), platform: times(platform) };
         }
-        for slot in self.slots() {
+        for slot in self.replicas.slots() {
             match status.replica(&self.replica_name(slot)) {
                 Some(replica) => self.recover_replica(slot, replica, again, adopted),
-                None => self.place_mut(slot).number = status.attempt,
+                None => self.replicas.change(slot, |replica| replica.number = status.attempt),
             }
         }
     }
@@ -46,9 +47,9 @@ impl Machine {
         again: Again,
         adopted: &dyn Fn(AttemptId) -> bool,
     ) {
-        let place = self.place_mut(slot);
-        place.number = replica.attempt;
-        place.begun = replica.stage != Stage::Waiting;
+        self.replicas.change(slot, |own| {
+            (own.number, own.begun) = (replica.attempt, replica.stage != Stage::Waiting);
+        });
         let of = |scope: Scope| {
             let times = |blame: Blame| {
                 let retries = replica.retries.iter().filter(|retry| (retry.scope, retry.blame) == (scope, blame));
@@ -57,13 +58,14 @@ impl Machine {
             Past { user: times(Blame::User), platform: times(Blame::Platform) }
         };
         if again == Again::Unfinished {
-            place.past = of(Scope::Replica);
+            self.replicas.change(slot, |own| own.past = of(Scope::Replica));
             // The role's budget was spent for all of it at once.
-            self.groups[slot.role as usize].past = of(Scope::Role);
+            self.roles[slot.role as usize].past = of(Scope::Role);
         }
         if replica.is_live() {
             let adopted = adopted(self.id(slot));
-            self.place_mut(slot).inherited = Some(if adopted { Inherited::Adopted } else { Inherited::Lost });
+            let inherited = if adopted { Inherited::Adopted } else { Inherited::Lost };
+            self.replicas.change(slot, |own| own.inherited = Some(inherited));
             if adopted {
                 self.adopt_replica(slot, replica);
             }
@@ -71,7 +73,7 @@ impl Machine {
         if let Stage::Ended(ended) = &replica.stage
             && stays(ended, again)
         {
-            self.roles[slot.role as usize][slot.index as usize] = Attempt::Ended(End {
+            let end = End {
                 exit: ended.exit.clone(),
                 by_us: ended.by_us,
                 before_stop: ended.before_stop,
@@ -80,28 +82,28 @@ impl Machine {
                 usage: None,
                 started: Timestamp::from_micros(ended.started),
                 ended: Timestamp::from_micros(ended.ended),
-            });
+            };
+            self.replicas.change(slot, |own| own.attempt = Attempt::Ended(end));
         }
     }
 
     /// The engine still has this attempt: it stands where the facts left it.
     fn adopt_replica(&mut self, slot: Slot, replica: &ReplicaStatus) {
-        let (at, started) = match replica.stage {
-            Stage::Starting { at } => (at, false),
-            Stage::Running { at, ready, timed_out, .. } => {
-                let place = self.place_mut(slot);
-                (place.ready, place.timed_out) = (ready, timed_out);
-                (at, true)
-            }
+        let (at, started, ready, timed_out) = match replica.stage {
+            Stage::Starting { at } => (at, false, false, None),
+            Stage::Running { at, ready, timed_out, .. } => (at, true, ready, timed_out),
             Stage::Waiting | Stage::Ended(_) | Stage::Abandoned => return,
         };
-        self.place_mut(slot).stopped_before = replica.stop_sent;
         let since = Timestamp::from_micros(at);
-        self.roles[slot.role as usize][slot.index as usize] = match replica.stop_sent {
-            Some(how) => Attempt::Stopping { since, started, killed: how == StopHow::Kill },
-            None if started => Attempt::Running { since },
-            None => Attempt::Starting { since },
-        };
+        let stopped = replica.stop_sent;
+        self.replicas.change(slot, |own| {
+            (own.ready, own.timed_out, own.stopped_before) = (ready, timed_out, stopped);
+            own.attempt = match stopped {
+                Some(how) => Attempt::Stopping { since, started, killed: how == StopHow::Kill },
+                None if started => Attempt::Running { since },
+                None => Attempt::Starting { since },
+            };
+        });
     }
 
     /// The start of a supervisor that took over: what the engine still has goes on, with all of its time before it; what
@@ -109,8 +111,8 @@ impl Machine {
     /// is decided now.
     pub(super) fn take_over(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let mut adopted = Vec::new();
-        for slot in self.slots() {
-            match self.place_mut(slot).inherited.take() {
+        for slot in self.replicas.slots() {
+            match self.replicas.change(slot, |own| own.inherited.take()) {
                 Some(Inherited::Lost) => {
                     let (subject, order) = (self.subject(slot), self.order);
                     self.order += 1;
@@ -133,7 +135,7 @@ impl Machine {
         }
         self.go_on_with(&adopted, now, effects);
         // Only now: who stops a role for the failure of one must not wait for those that are gone.
-        for slot in self.slots() {
+        for slot in self.replicas.slots() {
             if matches!(self.attempt_of(slot), Some(Attempt::Ended(_))) {
                 self.after_end(slot, now, effects);
             }
@@ -145,7 +147,7 @@ impl Machine {
         for how in [StopHow::Graceful, StopHow::Kill] {
             let stopped = |slot: &&Slot| {
                 let killed = how == StopHow::Kill;
-                self.place(**slot).stopped_before == Some(how)
+                self.replicas.get(**slot).stopped_before == Some(how)
                     && matches!(self.attempt_of(**slot), Some(Attempt::Stopping { killed: other, .. }) if *other == killed)
             };
             let targets: Vec<AttemptId> = adopted.iter().filter(stopped).map(|slot| self.id(*slot)).collect();
@@ -163,7 +165,7 @@ impl Machine {
             }
         }
         for slot in adopted.iter().copied() {
-            match (self.attempt_of(slot), self.place(slot).timed_out) {
+            match (self.attempt_of(slot), self.replicas.get(slot).timed_out) {
                 // It was found late, and then the supervisor was lost.
                 (Some(Attempt::Running { .. }), Some(_)) => self.terminate(Of::Replica(slot), now, effects),
                 (Some(Attempt::Running { .. }), None) => self.limit(slot, now, effects),

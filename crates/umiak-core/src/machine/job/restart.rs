@@ -8,25 +8,21 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Diagnosis, Effect, Event, Fact, Machine, Outcome, StopReason, Timer, Timestamp};
+use super::phase::{Pause, Phase};
+use super::verdict::{Diagnosis, Failure};
+use super::{Attempt, Effect, Event, Machine, Timer, Timestamp};
+use crate::facts::{Fact, Outcome, StopReason};
 use crate::machine::restart::{blame, is_hopeless};
 use crate::model::{Blame, Exit};
-
-/// What is still to come before the next attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pause {
-    waited: bool,
-    ready: Option<bool>,
-}
 
 impl Machine {
     /// How long to wait before the next attempt; nothing if this one was the last.
     pub(super) fn backoff(&self, now: Timestamp) -> Option<Duration> {
         // A user who asked us to stop while a failed attempt ended wants no other one.
-        let failed = self.stop.is_some_and(|stop| stop.outcome == Outcome::Failed);
-        let urged = self.stop.is_some_and(|stop| stop.reason != StopReason::PeerFailed);
+        let failed = self.stop().is_some_and(|stop| stop.outcome == Outcome::Failed);
+        let urged = self.stop().is_some_and(|stop| stop.reason != StopReason::PeerFailed);
         // What cannot be started will not start the next time either; what does not go holds devices and ports.
-        let hopeless = self.roles.iter().flatten().any(|attempt| match attempt {
+        let hopeless = self.replicas.iter().any(|(_, replica)| match &replica.attempt {
             Attempt::Ended(end) => {
                 matches!(end.exit, Exit::Spawn(_))
                     && (is_hopeless(&end.exit) || self.job.policy.restart.max_platform == 0)
@@ -43,7 +39,7 @@ impl Machine {
 
     /// A failure whose causes are all the platform's is the platform's.
     fn blame(&self) -> Blame {
-        let Diagnosis::Done(verdict) = &self.diagnosis else { return Blame::User };
+        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return Blame::User };
         verdict.causes.iter().map(|cause| blame(&cause.exit)).min().unwrap_or(Blame::User)
     }
 
@@ -56,29 +52,28 @@ impl Machine {
         let delay_micros = delay.as_micros() as u64;
         effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame }));
         self.restarts.spend(&policy, blame, now);
-        self.pause = Some(Pause { waited: false, ready: None });
         // From here on a signal is an interrupt, and the failed attempt's timers have nothing to say.
-        self.stop = None;
+        self.phase = Phase::Pausing(Pause::default());
         self.armed.retain(|timer| *timer == Timer::Deadline);
         self.arm(Timer::Backoff, now + delay, effects);
         effects.push(Effect::Prepare { attempt });
     }
 
     pub(super) fn waited(&mut self) {
-        if let Some(pause) = &mut self.pause {
+        if let Phase::Pausing(pause) = &mut self.phase {
             pause.waited = true;
         }
     }
 
     pub(super) fn prepared(&mut self, attempt: u32, ready: bool, effects: &mut Vec<Effect>) {
-        match &mut self.pause {
-            Some(pause) if pause.ready.is_none() && attempt == self.attempt + 1 => pause.ready = Some(ready),
+        match &mut self.phase {
+            Phase::Pausing(pause) if pause.ready.is_none() && attempt == self.attempt + 1 => pause.ready = Some(ready),
             _ => self.ignore(&Event::Prepared { attempt, ready }, effects),
         }
     }
 
     pub(super) fn leave_pause(&mut self, pause: Pause, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.stop.is_some() || self.engine_lost || pause.ready == Some(false) || self.is_decided_in_pause() {
+        if pause.stop.is_some() || self.engine_lost || pause.ready == Some(false) || self.is_decided_in_pause() {
             self.finish(effects);
         } else if pause.waited && pause.ready == Some(true) {
             self.next_attempt(now, effects);
@@ -87,15 +82,12 @@ impl Machine {
 
     /// All replicas anew, whatever became of each: a group is one thing.
     fn next_attempt(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.pause = None;
+        self.phase = Phase::Running;
         self.attempt += 1;
         self.forget_decision();
-        self.roles.iter_mut().flatten().for_each(|attempt| *attempt = Attempt::Waiting);
-        self.renew_places();
-        self.failed = None;
-        self.diagnosis = Diagnosis::None;
+        self.renew();
+        self.failure = Failure::default();
         self.armed.retain(|timer| *timer == Timer::Deadline);
-        self.killed = false;
         self.await_elsewhere(now, effects);
         self.start_due(now, effects);
     }

@@ -8,8 +8,9 @@
 
 use std::time::Duration;
 
-use super::{Attempt, AttemptId, Effect, Event, Evidence, Fact, Machine, Of, Slot, Subject, Timer, Timestamp};
+use super::{Attempt, AttemptId, Effect, Event, Machine, Of, Slot, Timer, Timestamp};
 use crate::diagnose;
+use crate::facts::{Evidence, Fact, Subject};
 use crate::machine::restart::{blame, is_hopeless};
 use crate::model::{Blame, Scope};
 
@@ -18,34 +19,34 @@ impl Machine {
     pub(super) fn after_end(&mut self, slot: Slot, now: Timestamp, effects: &mut Vec<Effect>) {
         self.disarm_all_of(slot, effects);
         self.look_for_starts |= self.job.roles.iter().any(|role| !role.start_after.is_empty());
-        if self.groups[slot.role as usize].recycling.is_some() {
+        if self.roles[slot.role as usize].recycling.is_some() {
             return self.recycle_if_over(slot.role, now, effects);
         }
         let Some(Attempt::Ended(end)) = self.attempt_of(slot) else { return };
         if end.by_us && self.is_wanted_again(slot) {
-            self.roles[slot.role as usize][slot.index as usize] = Attempt::Waiting;
+            self.replicas.change(slot, |replica| replica.attempt = Attempt::Waiting);
             self.look_for_starts = true;
             return;
         }
-        if !end.is_failure() || is_hopeless(&end.exit) || self.stop.is_some() || self.engine_lost {
+        if !end.is_failure() || is_hopeless(&end.exit) || self.stop().is_some() || self.engine_lost {
             return;
         }
         let (end, blame) = (end.clone(), blame(&end.exit));
         let restart = self.job.roles[slot.role as usize].restart;
-        let number = self.place(slot).number;
+        let number = self.number(slot);
         let seed = self.seed.wrapping_add(u64::from(slot.index) << 32).wrapping_add(u64::from(number));
         let past = match restart.scope {
-            Scope::Replica => &self.place(slot).past,
-            Scope::Role => &self.groups[slot.role as usize].past,
+            Scope::Replica => &self.replicas.get(slot).past,
+            Scope::Role => &self.roles[slot.role as usize].past,
         };
         // Where an earlier supervisor was lost, this is decided as it would have been then.
         let Some(delay) = past.delay(&restart.rule, blame, end.ended, seed) else { return };
-        self.place_mut(slot).untold.push((number, end));
+        self.replicas.change(slot, |replica| replica.untold.push((number, end)));
         effects.push(Effect::Inspect(self.id(slot)));
         match restart.scope {
             Scope::Replica => self.retry(&[slot], Of::Replica(slot), blame, delay, now, effects),
             Scope::Role => {
-                let group = &mut self.groups[slot.role as usize];
+                let group = &mut self.roles[slot.role as usize];
                 group.recycling = Some((delay, blame));
                 group.cycle += 1;
                 self.terminate(Of::Role(slot.role), now, effects);
@@ -56,8 +57,8 @@ impl Machine {
 
     /// An earlier supervisor stopped it, and nothing here wants that: it is as if it had been lost with that one.
     fn is_wanted_again(&self, slot: Slot) -> bool {
-        let place = self.place(slot);
-        place.stopped_before.is_some() && place.timed_out.is_none() && self.stop.is_none() && !self.engine_lost
+        let replica = self.replicas.get(slot);
+        replica.stopped_before.is_some() && replica.timed_out.is_none() && self.stop().is_none() && !self.engine_lost
     }
 
     /// These wait, and start again.
@@ -73,7 +74,7 @@ impl Machine {
         let restart = self.job.roles[slots[0].role as usize].restart;
         let next = |slot: &Slot| {
             let subject = self.subject(*slot);
-            Subject { attempt: subject.attempt + u32::from(self.place(*slot).begun), ..subject }
+            Subject { attempt: subject.attempt + u32::from(self.replicas.get(*slot).begun), ..subject }
         };
         effects.push(Effect::Record(Fact::Retrying {
             scope: restart.scope,
@@ -84,13 +85,16 @@ impl Machine {
         }));
         effects.push(Effect::Forsake(slots.iter().map(|slot| self.id(*slot)).collect()));
         for slot in slots {
-            self.roles[slot.role as usize][slot.index as usize] = Attempt::Waiting;
-            self.place_mut(*slot).backing_off = true;
+            self.replicas.change(*slot, |replica| {
+                (replica.attempt, replica.backing_off) = (Attempt::Waiting, true);
+            });
         }
         match of {
-            Of::Replica(slot) => self.place_mut(slot).past.spend(&restart.rule, blame, now),
+            Of::Replica(slot) => {
+                self.replicas.change(slot, |replica| replica.past.spend(&restart.rule, blame, now));
+            }
             Of::Role(role) => {
-                let group = &mut self.groups[role as usize];
+                let group = &mut self.roles[role as usize];
                 group.past.spend(&restart.rule, blame, now);
                 group.cycle += 1;
             }
@@ -101,13 +105,12 @@ impl Machine {
     /// The last of a role that is to start again has ended.
     pub(super) fn recycle_if_over(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
         let of = Of::Role(role);
-        let Some((delay, blame)) = self.groups[role as usize].recycling else { return };
-        let attempts = &self.roles[role as usize];
-        if !attempts.iter().all(|attempt| attempt.is_over() || *attempt == Attempt::Waiting) {
+        let Some((delay, blame)) = self.roles[role as usize].recycling else { return };
+        if self.replicas.of_role(role).live() > 0 {
             return;
         }
-        let stuck = attempts.contains(&Attempt::Abandoned);
-        self.groups[role as usize].recycling = None;
+        let stuck = self.replicas.of_role(role).abandoned() > 0;
+        self.roles[role as usize].recycling = None;
         self.disarm(Timer::GraceOf(of), effects);
         self.disarm(Timer::AbandonOf(of), effects);
         // What does not go holds devices and ports: there is no other start, and the policies decide.
@@ -120,35 +123,30 @@ impl Machine {
     pub(super) fn backed_off(&mut self, of: Of) {
         self.look_for_starts = true;
         for slot in self.slots_of(of) {
-            self.place_mut(slot).backing_off = false;
+            self.replicas.change(slot, |replica| replica.backing_off = false);
         }
     }
 
-    /// Everything is being stopped: nobody will start again.
+    /// Everything is being stopped: nothing will start again.
     pub(super) fn give_up_restarts(&mut self, effects: &mut Vec<Effect>) {
         for role in 0..self.job.roles.len() as u16 {
-            self.groups[role as usize].recycling = None;
-            for of in std::iter::once(Of::Role(role)).chain(self.slots_of(Of::Role(role)).into_iter().map(Of::Replica))
-            {
-                self.disarm(Timer::BackoffOf(of), effects);
-            }
-            for slot in self.slots_of(Of::Role(role)) {
-                self.place_mut(slot).backing_off = false;
+            self.roles[role as usize].recycling = None;
+            self.disarm(Timer::BackoffOf(Of::Role(role)), effects);
+            for slot in self.replicas.backing_off(role) {
+                self.disarm(Timer::BackoffOf(Of::Replica(slot)), effects);
+                self.replicas.change(slot, |replica| replica.backing_off = false);
             }
         }
     }
 
     /// What a failed attempt left has been read: tell it.
     pub(super) fn inspected(&mut self, id: AttemptId, evidence: Option<Box<Evidence>>, effects: &mut Vec<Effect>) {
-        let known = self.attempt_of(id.slot).is_some();
-        let untold = if known { std::mem::take(&mut self.place_mut(id.slot).untold) } else { Vec::new() };
-        let (told, untold): (Vec<_>, Vec<_>) = untold.into_iter().partition(|(number, _)| *number == id.attempt);
-        if known {
-            self.place_mut(id.slot).untold = untold;
-        }
-        let Some((number, end)) = told.into_iter().next() else {
+        let untold = self.replicas.find(id.slot).filter(|_| id.step == self.step).map(|replica| &replica.untold);
+        let position = untold.and_then(|untold| untold.iter().position(|(number, _)| *number == id.attempt));
+        let Some(position) = position else {
             return self.ignore(&Event::Inspected { id, evidence }, effects);
         };
+        let (number, end) = self.replicas.change(id.slot, |replica| replica.untold.remove(position));
         let verdict = diagnose::rank(vec![diagnose::End {
             subject: Subject { attempt: number, ..self.subject(id.slot) },
             exit: end.exit,

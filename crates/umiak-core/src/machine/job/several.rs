@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::{
-    Attempt, Decided, Diagnosis, Effect, Event, Exit, Machine, Outcome, Stand, StopReason, Timer, Timestamp, role,
-};
+use super::verdict::{Diagnosis, Failure};
+use super::{Decided, Effect, Event, Machine, Stand, Timer, Timestamp};
 use crate::diagnose;
-use crate::facts::{Verdict, Weight};
-use crate::machine::role::Counts;
+use crate::facts::{Outcome, StopReason, Verdict, Weight};
+use crate::machine::role;
+use crate::model::Exit;
 
 /// What we told the other nodes last, and what we were told.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +37,7 @@ impl Machine {
 
     /// By a signal or an order, here or on another node: no rank is to blame.
     fn is_asked_to_stop(&self) -> bool {
-        self.stop.is_some_and(|stop| is_asked(stop.outcome))
+        self.stop().is_some_and(|stop| is_asked(stop.outcome))
     }
 
     /// Tells how things stand here, if that is news.
@@ -50,17 +50,17 @@ impl Machine {
     }
 
     /// By a signal or by `umiak stop`: all nodes stop.
-    pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, effects: &mut Vec<Effect>) {
+    pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, kill: bool, effects: &mut Vec<Effect>) {
         let decided = self.several.as_ref().and_then(|several| several.decided.as_ref());
         let open = decided.is_none_or(|decided| decided.restart.is_some());
         if open && self.signals + self.stops == 1 {
-            self.stand(Stand::Interrupted { signal }, effects);
+            self.stand(Stand::Interrupted { signal, kill }, effects);
         }
     }
 
     /// The settle window of this node is closed.
     pub(super) fn tell(&mut self, ends: Vec<diagnose::End>, effects: &mut Vec<Effect>) {
-        self.diagnosis = Diagnosis::Told(ends.clone());
+        self.failure.diagnosis = Diagnosis::Told(ends.clone());
         match &self.several {
             // The others did not wait for us.
             Some(Several { decided: Some(decided), .. }) => self.adopt(&decided.clone(), effects),
@@ -70,23 +70,23 @@ impl Machine {
     }
 
     pub(super) fn stopped_elsewhere(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
-        if !self.is_shared() || self.pause.is_some() || !self.started {
+        if !self.is_shared() || self.is_pausing() || !self.has_started() {
             return self.ignore(&Event::StoppedElsewhere(reason), effects);
         }
         match reason {
             StopReason::SignalElsewhere { signal } => {
-                self.stop(reason, Outcome::Interrupted, Some(signal), now, effects);
+                self.stop_all(reason, Outcome::Interrupted, Some(signal), now, effects);
             }
-            StopReason::User => self.stop(reason, Outcome::Stopped, None, now, effects),
+            StopReason::User => self.stop_all(reason, Outcome::Stopped, None, now, effects),
             _ => self.fail_elsewhere(reason, now, effects),
         }
     }
 
     /// Our ranks are stopped, and how they ended before or while that happened is told.
     fn fail_elsewhere(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.failed.is_none() && !self.is_asked_to_stop() {
-            self.failed = Some(now);
-            self.stop(reason, Outcome::Failed, None, now, effects);
+        if !self.failure.failed && !self.is_asked_to_stop() {
+            self.failure.failed = true;
+            self.stop_all(reason, Outcome::Failed, None, now, effects);
             if self.live().0 > 0 {
                 self.arm(Timer::Settle, now + self.job.policy.settle, effects);
             }
@@ -106,24 +106,29 @@ impl Machine {
             return self.ignore(&Event::Decided(Box::new(decided)), effects);
         }
         several.decided = Some(decided.clone());
-        if next || !self.started {
+        if next || !self.has_started() {
             return self.miss(&decided, next, now, effects);
         }
         match (decided.outcome, decided.signal) {
             (Outcome::Succeeded, _) => self.forgive(effects),
             (Outcome::Interrupted, Some(signal)) => {
-                self.stop(StopReason::SignalElsewhere { signal }, Outcome::Interrupted, Some(signal), now, effects);
+                self.stop_all(StopReason::SignalElsewhere { signal }, Outcome::Interrupted, Some(signal), now, effects);
             }
-            (Outcome::Stopped, _) => self.stop(StopReason::User, Outcome::Stopped, None, now, effects),
+            (Outcome::Stopped, _) => {
+                self.stop_all(StopReason::User, Outcome::Stopped, None, now, effects);
+                if decided.kill {
+                    self.kill_all(now, effects);
+                }
+            }
             _ => {
                 self.fail_elsewhere(StopReason::NodeLost, now, effects);
-                if self.diagnosis == Diagnosis::None {
+                if self.failure.diagnosis == Diagnosis::None {
                     self.adopt(&decided, effects);
                 }
             }
         }
         // Whatever was decided, we have told what we know and wait for nothing else.
-        if matches!(self.diagnosis, Diagnosis::Told(_)) {
+        if matches!(self.failure.diagnosis, Diagnosis::Told(_)) {
             self.adopt(&decided, effects);
         }
     }
@@ -131,15 +136,14 @@ impl Machine {
     /// All who decide have ended well, on every node. What has failed here since we said so of ours, and before we heard of
     /// it, was needed by nobody any more.
     fn forgive(&mut self, effects: &mut Vec<Effect>) {
-        let roles = self.job.roles.iter().zip(&self.roles).filter(|(role, _)| role.completion.decides);
-        let mut outcomes = roles.map(|(role, attempts)| role::outcome(&role.completion, &Counts::of(attempts)));
-        if self.failed.is_none() || self.engine_lost || outcomes.any(|outcome| outcome == role::Outcome::Failed) {
+        let mut deciding = (0u16..).zip(&self.job.roles).filter(|(_, role)| role.completion.decides);
+        let has_failed = deciding.any(|(role, _)| self.outcome_of(role) == role::Outcome::Failed);
+        if !self.failure.failed || self.engine_lost || has_failed {
             return;
         }
-        self.failed = None;
-        self.diagnosis = Diagnosis::None;
+        self.failure = Failure::default();
         self.disarm(Timer::Settle, effects);
-        if let Some(stop) = self.stop.as_mut().filter(|stop| stop.outcome == Outcome::Failed) {
+        if let Some(stop) = self.stop_mut().filter(|stop| stop.outcome == Outcome::Failed) {
             stop.outcome = Outcome::Succeeded;
         }
     }
@@ -150,16 +154,15 @@ impl Machine {
         if next
             && decided.restart.is_none()
             && decided.verdict.is_some()
-            && matches!(self.diagnosis, Diagnosis::Done(_))
+            && matches!(self.failure.diagnosis, Diagnosis::Done(_))
         {
             self.adopt(decided, effects);
         }
-        let Some(delay) = decided.restart.filter(|_| self.stop.is_none() && self.pause.is_some() == next) else {
+        let Some(delay) = decided.restart.filter(|_| self.stop().is_none() && self.is_pausing() == next) else {
             return;
         };
-        self.started = true;
         self.attempt = decided.attempt;
-        self.failed = Some(now);
+        self.failure.failed = true;
         self.adopt(decided, effects);
         self.enter_pause(delay, now, effects);
     }
@@ -180,15 +183,15 @@ impl Machine {
         if let Some(decided) = &mut several.decided {
             // There will be no other attempt, and this one has its verdict.
             decided.restart = None;
-        } else if matches!(self.diagnosis, Diagnosis::Told(_)) {
+        } else if matches!(self.failure.diagnosis, Diagnosis::Told(_)) {
             self.decide_alone(effects);
-        } else if self.started {
+        } else if self.has_started() {
             self.fail_elsewhere(StopReason::NodeLost, now, effects);
         }
     }
 
     fn decide_alone(&mut self, effects: &mut Vec<Effect>) {
-        let Diagnosis::Told(ends) = &self.diagnosis else { return };
+        let Diagnosis::Told(ends) = &self.failure.diagnosis else { return };
         let verdict = diagnose::rank(ends.clone());
         // Who ended only when all were stopped is not why they were.
         let nobody = verdict.causes.iter().all(|cause| cause.weight >= Weight::Possible && cause.exit != Exit::Lost);
@@ -202,6 +205,7 @@ impl Machine {
             outcome: Outcome::Failed,
             verdict: Some(verdict),
             signal: None,
+            kill: false,
             code: nobody.then_some(NODE_LOST),
             restart: None,
         };
@@ -217,7 +221,7 @@ impl Machine {
         if let Some(decided) = several.decided.clone().filter(|decided| decided.outcome == Outcome::Failed) {
             self.adopt(&decided, effects);
         }
-        if self.stop.is_some()
+        if self.stop().is_some()
             || self.several.as_ref().is_some_and(|several| several.alone || several.decided.is_some())
         {
             self.finish(effects);
@@ -238,7 +242,7 @@ impl Machine {
     pub(super) fn next_delay(&self, now: Timestamp) -> Option<Duration> {
         let Some(several) = &self.several else { return self.backoff(now) };
         // A user who asked us to stop wants no other one; what does not go holds devices and ports.
-        let urged = self.stop.is_some_and(|stop| match stop.reason {
+        let urged = self.stop().is_some_and(|stop| match stop.reason {
             StopReason::User | StopReason::Signal { .. } | StopReason::SecondSignal { .. } => true,
             StopReason::Completed
             | StopReason::PeerFailed
@@ -246,7 +250,7 @@ impl Machine {
             | StopReason::Timeout
             | StopReason::SignalElsewhere { .. } => false,
         });
-        let stuck = self.roles.iter().flatten().any(|attempt| *attempt == Attempt::Abandoned);
+        let stuck = self.replicas.total().abandoned() > 0;
         several.decided.as_ref()?.restart.filter(|_| !self.engine_lost && !urged && !stuck)
     }
 
@@ -256,7 +260,7 @@ impl Machine {
         };
         match &several.decided {
             // Nobody can know better than we that a rank of ours has failed.
-            Some(decided) if decided.outcome == Outcome::Succeeded && self.failed.is_some() => (Outcome::Failed, None),
+            Some(decided) if decided.outcome == Outcome::Succeeded && self.failure.failed => (Outcome::Failed, None),
             Some(decided) => (decided.outcome, decided.signal),
             None if several.alone => (Outcome::Failed, None),
             None => (outcome, signal),

@@ -1,12 +1,15 @@
 //! The main stories, one each. What happens in between is the simulator's business.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::facts::Weight;
+use crate::diagnose;
+use crate::facts::{Evidence, Fact, Limit, Outcome, StopReason, Subject, Verdict, Weight};
 use crate::model::StopHow::{Graceful, Kill};
 use crate::model::{
-    Completion, ExitCodes, Generation, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError, SpawnStage, StopPolicy,
+    Completion, Exit, ExitCodes, Generation, Instance, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError,
+    SpawnStage, StopHow, StopPolicy,
 };
 
 const SIGINT: i32 = 2;
@@ -49,7 +52,7 @@ impl Story {
 
     fn start(&mut self) {
         self.give(Event::Start);
-        for slot in self.machine.slots() {
+        for slot in self.machine.replicas.slots() {
             self.give(Event::Started { id: id(slot.role, slot.index), instance: Instance::of_pid(100 + slot.index) });
         }
     }
@@ -425,6 +428,7 @@ mod restarts {
         fail(&mut story, 0, code(7));
         story.give(Event::Signalled { signal: SIGINT });
         assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
+        assert!(story.machine.is_pausing(), "it ended between two attempts");
         assert!(is_ignored(&story.give(Event::Timer(Timer::Backoff, 0))));
     }
 
@@ -501,7 +505,7 @@ fn shared(replicas: u32) -> Story {
 fn decided(attempt: u32, outcome: Outcome, restart: Option<Duration>) -> Event {
     let code = (outcome == Outcome::Failed).then_some(NODE_LOST);
     let signal = (outcome == Outcome::Interrupted).then_some(SIGTERM);
-    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, code, restart }))
+    Event::Decided(Box::new(Decided { attempt, outcome, verdict: None, signal, kill: false, code, restart }))
 }
 
 fn end_of(effects: &[Effect]) -> Option<(Outcome, u8)> {
@@ -573,6 +577,6 @@ fn a_signal_between_attempts_is_told() {
     story.give(Event::Gathered(vec![]));
     story.give(decided(0, Outcome::Failed, Some(Duration::from_secs(9))));
     let effects = story.give(Event::Signalled { signal: SIGINT });
-    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT) })));
+    assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT), kill: false })));
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));
 }

@@ -295,8 +295,8 @@ impl Coordinator {
                 let why = Why::RankFailed { node: self.name(node) };
                 self.stop(why, now, effects);
             }
-            Stage::Interrupted { signal } => {
-                let why = Why::Interrupted { node: self.name(node), signal };
+            Stage::Interrupted { signal, kill } => {
+                let why = Why::Interrupted { node: self.name(node), signal, kill };
                 self.stop(why, now, effects);
             }
             Stage::Unable { why } => {

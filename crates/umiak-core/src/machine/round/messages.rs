@@ -91,6 +91,7 @@ pub enum Stage {
     /// umiak was asked to stop here: by this signal, or by `umiak stop`.
     Interrupted {
         signal: Option<i32>,
+        kill: bool,
     },
     /// This attempt cannot be started here.
     Unable {
@@ -319,6 +320,7 @@ pub enum Why {
     Interrupted {
         node: NodeName,
         signal: Option<i32>,
+        kill: bool,
     },
     Unable {
         node: NodeName,
@@ -373,15 +375,16 @@ impl Decision {
     /// For the job's own machine.
     pub fn decided(&self) -> Decided {
         let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
-        let signal = match &self.why {
-            Some(Why::Interrupted { signal, .. }) => *signal,
-            _ => None,
+        let (signal, kill) = match &self.why {
+            Some(Why::Interrupted { signal, kill, .. }) => (*signal, *kill),
+            _ => (None, false),
         };
         Decided {
             attempt: self.attempt,
             outcome: self.outcome,
             verdict: self.verdict.clone(),
             signal,
+            kill,
             code: (nobody && self.outcome == Outcome::Failed).then_some(NODE_LOST),
             restart: self.restart.map(|restart| restart.delay),
         }

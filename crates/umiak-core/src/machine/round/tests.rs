@@ -400,7 +400,7 @@ fn who_comes_back_hears_the_current_order() {
     round.step(Event::Closed { link: 2 });
     round.stands(1, 0, own(0));
     round.pass(2000, &[1, 3]);
-    round.stands(3, 1, Stage::Interrupted { signal: Some(2) });
+    round.stands(3, 1, Stage::Interrupted { signal: Some(2), kill: false });
     match &again(&mut round, back(0, Stage::Running))[..] {
         [ToAgent::Welcome, ToAgent::Decision(one), ToAgent::Decision(two)] => {
             assert_eq!((one.attempt, two.attempt, two.outcome), (0, 1, Outcome::Interrupted));
@@ -453,7 +453,7 @@ fn a_lost_node_is_the_cause_when_only_victims_speak() {
 #[test]
 fn interrupted_unable_and_time_up() {
     let mut round = Round::running(3);
-    let effects = round.stands(2, 0, Stage::Interrupted { signal: Some(15) });
+    let effects = round.stands(2, 0, Stage::Interrupted { signal: Some(15), kill: false });
     let decided = decision(&effects).unwrap();
     assert_eq!(stops(&effects).len(), 1);
     assert_eq!((decided.outcome, decided.decided().signal), (Outcome::Interrupted, Some(15)));
@@ -468,7 +468,7 @@ fn interrupted_unable_and_time_up() {
     // A failure and a signal: the failure is told, and there is no other attempt.
     let mut round = Round::running(3);
     round.stands(2, 0, Stage::Failed);
-    round.stands(2, 0, Stage::Interrupted { signal: Some(2) });
+    round.stands(2, 0, Stage::Interrupted { signal: Some(2), kill: false });
     round.stands(1, 0, Stage::Told(vec![]));
     round.stands(3, 0, Stage::Told(vec![]));
     let decided = decision(&round.stands(2, 0, own(2))).unwrap();
@@ -645,8 +645,8 @@ fn what_is_said_before_the_welcome_is_sent() {
     let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
     agent.step(agent::Event::Tick, at(0));
     agent.step(agent::Event::Connected, at(1));
-    let effects = stand(&mut agent, 0, Stage::Interrupted { signal: Some(2) }, 2);
-    assert_eq!(said(&effects), [(0, Stage::Interrupted { signal: Some(2) })]);
+    let effects = stand(&mut agent, 0, Stage::Interrupted { signal: Some(2), kill: false }, 2);
+    assert_eq!(said(&effects), [(0, Stage::Interrupted { signal: Some(2), kill: false })]);
 }
 
 #[test]
@@ -734,7 +734,7 @@ fn who_leaves_says_so() {
     // A signal that crossed a restart counts for the next attempt.
     let mut agent = welcomed();
     hear(&mut agent, start(0), 3);
-    let interrupted = Stage::Interrupted { signal: Some(2) };
+    let interrupted = Stage::Interrupted { signal: Some(2), kill: false };
     assert_eq!(said(&stand(&mut agent, 0, interrupted.clone(), 4)), [(0, interrupted.clone())]);
     assert_eq!(said(&hear(&mut agent, decided(0, true), 5)), [(1, interrupted.clone())]);
     // One that comes after it, too.

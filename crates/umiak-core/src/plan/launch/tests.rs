@@ -222,7 +222,7 @@ fn with_a_list_of_nodes_the_first_endpoint_is_the_store() {
     let request = Request { nodes: Nodes::List { addresses: addresses.clone(), source: "--ips".into() }, ..request };
     assert_eq!(layout(&request, &inventory).unwrap().address, Some(addresses[1]));
     for (generation, store) in [(Generation::Current, "10.0.0.1:6180"), (Generation::Legacy, "10.0.0.1:7001")] {
-        let paddle = with_habits(|paddle| paddle.generation = generation).paddle;
+        let paddle = with_habits(|paddle| paddle.variables.generation = generation).paddle;
         let plan = three_nodes(&Request { paddle, ..request.clone() }, &inventory);
         assert_eq!(get(&plan.known_variables(&plan.replicas[0]), "PADDLE_MASTER"), Some(store));
     }
@@ -294,4 +294,31 @@ fn paddles_lines_for_several_nodes() {
             "Copy the following command to other nodes to run.\n{dashes}\numiak launch --master 10.0.0.2:4321 train.py\n{dashes}"
         )
     );
+}
+
+/// What another launcher's front end asks for.
+#[test]
+fn without_paddles_habits_there_is_nothing_of_paddles() {
+    let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();
+    let inventory = Inventory { env, cpus: 4, ..Inventory::default() };
+    let request = Request { paddle: None, processes: Some(2), ..request() };
+    let plan = plan(&request, &inventory);
+    assert_eq!((plan.files.len(), plan.unset.len()), (0, 0));
+    let variables = plan.known_variables(&plan.replicas[1]);
+    assert_eq!((get(&variables, "RANK"), get(&variables, "MASTER_PORT")), (Some("1"), Some("7002")));
+    let is_paddles = |name: &str| name.starts_with("PADDLE_") || name.ends_with("_original") || name == "POD_NAME";
+    let names = || plan.common.iter().chain(&variables).map(|(name, _)| name.as_str());
+    assert!(!names().any(is_paddles), "{:?}", names().collect::<Vec<_>>());
+    assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
+    assert_eq!(crate::plan::paddle_lines::at_start(&request, &inventory, &plan), [""; 0]);
+}
+
+#[test]
+fn contracts_see_all_roles_on_all_nodes() {
+    let (request, inventory) = second();
+    let plan = three_nodes(&request, &inventory);
+    let [trainers] = plan.places() else { panic!("{:?}", plan.places()) };
+    let hosts: Vec<String> = trainers.hosts.iter().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.2", "10.0.0.3"]);
+    assert_eq!(trainers.ports[0].of(5), [Port::new(6200).unwrap()]);
 }

@@ -169,7 +169,7 @@ fn records(request: &Request, plan: &Plan, quote: char) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::model::request::tests::request;
-    use crate::model::{Generation, HeterStage, Mode};
+    use crate::model::{Generation, HeterStage, Mode, PaddleVariables};
     use crate::plan::launch::tests::plan;
     use crate::plan::paddle_lines;
 
@@ -185,7 +185,7 @@ mod tests {
         };
         let asked = request();
         let paddle = asked.paddle.map(|paddle| PaddleHabits {
-            generation,
+            variables: PaddleVariables { generation, ..paddle.variables },
             log_level: "DEBUG".to_owned(),
             server_flags: vec!["--worker_num".to_owned(), "--server_num".to_owned()],
             ..paddle

@@ -56,7 +56,7 @@ fn stages() -> Vec<Stage> {
         Stage::Succeeded,
         Stage::Failed,
         Stage::Told(vec![Told { end, place: RankPlace { rank: 3, ..RankPlace::default() } }]),
-        Stage::Interrupted { signal: Some(2) },
+        Stage::Interrupted { signal: Some(2), kill: false },
         Stage::Unable { why: "no ports".to_owned() },
     ]
 }
@@ -123,7 +123,7 @@ fn to_agent() -> Vec<ToAgent> {
     ];
     let mut whys = vec![
         Why::RankFailed { node: node() },
-        Why::Interrupted { node: node(), signal: Some(15) },
+        Why::Interrupted { node: node(), signal: Some(15), kill: false },
         Why::Unable { node: node(), why: "no ports".to_owned() },
         Why::TimeUp { waiting: waiting() },
     ];

@@ -82,7 +82,7 @@ struct Part {
 impl Source {
     /// In the run directory where it is there, else where the plan of that attempt says.
     pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
-        let own = run.attempt(replica, attempt).join("log");
+        let own = run.attempt(None, replica, attempt).join("log");
         let part = match pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt)
         {
             Some(pointer) if !own.exists() => {

@@ -24,7 +24,7 @@ use crate::driver::{self, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
-use crate::engine::{Common, Engine, FixedPort, Kind, failed};
+use crate::engine::{Engine, FixedPort, Kind};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory;
@@ -49,7 +49,7 @@ pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnosti
     let writer = if why == Began::Submitted { Writer::create(&run) } else { Writer::open(&run) };
     let writer = writer.map_err(|error| error.diagnostic())?;
     // The run is ours until we have cleaned up: whoever is next may need what is taken back here.
-    let lock = writer.file().map_err(|error| failed("hold the run", &error))?;
+    let lock = writer.file().map_err(|error| Diagnostic::failed("hold the run", &error))?;
     let (driver, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
     drop(lock);
     ready(&notices[given..]);
@@ -105,7 +105,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         programs: secrets.programs.clone(),
         inherited: secrets.environment.clone(),
         cpus: inventory.cpus,
-        tasks: run.tasks(),
+        tasks: run.tasks(None),
         scratch: run.scratch(),
         attached: !talk.detached,
     };
@@ -114,7 +114,6 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     write_plan(&run, &plan, &secrets.known)?;
     engine.check_ports(&fixed_ports(&plan))?;
     engine.remove_at_end(std::slice::from_ref(&plan.scratch));
-    engine.share(common(&secrets, &plan));
     let style = talk.style();
     let screen = talk.screen(&style)?;
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
@@ -133,7 +132,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     journal.labels = plan.job.labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
     let pool = Pool::new(devices, cpus);
-    let door = DocumentDoor { run, known: secrets.known };
+    let door = DocumentDoor { run, known: secrets.known, environment: secrets.environment };
     let recorder = Recorder::new(Some(journal), why);
     let (plan, door) = (Arc::new(plan), Box::new(door));
     let mut driver = Driver::new(driver::Beginning {
@@ -152,22 +151,6 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     driver.announce(&notices)?;
     driver.adopt(&adopted, &status);
     Ok((driver, notices))
-}
-
-/// What replicas are given on top of our own environment. It need not be ours: a run that is taken up again has the one it
-/// was submitted with.
-fn common(secrets: &Secrets, plan: &Plan) -> Common {
-    let ours = crate::host::environment();
-    let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
-    let given = secrets.environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone()));
-    let graces = plan.job.roles.iter().filter_map(|role| role.grace);
-    let stop = plan.job.policy.stop.grace;
-    Common {
-        unset: ours.keys().filter(|name| !secrets.environment.contains_key(*name)).cloned().collect(),
-        set: given.chain(plan.common.iter().cloned()).collect(),
-        rotate: None,
-        grace: graces.chain([stop]).max().unwrap_or(stop),
-    }
 }
 
 fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
@@ -219,7 +202,7 @@ fn start_engine(
     wishes: Wishes,
     room: Option<MemoryCgroup>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
-    let not_started = |error: std::io::Error| failed("start the engine", &error);
+    let not_started = |error: std::io::Error| Diagnostic::failed("start the engine", &error);
     Ok(match kind {
         Kind::Local => Box::new(Local::start(wishes.isolate, room)?),
         Kind::Mock => Box::new(Mock::new().map_err(not_started)?),

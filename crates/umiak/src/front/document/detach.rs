@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 
-use crate::engine::failed;
 use crate::history::{Home, RunDir};
 
 /// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
@@ -34,14 +33,14 @@ impl Said {
 pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result<Vec<Diagnostic>, Diagnostic> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
     let log = log.map_err(|error| crate::history::cannot_write(&run.supervisor_log(), &error))?;
-    let program = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
+    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find itself", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string());
     command.envs(crate::log::inherited());
     command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()
-        .map_err(|error| failed("start a supervisor", &error))?;
+        .map_err(|error| Diagnostic::failed("start a supervisor", &error))?;
     let text = serde_json::to_vec(notices).expect("notices are JSON");
     // One that is gone already shows itself below.
     let _ = child.stdin.take().expect("it was piped").write_all(&text);
@@ -58,7 +57,7 @@ pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result
             Err(_) => break,
         }
     }
-    let status = child.wait().map_err(|error| failed("wait for its supervisor", &error))?;
+    let status = child.wait().map_err(|error| Diagnostic::failed("wait for its supervisor", &error))?;
     // It was killed, or it failed in a way that it could only write to its log.
     let how = std::fs::read_to_string(run.supervisor_log()).unwrap_or_default();
     let error = Diagnostic::error(Code::J0007, format!("the supervisor of {} was lost as it began", run.id()))

@@ -1,13 +1,16 @@
 //! What only documents have: a directory for each attempt.
 
+use std::collections::BTreeMap;
+
 use umiak_core::facts::Finding;
 use umiak_core::machine::attempt::End;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::plan::Process;
+use umiak_core::plan::{Plan, Process};
 
 use super::tasks;
 use crate::driver::{Core, Door};
+use crate::engine::Common;
 use crate::history::RunDir;
 use crate::screen::summary::ReplicaPlace;
 
@@ -15,6 +18,8 @@ pub(super) struct DocumentDoor {
     pub(super) run: RunDir,
     /// What is written nowhere.
     pub(super) known: Known,
+    /// The one it was submitted with.
+    pub(super) environment: BTreeMap<String, String>,
 }
 
 impl Door for DocumentDoor {
@@ -27,6 +32,20 @@ impl Door for DocumentDoor {
             format!("engine {}", core.plan.engine),
             self.run.id().to_string(),
         ]
+    }
+
+    /// On top of our own environment, which differs from the submitter's when a run is taken up again.
+    fn common(&self, plan: &Plan) -> Common {
+        let ours = crate::host::environment();
+        let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);
+        let given = self.environment.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone()));
+        let stop = plan.job.policy.stop.grace;
+        Common {
+            unset: ours.keys().filter(|name| !self.environment.contains_key(*name)).cloned().collect(),
+            set: given.chain(plan.common.iter().cloned()).collect(),
+            rotate: None,
+            grace: plan.job.roles.iter().filter_map(|role| role.grace).chain([stop]).max().unwrap_or(stop),
+        }
     }
 
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {

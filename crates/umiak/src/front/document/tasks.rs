@@ -105,6 +105,8 @@ pub(super) fn write_end(dir: &Path, end: &EndRecord<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use umiak_core::plan::Log;
 
     use super::*;
@@ -118,7 +120,7 @@ mod tests {
 
     fn process(dir: &Path) -> Process {
         Process {
-            program: Default::default(),
+            program: PathBuf::new(),
             argv: Vec::new(),
             env: Vec::new(),
             dir: Some("/".into()),

@@ -11,8 +11,9 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
-use umiak_core::model::{DeviceKind, Exit, Part, Timestamp};
-use umiak_core::plan::{Inventory, Layout, Plan, Process, Run, paddle_lines};
+use umiak_core::model::{DeviceKind, Exit, Part, Rotation, Timestamp};
+use umiak_core::plan::{Inventory, Layout, Logs as PlanLogs, Plan, Process, Run, paddle_lines};
+use umiak_sys::logger::Rotate;
 
 use super::gpu_log::GpuLog;
 use super::leaving::Leaving;
@@ -22,7 +23,7 @@ use super::{prepare, words};
 use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::words::has_parts;
 use crate::driver::{Core, Door, Report};
-use crate::engine::{Engine, Swept};
+use crate::engine::{Common, Engine, Swept};
 use crate::rendezvous::logs::Logs;
 use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
 
@@ -107,6 +108,16 @@ impl Door for LaunchDoor {
         words::planned(&core.plan, &shown(&self.spec.request.logs.dir), core.recorder.run_name())
     }
 
+    fn common(&self, plan: &Plan) -> Common {
+        let rotation = if let PlanLogs::Files { rotation, .. } = &plan.logs { *rotation } else { None };
+        Common {
+            unset: plan.unset.clone(),
+            set: plan.common.clone(),
+            rotate: rotation.map(|Rotation { max_bytes, keep }| Rotate { max_bytes, keep }),
+            grace: plan.job.policy.stop.grace,
+        }
+    }
+
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
         let rank = finding.subject.rank.map(|rank| rank.0);
         let elsewhere = self.peers.iter().flat_map(|peers| &peers.places).find(|place| Some(place.rank) == rank);
@@ -188,14 +199,14 @@ impl Door for LaunchDoor {
                 }
             }
             Fact::Started { subject, instance } => {
-                let slot = subject.rank.and_then(|rank| core.machine.slot_of(rank));
+                let slot = core.slot_of(subject);
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
                     let line = paddle_lines::at_started(&self.spec.request, slot.index, pid);
                     self.pod_line(line);
                 }
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
-                if let Some(slot) = subject.rank.and_then(|rank| core.machine.slot_of(rank)) {
+                if let Some(slot) = core.slot_of(subject) {
                     self.tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
                 }
             }

@@ -16,7 +16,7 @@ use super::pod_log::pod_log_name;
 use super::words;
 use crate::driver::Core;
 use crate::rendezvous::GatherNews;
-use crate::rendezvous::logs::{Ended, Logs};
+use crate::rendezvous::logs::{Logs, LogsEnded};
 use crate::screen::style::ranges;
 
 /// What is over sooner is not worth a line.
@@ -78,18 +78,20 @@ impl LaunchDoor {
         }
     }
 
-    fn tell_logs(core: &mut Core, ended: Ended) {
+    fn tell_logs(core: &mut Core, ended: LogsEnded) {
         let not_complete = "this node's logs are not complete at the coordinator";
         let new = |message: &str| Diagnostic::notice(Code::R0010, message);
         let notice = match ended {
-            Ended::Complete => return,
-            Ended::NotWanted => new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
-                .hint("give it on every node"),
-            Ended::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
+            LogsEnded::Complete => return,
+            LogsEnded::NotWanted => {
+                new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
+                    .hint("give it on every node")
+            }
+            LogsEnded::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
                 .row("shared", core.plan.logs.dir().display().to_string()),
-            Ended::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
-            Ended::Lost => new(not_complete).row("reason", "it could not be reached any more"),
-            Ended::GivenUp => new(not_complete).row("reason", "it was not waited for"),
+            LogsEnded::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
+            LogsEnded::Lost => new(not_complete).row("reason", "it could not be reached any more"),
+            LogsEnded::GivenUp => new(not_complete).row("reason", "it was not waited for"),
         };
         core.notice(&notice);
     }
@@ -159,7 +161,7 @@ impl LaunchDoor {
                 if let Some(logs) = self.logs.take() {
                     logs.give_up();
                     let _ = readable(&[std::os::fd::AsFd::as_fd(&logs)], Some(LAST_WORDS));
-                    Self::tell_logs(core, Ended::GivenUp);
+                    Self::tell_logs(core, LogsEnded::GivenUp);
                 }
             }
             Leaving::AwaitingLogs { .. } => {

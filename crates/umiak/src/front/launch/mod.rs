@@ -4,17 +4,16 @@
 //! |---|---|
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
-//! | [`peers`], [`rounds`] | other nodes: until all are there, and from then on |
+//! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all are there, and from then on |
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
 //! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
 //! | [`words`], [`peer_words`] | all that in words |
-//! | [`dry_run`] | the plan that a run would execute, printed |
 
 mod door;
-mod dry_run;
 mod gpu_log;
 mod leaving;
+mod meeting;
 mod peer_words;
 mod peers;
 mod pod_log;
@@ -33,9 +32,10 @@ use umiak_core::facts::Began;
 use umiak_core::formats::launch::{LaunchSpec, OutputMode};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::Machine;
+use umiak_core::mask::Known;
 use umiak_core::model::{Device, Nodes, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Inventory, Plan, Run};
+use umiak_core::plan::{Inventory, Plan, Run, print};
 
 use door::LaunchDoor;
 use gpu_log::GpuLog;
@@ -50,7 +50,7 @@ use crate::driver::{Beginning, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
 use crate::host::inventory;
-use crate::screen::{Screen, Style};
+use crate::screen::{Screen, Style, write_data};
 
 /// Runs the job and returns the exit code. To be called while the process has one thread.
 pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
@@ -96,7 +96,12 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
-    dry_run::print(&plan, spec.own.output)?;
+    let known = Known::default();
+    match spec.own.output {
+        OutputMode::Json => write_data(&print::json(&plan, &known))?,
+        OutputMode::Human => write_data(&print::text(&plan, &known))?,
+        OutputMode::Quiet => {}
+    }
     Ok(0)
 }
 
@@ -122,7 +127,6 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
         Err(Ended::Code(code)) => return Ok(code),
     };
     let machine = machine(spec, &prepared);
-    engine.share(restart::common(&prepared.plan));
     let mut notices = prepared.plan.notices.clone();
     let recorder = record(spec, &prepared, &mut sources, &mut notices);
     let Prepared { peers, inventory, run, plan, pod_log } = prepared;

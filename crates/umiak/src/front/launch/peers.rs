@@ -1,13 +1,13 @@
 //! Several nodes: this one finds the others, offers its ports, waits until all are there, and hears of them from then
 //! on.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::rendezvous::logs::{self, LogFile, Logs};
-use crate::rendezvous::{self, Gather, Holder, Host, Mark, Net, Order, Report, Target};
+use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport, Target};
 use crate::screen::{Activity, Screen, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
@@ -17,7 +17,7 @@ use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{
-    Decision, Expects, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
+    Decision, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
 };
 use umiak_core::model::{Endpoint, Nodes, Port, Request};
 use umiak_core::plan::paddle_lines::copy_to_others;
@@ -25,9 +25,9 @@ use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
-use super::{Around, Ended, peer_words, words};
+use super::{Around, Ended, meeting, peer_words, words};
 use crate::driver::short_signal;
-use crate::engine::{Engine as _, News as EngineNews, failed};
+use crate::engine::{Engine as _, News as EngineNews};
 
 /// A rendezvous that is over sooner is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,26 +59,6 @@ struct Sender {
     is_host: bool,
 }
 
-/// Where we stand in the job before we have met anybody.
-struct ReplicaPlace {
-    target: Target,
-    host: Option<std::net::TcpListener>,
-    address: IpAddr,
-    expects: Expects,
-    at: String,
-}
-
-impl ReplicaPlace {
-    /// Nobody else can hear us.
-    fn is_loopback(&self) -> bool {
-        match &self.target {
-            _ if !self.address.is_unspecified() => self.address.is_loopback(),
-            Target::Address(address) => address.ip().is_loopback(),
-            Target::Name { host, .. } => host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost",
-        }
-    }
-}
-
 impl Peers {
     /// Whether this node is the coordinator's.
     pub(super) fn is_host(&self) -> bool {
@@ -95,7 +75,7 @@ impl Peers {
     ) -> Result<Self, Ended> {
         let spec = around.spec;
         let key = key(spec);
-        let place = place(spec, inventory, &key)?;
+        let place = meeting::place(spec, inventory, &key)?;
         if let (Nodes::Auto { .. }, Some(listener)) = (&spec.request.nodes, &place.host)
             && let Some(port) = listener.local_addr().ok().and_then(|address| Port::new(address.port()))
         {
@@ -153,7 +133,7 @@ impl Peers {
             logs: spec.own.gather_logs,
             standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
         };
-        let options = rendezvous::Options {
+        let options = rendezvous::NetOptions {
             coordinator: place.target,
             host,
             join,
@@ -162,7 +142,7 @@ impl Peers {
             key,
             clock: around.clock,
         };
-        let net = Net::start(options).map_err(|error| failed("start its network thread", &error))?;
+        let net = Net::start(options).map_err(|error| Diagnostic::failed("start its network thread", &error))?;
         Ok(Self { net, at: place.at, why: None, places: Vec::new(), sender, gathers })
     }
 
@@ -191,7 +171,7 @@ impl Peers {
                 umiak_sys::wait::stop_ourselves();
             }
             if let Some(signal) = arrived.signals.first().copied() {
-                self.stand(0, Stage::Interrupted { signal: Some(signal) });
+                self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
                 break Ended::Code(128u8.wrapping_add(signal as u8));
             }
@@ -214,17 +194,17 @@ impl Peers {
     ) -> Option<Result<Box<Start>, Ended>> {
         for report in self.net.reports() {
             let news = match report {
-                Report::News(news) => news,
-                Report::Refused { address, host, refusal } => {
+                NetReport::News(news) => news,
+                NetReport::Refused { address, host, refusal } => {
                     talk(around, screen, &peer_words::has_refused(address, &host, &refusal));
                     continue;
                 }
-                Report::Lifeline { socket, frame } => {
+                NetReport::Lifeline { socket, frame } => {
                     around.engine.hold(socket.as_fd(), frame);
                     continue;
                 }
-                Report::Gather(_) | Report::Ended => continue,
-                Report::Broken(why) => {
+                NetReport::Gather(_) | NetReport::Ended => continue,
+                NetReport::Broken(why) => {
                     let error = Diagnostic::error(Code::L0016, "the network thread failed").row("reason", why);
                     return Some(Err(error.into()));
                 }
@@ -258,10 +238,10 @@ impl Peers {
     }
 
     pub(super) fn stand(&self, attempt: u32, stage: Stage) {
-        self.net.order(Order::Standing(Standing { attempt, stage }));
+        self.net.order(NetOrder::Standing(Standing { attempt, stage }));
     }
 
-    pub(super) fn reports(&mut self) -> Vec<Report> {
+    pub(super) fn reports(&mut self) -> Vec<NetReport> {
         self.net.reports()
     }
 
@@ -274,7 +254,7 @@ impl Peers {
     /// logs.
     pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
         let names = plan.topology().members.iter().map(Member::log_name).collect();
-        self.net.order(Order::Mark(Mark { marker, names }));
+        self.net.order(NetOrder::Mark(LogDirMark { marker, names }));
     }
 
     /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
@@ -287,7 +267,7 @@ impl Peers {
             let Log { path, start } = plan.log(replica, plan.attempt);
             LogFile { rank: replica.rank.0, path, start }
         });
-        let options = logs::Options {
+        let options = logs::LogsOptions {
             coordinator: coordinator.clone(),
             job_id: spec.request.job_id.clone(),
             key: key.clone(),
@@ -301,12 +281,12 @@ impl Peers {
 
     /// The job is over here; what comes from other nodes still comes.
     pub(super) fn leave(&self) {
-        self.net.order(Order::Leave);
+        self.net.order(NetOrder::Leave);
     }
 
     /// Says goodbye; the coordinator waits until all nodes know how it ended.
     pub(super) fn finish(self) {
-        self.net.order(Order::Leave);
+        self.net.order(NetOrder::Leave);
         self.net.finish(GOODBYE);
     }
 }
@@ -332,7 +312,7 @@ fn say(around: &Around<'_>, screen: &Screen, text: &str) {
 /// The round ended before it began; nothing where others had begun without us.
 fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
     match decision.why.as_ref()? {
-        Why::Interrupted { node, signal } => {
+        Why::Interrupted { node, signal, .. } => {
             say(around, screen, &format!("stopped by {}", peer_words::interrupted(node, *signal)));
             Some(Ended::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
         }
@@ -435,116 +415,5 @@ impl Shown {
 
     fn timeout(&self) -> Option<Duration> {
         self.due()
-    }
-}
-
-fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Result<ReplicaPlace, Diagnostic> {
-    match &spec.request.nodes {
-        Nodes::List { addresses, source } => {
-            let own = nodes::own_index(addresses, source, &inventory.addresses, spec.request.host)?;
-            let port = spec.own.rdzv_port.unwrap_or_else(|| nodes::port(&spec.request, addresses)).get();
-            let at = SocketAddr::new(addresses[0], port);
-            let host = if own == 0 { Some(listen(port, spec, key)?) } else { None };
-            Ok(ReplicaPlace {
-                target: Target::Address(if host.is_some() { beside(port) } else { at }),
-                host,
-                address: addresses[own],
-                expects: Expects::List(addresses.clone()),
-                at: at.to_string(),
-            })
-        }
-        Nodes::Master { host, port, nodes, .. } => at_master(spec, inventory, key, (host, *port), *nodes),
-        Nodes::Auto { nodes, .. } => {
-            let listener = rendezvous::bind(0).map_err(|error| failed("listen for other nodes", &error))?;
-            let port = listener.local_addr().map_or(0, |address| address.port());
-            let address = spec.request.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
-            Ok(ReplicaPlace {
-                target: Target::Address(beside(port)),
-                host: Some(listener),
-                address,
-                expects: Expects::Count { nodes: *nodes, sort_ip: spec.request.sort_ip },
-                at: SocketAddr::new(address, port).to_string(),
-            })
-        }
-        Nodes::One => Err(Diagnostic::error(Code::L0016, "one node needs no other")),
-    }
-}
-
-/// The coordinator's own node reaches it whatever becomes of its network.
-fn beside(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
-}
-
-/// `--master`: whoever has that address, and comes first, is the coordinator.
-fn at_master(
-    spec: &LaunchSpec,
-    inventory: &Inventory,
-    key: &Key,
-    (host, port): (&str, Port),
-    count: u32,
-) -> Result<ReplicaPlace, Diagnostic> {
-    let port = port.get();
-    let expects = Expects::Count { nodes: count, sort_ip: spec.request.sort_ip };
-    let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    // A name that nobody knows yet may be known in a moment: the agent asks again.
-    let resolved: Vec<IpAddr> =
-        (host, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default();
-    let is_own = |ip: &IpAddr| ip.is_loopback() || inventory.addresses.iter().any(|own| own.ip == *ip);
-    if let Some(own) = resolved.iter().find(|ip| is_own(ip)) {
-        match rendezvous::bind(port) {
-            Ok(listener) => {
-                return Ok(ReplicaPlace {
-                    target: Target::Address(beside(port)),
-                    host: Some(listener),
-                    address: spec.request.host.unwrap_or(*own),
-                    expects,
-                    at,
-                });
-            }
-            // Another node of this job on this host was first.
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                check_holder(port, spec, key, true)?;
-            }
-            Err(error) => return Err(cannot_listen(port, &error)),
-        }
-    }
-    Ok(ReplicaPlace {
-        target: Target::Name { host: host.to_owned(), port },
-        host: None,
-        address: spec.request.host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-        expects,
-        at,
-    })
-}
-
-fn listen(port: u16, spec: &LaunchSpec, key: &Key) -> Result<std::net::TcpListener, Diagnostic> {
-    rendezvous::bind(port).map_err(|error| {
-        if error.kind() != std::io::ErrorKind::AddrInUse {
-            return cannot_listen(port, &error);
-        }
-        check_holder(port, spec, key, false).err().unwrap_or_else(|| cannot_listen(port, &error))
-    })
-}
-
-fn cannot_listen(port: u16, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::error(Code::R0003, format!("this node cannot listen on port {port} for the others"))
-        .row("reason", error.to_string())
-        .hint("choose another port with `--rdzv-port`, the same on every node")
-}
-
-/// Who has the port that we want. A coordinator of this very job is welcome where any node may be it.
-fn check_holder(port: u16, spec: &LaunchSpec, key: &Key, may_join: bool) -> Result<(), Diagnostic> {
-    let taken = |by: String| Diagnostic::error(Code::R0003, format!("port {port} is taken")).row("by", by);
-    match rendezvous::who_holds(beside(port), &spec.request.job_id, key) {
-        Holder::SameJob if may_join => Ok(()),
-        Holder::SameJob => Err(taken(format!("a job `{}` that runs on this node already", spec.request.job_id))
-            .hint("two jobs on the same nodes need a `--job_id` each")),
-        Holder::OtherJob(text) => {
-            Err(taken(text).hint("give this job another `--job_id`, or another port with `--rdzv-port`, on every node"))
-        }
-        Holder::OtherToken => Err(taken("a job of the same name with another token".to_owned())
-            .hint("give this job its own `--job_id`, on every node")),
-        Holder::SomebodyElse => Err(taken("another program".to_owned())
-            .hint("choose another port with `--rdzv-port` (or `--master`), the same on every node")),
     }
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::messages::{Stage, Start};
-use umiak_core::model::{Part, Rotation, StepIndex};
-use umiak_core::plan::{self, Layout, Logs, Plan, Ports, Run, Share};
-use umiak_sys::logger::Rotate;
+use umiak_core::model::{Part, StepIndex};
+use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
 
 use super::door::LaunchDoor;
 use super::prepare::{self, Refused};
 use crate::driver::Core;
-use crate::engine::{Common, Engine, Swept};
+use crate::engine::{Engine, Swept};
 
 impl LaunchDoor {
     /// Plans the next attempt, writes its files, and notes where its part of each log begins.
@@ -71,17 +70,6 @@ impl LaunchDoor {
         core.now.begin_attempt();
         core.recorder.fact(core.planned());
         Ok(())
-    }
-}
-
-/// What the ranks of an attempt have in common.
-pub(super) fn common(plan: &Plan) -> Common {
-    let rotation = if let Logs::Files { rotation, .. } = &plan.logs { *rotation } else { None };
-    Common {
-        unset: plan.unset.clone(),
-        set: plan.common.clone(),
-        rotate: rotation.map(|Rotation { max_bytes, keep }| Rotate { max_bytes, keep }),
-        grace: plan.job.policy.stop.grace,
     }
 }
 

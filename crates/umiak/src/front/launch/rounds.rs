@@ -14,7 +14,7 @@ use super::peers::Peers;
 use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
-use crate::rendezvous::Report;
+use crate::rendezvous::NetReport;
 use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
@@ -22,14 +22,14 @@ impl LaunchDoor {
         let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
         for report in reports {
             match report {
-                Report::News(news) => self.hear_news(core, news),
-                Report::Refused { address, host, refusal } => {
+                NetReport::News(news) => self.hear_news(core, news),
+                NetReport::Refused { address, host, refusal } => {
                     core.notice(&peer_words::has_refused(address, &host, &refusal));
                 }
-                Report::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
-                Report::Gather(news) => self.hear_gatherer(core, &news),
-                Report::Ended => self.peers_ended(),
-                Report::Broken(_) => self.lose_coordinator(core, Loss::Killed),
+                NetReport::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
+                NetReport::Gather(news) => self.hear_gatherer(core, &news),
+                NetReport::Ended => self.peers_ended(),
+                NetReport::Broken(_) => self.lose_coordinator(core, Loss::Killed),
             }
         }
     }
@@ -93,7 +93,7 @@ impl LaunchDoor {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
             Stand::Failed => Stage::Failed,
-            Stand::Interrupted { signal } => Stage::Interrupted { signal },
+            Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {
                 let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });
                 Stage::Told(told.collect())
@@ -141,7 +141,7 @@ impl LaunchDoor {
     /// `SIGINT on node 192.168.0.2 (gpu-b)`.
     pub(super) fn interrupted_elsewhere(&self) -> Option<String> {
         match self.peers.as_ref()?.why.as_ref()? {
-            Why::Interrupted { node, signal } => Some(peer_words::interrupted(node, *signal)),
+            Why::Interrupted { node, signal, .. } => Some(peer_words::interrupted(node, *signal)),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use umiak_sys::wait::readable;
 use umiak_sys::watch::Watch;
 
 use super::super::{Error, Life, RunDir, life_of};
-use super::{Item, Reader};
+use super::{JournalItem, Reader};
 
 /// How often a run of another host is looked at: the kernel reports only what is written here.
 const LOOK: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ impl Follower {
 
     /// The next fact that is there, with what they add up to so far.
     #[expect(clippy::should_implement_trait, reason = "an item borrows the reader's line")]
-    pub fn next(&mut self) -> Result<Option<Item<'_>>, Error> {
+    pub fn next(&mut self) -> Result<Option<JournalItem<'_>>, Error> {
         if self.reader.is_none() {
             self.begin()?;
         }

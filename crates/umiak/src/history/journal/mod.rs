@@ -18,7 +18,7 @@ use umiak_core::status::Status;
 use super::{Error, RunDir};
 
 pub use follow::Follower;
-pub use read::{Item, Reader};
+pub use read::{JournalItem, Reader};
 pub use write::Writer;
 pub(super) use write::lock;
 
@@ -40,7 +40,7 @@ pub fn replay(run: &RunDir) -> Result<Replay, Error> {
 }
 
 /// Shows every record of a journal to `see`; says whether newer ones were among them, and how many were not known.
-pub fn each(run: &RunDir, mut see: impl FnMut(&Item<'_>)) -> Result<(Option<u32>, u64), Error> {
+pub fn each(run: &RunDir, mut see: impl FnMut(&JournalItem<'_>)) -> Result<(Option<u32>, u64), Error> {
     let mut reader = match Reader::open(run) {
         Err(Error::Journal { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok((None, 0)),
         other => other?,

@@ -42,7 +42,7 @@ pub(super) const KNOWN: &[&str] = &[
 
 /// One record, and the line it stands in.
 #[derive(Debug)]
-pub struct Item<'a> {
+pub struct JournalItem<'a> {
     /// A fact that we do not know stands here as [`Fact::Ignored`], which changes nothing.
     pub record: Record,
     pub is_known: bool,
@@ -95,7 +95,7 @@ impl<R: BufRead + Seek> Reader<R> {
 
     /// The next whole record.
     #[expect(clippy::should_implement_trait, reason = "an item borrows the reader's line")]
-    pub fn next(&mut self) -> Result<Option<Item<'_>>, Error> {
+    pub fn next(&mut self) -> Result<Option<JournalItem<'_>>, Error> {
         let failed = |path: &PathBuf, source| Error::Journal { doing: "read", path: path.clone(), source };
         self.line.clear();
         let count = (&mut self.source)
@@ -130,7 +130,7 @@ impl<R: BufRead + Seek> Reader<R> {
             self.newer = self.newer.max(Some(record.v));
         }
         self.unknown += u64::from(!is_known);
-        Ok(Some(Item { record, is_known, raw: &self.line[..count - 1] }))
+        Ok(Some(JournalItem { record, is_known, raw: &self.line[..count - 1] }))
     }
 
     fn garbage(&self, why: String) -> Error {

@@ -63,7 +63,7 @@ impl Runs {
 
     /// The log of an attempt, where runs of documents have it.
     fn log(run: &RunDir, replica: &str, attempt: u32, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let directory = run.attempt(replica, attempt);
+        let directory = run.attempt(None, replica, attempt);
         fs::create_dir_all(&directory).expect("the sandbox can be written");
         fs::write(directory.join("log"), bytes).expect("the sandbox can be written");
         directory.join("log")

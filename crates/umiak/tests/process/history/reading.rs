@@ -131,7 +131,10 @@ fn events() {
     assert_eq!(runs.out("events 1 --output json"), fixture("v1-job-restart"));
     assert_eq!(runs.out("events 1 --output quiet"), "");
     runs.fixture("v1-lost-and-resumed");
-    assert!(runs.out("events 2").contains("to trainer-1 (does not count: by a supervisor that had been replaced)\n"));
+    assert!(
+        runs.out("events 2")
+            .contains("asked to end: trainer-1 (does not count: by a supervisor that had been replaced)\n")
+    );
     let text = runs.out("events 1");
     for part in [
         "  submitted: supervised by pid 4100 on node-a, umiak 0.1.0\n",

@@ -284,7 +284,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak schema nothing",
         2,
-        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts, job, ls, show]\n\nFor more information, try '--help'.\n",
+        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts, job, ls, plan, show]\n\nFor more information, try '--help'.\n",
     ),
 ];
 

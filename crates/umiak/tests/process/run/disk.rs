@@ -311,13 +311,13 @@ fn facts_first() {
     let usual = House::with(DONE);
     usual.umiak("run job.yaml").finish().expect_code(0);
     let ended = usual.records().iter().position(|record| matches!(record.fact, Fact::Ended { .. })).expect("an end");
-    assert!(usual.run().attempt("trainer-0", 0).join("exit.json").exists());
+    assert!(usual.run().attempt(None, "trainer-0", 0).join("exit.json").exists());
     let house = House::with(DONE);
     let outcome = house.umiak("run job.yaml").env("UMIAK_TEST_JOURNAL_DIE", format!("{ended}.0")).start();
     outcome.finish_unchecked();
     house.wait_until_free();
     assert_eq!(house.records().len(), ended);
-    assert!(!house.run().attempt("trainer-0", 0).join("exit.json").exists());
+    assert!(!house.run().attempt(None, "trainer-0", 0).join("exit.json").exists());
     house.umiak("resume 1").finish().expect_code(0);
     house.check_ended();
 }

@@ -135,7 +135,7 @@ roles:
     running.finish().expect_code(0);
     fenced.assert_empty();
     let log = |replica: &str, attempt: u32| {
-        fs::read_to_string(fenced.house.run().attempt(replica, attempt).join("log")).expect("a log")
+        fs::read_to_string(fenced.house.run().attempt(None, replica, attempt).join("log")).expect("a log")
     };
     for attempt in 0..3 {
         let seen = log("again-0", attempt);
@@ -238,7 +238,7 @@ fn advice() {
 
 /// What a replica wrote: its CPUs, their number, and how many threads it should use.
 fn seen(house: &House, replica: &str) -> (String, String) {
-    let log = fs::read_to_string(house.run().attempt(replica, 0).join("log")).expect("a log");
+    let log = fs::read_to_string(house.run().attempt(None, replica, 0).join("log")).expect("a log");
     let (cpus, rest) = log.trim_end().split_once('\n').unwrap_or_else(|| panic!("two lines: {log}"));
     (cpus.trim_start_matches("Cpus_allowed_list:").trim().to_owned(), rest.replace('\n', " "))
 }

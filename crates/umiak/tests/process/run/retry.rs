@@ -113,7 +113,7 @@ fn secret_parameters() {
     for secret in hidden {
         assert_eq!(holders(house.home.path(), secret), [""; 0]);
     }
-    let command = fs::read_to_string(house.run().attempt("trainer-0", 0).join("command")).expect("a command");
+    let command = fs::read_to_string(house.run().attempt(None, "trainer-0", 0).join("command")).expect("a command");
     assert!(command.contains("# It held a secret where `********` stands"), "{command}");
     let outcome = house.umiak("retry 1").env("HEADER", "x").env("DB", "x").finish();
     outcome.expect_code(2).expect_err("error[J0025]").expect_err("command (role trainer)");

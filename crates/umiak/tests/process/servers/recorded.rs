@@ -84,8 +84,10 @@ fn commands() {
         outcome.out()
     };
     let actions = ["pserver-1:name;listen;await up;err ValueError: bad row;exit 3", SERVERS];
-    let trainers = format!("trainer:name;touch up;{WAIT}");
-    let run = sandbox.launch_toy("--server_num 2 --worker_num 2", &[actions[0], actions[1], &trainers]);
+    // The server fails only when the trainer whose log is read below has written to it.
+    let trainers = [format!("trainer-0:name;touch up;{WAIT}"), format!("trainer:name;{WAIT}")];
+    let actions = [actions[0], actions[1], &trainers[0], &trainers[1]];
+    let run = sandbox.launch_toy("--server_num 2 --worker_num 2", &actions);
     run.finish().expect_code(3).expect_err("umiak explain run-000001");
     let explained = out("explain 1");
     assert!(explained.contains("pserver-1") && explained.contains("ValueError: bad row"), "{explained}");

@@ -35,12 +35,19 @@ server.stop()
 /// Who the nodes come to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Whom<'a> {
-    /// It listens when they come.
-    Umiak,
+    /// It listens when they come. Both are in this program.
+    Umiak(&'a Path),
     /// Its process and theirs are started at the same moment, and time runs from there.
-    UmiakAtOnce,
+    UmiakAtOnce(&'a Path),
     /// The HTTP master, in this Python.
     Paddle(&'a Path),
+}
+
+impl Whom<'_> {
+    /// Whether it is in this program.
+    pub(crate) fn is_of(&self, other: &Path) -> bool {
+        matches!(self, Self::Umiak(program) | Self::UmiakAtOnce(program) if *program == other)
+    }
 }
 
 pub(crate) fn measure(
@@ -49,27 +56,27 @@ pub(crate) fn measure(
     nodes: u32,
     ranks: u16,
 ) -> anyhow::Result<Result<Sample, String>> {
-    let at_once = matches!(whom, Whom::UmiakAtOnce);
+    let at_once = matches!(whom, Whom::UmiakAtOnce(_));
     let port = if at_once { free_port()? } else { 0 };
     let [nodes, ranks] = [nodes.to_string(), ranks.to_string()];
-    let (mut server, program) = match whom {
-        Whom::Umiak | Whom::UmiakAtOnce => {
-            let mut server = Command::new(&setting.floor);
+    let (mut server, program, word) = match *whom {
+        Whom::Umiak(program) | Whom::UmiakAtOnce(program) => {
+            let mut server = Command::new(program);
             server.args([WORD, "host", &port.to_string(), &nodes, &ranks]);
-            (server, "agents")
+            (server, program, "agents")
         }
         Whom::Paddle(python) => {
             let mut server = Command::new(python);
             server.args(["-c", KV_SERVER]).stderr(Stdio::null());
-            (server, "clients")
+            (server, setting.floor.as_path(), "clients")
         }
     };
     let started = monotonic_nanos();
     let mut server = Server::start(&mut server)?;
     let port = if at_once { port } else { server.line()?.parse().context("the server does not say where it is")? };
     let limit = setting.limit.as_secs().to_string();
-    let crowd = Command::new(&setting.floor)
-        .args([WORD, program, &port.to_string(), &nodes, &ranks, &limit])
+    let crowd = Command::new(program)
+        .args([WORD, word, &port.to_string(), &nodes, &ranks, &limit])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()?;

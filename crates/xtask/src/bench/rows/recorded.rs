@@ -1,94 +1,68 @@
 //! What is asked of runs that were recorded: a list of many, and the first bytes of a long log.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
-use umiak::history::index::{self, Entry};
-use umiak::history::journal::Writer;
 use umiak::history::{Home, RunDir, RunId};
-use umiak_core::facts::{Began, Fact, Outcome, Planned, PlannedReplica, PlannedRole, Subject, Supervised};
-use umiak_core::model::{Exit, Instance, Rank, Timestamp};
 use umiak_testkit::floor::monotonic_nanos;
 
 use super::documents::run;
 use super::{Setting, directory};
-use crate::bench::floor::WORD;
+use crate::bench::floor::{LINE, WORD};
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 
-/// Replicas of each made-up run.
+/// Replicas of each run.
 const REPLICAS: u32 = 4;
-/// Between the beginnings of two of them.
-const APART: u64 = 60_000_000;
+/// One run in so many has failed.
+const FAILED: u64 = 7;
 /// What must stay free on the disk beside the log.
 const ROOM: u64 = 5_000_000_000;
 
-/// Runs that have ended, one in seven of them badly: journals and index as a supervisor leaves them.
-pub(crate) fn make_runs(home: &Path, count: u32) -> anyhow::Result<()> {
+/// Runs that have ended, one in seven of them badly: two real ones, and copies of their journals and of what the index says
+/// of them. No format is known here, so that every umiak can be asked about runs of its own.
+pub(crate) fn make_runs(setting: &Setting, umiak: &Path, home: &Path, count: u32) -> anyhow::Result<()> {
+    let models = [("true", 0), ("false", 1)].map(|(program, code)| Model::make(setting, umiak, program, code));
+    let [well, badly] = models;
+    let (well, badly) = (well?, badly?);
     let home = Home::at(home);
     home.make()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
+    let mut index = String::new();
     for number in 1..=u64::from(count) {
         let run = RunDir::at(&home, RunId::new(number));
+        let model = if number.is_multiple_of(FAILED) { &badly } else { &well };
         std::fs::create_dir(run.path())?;
-        let began = now.saturating_sub((u64::from(count) - number + 1) * APART);
-        let mut journal = Writer::create(&run)?;
-        let records = journal.number(Timestamp::from_micros(began), facts(number));
-        journal.append(&records)?;
-        index::append(&home, &Entry::new(run.id(), journal.status()))?;
+        std::fs::write(run.journal(), &model.journal)?;
+        index.push_str(&model.index.replace(&RunId::new(1).to_string(), &run.id().to_string()));
     }
+    std::fs::write(home.index(), index)?;
     Ok(())
 }
 
-fn facts(number: u64) -> Vec<Fact> {
-    let fails = number.is_multiple_of(7);
-    let supervised = Supervised {
-        why: Began::Submitted,
-        host: "node-a".to_owned(),
-        pid: 4000,
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    let subject = |rank: u32| Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 0 };
-    let replica = |rank: u32| PlannedReplica {
-        replica: format!("trainer-{rank}"),
-        rank: Rank(rank),
-        node: format!("127.1.0.{rank}"),
-        endpoint: format!("127.1.0.{rank}"),
-        devices: Vec::new(),
-        log: format!("tasks/trainer-{rank}/attempt-0/log"),
-        log_start: 0,
-    };
-    let planned = Planned {
-        job: format!("job-{}", number % 40),
-        attempt: 0,
-        umiak: env!("CARGO_PKG_VERSION").to_owned(),
-        world_size: REPLICAS,
-        log_dir: "tasks".to_owned(),
-        roles: vec![PlannedRole { role: "trainer".to_owned(), replicas: REPLICAS, decides: true }],
-        replicas: (0..REPLICAS).map(replica).collect(),
-    };
-    let ended = |rank: u32| Fact::Ended {
-        subject: subject(rank),
-        exit: Exit::Code { code: i32::from(fails) },
-        by_us: false,
-        order: u64::from(rank),
-        usage: None,
-        log_end: None,
-    };
-    let (outcome, exit_code) = if fails { (Outcome::Failed, 1) } else { (Outcome::Succeeded, 0) };
-    let mut facts = vec![Fact::Supervised(supervised), Fact::Planned(planned)];
-    facts.extend((0..REPLICAS).map(|rank| Fact::Starting { subject: subject(rank) }));
-    facts.extend(
-        (0..REPLICAS).map(|rank| Fact::Started { subject: subject(rank), instance: Instance::of_pid(4001 + rank) }),
-    );
-    facts.extend((0..REPLICAS).map(ended));
-    facts.push(Fact::Finished { outcome, exit_code });
-    facts
+/// A run that others are copied from.
+struct Model {
+    journal: Vec<u8>,
+    /// Its lines.
+    index: String,
+}
+
+impl Model {
+    fn make(setting: &Setting, umiak: &Path, program: &str, code: i32) -> anyhow::Result<Self> {
+        let directory = directory()?;
+        let document = format!("umiak: v1\nroles:\n  one: {{replicas: {REPLICAS}, command: [{program}]}}\n");
+        let ended = Running::start(&mut run(umiak, directory.path(), &document)?, setting.limit)?.end()?;
+        if let Some(trouble) = ended.trouble(setting.limit, |seen| seen == code) {
+            anyhow::bail!("a run of `{program}` could not be recorded: {trouble}");
+        }
+        let home = Home::at(directory.path().join("home"));
+        let journal = std::fs::read(RunDir::at(&home, RunId::new(1)).journal()).context("the run has no journal")?;
+        let index = std::fs::read_to_string(home.index()).context("the run is in no index")?;
+        Ok(Self { journal, index })
+    }
 }
 
 /// From the start of `umiak ls` to its end, with a reader that takes everything.
@@ -112,17 +86,19 @@ pub(crate) fn list(setting: &Setting, umiak: &Path, home: &Path) -> anyhow::Resu
 
 /// How a log is looked at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum How {
+pub(crate) enum How<'a> {
     Cat,
     Tail,
-    Logs,
-    LogsTail,
+    /// By this umiak.
+    Logs(&'a Path),
+    LogsTail(&'a Path),
 }
 
 /// One run with a long log; gone when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     directory: TempDir,
+    log: PathBuf,
     /// The disk has no room for all of it.
     pub(crate) has_holes: bool,
 }
@@ -133,13 +109,32 @@ impl Recorded {
         let directory = directory()?;
         let free = nix::sys::statvfs::statvfs(directory.path())?;
         let has_holes = free.blocks_available() * free.fragment_size() < bytes + ROOM;
-        let written = if has_holes { 65 } else { bytes };
+        let recorded = Self::write(setting, umiak, directory, if has_holes { LINE } else { bytes })?;
+        if has_holes {
+            let mut log = OpenOptions::new().append(true).open(&recorded.log)?;
+            log.set_len(bytes)?;
+            for number in 0..20 {
+                writeln!(log, "\nline {number}")?;
+            }
+        }
+        Ok(Self { has_holes, ..recorded })
+    }
+
+    /// The same log in a run of another umiak: one file with two names.
+    pub(crate) fn again(&self, setting: &Setting, umiak: &Path) -> anyhow::Result<Self> {
+        let recorded = Self::write(setting, umiak, directory()?, LINE)?;
+        std::fs::remove_file(&recorded.log)?;
+        std::fs::hard_link(&self.log, &recorded.log)?;
+        Ok(Self { has_holes: self.has_holes, ..recorded })
+    }
+
+    fn write(setting: &Setting, umiak: &Path, directory: TempDir, bytes: u64) -> anyhow::Result<Self> {
         let stamps = directory.path().join("stamps");
         let words = [
             setting.floor.as_os_str(),
             WORD.as_ref(),
             "write".as_ref(),
-            written.to_string().as_ref(),
+            bytes.to_string().as_ref(),
             stamps.as_os_str(),
         ]
         .map(|word: &std::ffi::OsStr| word.to_string_lossy().into_owned());
@@ -152,41 +147,24 @@ impl Recorded {
         if let Some(trouble) = ended.trouble(setting.limit * 10, |code| code == 0) {
             anyhow::bail!("the long log could not be made: {trouble}");
         }
-        let recorded = Self { directory, has_holes };
-        if has_holes {
-            let mut log = OpenOptions::new().append(true).open(recorded.log())?;
-            log.set_len(bytes)?;
-            for number in 0..20 {
-                writeln!(log, "\nline {number}")?;
-            }
-        }
-        File::open(recorded.log()).context("the run has no log")?;
-        Ok(recorded)
+        let log = find_log(&directory.path().join("home")).context("the run has no log")?;
+        Ok(Self { directory, log, has_holes: false })
     }
 
     fn home(&self) -> PathBuf {
         self.directory.path().join("home")
     }
 
-    fn log(&self) -> PathBuf {
-        RunDir::at(&Home::at(self.home()), RunId::new(1)).attempt("one-0", 0).join("log")
-    }
-
     /// Until the first bytes have come; then nobody reads on.
-    pub(crate) fn first_bytes(
-        &self,
-        setting: &Setting,
-        umiak: &Path,
-        how: How,
-    ) -> anyhow::Result<Result<Sample, String>> {
+    pub(crate) fn first_bytes(&self, setting: &Setting, how: How<'_>) -> anyhow::Result<Result<Sample, String>> {
         let mut command = match how {
             How::Cat => words("cat", &[]),
             How::Tail => words("tail", &["-n", "10"]),
-            How::Logs => asking(umiak, &self.home(), &["logs", "long"]),
-            How::LogsTail => asking(umiak, &self.home(), &["logs", "-n", "10", "long"]),
+            How::Logs(umiak) => asking(umiak, &self.home(), &["logs", "long"]),
+            How::LogsTail(umiak) => asking(umiak, &self.home(), &["logs", "-n", "10", "long"]),
         };
         if matches!(how, How::Cat | How::Tail) {
-            command.arg(self.log());
+            command.arg(&self.log);
         }
         let (mut reader, writer) = std::io::pipe()?;
         command.stdout(writer);
@@ -204,6 +182,15 @@ impl Recorded {
             (false, _) => Ok(Sample { cpu_ms: None, ..Sample::new(Metric::LogFirst, millis(began, came), 0.0) }),
         })
     }
+}
+
+/// The only file of that name: where it lies is its umiak's affair.
+fn find_log(directory: &Path) -> Option<PathBuf> {
+    std::fs::read_dir(directory)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path())
+        .find_map(|path| if path.is_dir() { find_log(&path) } else { path.ends_with("log").then_some(path) })
 }
 
 fn asking(umiak: &Path, home: &Path, arguments: &[&str]) -> Command {

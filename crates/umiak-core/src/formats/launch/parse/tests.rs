@@ -376,7 +376,10 @@ fn defaults() {
     assert_eq!((spec.request.policy, spec.request.exit_codes), (Policy::default(), ExitCodes::Umiak));
     assert_eq!((spec.request.logs.names, spec.request.logs.rotation), (LogNames::Global, None));
     assert_eq!(spec.request.server_timeout, Duration::from_secs(600));
-    assert_eq!((habits(&spec).gpu_log, habits(&spec).auto_cluster, habits(&spec).env_limit), (false, false, 48_000));
+    assert_eq!(
+        (habits(&spec).gpu_log, habits(&spec).variables.auto_cluster, habits(&spec).variables.env_limit),
+        (false, false, Some(48_000))
+    );
     assert_eq!(spec.own, OwnFlags::default());
 }
 
@@ -464,7 +467,7 @@ fn flags_reach_their_fields() {
     assert_eq!((spec.request.job_id.as_str(), spec.request.processes), ("j", Some(2)));
     assert_eq!((spec.request.host, spec.request.ip), ("10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
     assert_eq!(
-        (spec.request.ports.clone(), habits(&spec).gpu_log, habits(&spec).auto_cluster),
+        (spec.request.ports.clone(), habits(&spec).gpu_log, habits(&spec).variables.auto_cluster),
         (fixed(7000, "--start_port"), true, true)
     );
     assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> Host ip reset to 10.0.0.5"]);
@@ -546,7 +549,7 @@ fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
     assert_eq!(habits(&spec).lines, [""; 0]);
     assert_eq!(fleet("t.py", &[("PADDLE_DISTRI_BACKEND", "gloo")]).request.backend, Backend::Gloo);
     assert_eq!(
-        habits(&fleet("--ran f t.py", &[])).rank_mapping_path.as_deref(),
+        habits(&fleet("--ran f t.py", &[])).variables.rank_mapping_path.as_deref(),
         Some("f"),
         "its own abbreviations win"
     );

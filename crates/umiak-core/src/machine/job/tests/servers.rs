@@ -40,7 +40,8 @@ impl Story {
     }
 
     fn decided(&mut self, outcome: Outcome) -> Vec<Effect> {
-        let decided = Decided { attempt: 0, outcome, verdict: None, signal: None, code: None, restart: None };
+        let decided =
+            Decided { attempt: 0, outcome, verdict: None, signal: None, kill: false, code: None, restart: None };
         self.give(Event::Decided(Box::new(decided)))
     }
 }
@@ -106,7 +107,7 @@ fn a_server_that_never_answers_took_too_long() {
     assert_eq!(stops(&effects), [(Graceful, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
-    assert_eq!(story.end(), Some((Outcome::Failed, exit_code::TIMED_OUT)));
+    assert_eq!(story.end(), Some((Outcome::Failed, crate::machine::exit_code::TIMED_OUT)));
 }
 
 #[test]

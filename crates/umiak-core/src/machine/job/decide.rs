@@ -1,0 +1,133 @@
+//! What follows from the counts: success, failure, the end.
+
+use super::phase::Phase;
+use super::verdict::Diagnosis;
+use super::{Attempt, Effect, Machine, Stand, Timer, Timestamp};
+use crate::facts::{Fact, Outcome, StopReason};
+use crate::machine::exit_code;
+use crate::machine::role;
+use crate::model::Exit;
+
+impl Machine {
+    /// What follows from the counts, whatever the event was.
+    pub(super) fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        match self.phase {
+            Phase::NotStarted(_) => return self.end_before_start(effects),
+            Phase::Pausing(pause) => return self.leave_pause(pause, now, effects),
+            Phase::Finished { .. } => return,
+            Phase::Running | Phase::Completed | Phase::Stopping(_) => {}
+        }
+        loop {
+            if self.stop().is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
+                self.decide(now, effects);
+            }
+            // What is refused has failed, and that may decide.
+            let may_start = self.look_for_starts && !self.starts_nothing() && !self.engine_lost;
+            if !may_start || !self.start_due(now, effects) {
+                break;
+            }
+        }
+        let total = self.replicas.total();
+        let open = total.live() + if self.starts_nothing() { 0 } else { total.waiting() };
+        if open > 0 || (!self.failure.failed && !self.may_end(effects)) {
+            return;
+        }
+        match (self.failure.failed, &self.failure.diagnosis) {
+            (true, Diagnosis::None) => self.diagnose(effects),
+            (true, Diagnosis::Gathering(_) | Diagnosis::Told(_)) => {}
+            (false, _) => self.finish(effects),
+            (true, Diagnosis::Done(_)) => match self.next_delay(now) {
+                Some(delay) => self.enter_pause(delay, now, effects),
+                None => self.finish(effects),
+            },
+        }
+    }
+
+    /// Asks each role's policy; the first failure or the last needed success stops the rest.
+    fn decide(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        // Once everything that decides has succeeded, how the others end is no failure.
+        let blameless = self.stop().is_some();
+        // Where no role decides, all of them do: otherwise the job would be over as it starts.
+        let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
+        let mut deciding_succeeded = true;
+        // What a policy allows its replicas is no excuse for us: losing the engine is our failure.
+        let mut failed = !blameless && self.engine_lost && self.replicas.total().lost() > 0;
+        for (position, role) in (0u16..).zip(&self.job.roles) {
+            if self.roles[position as usize].recycling.is_some() {
+                deciding_succeeded &= !role.completion.decides && !nobody_decides;
+                continue;
+            }
+            match self.outcome_of(position) {
+                role::Outcome::Failed if !blameless => failed = true,
+                role::Outcome::Running if role.completion.decides || nobody_decides => deciding_succeeded = false,
+                _ => {}
+            }
+        }
+        // What waits will never start: nothing is left that could start it.
+        let some_live = self.replicas.total().live() > 0;
+        failed |= !blameless && self.engine_lost && !deciding_succeeded && !some_live;
+        if failed {
+            self.failure.failed = true;
+            self.stand(Stand::Failed, effects);
+            self.stop_all(StopReason::PeerFailed, Outcome::Failed, None, now, effects);
+            if some_live {
+                self.arm(Timer::Settle, now + self.job.policy.settle, effects);
+            }
+        } else if deciding_succeeded && self.stop().is_none() {
+            if self.is_needed_elsewhere() {
+                if some_live {
+                    self.stand(Stand::Serving, effects);
+                } else if self.replicas.total().waiting() == 0 {
+                    self.phase = Phase::Completed;
+                }
+            } else if some_live {
+                self.stop_all(StopReason::Completed, Outcome::Succeeded, None, now, effects);
+            } else {
+                self.phase = Phase::Completed;
+            }
+        }
+    }
+
+    /// What a role's completion policy says of it.
+    pub(super) fn outcome_of(&self, role: u16) -> role::Outcome {
+        role::outcome(&self.job.roles[role as usize].completion, &self.replicas.of_role(role).counts())
+    }
+
+    pub(super) fn finish(&mut self, effects: &mut Vec<Effect>) {
+        let stop = self.stop().copied();
+        let (outcome, signal) = match stop {
+            Some(stop) => (stop.outcome, stop.signal),
+            // The failure that was to be made good stands.
+            None if self.is_pausing() => (Outcome::Failed, None),
+            None => (Outcome::Succeeded, None),
+        };
+        let verdict = match &self.failure.diagnosis {
+            Diagnosis::Done(verdict) => Some(verdict),
+            Diagnosis::None | Diagnosis::Gathering(_) | Diagnosis::Told(_) => None,
+        };
+        let ends: Vec<Exit> = self
+            .replicas
+            .iter()
+            .filter_map(|(_, replica)| match &replica.attempt {
+                Attempt::Ended(end) => Some(end.exit.clone()),
+                _ => None,
+            })
+            .collect();
+        let (outcome, signal) = self.outcome_of_all(outcome, signal);
+        let timed_out = stop.is_some_and(|stop| stop.first == StopReason::Timeout);
+        let several_roles = self.style.document && self.job.roles.len() > 1;
+        let code = match self.code_of_all() {
+            Some(code) => code,
+            None if timed_out => exit_code::TIMED_OUT,
+            None if several_roles && outcome == Outcome::Failed => 1,
+            // Nothing ended badly: they could not be started again.
+            None if self.engine_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
+                Exit::Lost.shell_code()
+            }
+            None => exit_code::of(self.style, outcome, signal, verdict, &ends),
+        };
+        self.phase = Phase::Finished { in_pause: self.is_pausing() };
+        effects.push(Effect::Record(Fact::Finished { outcome, exit_code: code }));
+        effects.push(Effect::Finish { outcome, code });
+    }
+}

@@ -1,0 +1,95 @@
+//! How far a job is, with what each phase needs to know.
+//!
+//! ```text
+//! NotStarted ─► Running ─┬► Completed ─► Finished
+//!      │                 └► Stopping ──► Finished
+//!      └► Pausing ◄─────────────┘
+//!            └► Running, as the next attempt
+//! ```
+
+use super::Machine;
+use crate::facts::{Outcome, StopReason};
+
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    /// A stop that is asked for before the start is obeyed by it.
+    NotStarted(Option<Stop>),
+    Running,
+    /// Everything that decides has ended well, and nothing has to be stopped.
+    Completed,
+    Stopping(Stop),
+    /// Between two attempts.
+    Pausing(Pause),
+    Finished {
+        in_pause: bool,
+    },
+}
+
+/// Why all are asked to end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop {
+    pub(super) reason: StopReason,
+    pub(super) first: StopReason,
+    /// What the run's end will be called: the first reason decides, later ones only hurry.
+    pub(super) outcome: Outcome,
+    pub(super) signal: Option<i32>,
+    /// All were killed.
+    pub(super) killed: bool,
+}
+
+/// What is still to come before the next attempt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pause {
+    pub(super) waited: bool,
+    pub(super) ready: Option<bool>,
+    /// There will be no next attempt.
+    pub(super) stop: Option<Stop>,
+}
+
+impl Machine {
+    pub(super) fn stop(&self) -> Option<&Stop> {
+        match &self.phase {
+            Phase::NotStarted(stop) => stop.as_ref(),
+            Phase::Stopping(stop) => Some(stop),
+            Phase::Pausing(pause) => pause.stop.as_ref(),
+            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
+        }
+    }
+
+    pub(super) fn stop_mut(&mut self) -> Option<&mut Stop> {
+        match &mut self.phase {
+            Phase::NotStarted(stop) => stop.as_mut(),
+            Phase::Stopping(stop) => Some(stop),
+            Phase::Pausing(pause) => pause.stop.as_mut(),
+            Phase::Running | Phase::Completed | Phase::Finished { .. } => None,
+        }
+    }
+
+    /// The first reason to stop.
+    pub(super) fn enter_stop(&mut self, stop: Stop) {
+        match &mut self.phase {
+            Phase::NotStarted(before) => *before = Some(stop),
+            Phase::Pausing(pause) => pause.stop = Some(stop),
+            Phase::Running | Phase::Completed | Phase::Stopping(_) => self.phase = Phase::Stopping(stop),
+            Phase::Finished { .. } => {}
+        }
+    }
+
+    pub(super) fn has_started(&self) -> bool {
+        !matches!(self.phase, Phase::NotStarted(_))
+    }
+
+    /// Nothing that waits will be started in this attempt.
+    pub(super) fn starts_nothing(&self) -> bool {
+        self.stop().is_some() || matches!(self.phase, Phase::Completed)
+    }
+
+    /// Whether it waits between two attempts, or has ended while it did.
+    pub fn is_pausing(&self) -> bool {
+        matches!(self.phase, Phase::Pausing(_) | Phase::Finished { in_pause: true })
+    }
+
+    pub fn is_finished(&self) -> bool {
+        matches!(self.phase, Phase::Finished { .. })
+    }
+}

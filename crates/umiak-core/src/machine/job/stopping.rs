@@ -1,0 +1,86 @@
+//! Stopping all: why, how hard, and what is lost with the engine.
+
+use super::phase::Stop;
+use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
+use crate::facts::{Fact, Outcome, StopReason};
+use crate::model::{Exit, StopHow};
+
+impl Machine {
+    pub(super) fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.signals += 1;
+        self.tell_interrupted(Some(signal), false, effects);
+        match self.signals {
+            1 => self.stop_all(StopReason::Signal { signal }, Outcome::Interrupted, Some(signal), now, effects),
+            2 => {
+                self.stop_all(StopReason::SecondSignal { signal }, Outcome::Interrupted, Some(signal), now, effects);
+                self.kill_all(now, effects);
+            }
+            _ => effects.push(Effect::ReturnTerminal),
+        }
+    }
+
+    /// Asks all to end. A later, stronger reason is recorded and changes neither outcome nor blame.
+    pub(super) fn stop_all(
+        &mut self,
+        reason: StopReason,
+        outcome: Outcome,
+        signal: Option<i32>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.stop_mut() {
+            Some(stop) if stop.reason >= reason => return,
+            Some(stop) => stop.reason = reason,
+            None => self.enter_stop(Stop { reason, first: reason, outcome, signal, killed: false }),
+        }
+        effects.push(Effect::Record(Fact::Stopping { reason }));
+        self.give_up_restarts(effects);
+        let before = effects.len();
+        self.for_all(&attempt::Event::Stop(StopHow::Graceful), now, effects);
+        if effects.len() > before {
+            self.arm(Timer::Grace, now + self.job.policy.stop.grace, effects);
+            self.arm_own_graces(now, effects);
+        }
+    }
+
+    /// Asking was not enough, or is not waited for.
+    pub(super) fn kill_all(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.stop().is_none_or(|stop| stop.killed) {
+            return;
+        }
+        let before = effects.len();
+        // How long each is waited for counts from when it was killed.
+        self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects);
+        for role in self.with_own_grace() {
+            self.kill_these(&self.slots_of(Of::Role(role)), Timer::AbandonOf(Of::Role(role)), now, effects);
+        }
+        let killed = effects.len() > before;
+        if let Some(stop) = self.stop_mut() {
+            stop.killed = killed;
+        }
+    }
+
+    pub(super) fn stop_asked(&mut self, kill: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.stops += 1;
+        self.tell_interrupted(None, kill, effects);
+        self.stop_all(StopReason::User, Outcome::Stopped, None, now, effects);
+        if kill || self.stops > 1 {
+            self.kill_all(now, effects);
+        }
+    }
+
+    pub(super) fn lose_engine(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.engine_lost {
+            return self.ignore(&Event::EngineLost, effects);
+        }
+        self.engine_lost = true;
+        self.give_up_restarts(effects);
+        self.lose_live(now, effects);
+    }
+
+    pub(super) fn lose_live(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for id in self.live_ids() {
+            self.exited(id.slot, Exit::Lost, None, now, effects);
+        }
+    }
+}

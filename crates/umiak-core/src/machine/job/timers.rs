@@ -1,0 +1,54 @@
+//! Timers: each is armed at most once with the same number, and an old one is fenced by it.
+
+use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
+use crate::facts::{Limit, Outcome, StopReason};
+
+impl Machine {
+    pub(super) fn arm(&mut self, timer: Timer, at: Timestamp, effects: &mut Vec<Effect>) {
+        self.armed.insert(timer);
+        effects.push(Effect::ArmTimer { timer, attempt: self.fence(timer), at });
+    }
+
+    pub(super) fn disarm(&mut self, timer: Timer, effects: &mut Vec<Effect>) {
+        if self.armed.remove(&timer) {
+            effects.push(Effect::DisarmTimer(timer));
+        }
+    }
+
+    /// The attempt that a timer belongs to.
+    pub(super) fn fence(&self, timer: Timer) -> u32 {
+        match timer {
+            Timer::GraceOf(Of::Replica(slot))
+            | Timer::AbandonOf(Of::Replica(slot))
+            | Timer::BackoffOf(Of::Replica(slot))
+            | Timer::StartUp(slot)
+            | Timer::Run(slot) => self.number(slot),
+            Timer::Deadline => 0,
+            // A role can be stopped and started again often while the job is at one attempt.
+            Timer::GraceOf(Of::Role(role)) | Timer::AbandonOf(Of::Role(role)) | Timer::BackoffOf(Of::Role(role)) => {
+                self.roles[role as usize].cycle
+            }
+            Timer::Settle | Timer::Grace | Timer::Abandon | Timer::Backoff | Timer::Elsewhere(_) => self.attempt,
+        }
+    }
+
+    pub(super) fn timer(&mut self, timer: Timer, attempt: u32, now: Timestamp, effects: &mut Vec<Effect>) {
+        // A timer that is not waited for must not kill ranks that were not asked to end.
+        if !self.armed.contains(&timer) || attempt != self.fence(timer) || !self.armed.remove(&timer) {
+            return self.ignore(&Event::Timer(timer, attempt), effects);
+        }
+        match timer {
+            Timer::Settle => self.diagnose(effects),
+            Timer::Grace => self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects),
+            Timer::Abandon => self.for_these(&self.without_own_grace(), &attempt::Event::GiveUp, now, effects),
+            Timer::Backoff => self.waited(),
+            Timer::Deadline => self.stop_all(StopReason::Timeout, Outcome::Failed, None, now, effects),
+            Timer::GraceOf(of) => self.kill_these(&self.slots_of(of), Timer::AbandonOf(of), now, effects),
+            Timer::AbandonOf(of) => self.gave_up(of, now, effects),
+            Timer::BackoffOf(of) => self.backed_off(of),
+            Timer::Elsewhere(role) => self.miss_elsewhere(role, now, effects),
+            Timer::StartUp(slot) => self.time_out(slot, Limit::Start, now, effects),
+            Timer::Run(slot) => self.time_out(slot, Limit::Run, now, effects),
+        }
+    }
+}

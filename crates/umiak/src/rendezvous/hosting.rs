@@ -1,0 +1,271 @@
+//! The coordinator's half of the loop, on one node: the door, the links of all agents, probes, the logs that are gathered.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Sender;
+use tokio::task::AbortHandle;
+use tracing::{debug, info, trace, warn};
+use umiak_core::machine::round::coordinator::{self, Coordinator};
+use umiak_core::machine::round::limits::Limits;
+use umiak_core::machine::round::logs::{Hello, Member};
+use umiak_core::machine::round::messages::{FromAgent, Join, Start, ToAgent};
+use umiak_core::model::Timestamp;
+use umiak_core::wire::frame::Payload;
+
+use super::door;
+use super::events::NetEvent;
+use super::gather::{self, Gatherer};
+use super::link::{Ear, Outgoing, Parts, PeerLink, Said};
+use super::thread::{LINGER, Round};
+use super::{Host, NetReport};
+use crate::clock::Clock;
+
+/// Connections that have not proven themselves.
+const MAX_UNPROVEN: usize = 4096;
+/// The most nodes there can be, each with a connection that replaces another.
+const MAX_LINKS: usize = 2 * 16_384;
+const MAX_PROBES: usize = 64;
+/// After an error of the listener.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Of the whole host, and of our process: no more open files.
+const OUT_OF_FILES: [i32; 2] = [23, 24];
+/// How many that have not proven themselves go then.
+const MAKE_ROOM: usize = 64;
+
+/// The coordinator's side.
+#[derive(Debug)]
+pub(super) struct Hosting {
+    pub(super) machine: Coordinator,
+    /// Closed when all is over.
+    pub(super) listener: Option<TcpListener>,
+    pub(super) not_before: Option<Timestamp>,
+    pub(super) port: u16,
+    pub(super) links: HashMap<u64, PeerLink>,
+    /// Whose links they are.
+    pub(super) launches: HashMap<u64, u64>,
+    /// Launches that will send logs.
+    pub(super) senders: HashSet<u64>,
+    pub(super) gatherer: Option<Gatherer>,
+    /// By age.
+    pub(super) unproven: BTreeMap<u64, AbortHandle>,
+    pub(super) probes: VecDeque<IpAddr>,
+    pub(super) probing: HashSet<IpAddr>,
+    /// What follows from effects.
+    pub(super) pending: VecDeque<coordinator::Event>,
+}
+
+impl Hosting {
+    pub(super) fn new(host: Host, limits: Limits, clock: Clock, events: &Sender<NetEvent>) -> io::Result<Self> {
+        umiak_sys::limits::raise();
+        let gatherer = host.gather.map(|gather| Gatherer::start(gather, limits, clock, events.clone())).transpose()?;
+        host.listener.set_nonblocking(true)?;
+        let port = host.listener.local_addr()?.port();
+        Ok(Self {
+            machine: Coordinator::new(host.options, clock.now()),
+            listener: Some(TcpListener::from_std(host.listener)?),
+            not_before: None,
+            port,
+            links: HashMap::new(),
+            launches: HashMap::new(),
+            senders: HashSet::new(),
+            gatherer,
+            unproven: BTreeMap::new(),
+            probes: VecDeque::new(),
+            probing: HashSet::new(),
+            pending: VecDeque::new(),
+        })
+    }
+
+    /// The ranks of all nodes are known: who sends which logs?
+    fn note_members(&self, start: &Start, own: u64) {
+        let Some(gatherer) = &self.gatherer else { return };
+        let mut first = 0;
+        let members = start.nodes.iter().map(|node| {
+            let ranks = first..first + node.processes.len() as u32;
+            first = ranks.end;
+            // Our own ranks write where logs are gathered.
+            let sends = node.launch != own && self.senders.contains(&node.launch);
+            Member { launch: node.launch, ranks, sends }
+        });
+        gatherer.members(members.collect());
+    }
+
+    /// From now on no connection is let in.
+    pub(super) fn close_door(&mut self) {
+        self.listener = None;
+        self.not_before = None;
+        self.close_oldest(usize::MAX);
+    }
+
+    /// Closes those that have had the most time.
+    fn close_oldest(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some((_, task)) = self.unproven.pop_first() else { return };
+            task.abort();
+        }
+    }
+
+    /// Those that wait for their turn are not asked for twice.
+    fn queue_probes(&mut self, addresses: Vec<IpAddr>) {
+        for address in addresses {
+            if !self.probing.contains(&address) && !self.probes.contains(&address) {
+                self.probes.push_back(address);
+            }
+        }
+    }
+}
+
+impl Round {
+    pub(super) fn decide(&mut self, event: coordinator::Event) {
+        let now = self.clock.now();
+        let mut next = Some(event);
+        while let Some(event) = next {
+            let Some(host) = &mut self.host else { return };
+            let effects = host.machine.step(event, now);
+            trace!(effects = effects.len(), "coordinator");
+            for effect in effects {
+                self.perform(effect, now);
+            }
+            next = self.host.as_mut().and_then(|host| host.pending.pop_front());
+        }
+    }
+
+    fn perform(&mut self, effect: coordinator::Effect, now: Timestamp) {
+        let Some(host) = &mut self.host else { return };
+        match effect {
+            coordinator::Effect::Send { links, message } => {
+                if let ToAgent::Start(start) = &message {
+                    host.note_members(start, self.launch);
+                }
+                let payload = match Payload::message(&message) {
+                    Ok(payload) => Arc::new(payload),
+                    Err(error) => return self.give_up(&error),
+                };
+                for id in links {
+                    let Some(link) = host.links.get(&id) else { continue };
+                    if !link.send(Outgoing::Payload(Arc::clone(&payload))) {
+                        host.links.remove(&id);
+                        host.pending.push_back(coordinator::Event::Closed { link: id });
+                    }
+                }
+            }
+            coordinator::Effect::Close { link: id } => {
+                if let Some(link) = host.links.get_mut(&id) {
+                    link.close();
+                    self.closing.push_back((now + LINGER, id));
+                }
+            }
+            coordinator::Effect::Probe { addresses } => {
+                host.queue_probes(addresses);
+                self.probe();
+            }
+            coordinator::Effect::Refused { address, host, refusal } => {
+                info!(%address, host, ?refusal, "node refused");
+                self.reporter.tell(NetReport::Refused { address, host, refusal });
+            }
+            coordinator::Effect::Finish => {
+                info!(links = host.links.len(), "round over");
+                // A node that sends logs may still have to come back.
+                if host.gatherer.is_none() {
+                    host.close_door();
+                }
+                host.probes.clear();
+                for (id, link) in &mut host.links {
+                    link.close();
+                    self.closing.push_back((now + LINGER, *id));
+                }
+            }
+        }
+    }
+
+    pub(super) fn probe(&mut self) {
+        let Some(host) = &mut self.host else { return };
+        while host.probing.len() < MAX_PROBES {
+            let Some(address) = host.probes.pop_front() else { return };
+            host.probing.insert(address);
+            tokio::spawn(door::probe(address, host.port, self.events.clone()));
+        }
+    }
+
+    /// Nothing that happens at the door closes it.
+    pub(super) fn knock(&mut self, result: io::Result<TcpStream>) {
+        let Some(host) = &mut self.host else { return };
+        match result {
+            Ok(stream) => {
+                self.last_id += 1;
+                let greet = door::greet(self.last_id, stream, Arc::clone(&self.identity), self.events.clone());
+                host.unproven.insert(self.last_id, tokio::spawn(greet).abort_handle());
+                host.close_oldest(host.unproven.len().saturating_sub(MAX_UNPROVEN));
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                warn!(%error, "connection not accepted");
+                if error.raw_os_error().is_some_and(|errno| OUT_OF_FILES.contains(&errno)) {
+                    host.close_oldest(MAKE_ROOM);
+                }
+                host.not_before = Some(self.clock.now() + PAUSE);
+            }
+        }
+    }
+
+    pub(super) fn admit(&mut self, id: u64, parts: Parts, join: Join) {
+        let Some(host) = &mut self.host else { return };
+        host.unproven.remove(&id);
+        if host.machine.is_over() || host.links.len() >= MAX_LINKS {
+            return;
+        }
+        let ear = Ear {
+            id,
+            wrap: NetEvent::FromAgent,
+            // It has joined, once.
+            accepts: |message| !matches!(message, FromAgent::Join(_) | FromAgent::Logs(_)),
+            events: self.events.clone(),
+        };
+        host.links.insert(id, PeerLink::open(parts, ear));
+        host.launches.insert(id, join.launch);
+        if join.logs {
+            host.senders.insert(join.launch);
+        }
+        self.decide(coordinator::Event::Joined { link: id, join: Box::new(join) });
+    }
+
+    pub(super) fn take_logs(&mut self, id: u64, parts: Parts, hello: Hello) {
+        let Some(host) = &mut self.host else { return };
+        host.unproven.remove(&id);
+        match &host.gatherer {
+            Some(gatherer) => gatherer.take(parts, hello),
+            None => drop(tokio::spawn(gather::decline(parts))),
+        }
+    }
+
+    pub(super) fn hear_agent(&mut self, link: u64, said: Said<FromAgent>) {
+        let Some(host) = &mut self.host else { return };
+        let Some(known) = host.links.get(&link) else { return };
+        let is_open = known.is_open();
+        if let (Said::Gone, Some(gatherer), Some(launch)) = (&said, &host.gatherer, host.launches.get(&link)) {
+            gatherer.gone(*launch);
+        }
+        let event = match said {
+            Said::Closed => {
+                debug!(link, "connection closed");
+                host.links.remove(&link);
+                host.launches.remove(&link);
+                coordinator::Event::Closed { link }
+            }
+            // It has been told all that it will be.
+            _ if !is_open => return,
+            Said::Gone => coordinator::Event::Gone { link },
+            // Its first message was another, and there is no second of these.
+            Said::Message(FromAgent::Join(_) | FromAgent::Logs(_)) => return,
+            Said::Message(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
+            Said::Message(FromAgent::Beat) => coordinator::Event::Beat { link },
+            Said::Message(FromAgent::Bye) => coordinator::Event::Bye { link },
+        };
+        self.decide(event);
+    }
+}

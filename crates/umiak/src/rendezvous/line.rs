@@ -1,0 +1,143 @@
+//! The agent's half of the loop: the way to the coordinator, and what goes over it.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+use tracing::{debug, info, trace};
+use umiak_core::machine::round::agent;
+use umiak_core::machine::round::messages::{Answer, FromAgent, ToAgent};
+use umiak_core::wire::frame::Payload;
+
+use super::NetReport;
+use super::door;
+use super::events::NetEvent;
+use super::link::{Ear, Outgoing, Parts, PeerLink, Said};
+use super::thread::{LINGER, Round};
+
+/// The way to the coordinator.
+#[derive(Debug)]
+pub(super) enum Line {
+    Down,
+    Trying { id: u64, task: AbortHandle },
+    Up { id: u64, link: PeerLink, local: IpAddr, gone: Vec<u8> },
+}
+
+impl Round {
+    pub(super) fn step(&mut self, event: agent::Event) {
+        let effects = self.agent.step(event, self.clock.now());
+        trace!(effects = effects.len(), "agent");
+        for effect in effects {
+            match effect {
+                agent::Effect::Connect => self.connect(),
+                agent::Effect::Disconnect => self.line = Line::Down,
+                agent::Effect::Send(message) => self.say(message),
+                agent::Effect::Tell(news) => self.reporter.tell(NetReport::News(news)),
+            }
+        }
+        if let (true, Line::Trying { task, .. }) = (self.agent.is_over(), &self.line) {
+            task.abort();
+            self.line = Line::Down;
+        }
+    }
+
+    fn connect(&mut self) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let (target, identity) = (self.target.clone(), Arc::clone(&self.identity));
+        let events = self.events.clone();
+        let task = tokio::spawn(async move {
+            let result = door::reach(target, identity).await;
+            let _ = events.send(NetEvent::Reached { line: id, result }).await;
+        });
+        debug!(coordinator = ?self.target, "connect");
+        self.line = Line::Trying { id, task: task.abort_handle() };
+    }
+
+    pub(super) fn reached(&mut self, line: u64, result: Result<Box<Parts>, Answer>) {
+        if !matches!(&self.line, Line::Trying { id, .. } if *id == line) {
+            return;
+        }
+        let parts = match result {
+            Ok(parts) => *parts,
+            Err(answer) => {
+                debug!(?answer, "coordinator not reached");
+                self.line = Line::Down;
+                return self.step(agent::Event::NotConnected(answer));
+            }
+        };
+        let socket = parts.halves.0.as_ref();
+        let local = socket.local_addr().map_or(IpAddr::from([0; 4]), |local| local.ip().to_canonical());
+        let duplicate = socket.as_fd().try_clone_to_owned();
+        let gone = parts.session.sealer.prepared_gone();
+        let ear = Ear { id: line, wrap: NetEvent::ToAgent, accepts: |_| true, events: self.events.clone() };
+        self.line = Line::Up { id: line, link: PeerLink::open(parts, ear), local, gone: gone.clone() };
+        // Without it the others learn only from silence that we are gone.
+        if let Ok(socket) = duplicate {
+            self.reporter.tell(NetReport::Lifeline { socket, frame: gone });
+        }
+        info!(coordinator = ?self.target, "connected");
+        self.step(agent::Event::Connected);
+    }
+
+    fn say(&mut self, mut message: FromAgent) {
+        let Line::Up { link, local, .. } = &self.line else { return };
+        match &mut message {
+            FromAgent::Join(join) if join.address.is_unspecified() => join.address = *local,
+            FromAgent::Bye => self.said_bye = true,
+            _ => {}
+        }
+        match Payload::message(&message) {
+            Ok(payload) => {
+                if !link.send(Outgoing::Payload(Arc::new(payload))) {
+                    self.line = Line::Down;
+                    self.step(agent::Event::Closed);
+                }
+            }
+            Err(error) => self.give_up(&error),
+        }
+    }
+
+    pub(super) fn hear_coordinator(&mut self, line: u64, said: Said<ToAgent>) {
+        if !matches!(&self.line, Line::Up { id, .. } if *id == line) {
+            return;
+        }
+        let event = match said {
+            Said::Message(message) => agent::Event::Heard(Box::new(message)),
+            Said::Gone => return,
+            Said::Closed => {
+                self.line = Line::Down;
+                agent::Event::Closed
+            }
+        };
+        if !self.leaving {
+            self.step(event);
+        }
+    }
+
+    /// The last words. A node that has not said goodbye has not heard the decision, and will not.
+    pub(super) fn leave(&mut self) {
+        if !self.agent.is_over() {
+            self.step(agent::Event::Ended);
+        }
+        self.leaving = true;
+        if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
+            gatherer.finish();
+        }
+        match &mut self.line {
+            Line::Up { id, link, gone, .. } if link.is_open() => {
+                if !self.said_bye {
+                    let _ = link.send(Outgoing::Frame(std::mem::take(gone)));
+                }
+                link.close();
+                self.closing.push_back((self.clock.now() + LINGER, *id));
+            }
+            Line::Trying { task, .. } => {
+                task.abort();
+                self.line = Line::Down;
+            }
+            Line::Up { .. } | Line::Down => {}
+        }
+    }
+}
