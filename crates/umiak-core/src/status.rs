@@ -18,9 +18,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
     pub state: State,
-    /// What the engine called the job when it took it: the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub handle: Option<String>,
+    /// What the engine calls what it was given to run: one for each unit of this attempt of the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handles: Vec<String>,
     /// Why nothing runs yet, in the engine's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
@@ -44,14 +44,14 @@ pub struct Status {
     /// When the whole group was started again.
     pub restarts: Vec<u64>,
     /// Those of them that were for a failure of the platform.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub platform_restarts: Vec<u64>,
     /// Of the last failure of the whole group.
     pub verdict: Option<Verdict>,
     /// The number of the next record.
     pub next_seq: u64,
     /// Records of supervisors that had been replaced.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub stale: u64,
     #[serde(skip)]
     positions: BTreeMap<String, usize>,
@@ -230,7 +230,7 @@ impl Status {
             Fact::Supervised(supervised) => self.begin(supervised),
             Fact::Planned(planned) => self.plan(planned),
             Fact::Starting { subject } => self.starting(subject, at),
-            Fact::Submitted { handle } => self.handle = Some(handle.clone()),
+            Fact::Submitted { handle } => self.handles.push(handle.clone()),
             Fact::Pending { reason } => self.pending = Some(reason.clone()),
             Fact::Started { subject, instance } => self.started(subject, instance, at),
             Fact::Ready { subject } => self.change(subject, |stage| {
@@ -272,6 +272,7 @@ impl Status {
                 }
                 self.stopping = None;
                 self.pending = None;
+                self.handles.clear();
                 self.state = State::Restarting;
                 // A group is one thing: nobody is what it was, and budgets are new.
                 for replica in &mut self.replicas {
@@ -307,7 +308,8 @@ impl Status {
             self.platform_restarts.clear();
             self.supervised_before = self.supervised_micros;
             self.verdict = None;
-            (self.handle, self.pending) = (None, None);
+            self.handles.clear();
+            self.pending = None;
             for replica in &mut self.replicas {
                 let stays = matches!(&replica.stage, Stage::Ended(ended) if ended.is_success());
                 if !stays || supervised.why == Began::RetriedAll {

@@ -1,8 +1,10 @@
-//! The coordinator's socket, connections that nobody waits for, and what a process with thousands of connections needs.
+//! The coordinator's socket, connections that nobody waits for, what a process with thousands of connections needs, and
+//! Unix sockets with long paths.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -11,6 +13,13 @@ use nix::sys::socket::{
 };
 
 const BACKLOG: i32 = 4096;
+
+/// Calls with a path of the Unix socket `name` in `directory` that is short enough. A socket's path may have 107 bytes, and
+/// a directory's may be longer: there it is named by a descriptor.
+pub fn in_directory<T>(directory: &Path, name: &str, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let directory = std::fs::File::open(directory)?;
+    call(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
+}
 
 /// Listens on all addresses of both families, or of IPv4 where there is no other. Connections that are being
 /// forgotten by the kernel do not hinder; a listener that lives does. `send_buffer` is for the connections that come.

@@ -207,6 +207,8 @@ register! {
         "A run of `umiak launch` has no document to go on with: start it again with the same command.";
     J0029, 125, "a file of the run cannot be written",
         "Something of the run's directory (a plan, a task's directory) could not be made. The message names it and the reason.";
+    J0030, 2, "the engine cannot run this job",
+        "The document asks for something that the engine of `--engine` cannot do. An engine that starts gangs restarts them as a whole: `restarts` of a role and `policy: {gang: false}` need an engine that starts each replica by itself, as `local` does.";
 }
 
 impl Code {

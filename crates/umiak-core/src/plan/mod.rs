@@ -5,6 +5,7 @@
 //! about everybody's [`offer`]; [`finish`] does the rest. For a document there is [`document`]. [`Plan::process`] is one
 //! attempt of a replica, ready to be started. `--dry-run` prints the same value that a run executes.
 
+mod capable;
 pub mod command;
 pub mod devices;
 pub mod document;
@@ -22,6 +23,7 @@ mod seats;
 mod share;
 mod value;
 
+pub use capable::capable;
 pub use launch::{Layout, Run, finish, layout};
 pub use ports::{Ports, too_few_ports};
 pub use process::{Attempt, MAX_VARIABLE, Memory, Process, TooLong};

@@ -40,6 +40,11 @@ pub fn command() -> Command {
         .subcommand(runner::Resume::augment_args(Command::new("resume")).about("Go on with a run whose supervisor was lost"))
         .subcommand(runner::Retry::augment_args(Command::new("retry")).about("Try again what has not succeeded of a run"))
         .subcommand(runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true))
+        .subcommand(
+            Command::new("mock-cluster").about("Be the cluster of `--engine mock-cluster`").hide(true).arg(
+                Arg::new("directory").required(true).value_name("DIR").value_parser(clap::value_parser!(std::path::PathBuf)),
+            ),
+        )
         .subcommand(ls::Arguments::augment_args(Command::new("ls")).about("List runs, past and present"))
         .subcommand(show::Arguments::augment_args(Command::new("show")).about("Show how a run stands, or how it went"))
         .subcommand(logs::Arguments::augment_args(Command::new("logs")).about("Show what replicas have written"))
@@ -144,6 +149,13 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("resume", matches)) => runner::resume(&arguments(matches)),
         Some(("retry", matches)) => runner::retry(&arguments(matches)),
         Some(("supervise", matches)) => runner::supervise(&arguments(matches)),
+        Some(("mock-cluster", matches)) => {
+            let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
+            match crate::engine::mock_cluster::serve(directory) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&[Diagnostic::failed("be a cluster", &error)]),
+            }
+        }
         Some(("ls", matches)) => finish(ls::run(&arguments(matches))),
         Some(("show", matches)) => finish(show::run(&arguments(matches))),
         Some(("logs", matches)) => finish(logs::run(&arguments(matches))),

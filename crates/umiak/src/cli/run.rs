@@ -13,7 +13,7 @@ use umiak_core::formats;
 use umiak_core::machine::job::Again;
 use umiak_core::mask::Known;
 use umiak_core::model::{JobId, OutputMode};
-use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes};
+use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes, capable};
 use umiak_core::status::State;
 
 use crate::driver::Talk;
@@ -66,7 +66,7 @@ pub(super) struct What {
     /// A value for a parameter of the document
     #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
     param: Vec<(String, String)>,
-    /// Where it runs: `local` (this host), or `mock` (nowhere: the policies are tried on paper)
+    /// Where it runs: `local` (this host), `mock` (nowhere: policies are tried on paper), or `mock-cluster` (the same as on a cluster)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     engine: String,
     /// Instead of the document's name
@@ -148,6 +148,10 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     document.job.labels.extend(what.label.iter().cloned());
     let replicas: u32 = document.job.roles.iter().map(|role| role.replicas).sum();
     info!(job = %document.job.name, engine = engine.word(), roles = document.job.roles.len(), replicas, "document");
+    let refused = capable(&document.job, engine.word(), engine.capabilities());
+    if !refused.is_empty() {
+        return Err(refused);
+    }
     let submission = Submission::new(document.job, document.masked, document.notices, engine).map_err(one)?;
     Ok(submission.hiding(document.secrets))
 }

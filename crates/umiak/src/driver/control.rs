@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use umiak_sys::net::in_directory;
 
 use crate::history::RunDir;
 
@@ -104,7 +105,7 @@ impl Control {
     pub(super) fn listen(run: &RunDir) -> io::Result<Self> {
         let path = run.control();
         let _ = std::fs::remove_file(&path);
-        let listener = in_directory(run, |path| UnixListener::bind(path))?;
+        let listener = in_directory(run.path(), RunDir::CONTROL, |path| UnixListener::bind(path))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path, clients: VecDeque::new() })
     }
@@ -162,7 +163,7 @@ impl Drop for Control {
 
 /// The client's end.
 pub(crate) fn ask(run: &RunDir, order: &Order) -> io::Result<Answer> {
-    let mut stream = in_directory(run, |path| UnixStream::connect(path))?;
+    let mut stream = in_directory(run.path(), RunDir::CONTROL, |path| UnixStream::connect(path))?;
     stream.set_read_timeout(Some(ANSWER))?;
     let mut text = serde_json::to_string(order)?;
     text.push('\n');
@@ -170,12 +171,4 @@ pub(crate) fn ask(run: &RunDir, order: &Order) -> io::Result<Answer> {
     let mut line = String::new();
     BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
-}
-
-/// A socket's path may have 107 bytes, and a home may be longer: the directory is named by a descriptor of ours.
-fn in_directory<T>(run: &RunDir, call: impl FnOnce(&std::path::Path) -> io::Result<T>) -> io::Result<T> {
-    let directory = std::fs::File::open(run.path())?;
-    let name = run.control();
-    let name = name.file_name().unwrap_or_default();
-    call(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
 }

@@ -43,6 +43,7 @@ use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
 use umiak_core::model::{Exit, Instance, OutputMode, Slot, Timestamp};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Log, Plan, Process};
+use umiak_core::status::{Stage, Status};
 
 use crate::clock::Clock;
 use crate::engine::{Common, Engine, Swept};
@@ -264,6 +265,34 @@ impl Driver {
         let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
         let core = Core { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober };
         Self { core, engine, door }
+    }
+}
+
+impl Driver {
+    /// These run on, as they stand in the facts: what they have for themselves is theirs, and the mirror shows what they
+    /// will write.
+    pub(crate) fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {
+        if adopted.is_empty() {
+            return;
+        }
+        let core = &mut self.core;
+        core.now.pending.clone_from(&status.pending);
+        for slot in adopted.iter().map(|id| id.slot) {
+            core.pool.take(slot, core.plan.role(slot).work.resources);
+            let known = core.plan.at(slot).and_then(|replica| status.replica(&replica.name));
+            if let Some(Stage::Running { instance, .. }) = known.map(|known| &known.stage) {
+                core.now.instances.insert(slot, instance.clone());
+            }
+        }
+        core.now.told_started = !core.now.instances.is_empty();
+        let slots: Vec<Slot> = adopted.iter().map(|id| id.slot).collect();
+        self.tell_adopted(&slots);
+        let core = &self.core;
+        let mirrored = core.plan.mirrored().map(|replica| replica.slot);
+        if let Some(log) = adopted.iter().find(|id| Some(id.slot) == mirrored).and_then(|id| core.log(*id)) {
+            let start = std::fs::metadata(&log.path).map_or(log.start, |metadata| metadata.len());
+            self.follow(&Log { start, ..log });
+        }
     }
 }
 

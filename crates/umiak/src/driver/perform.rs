@@ -151,7 +151,7 @@ impl Driver {
             }
             starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
             if starts.len() == together {
-                self.engine.start(std::mem::take(&mut starts));
+                self.engine.start(&self.core.plan, std::mem::take(&mut starts));
             }
         }
         if !starts.is_empty() {
@@ -159,13 +159,13 @@ impl Driver {
             if let Some(handle) = self.engine.handle(&ids) {
                 self.record(Fact::Submitted { handle });
             }
-            self.engine.start(starts);
+            self.engine.start(&self.core.plan, starts);
         }
         self.door.starting(&mut self.core, attempts);
     }
 
     /// The mirror shows what this attempt writes.
-    fn follow(&mut self, log: &Log) {
+    pub(super) fn follow(&mut self, log: &Log) {
         // A file that attempts share is followed once.
         if self.core.now.followed.as_ref() != Some(&log.path) {
             self.core.screen.follow(log.path.clone(), log.start);

@@ -10,6 +10,7 @@ use umiak_core::status::Status;
 
 use super::control::{self, Answer, Order};
 use crate::clock::Clock;
+use crate::engine;
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, Life, RunDir, Supervisor, index, is_held, life_of, tidy};
 
@@ -136,6 +137,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     if writer.status().is_finished() {
         return Err(ended(run));
     }
+    engine::end_orphans(run.path(), &writer.status().handles)?;
     let clock = Clock::start();
     let mut facts = vec![super::record::supervised(Began::Resumed)];
     facts.push(Fact::Stopping { reason: StopReason::User });

@@ -138,12 +138,14 @@ impl Driver {
         Others::Gone { who: words::crowd(&self.core.plan, &stopped), by, after: since.elapsed() }
     }
 
-    /// Why nothing runs yet: what the engine says, when it says something else.
-    pub(super) fn tell_pending(&mut self, reason: &str) {
-        if self.core.now.pending.as_deref() != Some(reason) {
-            self.core.now.pending = Some(reason.to_owned());
-            self.progress("Waiting", &[reason.to_owned()]);
-        }
+    /// Why nothing runs, in the engine's words.
+    pub(super) fn tell_pending(&self, reason: &str) {
+        self.progress("Waiting", &[reason.to_owned()]);
+    }
+
+    /// These run on under a new supervisor.
+    pub(super) fn tell_adopted(&self, slots: &[Slot]) {
+        self.progress("Adopted", &[words::counted(&self.core.plan, slots)]);
     }
 
     pub(super) fn tell_lost(&mut self) {

@@ -8,6 +8,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
+use umiak_core::model::Instance;
 
 use super::control::Order;
 use super::probe::{Prober, Whom};
@@ -127,22 +128,30 @@ impl Driver {
         for news in self.engine.news() {
             let event = match news {
                 News::Pending { reason } => {
-                    self.tell_pending(&reason);
-                    self.record(Fact::Pending { reason });
+                    // A supervisor that took over hears it again.
+                    if self.core.now.pending.as_ref() != Some(&reason) {
+                        self.tell_pending(&reason);
+                        self.core.now.pending = Some(reason.clone());
+                        self.record(Fact::Pending { reason });
+                    }
                     continue;
                 }
-                News::Output { id, bytes } => {
-                    self.keep_output(id, &bytes);
+                // It was adopted, and its start is recorded.
+                News::Started { id, instance } if self.is_known(id, &instance) => continue,
+                News::Output { id, at, bytes } => {
+                    self.keep_output(id, at, &bytes);
                     continue;
                 }
                 // The engine has started it again by itself.
                 News::Started { id, instance } if self.is_running(id) => {
+                    self.core.now.pending = None;
                     self.core.now.instances.insert(id.slot, instance.clone());
                     self.record(Fact::Started { subject: self.core.machine.subject(id.slot), instance });
                     continue;
                 }
                 News::Started { id, instance } => {
                     if id.attempt == self.core.machine.number(id.slot) {
+                        self.core.now.pending = None;
                         self.core.now.instances.insert(id.slot, instance.clone());
                     }
                     self.dispatch(Event::Started { id, instance });
@@ -176,17 +185,26 @@ impl Driver {
         self.tell_started();
     }
 
+    fn is_known(&self, id: AttemptId, instance: &Instance) -> bool {
+        id == self.core.id(id.slot) && self.core.now.instances.get(&id.slot) == Some(instance)
+    }
+
     fn is_running(&self, id: AttemptId) -> bool {
         let is_current = id == self.core.id(id.slot);
         is_current && matches!(self.core.machine.attempt_of(id.slot), Some(Attempt::Running { .. }))
     }
 
-    /// Output that is streamed goes into the attempt's log. One that cannot be written is its reader's problem, as it is
-    /// with a replica that writes by itself.
-    fn keep_output(&self, id: AttemptId, bytes: &[u8]) {
+    /// Output that is streamed goes into the attempt's log, as far as it is not there yet: a supervisor that takes over
+    /// gets all of it again. A log that cannot be written is its reader's problem, as it is with a replica that writes by
+    /// itself.
+    fn keep_output(&self, id: AttemptId, at: u64, bytes: &[u8]) {
         let Some(log) = self.core.log(id) else { return };
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log.path);
-        let _ = file.and_then(|mut file| file.write_all(bytes));
+        let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log.path) else { return };
+        let kept = file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(log.start));
+        let known = usize::try_from(kept.saturating_sub(at)).unwrap_or(usize::MAX);
+        if let Some(new) = bytes.get(known..) {
+            let _ = file.write_all(new);
+        }
     }
 
     fn hear_prober(&mut self) {
@@ -238,7 +256,7 @@ impl Driver {
                         swept.stopped.extend(last.stopped);
                         return Ok(Swept { remaining: last.remaining, ..swept });
                     }
-                    News::Output { id, bytes } => self.keep_output(id, &bytes),
+                    News::Output { id, at, bytes } => self.keep_output(id, at, &bytes),
                     News::Started { .. }
                     | News::Pending { .. }
                     | News::Ready { .. }
@@ -290,6 +308,7 @@ impl Driver {
         }
         self.core.recorder.fact(Fact::Finished { outcome: Outcome::Interrupted, exit_code: code });
         self.flush();
+        self.engine.leave();
         match self.close_journal(code) {
             Some(error) => Err(error),
             None => Ok(code),

@@ -12,6 +12,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Exit, Instance, Slot, SpawnError, SpawnStage, StepIndex, StopHow};
+use umiak_core::plan::Plan;
 use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
@@ -210,7 +211,7 @@ impl Engine for Local {
         self.common = common;
     }
 
-    fn start(&mut self, starts: Vec<Start>) {
+    fn start(&mut self, _: &Plan, starts: Vec<Start>) {
         debug!(attempts = starts.len(), "start");
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()

@@ -7,14 +7,18 @@
 //! | engine | what it is |
 //! |---|---|
 //! | [`local`] | processes of this host, held by the guardian |
-//! | [`mock`] | nobody: replicas that only exist on paper, to try a document's policies without running anything |
+//! | [`mock`] | replicas that only exist on paper, to try a document's policies without running anything |
+//! | [`mock_cluster`] | the same as a cluster: a process of its own, gangs, names, queues, and a life after the supervisor's |
 
+mod actors;
+mod inbox;
 pub(crate) mod local;
 pub(crate) mod mock;
+pub(crate) mod mock_cluster;
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic, nearest};
@@ -22,7 +26,7 @@ use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 pub use umiak_core::model::Capabilities;
 use umiak_core::model::{Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
-use umiak_core::plan::Process;
+use umiak_core::plan::{Plan, Process};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -60,9 +64,11 @@ pub(crate) enum News {
     Pending {
         reason: String,
     },
-    /// What an attempt has written, where its output is streamed. All of it comes before its end.
+    /// What an attempt has written, from this byte of its output on, where its output is streamed. All of it comes before
+    /// its end; of an attempt that was adopted it comes from the beginning again.
     Output {
         id: AttemptId,
+        at: u64,
         bytes: Vec<u8>,
     },
     /// The answer to [`Engine::await_ready`].
@@ -144,14 +150,15 @@ pub(crate) trait Engine {
         None
     }
 
-    /// Takes over the unit of this handle from a supervisor that is gone. Returns the attempts that it still has, or whose
-    /// end has not been told; what becomes of them is told as news.
-    fn adopt(&mut self, _handle: &str) -> Result<Vec<AttemptId>, Diagnostic> {
+    /// Takes over the unit of this handle from a supervisor that is gone. Returns which of these attempts, whose end is not
+    /// recorded, it still knows; what has become of them is told as news, from their start on. What the unit has beside
+    /// them is ended.
+    fn adopt(&mut self, _handle: &str, _live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
         Ok(Vec::new())
     }
 
-    /// Starts these, in order. How that went is told as news.
-    fn start(&mut self, starts: Vec<Start>);
+    /// Starts these of the plan, in order. How that went is told as news.
+    fn start(&mut self, plan: &Plan, starts: Vec<Start>);
 
     /// Ends these, and all that they started.
     fn stop(&mut self, targets: &[AttemptId], how: StopHow);
@@ -175,6 +182,9 @@ pub(crate) trait Engine {
 
     fn news(&mut self) -> Vec<News>;
 
+    /// The supervisor goes before the end, and none will take over: what runs is to end by itself.
+    fn leave(&mut self) {}
+
     /// All are over, and others will follow: stops what they left behind and gives their ports back, unless the next
     /// attempt has the same. Told as news; an end that is asked for meanwhile hurries it.
     fn clear(&mut self, keep_ports: bool);
@@ -189,6 +199,7 @@ pub(crate) trait Engine {
 pub enum Kind {
     Local,
     Mock,
+    MockCluster,
 }
 
 /// Engines of the design that are not built yet.
@@ -196,12 +207,13 @@ const LATER: &[&str] = &["container", "slurm", "mpi", "kubernetes", "paddlecloud
 
 impl Kind {
     /// Every engine that there is.
-    pub const ALL: [Self; 2] = [Self::Local, Self::Mock];
+    pub const ALL: [Self; 3] = [Self::Local, Self::Mock, Self::MockCluster];
 
     pub(crate) fn parse(word: &str) -> Result<Self, Diagnostic> {
         match word {
             "local" => Ok(Self::Local),
             "mock" => Ok(Self::Mock),
+            "mock-cluster" => Ok(Self::MockCluster),
             _ if LATER.contains(&word) => {
                 Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not in this version"))
                     .hint("`--engine local` runs on this host"))
@@ -220,6 +232,7 @@ impl Kind {
         match self {
             Self::Local => "local",
             Self::Mock => "mock",
+            Self::MockCluster => "mock-cluster",
         }
     }
 
@@ -235,6 +248,29 @@ impl Kind {
         match self {
             Self::Local => here,
             Self::Mock => Capabilities { suspend: false, ..here },
+            Self::MockCluster => Capabilities {
+                unit: Unit::Gang,
+                hosts: Hosts::Names,
+                output: Output::Streams,
+                adoption: true,
+                suspend: false,
+                stdin: false,
+            },
         }
     }
+
+    /// Nothing runs but on paper.
+    pub(crate) fn is_mock(self) -> bool {
+        self != Self::Local
+    }
+}
+
+/// Ends what a supervisor that is gone has left running at these handles, for a run that nothing will go on with.
+pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Diagnostic> {
+    let is_cluster = |handle: &String| handle.starts_with(Kind::MockCluster.word());
+    if handles.iter().any(is_cluster) {
+        mock_cluster::end_orphans(directory)
+            .map_err(|error| Diagnostic::failed("end what runs in the cluster", &error))?;
+    }
+    Ok(())
 }

@@ -143,8 +143,11 @@ impl RunDir {
         self.path.join("supervisor.json")
     }
 
+    /// The file name of [`RunDir::control`].
+    pub const CONTROL: &str = "control.sock";
+
     pub fn control(&self) -> PathBuf {
-        self.path.join("control.sock")
+        self.path.join(Self::CONTROL)
     }
 
     /// For replicas to meet in; gone at the end.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Finding, Outcome, StopReason, Usage, Verdict};
 use crate::machine::attempt::End;
 use crate::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 /// One start of one replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
     pub step: StepIndex,
     pub slot: Slot,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::Style as CodeStyle;
-use umiak_core::machine::job::{Again, Machine};
+use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, StepIndex};
 use umiak_core::plan::document;
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Gpu, Inventory, Plan, Wishes};
+use umiak_core::plan::{Gpu, Inventory, Plan, Replica, Wishes};
 use umiak_core::status::{State, Status};
 use umiak_sys::memory::{self, MemoryCgroup, Refused};
 
@@ -23,6 +23,7 @@ use crate::driver::sources::Sources;
 use crate::driver::{self, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
+use crate::engine::mock_cluster::MockCluster;
 use crate::engine::{Engine, FixedPort, Kind};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
@@ -87,7 +88,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let (room, unlimited) = make_room(kind, &secrets.job, &run);
     notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
-    let mut engine = start_engine(kind, wishes, room)?;
+    let mut engine = start_engine(kind, &run, wishes, room)?;
     let granted = needs::lease(engine.as_mut(), &needed)?;
     let candidates = candidates(&inventory);
     let devices = if needed.gpus > 0 {
@@ -118,11 +119,13 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
     let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
     let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
+    let mut adopted = Vec::new();
+    // As it stands when this supervisor is recorded: a retry begins anew.
+    let mut status = writer.status().clone();
+    writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
     if why != Began::Submitted {
-        // As it stands when this supervisor is recorded: a retry begins anew.
-        let mut status = writer.status().clone();
-        writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
-        machine.recover(&status, again, &|_| false);
+        adopted = adopt(engine.as_mut(), &plan, &status)?;
+        machine.recover(&status, again, &|id| adopted.contains(&id));
     }
     let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &plan.engine);
     let masked = |(name, value): (&String, &String)| (name.clone(), secrets.known.masked(name, value));
@@ -146,6 +149,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         door,
     });
     driver.announce(&notices)?;
+    driver.adopt(&adopted, &status);
     Ok((driver, notices))
 }
 
@@ -192,11 +196,32 @@ fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
     inventory.gpus.iter().filter_map(device).collect()
 }
 
-fn start_engine(kind: Kind, wishes: Wishes, room: Option<MemoryCgroup>) -> Result<Box<dyn Engine>, Diagnostic> {
-    match kind {
-        Kind::Mock => Ok(Box::new(Mock::new().map_err(|error| Diagnostic::failed("start the engine", &error))?)),
-        Kind::Local => Ok(Box::new(Local::start(wishes.isolate, room)?)),
+fn start_engine(
+    kind: Kind,
+    run: &RunDir,
+    wishes: Wishes,
+    room: Option<MemoryCgroup>,
+) -> Result<Box<dyn Engine>, Diagnostic> {
+    let not_started = |error: std::io::Error| Diagnostic::failed("start the engine", &error);
+    Ok(match kind {
+        Kind::Local => Box::new(Local::start(wishes.isolate, room)?),
+        Kind::Mock => Box::new(Mock::new().map_err(not_started)?),
+        Kind::MockCluster => Box::new(MockCluster::new(run.path(), run.id().to_string()).map_err(not_started)?),
+    })
+}
+
+/// What an engine still has of a run whose supervisor was lost. The rest is lost too.
+fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<AttemptId>, Diagnostic> {
+    let live = |replica: &Replica| {
+        let known = status.replica(&replica.name).filter(|known| known.is_live())?;
+        Some(AttemptId { step: StepIndex::default(), slot: replica.slot, attempt: known.attempt })
+    };
+    let live: Vec<AttemptId> = plan.replicas.iter().filter_map(live).collect();
+    let mut adopted = Vec::new();
+    for handle in &status.handles {
+        adopted.extend(engine.adopt(handle, &live)?);
     }
+    Ok(adopted)
 }
 
 /// The plan, and the variables that all replicas are given.
@@ -271,7 +296,7 @@ fn unenforced(
     let roles = &secrets.job.roles;
     let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
     let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
-    let is_mock = kind == Kind::Mock;
+    let is_mock = kind.is_mock();
     let on_engine = || format!("on engine `{}`", kind.word());
     let mut what = Vec::new();
     if has_cpu && (is_mock || !wishes.strict_resources) {

@@ -197,7 +197,7 @@ pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> R
 
 /// One variable that is too long makes every start fail.
 pub(crate) fn check_variables(engine: Kind, plan: &Plan) -> Result<(), Diagnostic> {
-    let Some(variable) = plan.too_long().filter(|_| engine != Kind::Mock) else { return Ok(()) };
+    let Some(variable) = plan.too_long().filter(|_| !engine.is_mock()) else { return Ok(()) };
     let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
     let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
     Err(Diagnostic::error(Code::J0020, format!("`{}` is longer than a variable may be", variable.name))
@@ -213,7 +213,7 @@ fn programs(
     directory: &Path,
     environment: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, Diagnostic> {
-    if engine == Kind::Mock {
+    if engine.is_mock() {
         return Ok(job.roles.iter().map(|role| PathBuf::from(&role.work.command[0])).collect());
     }
     job.roles.iter().map(|role| program(role, directory, environment)).collect()

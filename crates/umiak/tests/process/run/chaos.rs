@@ -87,16 +87,16 @@ const CASES: &[Case] = &[
 ];
 
 /// Different moments in every run; a failure prints the seed.
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     let fixed = std::env::var("UMIAK_SEED").ok().and_then(|text| text.parse().ok());
     fixed.unwrap_or_else(|| u64::from(std::process::id()))
 }
 
 /// Everything between 0 and 1 that a trial is made of, one after the other.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn new(seed: u64, trial: usize) -> Self {
+    pub(super) fn new(seed: u64, trial: usize) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (trial as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9))
     }
 
@@ -108,12 +108,12 @@ impl Dice {
         ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn below(&mut self, count: usize) -> usize {
+    pub(super) fn below(&mut self, count: usize) -> usize {
         ((self.next() * count as f64) as usize).min(count.saturating_sub(1))
     }
 
     /// Short times are as likely as long ones.
-    fn moment(&mut self, longest: Duration) -> Duration {
+    pub(super) fn moment(&mut self, longest: Duration) -> Duration {
         let shortest: f64 = 1e-4;
         Duration::from_secs_f64(shortest * (longest.as_secs_f64() / shortest).powf(self.next()))
     }
@@ -169,7 +169,7 @@ fn resume(house: &House, dice: &mut Dice, deaths: usize) {
 }
 
 /// Runs these trials side by side; those that fail are told with what they were.
-fn side_by_side(count: usize, name: impl Fn(usize) -> String + Sync, trial: impl Fn(usize) + Sync) {
+pub(super) fn side_by_side(count: usize, name: impl Fn(usize) -> String + Sync, trial: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -244,7 +244,7 @@ fn killed_at_every_record() {
 }
 
 /// The full count is written into notes.
-fn note(text: &str) {
+pub(super) fn note(text: &str) {
     use std::io::Write as _;
     if std::env::var_os("UMIAK_TRIALS").is_some() {
         let _ = std::io::stdout().write_all(text.as_bytes());

@@ -10,6 +10,7 @@ use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
 use super::{Stage, facts, stories, together};
+use umiak_core::model::Unit;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -24,6 +25,11 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run: engines: stop while roles wait for others", &[], stop_while_waiting)
         .test("run: engines: logs", &[], logs)
         .test("run: engines: a lost supervisor", &[], lost_supervisor)
+        .test("run: engines: adopted while they run", &[], adopted_running)
+        .test("run: engines: adopted while they wait", &[], adopted_pending)
+        .test("run: engines: handed over and never started", &[], killed_at_submission)
+        .test("run: engines: ends that came without a supervisor", &[], adopted_ends)
+        .test("run: engines: stopped by the supervisor that adopted", &[], adopted_and_stopped)
         .test("run: engines: what a replica left behind", &[], left_behind);
 }
 
@@ -41,8 +47,14 @@ struct Row {
     name: &'static str,
     document: &'static str,
     meanwhile: Meanwhile,
+    in_parts: bool,
     code: i32,
     story: &'static [(&'static str, &'static str)],
+}
+
+/// Of a document that starts a part of a job again: engines whose unit is a gang refuse it.
+const fn in_parts(row: Row) -> Row {
+    Row { in_parts: true, ..row }
 }
 
 const fn row(
@@ -51,7 +63,7 @@ const fn row(
     code: i32,
     story: &'static [(&'static str, &'static str)],
 ) -> Row {
-    Row { name, document, meanwhile: Meanwhile::Nothing, code, story }
+    Row { name, document, meanwhile: Meanwhile::Nothing, in_parts: false, code, story }
 }
 
 const START: &[Row] = &[
@@ -145,6 +157,7 @@ const STOP: &[Row] = &[
         name: "umiak stop",
         document: SLEEPERS,
         meanwhile: Meanwhile::Stop(""),
+        in_parts: false,
         code: 3,
         story: &[
             ("run", "submitted stopping:user finished:stopped=3"),
@@ -156,6 +169,7 @@ const STOP: &[Row] = &[
         name: "umiak stop --kill",
         document: DEAF,
         meanwhile: Meanwhile::Stop("--kill"),
+        in_parts: false,
         code: 3,
         story: &[
             ("run", "submitted stopping:user finished:stopped=3"),
@@ -167,6 +181,7 @@ const STOP: &[Row] = &[
         name: "somebody who ends in his own way",
         document: POLITE,
         meanwhile: Meanwhile::Stop(""),
+        in_parts: false,
         code: 3,
         story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@0 started@0 ended@0=0")],
     },
@@ -174,6 +189,7 @@ const STOP: &[Row] = &[
         name: "Ctrl-C",
         document: SLEEPERS,
         meanwhile: Meanwhile::Signals(&[2]),
+        in_parts: false,
         code: 130,
         story: &[
             ("run", "submitted stopping:signal finished:interrupted=130"),
@@ -185,6 +201,7 @@ const STOP: &[Row] = &[
         name: "Ctrl-C twice",
         document: DEAF,
         meanwhile: Meanwhile::Signals(&[2, 2]),
+        in_parts: false,
         code: 130,
         story: &[
             ("run", "submitted stopping:signal stopping:second_signal finished:interrupted=130"),
@@ -196,6 +213,7 @@ const STOP: &[Row] = &[
         name: "SIGTERM",
         document: SLEEPERS,
         meanwhile: Meanwhile::Signals(&[15]),
+        in_parts: false,
         code: 143,
         story: &[
             ("run", "submitted stopping:signal finished:interrupted=143"),
@@ -206,7 +224,7 @@ const STOP: &[Row] = &[
 ];
 
 const RETRY: &[Row] = &[
-    row(
+    in_parts(row(
         "the replica",
         "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 2, backoff: 10ms}, command: [actor, '1@0:exit=3', '1@1:signal=9', sleep=1]}}",
         0,
@@ -218,8 +236,8 @@ const RETRY: &[Row] = &[
                 "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=SIG9 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=0",
             ),
         ],
-    ),
-    row(
+    )),
+    in_parts(row(
         "its role",
         "umiak: v1\nroles: {w: {replicas: 2, restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '1@0:exit=3', '@0:sleep=60']}, other: {command: [actor, sleep=1]}}",
         0,
@@ -229,7 +247,7 @@ const RETRY: &[Row] = &[
             ("w-0", "starting@0 started@0 ended@0=SIG15/us retrying@1:user starting@1 started@1 ended@1=0"),
             ("w-1", "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=0"),
         ],
-    ),
+    )),
     row(
         "the job",
         "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '1@0:exit=3', '@0:sleep=60']}}",
@@ -240,7 +258,7 @@ const RETRY: &[Row] = &[
             ("w-1", "starting@0 started@0 ended@0=3 starting@1 started@1 ended@1=0"),
         ],
     ),
-    row(
+    in_parts(row(
         "the replica, then the job, then nobody",
         "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, exit=3]}}",
         3,
@@ -254,8 +272,8 @@ const RETRY: &[Row] = &[
                 "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=3 starting@2 started@2 ended@2=3 attempt_failed@2 retrying@3:user starting@3 started@3 ended@3=3",
             ),
         ],
-    ),
-    row(
+    )),
+    in_parts(row(
         "what cannot be executed is not tried again",
         "umiak: v1\npolicy: {restarts: 3}\nroles: {w: {restarts: 3, command: [broken, spawn-fails=2]}}",
         127,
@@ -263,7 +281,7 @@ const RETRY: &[Row] = &[
             ("run", "submitted stopping:peer_failed diagnosed:w-0=spawn finished:failed=127"),
             ("w-0", "starting@0 started@0 ended@0=spawn"),
         ],
-    ),
+    )),
 ];
 
 const COMPLETION: &[Row] = &[
@@ -336,12 +354,18 @@ const ORDER: &[Row] = &[
 
 /// Every row on every engine.
 fn check(rows: &'static [Row]) {
-    let all = rows.iter().flat_map(|row| Kind::ALL.map(|engine| (row, engine.word())));
-    together(all.map(|(row, engine)| (format!("{} on {engine}", row.name), move || perform(row, engine))).collect());
+    let all = rows.iter().flat_map(|row| Kind::ALL.map(|engine| (row, engine)));
+    let trial = |(row, engine): (&'static Row, Kind)| {
+        (format!("{} on {}", row.name, engine.word()), move || perform(row, engine))
+    };
+    together(all.map(trial).collect());
 }
 
-fn perform(row: &Row, engine: &'static str) {
-    let stage = Stage::new(engine);
+fn perform(row: &Row, engine: Kind) {
+    let stage = Stage::new(engine.word());
+    if row.in_parts && engine.capabilities().unit == Unit::Gang {
+        return refused(&stage, row.document);
+    }
     let running = stage.run(row.document).start();
     intervene(&stage, &running, row.meanwhile);
     let outcome = running.finish();
@@ -353,6 +377,12 @@ fn perform(row: &Row, engine: &'static str) {
     outcome.expect_code(row.code);
     in_order(row, &facts);
     stage.assert_nothing_left();
+}
+
+/// Before there is a run.
+fn refused(stage: &Stage, document: &str) {
+    stage.run(document).finish().expect_code(2).expect_err("J0030").expect_err(stage.engine);
+    assert!(!stage.run_dir().exists());
 }
 
 fn intervene(stage: &Stage, running: &Running<'_>, meanwhile: Meanwhile) {
@@ -412,7 +442,10 @@ fn on_all(test: impl Fn(&Stage, Capabilities) + Copy + Send + Sync) {
 fn back_off() {
     let document =
         "umiak: v1\nroles: {w: {restarts: {max: 3, backoff: 100ms, max_backoff: 300ms}, command: [actor, exit=3]}}";
-    on_all(|stage, _| {
+    on_all(|stage, can| {
+        if can.unit == Unit::Gang {
+            return refused(stage, document);
+        }
         let outcome = stage.run(document).finish();
         outcome.expect_code(3);
         let facts = facts(stage, &outcome);
@@ -438,7 +471,11 @@ fn stop_in_back_off() {
     let of_replica = "roles: {w: {restarts: {max: 1, backoff: 1h, max_backoff: 1h}, command: [actor, exit=3]}}";
     let of_job = "policy: {restarts: 1, backoff: 1h, max_backoff: 1h}\nroles: {w: {command: [actor, exit=3]}}";
     for (document, fact) in [(of_replica, "retrying"), (of_job, "restarting")] {
-        on_all(|stage, _| {
+        let is_refused = |can: Capabilities| can.unit == Unit::Gang && document == of_replica;
+        on_all(|stage, can| {
+            if is_refused(can) {
+                return refused(stage, &format!("umiak: v1\n{document}"));
+            }
             let running = stage.run(&format!("umiak: v1\n{document}")).start();
             running.wait_until(fact, || stage.journal().iter().any(|record| record["type"] == fact));
             stage.umiak("stop 1").start().finish_unchecked().expect_code(0);
@@ -446,7 +483,10 @@ fn stop_in_back_off() {
             assert!(stories(&stage.journal())["run"].ends_with("finished:stopped=3"), "{:?}", stage.journal());
             stage.assert_nothing_left();
         });
-        on_all(|stage, _| {
+        on_all(|stage, can| {
+            if is_refused(can) {
+                return;
+            }
             let running = stage.run(&format!("umiak: v1\n{document}")).start();
             running.wait_until(fact, || stage.journal().iter().any(|record| record["type"] == fact));
             running.signal(2);
@@ -473,8 +513,10 @@ fn stop_while_waiting() {
 }
 
 fn logs() {
-    let document = "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
-    on_all(|stage, _| {
+    let of_replica = "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
+    let of_job = "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
+    on_all(|stage, can| {
+        let document = if can.unit == Unit::Gang { of_job } else { of_replica };
         stage.run(document).finish().expect_code(0);
         assert_eq!(
             (stage.log("w-0", 0), stage.log("w-1", 0), stage.log("w-1", 1)),
@@ -494,15 +536,16 @@ fn logs() {
 
 /// What was live is started again where it could not survive, without blame; what had ended stays.
 fn lost_supervisor() {
-    let document =
-        "umiak: v1\nroles: {done: {command: [actor, print=done]}, w: {command: [actor, '@0:print=up', '@0:sleep=60']}}";
     on_all(|stage, can| {
-        let running = stage.run(document).start();
+        let time = if can.adoption { 1 } else { 60 };
+        let running = stage.run(&format!("umiak: v1\nroles: {{done: {{command: [actor, print=done]}}, w: {{command: [actor, '@0:print=up', '@0:sleep={time}']}}}}")).start();
         stage.wait_for_log(&running, "w-0", 0, "up");
         running.wait_until("`done` has ended", || stage.journal().iter().any(|fact| fact["type"] == "ended"));
         running.signal(9);
         running.finish_unchecked();
-        stage.sandbox.assert_nothing_left();
+        if !can.adoption {
+            stage.sandbox.assert_nothing_left();
+        }
         let outcome = stage.umiak("resume 1 --output json").finish();
         outcome.expect_code(0);
         let seen = stories(&stage.journal());
@@ -527,5 +570,124 @@ fn left_behind() {
         let swept = facts(stage, &outcome).into_iter().find(|fact| fact["type"] == "swept");
         assert_eq!(swept.is_some(), stage.engine == "local");
         stage.assert_nothing_left();
+    });
+}
+
+/// On engines whose replicas survive the supervisor.
+fn on_adopting(test: impl Fn(&Stage) + Copy + Send + Sync) {
+    on_all(|stage, can| {
+        if can.adoption {
+            test(stage);
+        }
+    });
+}
+
+/// Nothing of it is there to be waited for but the process itself: what it ran goes on.
+fn kill(stage: &Stage, running: Running<'_>) {
+    running.signal(9);
+    running.finish_unchecked();
+    stage.wait_until_free();
+}
+
+/// The supervisor is killed, and the next one finds everything as it was: one start, one end, all of the output.
+fn adopted_running() {
+    on_adopting(|stage| {
+        let document = "umiak: v1\nroles: {w: {replicas: 3, command: [actor, print=up, sleep=700ms, print=on, sleep=500ms, print=down]}}";
+        let running = stage.run(document).start();
+        everybody_is_up(stage, &running);
+        kill(stage, running);
+        let outcome = stage.umiak("resume 1").finish();
+        outcome.expect_code(0).expect_err("adopted 3 replicas");
+        let seen = stories(&stage.journal());
+        assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
+        for name in ["w-0", "w-1", "w-2"] {
+            assert_eq!(seen[name], "starting@0 started@0 ended@0=0");
+            assert_eq!(stage.log(name, 0), "up\non\ndown\n");
+        }
+        stage.assert_nothing_left();
+    });
+}
+
+/// Nothing had started when the supervisor was killed.
+fn adopted_pending() {
+    on_adopting(|stage| {
+        let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, queue=1s, print=up]}}").start();
+        running.wait_until("a reason", || stage.journal().iter().any(|fact| fact["type"] == "pending"));
+        kill(stage, running);
+        stage.umiak("resume 1 --output json").finish().expect_code(0);
+        let facts = stage.journal();
+        let seen = stories(&facts);
+        assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
+        for name in ["w-0", "w-1"] {
+            assert_eq!(seen[name], "starting@0 started@0 ended@0=0");
+            assert_eq!(stage.log(name, 0), "up\n");
+        }
+        let reasons: Vec<&str> =
+            facts.iter().filter(|fact| fact["type"] == "pending").map(|fact| super::text(&fact["reason"])).collect();
+        assert_eq!(reasons, ["queued behind 2 gangs", "too few free nodes for 2 replicas"], "each is told once");
+        stage.assert_nothing_left();
+    });
+}
+
+/// The handle is recorded, and the supervisor dies before it hands anything over: the engine knows nothing of it.
+fn killed_at_submission() {
+    on_adopting(|stage| {
+        let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up]}}";
+        let usual = Stage::new(stage.engine);
+        usual.run(document).finish().expect_code(0);
+        let facts = usual.journal();
+        let submitted = facts.iter().position(|fact| fact["type"] == "submitted").expect("a handle");
+        let die = (submitted + 1).to_string();
+        stage.run(document).env("UMIAK_TEST_JOURNAL_DIE", die).start().finish_unchecked();
+        assert_eq!(stage.journal().last().expect("records")["type"], "submitted");
+        stage.umiak("resume 1").finish().expect_code(0);
+        let seen = stories(&stage.journal());
+        for name in ["w-0", "w-1"] {
+            assert_eq!(seen[name], "starting@0 ended@0=lost starting@1 started@1 ended@1=0");
+            assert_eq!((stage.log(name, 0), stage.log(name, 1)), (String::new(), "up\n".to_owned()));
+        }
+        stage.assert_nothing_left();
+    });
+}
+
+/// Everything ends while there is no supervisor. What follows from that is decided by the next one.
+fn adopted_ends() {
+    on_adopting(|stage| {
+        let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=300ms, '1:print=bad', '1:exit=7', sleep=100ms, print=good]}}";
+        let running = stage.run(document).start();
+        everybody_is_up(stage, &running);
+        kill(stage, running);
+        // Whether all of it has ended by now changes nothing of what is expected.
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        stage.umiak("resume 1").finish().expect_code(7);
+        let seen = stories(&stage.journal());
+        assert_eq!(seen["w-1"], "starting@0 started@0 ended@0=7");
+        assert!(seen["run"].starts_with("submitted resumed stopping:peer_failed diagnosed:w-1=7"), "{seen:?}");
+        assert_eq!(stage.log("w-1", 0), "up\nbad\n");
+        stage.assert_nothing_left();
+    });
+}
+
+/// An order that reaches the second supervisor reaches what the first one has started.
+fn adopted_and_stopped() {
+    on_adopting(|stage| {
+        for (document, end) in [(SLEEPERS, "SIG15/us"), (DEAF, "SIG9/us")] {
+            let stage = &Stage::new(stage.engine);
+            let running = stage.run(document).start();
+            everybody_is_up(stage, &running);
+            kill(stage, running);
+            let resumed = stage.umiak("resume 1").start();
+            let is_resumed = |fact: &serde_json::Value| fact["why"] == "resumed";
+            resumed.wait_until("a second supervisor", || stage.journal().iter().any(is_resumed));
+            let flags = if document == DEAF { "--kill" } else { "" };
+            stage.umiak(&format!("stop {flags} 1")).start().finish_unchecked().expect_code(0);
+            resumed.finish().expect_code(3);
+            let seen = stories(&stage.journal());
+            assert_eq!(seen["run"], "submitted resumed stopping:user finished:stopped=3");
+            for name in ["w-0", "w-1"] {
+                assert_eq!(seen[name], format!("starting@0 started@0 ended@0={end}"));
+            }
+            stage.assert_nothing_left();
+        }
     });
 }

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod chaos;
+mod cluster;
 mod conformance;
 mod control;
 mod detach;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use umiak::history::{Home, RunDir, is_held};
 use umiak_testkit::sandbox::{Outcome, Run, Running, Sandbox};
 use umiak_testkit::suite::Suite;
 use umiak_testkit::toy::actor;
@@ -32,6 +34,7 @@ pub(crate) fn register(suite: &mut Suite) {
     examples::register(suite);
     nested::register(suite);
     chaos::register(suite);
+    cluster::register(suite);
     disk::register(suite);
     detach::register(suite);
     control::register(suite);
@@ -78,6 +81,12 @@ impl Stage {
         text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// Until no supervisor holds the run: one that was killed is gone a moment before its lock is.
+    fn wait_until_free(&self) {
+        let run = RunDir::at(&Home::at(self.sandbox.path().join("state")), "run-000001".parse().expect("an id"));
+        house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be looked at"));
+    }
+
     fn log(&self, replica: &str, attempt: u32) -> String {
         let path = self.run_dir().join(format!("tasks/{replica}/attempt-{attempt}/log"));
         std::fs::read_to_string(path).unwrap_or_default()
@@ -96,7 +105,7 @@ impl Stage {
     /// After a run that has ended: nothing is there that only a living one needs.
     fn assert_nothing_left(&self) {
         self.sandbox.assert_nothing_left();
-        for name in ["scratch", "control.sock", "secrets.json"] {
+        for name in ["scratch", "control.sock", "cluster.sock", "secrets.json"] {
             assert!(!self.run_dir().join(name).exists(), "{name} is left in the run's directory");
         }
         let Ok(plan) = std::fs::read(self.run_dir().join("plan.json")) else { return };
@@ -157,8 +166,9 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "finished" => tell("run", format!("finished:{}={}", text(&fact["outcome"]), fact["exit_code"])),
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
-            // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does.
-            "planned" | "stop_sent" | "swept" => {}
+            // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does; handles and
+            // queues are of clusters only.
+            "planned" | "stop_sent" | "swept" | "submitted" | "pending" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
     }

@@ -277,7 +277,7 @@ fn events_of_another_step_are_fenced() {
 }
 
 #[test]
-fn a_status_knows_the_handle_and_why_nothing_runs() {
+fn a_status_knows_the_handles_and_why_nothing_runs() {
     let mut status = Status::default();
     let add = |status: &mut Status, fact| {
         let seq = status.next_seq;
@@ -285,13 +285,13 @@ fn a_status_knows_the_handle_and_why_nothing_runs() {
     };
     add(&mut status, Fact::Submitted { handle: "job-7".into() });
     add(&mut status, Fact::Pending { reason: "no node has 8 GPUs".into() });
-    assert_eq!((status.handle.as_deref(), status.pending.as_deref()), (Some("job-7"), Some("no node has 8 GPUs")));
+    assert_eq!((status.handles.concat().as_str(), status.pending.as_deref()), ("job-7", Some("no node has 8 GPUs")));
     let subject = Subject { replica: "role0-0".into(), rank: None, attempt: 0 };
     add(&mut status, Fact::Starting { subject: subject.clone() });
     assert!(status.pending.is_some(), "asked for is not running");
     let instance = Instance { node: Some("gpu-12".into()), ..Instance::default() };
     add(&mut status, Fact::Started { subject, instance });
-    assert_eq!((status.handle.as_deref(), status.pending.as_deref()), (Some("job-7"), None));
+    assert_eq!((status.handles.concat().as_str(), status.pending.as_deref()), ("job-7", None));
     let json = serde_json::to_value(&status).expect("plain data");
     assert_eq!(json["replicas"][0]["stage"]["node"], "gpu-12");
 }

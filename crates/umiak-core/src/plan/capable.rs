@@ -1,0 +1,87 @@
+//! What an engine cannot do of a job: found before anything starts, with the reason.
+
+use crate::diag::{Code, Diagnostic};
+use crate::model::{Capabilities, Job, Scope, Unit};
+
+/// Every reason why this engine cannot run this job.
+pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
+    if can.unit == Unit::Replica {
+        return Vec::new();
+    }
+    let restarted = job.roles.iter().filter(|role| role.restart.rule.max > 0).map(|role| {
+        let what = match role.restart.scope {
+            Scope::Replica => "single replicas",
+            Scope::Role => "a role by itself",
+        };
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot restart {what}"))
+            .row("role", role.name.to_string())
+            .row("reason", "replicas that start together are one unit, which is restarted as a whole")
+            .hint("`policy: {restarts: N}` restarts the whole job; take `restarts` out of the role")
+    });
+    let apart = (!job.policy.gang).then(|| {
+        Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot run with `policy: {{gang: false}}`"))
+            .row("reason", "it starts all replicas that belong together, or none")
+            .hint("take `gang: false` out: replicas wait in the engine's queue until there is room for all")
+    });
+    restarted.chain(apart).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Hosts, JobId, Output, Policy, Role, RoleName};
+
+    fn job(change: impl FnOnce(&mut Job)) -> Job {
+        let role = Role::new(RoleName::new("trainer").unwrap(), 2);
+        let mut job = Job {
+            name: JobId::new("ctr").unwrap(),
+            labels: Default::default(),
+            contracts: Vec::new(),
+            roles: vec![role],
+            policy: Policy::default(),
+        };
+        change(&mut job);
+        job
+    }
+
+    fn can(unit: Unit) -> Capabilities {
+        let (hosts, output) = (Hosts::Names, Output::Streams);
+        Capabilities { unit, hosts, output, adoption: true, suspend: false, stdin: false }
+    }
+
+    #[test]
+    fn a_gang_is_not_taken_apart() {
+        let all = job(|job| {
+            let mut other = Role::new(RoleName::new("server").unwrap(), 1);
+            other.restart.rule.max = 1;
+            other.restart.scope = Scope::Role;
+            job.roles.push(other);
+            job.roles[0].restart.rule.max = 2;
+            job.policy.gang = false;
+        });
+        let refused = capable(&all, "kubernetes", can(Unit::Gang));
+        let text: Vec<String> = refused.iter().map(Diagnostic::to_plain).collect();
+        insta::assert_snapshot!(text.join("\n"), @r"
+        error[J0030]: engine `kubernetes` cannot restart single replicas
+          role    trainer
+          reason  replicas that start together are one unit, which is restarted as a whole
+        hint: `policy: {restarts: N}` restarts the whole job; take `restarts` out of the role
+
+        error[J0030]: engine `kubernetes` cannot restart a role by itself
+          role    server
+          reason  replicas that start together are one unit, which is restarted as a whole
+        hint: `policy: {restarts: N}` restarts the whole job; take `restarts` out of the role
+
+        error[J0030]: engine `kubernetes` cannot run with `policy: {gang: false}`
+          reason  it starts all replicas that belong together, or none
+        hint: take `gang: false` out: replicas wait in the engine's queue until there is room for all
+        ");
+        assert_eq!(capable(&all, "local", can(Unit::Replica)), []);
+    }
+
+    #[test]
+    fn restarts_of_the_whole_job_are_fine() {
+        let whole = job(|job| job.policy.restart.max = 3);
+        assert_eq!(capable(&whole, "kubernetes", can(Unit::Gang)), []);
+    }
+}

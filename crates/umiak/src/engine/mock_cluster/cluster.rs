@@ -1,0 +1,367 @@
+//! The cluster: the hidden command `umiak mock-cluster DIR`.
+//!
+//! It keeps everything of its units until it is told to forget them, so that a supervisor that takes over can be told all
+//! of it again. It ends when it is told to, when its socket or the run's directory is gone, and a while after everything is over
+//! and no supervisor has come.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::{Exit, Instance, StopHow};
+
+use super::super::News;
+use super::super::actors::{Entry, Stage, Step, ended, steps, stopped};
+use super::render::{Manifest, Member};
+use super::wire::{self, Order, Told};
+
+/// In the run's directory.
+pub(super) const SOCKET: &str = "cluster.sock";
+
+/// How often it looks whether the directory is still there.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long ends are kept for a supervisor that may come.
+const KEPT: Duration = Duration::from_secs(600);
+/// The same where there is nothing to tell.
+const EMPTY: Duration = Duration::from_secs(10);
+/// How long a pre-empted gang waits at least before it is started again.
+const PREEMPTED: Duration = Duration::from_millis(50);
+
+/// The whole life of a cluster. Its stdin is the socket that it listens on.
+pub(crate) fn serve(directory: &Path) -> io::Result<()> {
+    let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (sender, inputs) = mpsc::channel();
+    thread("listener", move || accept(&listener, &sender))?;
+    let socket = directory.join(SOCKET);
+    let inode = || std::fs::metadata(&socket).ok().map(|metadata| metadata.ino());
+    let own = inode();
+    let is_there = || own.is_some() && inode() == own;
+    Cluster::default().play(&inputs, is_there);
+    if is_there() {
+        let _ = std::fs::remove_file(&socket);
+    }
+    Ok(())
+}
+
+/// What comes in, with the number of the connection that it comes from.
+enum Input {
+    Connected(u64, Sender<String>),
+    Said(u64, Order),
+    Gone(u64),
+}
+
+fn accept(listener: &UnixListener, inputs: &Sender<Input>) {
+    for (number, stream) in (0..).zip(listener.incoming().map_while(Result::ok)) {
+        let Ok(writer) = stream.try_clone() else { continue };
+        let (sender, lines) = mpsc::channel();
+        // From here, so that the last to connect is the last to be heard of.
+        let _ = inputs.send(Input::Connected(number, sender));
+        let inputs = inputs.clone();
+        // A connection without threads is dropped, and its engine sees that.
+        let _ = thread("writer", move || write(writer, &lines));
+        let _ = thread("reader", move || hear(number, &stream, &inputs));
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+/// A supervisor that is stopped does not read: the cluster does not wait for it.
+fn write(mut stream: UnixStream, lines: &Receiver<String>) {
+    for line in lines {
+        if stream.write_all(line.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// One connection to its end.
+fn hear(number: u64, stream: &UnixStream, inputs: &Sender<Input>) {
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        let Some(order) = wire::read(&line) else { break };
+        let _ = inputs.send(Input::Said(number, order));
+    }
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+    let _ = inputs.send(Input::Gone(number));
+}
+
+#[derive(Default)]
+struct Cluster {
+    stage: Stage,
+    units: BTreeMap<String, Unit>,
+    /// The supervisor's, and how it is told something.
+    connection: Option<(u64, Sender<String>)>,
+    /// Nodes are not used twice.
+    nodes: u32,
+    /// Of ends.
+    order: u64,
+}
+
+/// A gang.
+struct Unit {
+    members: BTreeMap<AttemptId, Kept>,
+    /// While it waits for nodes.
+    queue: Option<Queue>,
+    /// How often it was started.
+    starts: u32,
+    /// The supervisor that is connected has submitted or adopted it: it is told what happens.
+    is_followed: bool,
+}
+
+struct Queue {
+    until: Instant,
+    /// What is still to be said about it, and when.
+    reasons: VecDeque<(Instant, String)>,
+    reason: String,
+}
+
+/// A replica, and what has been told of it.
+struct Kept {
+    replica: Member,
+    instance: Option<Instance>,
+    output: String,
+    ended: Option<(u64, Exit)>,
+}
+
+impl Unit {
+    fn new(manifest: Manifest) -> Self {
+        let kept = |replica: Member| (replica.id, Kept { replica, instance: None, output: String::new(), ended: None });
+        Self { members: manifest.replicas.into_iter().map(kept).collect(), queue: None, starts: 0, is_followed: true }
+    }
+
+    fn is_over(&self) -> bool {
+        self.members.values().all(|member| member.ended.is_some())
+    }
+
+    /// The longest time that a replica wants to wait.
+    fn delay(&self) -> Duration {
+        let steps = self.members.values().flat_map(|member| steps(&member.replica.argv, member.replica.id));
+        steps.filter_map(|step| if let Step::Queue(time) = step { Some(time) } else { None }).max().unwrap_or_default()
+    }
+
+    fn enqueue(&mut self, now: Instant, delay: Duration, first: &str) {
+        let waiting = self.members.values().filter(|member| member.ended.is_none()).count();
+        let nodes = format!("too few free nodes for {waiting} replica{}", if waiting == 1 { "" } else { "s" });
+        let reasons = if delay.is_zero() {
+            VecDeque::new()
+        } else {
+            VecDeque::from([(now, first.to_owned()), (now + delay / 2, nodes)])
+        };
+        self.queue = Some(Queue { until: now + delay, reasons, reason: String::new() });
+    }
+}
+
+impl Cluster {
+    fn play(mut self, inputs: &Receiver<Input>, is_there: impl Fn() -> bool) {
+        let mut idle_since = None;
+        loop {
+            let wait = self.wakes().map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+            match inputs.recv_timeout(wait) {
+                Ok(Input::Said(_, Order::End {})) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(input) => self.hear(input),
+                Err(RecvTimeoutError::Timeout) if !is_there() => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.turn(Instant::now());
+            if self.connection.is_some() || !self.units.values().all(Unit::is_over) {
+                idle_since = None;
+                continue;
+            }
+            let patience = if self.units.is_empty() { EMPTY } else { KEPT };
+            if idle_since.get_or_insert_with(Instant::now).elapsed() > patience {
+                return;
+            }
+        }
+    }
+
+    /// When there is something to do.
+    fn wakes(&self) -> Option<Instant> {
+        let queues = self.units.values().filter_map(|unit| unit.queue.as_ref());
+        let due = queues.map(|queue| queue.reasons.front().map_or(queue.until, |(at, _)| *at));
+        due.chain(self.stage.wakes()).min()
+    }
+
+    fn hear(&mut self, input: Input) {
+        match input {
+            Input::Connected(number, sender) => {
+                self.stage.forget_awaited();
+                self.units.values_mut().for_each(|unit| unit.is_followed = false);
+                self.connection = Some((number, sender));
+            }
+            Input::Gone(number) if self.is_current(number) => self.connection = None,
+            Input::Said(number, order) if self.is_current(number) => self.obey(order),
+            // The supervisor before this one.
+            Input::Gone(_) | Input::Said(..) => {}
+        }
+    }
+
+    fn is_current(&self, number: u64) -> bool {
+        self.connection.as_ref().is_some_and(|(current, _)| *current == number)
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Hello {} => self.say(&Told::Answer { attempts: Vec::new() }),
+            Order::Submit(manifest) => {
+                let unit = self.units.entry(manifest.unit.clone());
+                unit.or_insert_with(|| {
+                    let mut unit = Unit::new(manifest);
+                    unit.enqueue(Instant::now(), unit.delay(), "queued behind 2 gangs");
+                    unit
+                });
+            }
+            Order::Adopt { unit, live } => self.adopt(&unit, &live),
+            Order::Stop { how, targets } => targets.into_iter().for_each(|id| self.stop(id, how)),
+            Order::AwaitReady { id } => {
+                let news = self.stage.await_ready(id);
+                self.tell_all(news);
+            }
+            Order::Forget {} => {
+                for id in std::mem::take(&mut self.units).into_values().flat_map(|unit| unit.members.into_keys()) {
+                    self.stage.withdraw(id);
+                }
+            }
+            Order::End {} => {}
+        }
+    }
+
+    /// What is due: reasons, starts, and what replicas do.
+    fn turn(&mut self, now: Instant) {
+        let mut reasons = Vec::new();
+        for unit in self.units.values_mut() {
+            let is_over = unit.is_over();
+            let Some(queue) = &mut unit.queue else { continue };
+            if is_over {
+                unit.queue = None;
+                continue;
+            }
+            while queue.reasons.front().is_some_and(|(at, _)| *at <= now) {
+                queue.reason = queue.reasons.pop_front().map(|(_, reason)| reason).unwrap_or_default();
+                if unit.is_followed {
+                    reasons.push(queue.reason.clone());
+                }
+            }
+        }
+        reasons.into_iter().for_each(|reason| self.say(&Told::Pending { reason }));
+        let is_due = |(_, unit): &(&String, &Unit)| unit.queue.as_ref().is_some_and(|queue| queue.until <= now);
+        let due: Vec<String> = self.units.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
+        for name in due {
+            self.place(&name);
+        }
+        let news = self.stage.act(now);
+        self.tell_all(news);
+    }
+
+    /// All of a gang that has not ended starts, each on a node of its own.
+    fn place(&mut self, name: &str) {
+        let Some(unit) = self.units.get_mut(name) else { return };
+        unit.queue = None;
+        let starts = unit.starts;
+        unit.starts += 1;
+        let mut news = Vec::new();
+        for (id, member) in unit.members.iter().filter(|(_, member)| member.ended.is_none()) {
+            self.nodes += 1;
+            let name = Some(member.replica.name.clone());
+            let instance = Instance { pid: None, name, node: Some(format!("node-{}", self.nodes)) };
+            let (steps, written) = (steps(&member.replica.argv, *id), member.output.len() as u64);
+            news.extend(self.stage.enter(Entry { id: *id, steps, instance, starts, written }));
+        }
+        self.tell_all(news);
+    }
+
+    /// One that waits for a node ends at once: there is nothing that could object.
+    fn stop(&mut self, id: AttemptId, how: StopHow) {
+        let waits =
+            |unit: &Unit| unit.queue.is_some() && unit.members.get(&id).is_some_and(|member| member.ended.is_none());
+        let news =
+            if self.units.values().any(waits) { vec![ended(id, stopped(how))] } else { self.stage.stop(id, how) };
+        self.tell_all(news);
+    }
+
+    fn adopt(&mut self, name: &str, live: &[AttemptId]) {
+        let Some(unit) = self.units.get_mut(name) else {
+            return self.say(&Told::Answer { attempts: Vec::new() });
+        };
+        let stage = &mut self.stage;
+        unit.is_followed = true;
+        unit.members.retain(|id, _| {
+            let is_live = live.contains(id);
+            if !is_live {
+                stage.withdraw(*id);
+            }
+            is_live
+        });
+        let mut told = vec![Told::Answer { attempts: unit.members.keys().copied().collect() }];
+        if let Some(queue) = unit.queue.as_ref().filter(|queue| !queue.reason.is_empty()) {
+            told.push(Told::Pending { reason: queue.reason.clone() });
+        }
+        let mut ends = Vec::new();
+        for (id, member) in &unit.members {
+            if let Some(instance) = member.instance.clone() {
+                told.push(Told::Output { id: *id, at: 0, text: member.output.clone() });
+                told.push(Told::Started { id: *id, instance });
+            }
+            ends.extend(member.ended.as_ref().map(|(order, exit)| (*order, *id, exit.clone())));
+        }
+        ends.sort_by_key(|(order, ..)| *order);
+        told.extend(ends.into_iter().map(|(_, id, exit)| Told::Ended { id, exit }));
+        told.iter().for_each(|told| self.say(told));
+    }
+
+    fn tell_all(&mut self, news: Vec<News>) {
+        news.into_iter().for_each(|news| self.tell(news));
+    }
+
+    /// Kept, and told to the supervisor if one follows it. Pre-emption is the cluster's own business.
+    fn tell(&mut self, news: News) {
+        let id = match &news {
+            News::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(*id, reason),
+            News::Started { id, .. } | News::Output { id, .. } | News::Ready { id } | News::Ended { id, .. } => *id,
+            News::Pending { .. } | News::Cleared(_) | News::Swept(_) | News::Lost => return,
+        };
+        let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
+        let Some(kept) = unit.members.get_mut(&id) else { return };
+        let told = match news {
+            News::Started { instance, .. } => {
+                kept.instance = Some(instance.clone());
+                Told::Started { id, instance }
+            }
+            News::Output { at, bytes, .. } => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                kept.output += &text;
+                Told::Output { id, at, text }
+            }
+            News::Ended { exit, .. } => {
+                self.order += 1;
+                kept.ended = Some((self.order, exit.clone()));
+                Told::Ended { id, exit }
+            }
+            _ => Told::Ready { id },
+        };
+        if unit.is_followed {
+            self.say(&told);
+        }
+    }
+
+    /// The gang gives its nodes back and waits for others; what it has written stays.
+    fn preempt(&mut self, id: AttemptId, reason: &str) {
+        let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
+        for other in unit.members.keys() {
+            self.stage.withdraw(*other);
+        }
+        unit.enqueue(Instant::now(), unit.delay().max(PREEMPTED), &format!("pre-empted by {reason}"));
+    }
+
+    fn say(&self, told: &Told) {
+        if let Some((_, sender)) = &self.connection {
+            let _ = sender.send(wire::line(told));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Starts to what is submitted. Pure: `umiak plan` can show it, and a test can hold it against a snapshot.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use umiak_core::machine::job::AttemptId;
+use umiak_core::plan::Plan;
+
+use super::super::{Common, Start};
+
+/// A gang as the cluster is given it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) unit: String,
+    pub(super) job: String,
+    /// Of all replicas.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) replicas: Vec<Member>,
+}
+
+/// One replica of a gang.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Member {
+    pub(super) id: AttemptId,
+    /// In the cluster: `ctr-trainer-0`.
+    pub(super) name: String,
+    pub(super) argv: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) memory_bytes: Option<u64>,
+}
+
+/// The unit of these starts.
+pub(super) fn render(unit: String, plan: &Plan, common: &Common, starts: &[Start]) -> Manifest {
+    let member = |start: &Start| {
+        let replica = plan.at(start.id.slot).map(|replica| replica.name.as_str()).unwrap_or_default();
+        Member {
+            id: start.id,
+            name: format!("{}-{replica}", plan.job.name),
+            argv: start.process.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            env: start.process.env.iter().cloned().collect(),
+            memory_bytes: start.process.memory.as_ref().map(|memory| memory.bytes),
+        }
+    };
+    Manifest {
+        unit,
+        job: plan.job.name.to_string(),
+        env: common.set.iter().cloned().collect(),
+        replicas: starts.iter().map(member).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use umiak_core::diag::Source;
+    use umiak_core::formats;
+    use umiak_core::model::StepIndex;
+    use umiak_core::plan::document::{Granted, Submission, needs, place};
+    use umiak_core::plan::pool::Given;
+    use umiak_core::plan::{Attempt, Wishes};
+
+    use super::super::super::mock::Paper;
+    use super::*;
+
+    #[test]
+    fn a_gang_as_it_is_submitted() {
+        let document = "umiak: v1\nname: ctr\nroles:\n  server: {command: [serve], ports: {rpc: 1}, completes: false}\n  trainer: {replicas: 2, command: [train, --fast], env: {MODE: sync}, contracts: torch, resources: {memory: 2Gi}}\n";
+        let source = Source::new("job.yaml", document);
+        let job = formats::parse(&source, &[], &Default::default()).expect("a document").job;
+        let needed = needs(&job);
+        let ports = Paper::default().ports(needed.ports as u16).ports;
+        let granted = Granted {
+            addresses: Paper::addresses(needed.addresses),
+            ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect(),
+        };
+        let submission = Submission {
+            run: "run-000001".into(),
+            engine: "mock-cluster".into(),
+            directory: "/work".into(),
+            wishes: Wishes::default(),
+            programs: vec!["serve".into(), "train".into()],
+            inherited: BTreeMap::new(),
+            cpus: 4,
+            tasks: "tasks".into(),
+            scratch: "scratch".into(),
+            attached: false,
+        };
+        let plan = place(job, submission, granted);
+        let start = |slot| {
+            let given = Given::default();
+            let process = plan.process(&Attempt { slot, number: 0, of_job: 0, given: &given });
+            Start { id: AttemptId { step: StepIndex(0), slot, attempt: 0 }, process, bound: false }
+        };
+        let starts: Vec<Start> = plan.replicas.iter().map(|replica| start(replica.slot)).collect();
+        let common = Common { set: plan.common.clone(), ..Common::default() };
+        let manifest = render("mock-cluster:run-000001/0.0.0.0".into(), &plan, &common, &starts);
+        insta::assert_snapshot!(serde_json::to_string_pretty(&manifest).expect("plain data"));
+    }
+}
