@@ -113,6 +113,8 @@ pub(crate) struct Now {
     unrecorded: Vec<AttemptId>,
     /// They wait for devices.
     waiting: Vec<AttemptId>,
+    /// Some have been given back.
+    is_freed: bool,
     /// What runs, as the engine knows it.
     pub(crate) instances: HashMap<Slot, Instance>,
     /// How the current attempt of each ended, and whether by us.
@@ -244,26 +246,8 @@ pub(crate) struct Driver {
     door: Box<dyn Door>,
 }
 
-/// What a driver begins with.
-pub(crate) struct Beginning {
-    pub(crate) talk: Talk,
-    pub(crate) style: Style,
-    pub(crate) clock: Clock,
-    pub(crate) sources: Sources,
-    pub(crate) machine: Machine,
-    pub(crate) screen: Screen,
-    pub(crate) recorder: Recorder,
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) pool: Pool,
-    pub(crate) engine: Box<dyn Engine>,
-    pub(crate) door: Box<dyn Door>,
-}
-
 impl Driver {
-    pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { talk, style, clock, sources, machine, screen, recorder, plan, pool, engine, door } = beginning;
-        let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
-        let core = Core { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober };
+    pub(crate) fn new(core: Core, engine: Box<dyn Engine>, door: Box<dyn Door>) -> Self {
         Self { core, engine, door }
     }
 }
@@ -297,6 +281,22 @@ impl Driver {
 }
 
 impl Core {
+    #[expect(clippy::too_many_arguments, reason = "each is made before the driver is, in its own way")]
+    pub(crate) fn new(
+        talk: Talk,
+        style: Style,
+        clock: Clock,
+        sources: Sources,
+        machine: Machine,
+        screen: Screen,
+        recorder: Recorder,
+        plan: Arc<Plan>,
+        pool: Pool,
+    ) -> Self {
+        let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
+        Self { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober }
+    }
+
     /// For the machine, after what it is being asked about now.
     pub(crate) fn queue(&mut self, event: Event) {
         self.now.queue.push_back(event);

@@ -29,17 +29,14 @@ impl Driver {
             while let Some(event) = self.core.now.queue.pop_front() {
                 self.apply(event);
             }
-            if self.core.now.waiting.is_empty() {
+            // Only now: an attempt that ended and gave its device back may have been the reason to stop those that wait
+            // for it.
+            if !std::mem::take(&mut self.core.now.is_freed) || self.core.now.waiting.is_empty() {
                 return;
             }
             self.flush();
-            // Only now: an attempt that ended and gave its device back may have been the reason to stop those that wait
-            // for it.
             let waiting = std::mem::take(&mut self.core.now.waiting);
             self.spawn(&waiting);
-            if self.core.now.queue.is_empty() {
-                return;
-            }
         }
     }
 
@@ -97,6 +94,7 @@ impl Driver {
             Effect::Release { id, end } => {
                 self.door.ended(&self.core, id, &end);
                 self.core.pool.give_back(id.slot);
+                self.core.now.is_freed = true;
                 if let Some(prober) = &mut self.core.prober {
                     prober.forget(id);
                 }
@@ -120,7 +118,8 @@ impl Driver {
             self.engine.share(self.door.common(&self.core.plan));
         }
         let mut starts = Vec::new();
-        let together = match self.engine.kind().capabilities().unit {
+        let can = self.engine.kind().capabilities();
+        let together = match can.unit {
             Unit::Replica => TOGETHER,
             Unit::Gang => usize::MAX,
         };
@@ -133,7 +132,8 @@ impl Driver {
             };
             let of_job = self.core.machine.attempt();
             let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
-            let process = self.core.plan.process(&attempt);
+            let mut process = self.core.plan.process(&attempt);
+            process.inherit_stdin &= can.stdin;
             if let Err(error) = self.door.make(&mut self.core, *id, &process) {
                 self.core.pool.give_back(id.slot);
                 if is_full(&error) {
@@ -151,17 +151,25 @@ impl Driver {
             }
             starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
             if starts.len() == together {
-                self.engine.start(&self.core.plan, std::mem::take(&mut starts));
+                self.start(std::mem::take(&mut starts));
+            }
+        }
+        self.start(starts);
+        self.door.starting(&mut self.core, attempts);
+    }
+
+    /// One unit. Where it survives its supervisor, it runs only when its handle is recorded.
+    fn start(&mut self, starts: Vec<Start>) {
+        let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
+        if let Some(handle) = self.engine.handle(&ids).filter(|_| !ids.is_empty()) {
+            self.record(Fact::Submitted { handle });
+            if self.core.recorder.is_broken() {
+                return self.core.now.unrecorded.extend(ids);
             }
         }
         if !starts.is_empty() {
-            let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
-            if let Some(handle) = self.engine.handle(&ids) {
-                self.record(Fact::Submitted { handle });
-            }
             self.engine.start(&self.core.plan, starts);
         }
-        self.door.starting(&mut self.core, attempts);
     }
 
     /// The mirror shows what this attempt writes.

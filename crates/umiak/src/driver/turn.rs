@@ -1,6 +1,7 @@
 //! One round of waiting, and what arrived is applied; and the stages of a run, from its first start to its exit code.
 
 use std::io::Write as _;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use tracing::info;
@@ -14,17 +15,6 @@ use super::control::Order;
 use super::probe::{Prober, Whom};
 use super::{Core, Driver};
 use crate::engine::{News, Swept};
-
-/// What one round of waiting brought, by source.
-#[derive(Default)]
-struct Heard {
-    engine: bool,
-    prober: bool,
-    door: bool,
-    pause: bool,
-    signals: Vec<i32>,
-    orders: Vec<Order>,
-}
 
 impl Driver {
     /// The plan is recorded and told, and what is worth knowing before anything starts. An error where a run that must be
@@ -62,8 +52,21 @@ impl Driver {
     fn turn(&mut self) -> Result<(), Diagnostic> {
         // Many attempts end at once: one write for all that is left of the round before.
         self.flush();
-        let heard = self.wait(true)?;
-        if heard.engine {
+        let core = &mut self.core;
+        let (now, door_at) = (core.clock.now(), self.door.deadline());
+        let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
+        let times = [core.now.timers.next(), core.recorder.retry_at(), prober_at, door_at];
+        let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
+        let mut fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
+        let of_engine = 0..fds.len();
+        fds.extend(core.prober.as_ref().map(Prober::as_fd));
+        let of_prober = of_engine.end..fds.len();
+        fds.extend(self.door.watch());
+        let heard = core.sources.wait(&fds, timeout)?;
+        let is_ready = |of: Range<usize>| heard.ready[of].contains(&true);
+        let (engine, prober, door) =
+            (is_ready(of_engine), is_ready(of_prober.clone()), is_ready(of_prober.end..fds.len()));
+        if engine {
             self.hear_engine();
         }
         if heard.pause {
@@ -81,11 +84,11 @@ impl Driver {
                 Order::Stop { kill } => self.dispatch(Event::StopAsked { kill }),
             }
         }
-        if heard.door {
+        if door || door_at.is_some_and(|at| at <= self.core.clock.now()) {
             self.door.hear(&mut self.core, self.engine.as_mut());
             self.work();
         }
-        if heard.prober {
+        if prober {
             self.hear_prober();
         }
         self.tell_awaited();
@@ -96,32 +99,6 @@ impl Driver {
         self.give_up_starts();
         self.show_status();
         Ok(())
-    }
-
-    fn wait(&mut self, with_door: bool) -> Result<Heard, Diagnostic> {
-        let core = &mut self.core;
-        let now = core.clock.now();
-        let door_at = self.door.deadline().filter(|_| with_door);
-        let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
-        let times = [core.now.timers.next(), core.recorder.retry_at(), prober_at, door_at];
-        let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
-        let mut fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
-        let first_of_prober = fds.len();
-        fds.extend(core.prober.as_ref().map(Prober::as_fd));
-        let first_of_door = fds.len();
-        if with_door {
-            fds.extend(self.door.watch());
-        }
-        let arrived = core.sources.wait(&fds, timeout)?;
-        let now = core.clock.now();
-        Ok(Heard {
-            engine: arrived.ready[..first_of_prober].contains(&true),
-            prober: arrived.ready[first_of_prober..first_of_door].contains(&true),
-            door: arrived.ready[first_of_door..].contains(&true) || door_at.is_some_and(|at| at <= now),
-            pause: arrived.pause,
-            signals: arrived.signals,
-            orders: arrived.orders,
-        })
     }
 
     fn hear_engine(&mut self) {
@@ -246,8 +223,10 @@ impl Driver {
         self.engine.release(self.core.machine.step_index());
         self.engine.end(!self.core.now.abandoned);
         loop {
-            let heard = self.wait(false)?;
-            let news = if heard.engine { self.engine.news() } else { Vec::new() };
+            // Nothing else is due any more: timers and probes were of attempts that are over.
+            let fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
+            let heard = self.core.sources.wait(&fds, None)?;
+            let news = if heard.ready.contains(&true) { self.engine.news() } else { Vec::new() };
             for news in news {
                 match news {
                     // What was being cleared when the end was asked for.

@@ -55,7 +55,7 @@ fn counted_parts(parts: &[(Part, u32)], has_parts: bool) -> String {
 
 /// A launched job with several parts: there a rank's number alone says little.
 pub(crate) fn has_parts(plan: &Plan) -> bool {
-    !plan.is_document() && plan.topology().members.iter().any(|member| member.part != Part::Trainer)
+    !plan.is_document() && plan.job.roles.iter().any(|role| role.name.as_str() != Part::Trainer.role())
 }
 
 /// Some of this node's, by name or by rank.

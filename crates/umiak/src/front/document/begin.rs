@@ -20,7 +20,7 @@ use super::{needs, tasks};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
-use crate::driver::{self, Driver, Talk};
+use crate::driver::{self, Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
@@ -134,20 +134,9 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let pool = Pool::new(devices, cpus);
     let door = DocumentDoor { run, known: secrets.known, environment: secrets.environment };
     let recorder = Recorder::new(Some(journal), why);
-    let (plan, door) = (Arc::new(plan), Box::new(door));
-    let mut driver = Driver::new(driver::Beginning {
-        talk,
-        style,
-        clock,
-        sources,
-        machine,
-        screen,
-        recorder,
-        plan,
-        pool,
-        engine,
-        door,
-    });
+    let plan = Arc::new(plan);
+    let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
+    let mut driver = Driver::new(core, engine, Box::new(door));
     driver.announce(&notices)?;
     driver.adopt(&adopted, &status);
     Ok((driver, notices))

@@ -46,7 +46,7 @@ use pod_log::{PodLog, pod_log_name};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
-use crate::driver::{Beginning, Driver, Talk};
+use crate::driver::{Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
 use crate::host::inventory;
@@ -148,9 +148,9 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
     // Devices of a launched job are its own from the start.
-    let (pool, engine, door) = (Pool::default(), Box::new(engine), Box::new(door));
-    let mut driver =
-        Driver::new(Beginning { talk, style, clock, sources, machine, screen, recorder, plan, pool, engine, door });
+    let pool = Pool::default();
+    let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
+    let mut driver = Driver::new(core, Box::new(engine), Box::new(door));
     driver.announce(&notices)?;
     driver.run()
 }
