@@ -21,3 +21,11 @@ pub enum ExitCodes {
     Paddle,
     Torch,
 }
+
+/// `--output`: for people, for programs, or for neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputMode {
+    Human,
+    Json,
+    Quiet,
+}

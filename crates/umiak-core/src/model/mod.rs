@@ -15,7 +15,7 @@ mod seconds;
 mod time;
 
 pub use capabilities::{Capabilities, Hosts, Output, Unit};
-pub use dialect::{ExitCodes, Generation};
+pub use dialect::{ExitCodes, Generation, OutputMode};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{
     Endpoint, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName, WorldSize,

@@ -1,19 +1,20 @@
 //! The files of the log directory that we write ourselves, as Paddle's launchers do.
 
-use std::cell::OnceCell;
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use crate::contract::{Topology, Variable};
 use crate::mask;
 use crate::model::Part;
 
-use super::{Inventory, Plan, Replica};
+use super::{Inventory, Plan};
 
 /// A file to write. What is in it is put together when it is written: at the start of many ranks every one of these
 /// texts would be in the way.
@@ -78,11 +79,13 @@ pub struct Author<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
     shared: OnceCell<BTreeMap<&'a str, String>>,
+    /// Of the replica whose files are written: it has two, one after the other.
+    own: RefCell<Option<(usize, Rc<Vec<Variable>>)>>,
 }
 
 impl<'a> Author<'a> {
     pub fn new(inventory: &'a Inventory, plan: &'a Plan) -> Self {
-        Self { plan, inventory, shared: OnceCell::new() }
+        Self { plan, inventory, shared: OnceCell::new(), own: RefCell::new(None) }
     }
 
     pub fn text(&self, content: Content) -> String {
@@ -90,10 +93,21 @@ impl<'a> Author<'a> {
             Content::Endpoints => endpoints_log(self.plan.topology()),
             Content::Environment(position) => {
                 let shared = self.shared.get_or_init(|| shared_environment(self.inventory, self.plan));
-                env_log(shared, &self.plan.known_variables(&self.plan.replicas[position]))
+                env_log(shared, &self.own(position))
             }
-            Content::Backup(position) => backup_env(self.plan, &self.plan.replicas[position]),
+            Content::Backup(position) => backup_env(self.plan, &self.own(position)),
         }
+    }
+
+    fn own(&self, position: usize) -> Rc<Vec<Variable>> {
+        if let Some((of, own)) = &*self.own.borrow()
+            && *of == position
+        {
+            return Rc::clone(own);
+        }
+        let own = Rc::new(self.plan.known_variables(&self.plan.replicas[position]));
+        *self.own.borrow_mut() = Some((position, Rc::clone(&own)));
+        own
     }
 }
 
@@ -122,22 +136,21 @@ fn env_log(shared: &BTreeMap<&str, String>, own: &[Variable]) -> String {
 }
 
 /// The launcher's own variables only, so that the framework finds lists that were too long for the environment.
-fn backup_env(plan: &Plan, replica: &Replica) -> String {
-    let own = plan.known_variables(replica);
-    let mut variables: BTreeMap<&str, String> = BTreeMap::new();
-    let own = plan.common.iter().chain(&own).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
+fn backup_env(plan: &Plan, own: &[Variable]) -> String {
+    let own = plan.common.iter().chain(own).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
+    let mut variables: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
     for (name, value) in own.filter(|(name, _)| !mask::is_secret(name)) {
-        variables.insert(name, mask::masked(name, value));
+        // Lists of all endpoints are long, and not copied for that.
+        let shown = if value.contains("://") { mask::masked(name, value).into() } else { value.as_str().into() };
+        variables.insert(name, shown);
     }
     // Left out of the environment when too long, but this file is where it is then looked for.
     if plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS") {
-        variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology().endpoint_list().to_owned());
+        variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology().endpoint_list().into());
     }
-    let object: Map<String, Value> =
-        variables.into_iter().map(|(name, value)| (name.to_owned(), Value::String(value))).collect();
     let mut bytes = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
-    serde::Serialize::serialize(&object, &mut serializer).expect("strings serialize");
+    variables.serialize(&mut serializer).expect("strings serialize");
     String::from_utf8(bytes).expect("JSON is UTF-8")
 }

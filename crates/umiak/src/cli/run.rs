@@ -10,10 +10,9 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats;
-use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::job::Again;
 use umiak_core::mask::Known;
-use umiak_core::model::JobId;
+use umiak_core::model::{JobId, OutputMode};
 use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes, capable};
 use umiak_core::status::State;
 

@@ -38,10 +38,9 @@ use std::time::Instant;
 
 use umiak_core::diag::Diagnostic;
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
-use umiak_core::formats::launch::OutputMode;
 use umiak_core::machine::attempt::{Attempt, End};
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
-use umiak_core::model::{Exit, Instance, Slot, Timestamp};
+use umiak_core::model::{Exit, Instance, OutputMode, Slot, Timestamp};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Log, Plan, Process};
 use umiak_core::status::{Stage, Status};
@@ -317,6 +316,11 @@ impl Core {
 
     pub(crate) fn pid(&self, slot: Slot) -> Option<u32> {
         self.now.instances.get(&slot)?.pid
+    }
+
+    /// The node of a cluster that runs it.
+    pub(crate) fn node(&self, slot: Slot) -> Option<String> {
+        self.now.instances.get(&slot)?.node.clone()
     }
 
     /// Where this attempt has not answered yet, if that is waited for.

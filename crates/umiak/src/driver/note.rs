@@ -37,7 +37,7 @@ impl Driver {
                 }
             }
             Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => {
-                self.core.now.killed = true
+                self.core.now.killed = true;
             }
             Fact::Abandoned { .. } => self.core.now.abandoned = true,
             Fact::Retrying { scope, subjects, delay_micros, .. } => {

@@ -102,7 +102,7 @@ impl Driver {
                 }
             }
             Effect::Forsake(ids) => self.engine.forsake(&ids),
-            Effect::Report(verdict) => self.report(verdict),
+            Effect::Report(verdict) => self.report(&verdict),
             Effect::Prepare { attempt } => {
                 // Nothing of the failed attempt stays but its logs.
                 self.core.now.preparing = Some(attempt);

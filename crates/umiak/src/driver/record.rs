@@ -11,8 +11,7 @@ use std::time::Duration;
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
-use umiak_core::formats::launch::OutputMode;
-use umiak_core::model::{StepName, Timestamp};
+use umiak_core::model::{OutputMode, StepName, Timestamp};
 
 use super::Driver;
 use crate::clock::time_of_day;
@@ -156,23 +155,20 @@ impl Recorder {
     /// Numbers the facts that wait, and writes them. An error where nothing may start before they are written.
     fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
         let facts = std::mem::take(&mut self.facts);
-        match &mut self.journal {
-            Some(journal) => {
-                let mut records = journal.writer.number(at, facts);
-                records.iter_mut().for_each(|record| record.step.clone_from(&self.step));
-                // What cannot be written waits in the writer, and is tried again with the next.
-                let failed = journal.writer.append(&records).err().filter(|_| journal.required);
-                (records, failed)
-            }
-            None => {
-                let first = self.seq;
-                self.seq += facts.len() as u64;
-                let v = VERSION;
-                let record =
-                    |(seq, fact)| Record { v, seq, at: at.as_micros(), epoch: 0, step: self.step.clone(), fact };
-                ((first..).zip(facts).map(record).collect(), None)
-            }
+        let Some(journal) = &mut self.journal else {
+            let (v, first) = (VERSION, self.seq);
+            self.seq += facts.len() as u64;
+            let at = at.as_micros();
+            let record = |(seq, fact)| Record { v, seq, at, epoch: 0, step: self.step.clone(), fact };
+            return ((first..).zip(facts).map(record).collect(), None);
+        };
+        let mut records = journal.writer.number(at, facts);
+        for record in &mut records {
+            record.step.clone_from(&self.step);
         }
+        // What cannot be written waits in the writer, and is tried again with the next.
+        let failed = journal.writer.append(&records).err().filter(|_| journal.required);
+        (records, failed)
     }
 
     /// The run is over. What is to be said if some of it could not be recorded, and whether that is an error.

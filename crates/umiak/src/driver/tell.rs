@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
-use umiak_core::formats::launch::OutputMode;
-use umiak_core::model::{Scope, Slot, signal_name};
+use umiak_core::model::{OutputMode, Scope, Slot, signal_name};
 
 use super::{Driver, words};
 use crate::clock::time_of_day;
@@ -100,8 +99,8 @@ impl Driver {
     }
 
     /// The verdict on a failed job, in every output mode.
-    pub(super) fn report(&mut self, verdict: Verdict) {
-        let report = self.door.report(&mut self.core, &verdict);
+    pub(super) fn report(&mut self, verdict: &Verdict) {
+        let report = self.door.report(&mut self.core, verdict);
         let core = &mut self.core;
         core.now.told = true;
         core.now.told_while_going = core.machine.live().0 > 0;
@@ -109,8 +108,8 @@ impl Driver {
         let explained = if report.instead {
             String::new()
         } else {
-            let others = self.others(&verdict);
-            summary::failure(&self.core.style, &verdict, &others, |finding| self.door.place(&self.core, finding))
+            let others = self.others(verdict);
+            summary::failure(&self.core.style, verdict, &others, |finding| self.door.place(&self.core, finding))
         };
         self.core.screen.alert(format!("{}{explained}{}", report.head, report.tail));
         if let Some(notice) = report.notice {

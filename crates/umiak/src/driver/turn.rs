@@ -1,7 +1,7 @@
 //! One round of waiting, and what arrived is applied; and the stages of a run, from its first start to its exit code.
 
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
@@ -105,7 +105,8 @@ impl Driver {
         let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
         let times = [core.now.timers.next(), core.recorder.retry_at(), prober_at, door_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
-        let mut fds = vec![self.engine.watch()];
+        let mut fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
+        let first_of_prober = fds.len();
         fds.extend(core.prober.as_ref().map(Prober::as_fd));
         let first_of_door = fds.len();
         if with_door {
@@ -114,8 +115,8 @@ impl Driver {
         let arrived = core.sources.wait(&fds, timeout)?;
         let now = core.clock.now();
         Ok(Heard {
-            engine: arrived.ready[0],
-            prober: arrived.ready[1..first_of_door].contains(&true),
+            engine: arrived.ready[..first_of_prober].contains(&true),
+            prober: arrived.ready[first_of_prober..first_of_door].contains(&true),
             door: arrived.ready[first_of_door..].contains(&true) || door_at.is_some_and(|at| at <= now),
             pause: arrived.pause,
             signals: arrived.signals,

@@ -216,13 +216,22 @@ impl Engine for Local {
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
         };
+        let alike = alike(&starts);
+        let is_own = |position: &usize| !alike.get(*position).copied().unwrap_or(false);
+        let own = |env: &[(String, String)]| {
+            let own = (0..env.len()).filter(is_own).map(|position| env[position].clone());
+            variables(&own.collect::<Vec<_>>())
+        };
+        let first = starts.first().map_or(&[][..], |start| &start.process.env);
+        let shared = (0..first.len()).filter(|position| !is_own(position)).map(|position| first[position].clone());
+        let set: Vec<(String, String)> = self.common.set.iter().cloned().chain(shared).collect();
         let processes = starts
             .iter()
             .map(|start| ProcessSpec {
                 key: key(start.id),
                 program: bytes(&start.process.program),
                 argv: start.process.argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
-                env: variables(&start.process.env),
+                env: own(&start.process.env),
                 dir: start.process.dir.as_deref().map(bytes).unwrap_or_default(),
                 log: bytes(&start.process.log.path),
                 cpus: if start.bound { Vec::new() } else { start.process.cpus.clone() },
@@ -234,7 +243,7 @@ impl Engine for Local {
             self.send(&Command::Limit(limits));
         }
         let unset = self.common.unset.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let batch = Batch { unset, set: variables(&self.common.set), rotate: self.common.rotate, processes };
+        let batch = Batch { unset, set: variables(&set), rotate: self.common.rotate, processes };
         self.send(&Command::Spawn(batch));
     }
 
@@ -260,8 +269,8 @@ impl Engine for Local {
         let _ = self.guardian.hold(connection, last_words);
     }
 
-    fn watch(&self) -> BorrowedFd<'_> {
-        self.guardian.as_fd()
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        (!self.gone || !self.early.is_empty()).then(|| self.guardian.as_fd())
     }
 
     fn news(&mut self) -> Vec<News> {
@@ -301,6 +310,31 @@ impl Engine for Local {
             self.send(&Command::Finish { patient });
         }
     }
+}
+
+/// What is shorter is not worth sending once.
+const LONG: usize = 64;
+
+/// Which long variables all of these have with the same value, by position: those are sent once, and copied by no fork.
+/// Lists of all endpoints are most of what a rank is given. Only where all name the same variables in the same order, and each
+/// once: a later value of a name would otherwise lose to an earlier one.
+fn alike(starts: &[Start]) -> Vec<bool> {
+    let [first, others @ ..] = starts else { return Vec::new() };
+    let env = &first.process.env;
+    let same_names = |other: &Start| {
+        let names = other.process.env.iter().map(|(name, _)| name);
+        names.eq(env.iter().map(|(name, _)| name))
+    };
+    let mut names: Vec<&String> = env.iter().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    let is_unique = names.windows(2).all(|pair| pair[0] != pair[1]);
+    if others.is_empty() || !is_unique || !others.iter().all(same_names) {
+        return Vec::new();
+    }
+    let is_alike = |(position, (_, value)): (usize, &(String, String))| {
+        value.len() > LONG && others.iter().all(|other| other.process.env[position].1 == *value)
+    };
+    env.iter().enumerate().map(is_alike).collect()
 }
 
 /// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
@@ -371,4 +405,41 @@ pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
         .row("needed", needed.to_string())
         .row("free", free.to_string())
         .hint("end other runs on this host, or start fewer replicas")
+}
+
+#[cfg(test)]
+mod tests {
+    use umiak_core::plan::{Log, Process};
+
+    use super::*;
+
+    fn start(index: u32, env: &[(&str, &str)]) -> Start {
+        let process = Process {
+            program: PathBuf::new(),
+            argv: Vec::new(),
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            dir: None,
+            log: Log { path: PathBuf::new(), start: 0 },
+            error_file: PathBuf::new(),
+            inherit_stdin: false,
+            cpus: Vec::new(),
+            memory: None,
+        };
+        let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 0 };
+        Start { id, process, bound: false }
+    }
+
+    #[test]
+    fn what_all_have_alike_is_sent_once() {
+        let list = "127.0.0.1:6170,".repeat(8);
+        let list = list.as_str();
+        let ranks =
+            |second: &[(&str, &str)]| vec![start(0, &[("ALL", list), ("RANK", "0"), ("SIZE", "2")]), start(1, second)];
+        assert_eq!(alike(&ranks(&[("ALL", list), ("RANK", "1"), ("SIZE", "2")])), [true, false, false]);
+        assert_eq!(alike(&ranks(&[("RANK", "1"), ("ALL", list), ("SIZE", "2")])), Vec::<bool>::new(), "other order");
+        assert_eq!(alike(&ranks(&[("ALL", list)])), Vec::<bool>::new(), "fewer");
+        assert_eq!(alike(&ranks(&[("ALL", list)])[..1]), Vec::<bool>::new(), "one alone");
+        let twice = [("X", "1"), ("X", list)];
+        assert_eq!(alike(&[start(0, &twice), start(1, &twice)]), Vec::<bool>::new(), "the later one counts");
+    }
 }

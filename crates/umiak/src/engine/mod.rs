@@ -179,8 +179,8 @@ pub(crate) trait Engine {
     /// What to send over this connection should the supervisor die.
     fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: Vec<u8>) {}
 
-    /// Readable when there is news.
-    fn watch(&self) -> BorrowedFd<'_>;
+    /// Readable when there is news; nothing where there will be none.
+    fn watch(&self) -> Option<BorrowedFd<'_>>;
 
     fn news(&mut self) -> Vec<News>;
 

@@ -25,4 +25,4 @@ mod words;
 
 pub use help::help;
 pub use parse::{Parsed, parse};
-pub use spec::{Compat, LaunchSpec, OutputMode, OwnFlags, Spelling, Token};
+pub use spec::{Compat, LaunchSpec, OwnFlags, Spelling, Token};

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::arguments::Arguments;
 use super::environment::Environment;
-use super::{Compat, OutputMode, OwnFlags, Token};
+use super::{Compat, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{ExitCodes, LogNames, LogRequest, Policy, Port, Restart, Rotation, StopPolicy};
+use crate::model::{ExitCodes, LogNames, LogRequest, OutputMode, Policy, Port, Restart, Rotation, StopPolicy};
 
 pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
     let default = OwnFlags::default();

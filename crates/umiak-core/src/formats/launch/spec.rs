@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::diag::Diagnostic;
-use crate::model::{Endpoint, Port, Request};
+use crate::model::{Endpoint, OutputMode, Port, Request};
 use crate::quote::shell;
 
 /// How the command was written: decides usage text, dispatch and interpreter.
@@ -136,13 +136,6 @@ impl Default for OwnFlags {
             verbose: 0,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputMode {
-    Human,
-    Json,
-    Quiet,
 }
 
 /// `--compat paddle`: unknown flags are ignored, `OMP_NUM_THREADS` is 1.

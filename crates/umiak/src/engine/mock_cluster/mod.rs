@@ -163,8 +163,8 @@ impl Engine for MockCluster {
         true
     }
 
-    fn watch(&self) -> BorrowedFd<'_> {
-        self.inbox.watch()
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inbox.watch())
     }
 
     fn news(&mut self) -> Vec<News> {

@@ -54,7 +54,7 @@ impl Door for DocumentDoor {
         };
         let labels: Vec<&str> = core.pool.devices_of(replica.slot).iter().map(|device| device.label.as_str()).collect();
         ReplicaPlace {
-            host: umiak_sys::host::name(),
+            host: core.node(replica.slot).unwrap_or_else(umiak_sys::host::name),
             pid: core.pid(replica.slot),
             devices: if labels.is_empty() { String::new() } else { format!("gpu {}", labels.join(",")) },
             log: core.plan.log(replica, finding.subject.attempt).path.display().to_string(),

@@ -89,7 +89,7 @@ impl LaunchDoor {
     }
 
     /// A server that has ended well answers no more. Trainers do not wait for it, which is worth a word.
-    fn tell_early_end(&self, core: &mut Core, id: AttemptId) {
+    fn tell_early_end(core: &mut Core, id: AttemptId) {
         let Some(name) = core.awaited_at(id).filter(|_| core.now.stopping.is_none()) else { return };
         let message = format!("{} has ended with 0 before it answered at {name}", core.machine.replica_name(id.slot));
         let hint = "trainers on this node start without it; its log may say why it ended";
@@ -207,7 +207,7 @@ impl Door for LaunchDoor {
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
                 if let Some(slot) = core.slot_of(subject) {
-                    self.tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
+                    Self::tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {

@@ -29,11 +29,11 @@ use std::sync::Arc;
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
-use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, Nodes, Request, StepIndex};
+use umiak_core::model::{Device, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Inventory, Plan, Run, print};
 

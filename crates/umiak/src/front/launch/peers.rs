@@ -11,7 +11,7 @@ use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport
 use crate::screen::{Activity, Screen, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::{LaunchSpec, OutputMode};
+use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::STOPPED;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
@@ -19,7 +19,7 @@ use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{
     Decision, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
 };
-use umiak_core::model::{Endpoint, Nodes, Port, Request};
+use umiak_core::model::{Endpoint, Nodes, OutputMode, Port, Request};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
@@ -151,7 +151,7 @@ impl Peers {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
             shown.show(around, screen);
-            let fds = [self.net.as_fd(), around.engine.watch()];
+            let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.net.as_fd()).chain(around.engine.watch()).collect();
             let arrived = match around.sources.wait(&fds, shown.timeout()) {
                 Ok(arrived) => arrived,
                 Err(error) => break error.into(),
@@ -175,7 +175,7 @@ impl Peers {
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
                 break Ended::Code(128u8.wrapping_add(signal as u8));
             }
-            if arrived.ready[1] && around.engine.news().contains(&EngineNews::Lost) {
+            if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
                 break Diagnostic::error(Code::L0017, "the process that was to hold the ranks was killed from outside")
                     .into();
             }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::formats::launch::{OutputMode, OwnFlags, Token};
+use crate::formats::launch::{OwnFlags, Token};
 use crate::formats::prefix::{Front, recognise};
+use crate::model::OutputMode;
 use crate::model::{DeviceKind, DeviceRequest, ExitCodes, LogNames, Policy, Rotation};
 
 mod servers;
