@@ -12,7 +12,6 @@ pub mod servers;
 pub mod torch;
 pub mod umiak;
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -20,8 +19,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Backend, Contract, Device, DeviceKind, Endpoint, JobId, NodeIndex, PaddleVariables, Part, Port, Rank, RoleName,
-    WorldSize,
+    Backend, Contract, Device, DeviceKind, Endpoint, Host, JobId, NodeIndex, PaddleVariables, Part, Port, Rank,
+    RoleName, WorldSize,
 };
 
 /// A variable and its value.
@@ -64,7 +63,7 @@ impl View<'_> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolePlaces {
     pub name: RoleName,
-    pub hosts: Vec<IpAddr>,
+    pub hosts: Vec<Host>,
     pub ports: Vec<NamedPorts>,
 }
 
@@ -142,9 +141,9 @@ pub struct Topology {
     /// By rank.
     pub members: Vec<Member>,
     /// Where Paddle's rank 0 hosts its store.
-    pub paddle_store: Endpoint,
+    pub paddle_store: Endpoint<Host>,
     /// Where torch's rank 0 hosts its store.
-    pub torch_store: Endpoint,
+    pub torch_store: Endpoint<Host>,
     /// What the members' devices are; `None` on CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_kind: Option<DeviceKind>,
@@ -163,7 +162,7 @@ struct Lists {
 /// One host of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
-    pub address: IpAddr,
+    pub address: Host,
     /// Its name, for people.
     pub host: String,
     /// How many members run here.
@@ -183,7 +182,7 @@ pub struct Member {
     /// Of heterogeneous jobs: 1 is the trainers', and 0 that of who has none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stage: u32,
-    pub endpoint: Endpoint,
+    pub endpoint: Endpoint<Host>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
 }
@@ -198,7 +197,7 @@ impl Topology {
         job_id: JobId,
         nodes: Vec<Node>,
         members: Vec<Member>,
-        (paddle_store, torch_store): (Endpoint, Endpoint),
+        (paddle_store, torch_store): (Endpoint<Host>, Endpoint<Host>),
         device_kind: Option<DeviceKind>,
     ) -> Self {
         Self { job_id, nodes, members, paddle_store, torch_store, device_kind, lists: Lazy::default() }

@@ -101,7 +101,7 @@ pub(crate) mod tests {
 
     pub(crate) fn topology(sizes: &[u32], device_kind: Option<DeviceKind>) -> Topology {
         let endpoint = |node: u32, port: u16| Endpoint {
-            address: format!("192.168.0.{}", node + 1).parse().unwrap(),
+            address: format!("192.168.0.{}", node + 1).into(),
             port: Port::new(port).unwrap(),
         };
         let members = (0..sizes.len() as u32)

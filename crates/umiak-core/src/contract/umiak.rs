@@ -1,6 +1,6 @@
 //! What replicas of documents are told of their run: where everybody is, and which of them this one is.
 
-use crate::model::{Endpoint, JobId, Rank};
+use crate::model::{Endpoint, Host, JobId, Port, Rank};
 
 use super::{NamedPorts, RolePlaces, Variable};
 
@@ -25,8 +25,9 @@ pub fn common(run: &str, job: &JobId, roles: &[RolePlaces]) -> Vec<Variable> {
 }
 
 fn endpoints(role: &RolePlaces, named: &NamedPorts) -> String {
-    let hosts = role.hosts.iter().flat_map(|host| std::iter::repeat_n(*host, named.each));
-    let endpoints = hosts.zip(&named.ports).map(|(address, port)| Endpoint { address, port: *port }.to_string());
+    let hosts = role.hosts.iter().flat_map(|host| std::iter::repeat_n(host, named.each));
+    let endpoint = |(host, port): (&Host, &Port)| Endpoint { address: host.clone(), port: *port }.to_string();
+    let endpoints = hosts.zip(&named.ports).map(endpoint);
     endpoints.collect::<Vec<_>>().join(",")
 }
 

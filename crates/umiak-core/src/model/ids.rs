@@ -66,11 +66,68 @@ impl Port {
     }
 }
 
-/// `ip:port` of one process; IPv6 addresses in brackets.
+/// Where a replica is reached: an address, or a name that a cluster resolves once the replica runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Host {
+    Address(IpAddr),
+    Name(String),
+}
+
+impl Host {
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(*address),
+            Self::Name(_) => None,
+        }
+    }
+}
+
+impl From<IpAddr> for Host {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl From<[u8; 4]> for Host {
+    fn from(octets: [u8; 4]) -> Self {
+        Self::Address(octets.into())
+    }
+}
+
+impl From<String> for Host {
+    fn from(text: String) -> Self {
+        text.parse().map_or(Self::Name(text), Self::Address)
+    }
+}
+
+impl From<Host> for String {
+    fn from(host: Host) -> Self {
+        host.to_string()
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// `host:port` of one process; IPv6 addresses in brackets. A launcher knows addresses; a plan may have names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub struct Endpoint {
-    pub address: IpAddr,
+pub struct Endpoint<H = IpAddr> {
+    pub address: H,
     pub port: Port,
+}
+
+impl From<Endpoint> for Endpoint<Host> {
+    fn from(endpoint: Endpoint) -> Self {
+        Self { address: endpoint.address.into(), port: endpoint.port }
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -78,6 +135,15 @@ impl fmt::Display for Endpoint {
         match self.address {
             IpAddr::V4(address) => write!(f, "{address}:{}", self.port.get()),
             IpAddr::V6(address) => write!(f, "[{address}]:{}", self.port.get()),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint<Host> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Host::Address(address) => Endpoint { address: *address, port: self.port }.fmt(f),
+            Host::Name(name) => write!(f, "{name}:{}", self.port.get()),
         }
     }
 }
@@ -228,8 +294,21 @@ mod tests {
 
     #[test]
     fn endpoints_bracket_ipv6() {
-        let endpoint = |text: &str| Endpoint { address: text.parse().unwrap(), port: Port::new(6170).unwrap() };
+        let endpoint =
+            |text: &str| Endpoint { address: text.parse::<IpAddr>().unwrap(), port: Port::new(6170).unwrap() };
         assert_eq!(endpoint("127.0.0.1").to_string(), "127.0.0.1:6170");
         assert_eq!(endpoint("::1").to_string(), "[::1]:6170");
+        assert_eq!(Endpoint::<Host>::from(endpoint("::1")).to_string(), "[::1]:6170");
+    }
+
+    #[test]
+    fn hosts_are_addresses_or_names() {
+        for (text, address) in [("\"127.0.1.5\"", true), ("\"fd00::1\"", true), ("\"ctr-trainer-0\"", false)] {
+            let host: Host = serde_json::from_str(text).unwrap();
+            assert_eq!(host.address().is_some(), address, "{text}");
+            assert_eq!(serde_json::to_string(&host).unwrap(), text);
+        }
+        let endpoint = Endpoint { address: Host::Name("ctr-trainer-0".into()), port: Port::new(6170).unwrap() };
+        assert_eq!(endpoint.to_string(), "ctr-trainer-0:6170");
     }
 }

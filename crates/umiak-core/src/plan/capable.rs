@@ -28,6 +28,8 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::model::{Hosts, JobId, Output, Policy, Role, RoleName};
 
@@ -35,7 +37,7 @@ mod tests {
         let role = Role::new(RoleName::new("trainer").unwrap(), 2);
         let mut job = Job {
             name: JobId::new("ctr").unwrap(),
-            labels: Default::default(),
+            labels: BTreeMap::default(),
             contracts: Vec::new(),
             roles: vec![role],
             policy: Policy::default(),

@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
-use crate::model::{Device, DeviceKind, Endpoint, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot};
+use crate::model::{Device, DeviceKind, Endpoint, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot};
 
 use super::command::Resolved;
 use super::ports::STORES;
@@ -54,8 +53,18 @@ fn is_group(job: &Job, role: &Role) -> bool {
 /// What was leased.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Granted {
-    pub addresses: Vec<IpAddr>,
+    /// One for each replica, through the roles in their order.
+    pub hosts: Vec<Host>,
     pub ports: Vec<Port>,
+}
+
+/// The hosts of a job where replicas have names before they run: `ctr-trainer-0`.
+pub fn names(job: &Job) -> Vec<Host> {
+    let of_role = |role: &Role| {
+        let prefix = format!("{}-{}", job.name, role.name);
+        (0..role.replicas).map(move |index| Host::Name(format!("{prefix}-{index}")))
+    };
+    job.roles.iter().flat_map(of_role).collect()
 }
 
 /// What is known of a run before it has places.
@@ -81,7 +90,7 @@ pub struct Submission {
 
 /// Gives out what was leased for [`needs`]; it must be that much.
 pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
-    let mut addresses = granted.addresses.into_iter();
+    let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
     let (mut replicas, mut groups) = (Vec::new(), Vec::new());
@@ -89,7 +98,7 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
         let group = is_group(&job, role).then_some(groups.len() as u16);
         let first = replicas.len();
         for index in 0..role.replicas {
-            let host = addresses.next().expect("as many addresses as replicas");
+            let host = hosts.next().expect("as many hosts as replicas");
             let of_name = |need: &PortNeed| match need.fixed.and_then(Port::new) {
                 Some(port) => (need.name.clone(), vec![port]),
                 None => (need.name.clone(), take(need.count)),
@@ -100,8 +109,8 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
                 slot: Slot { role: position as u16, index },
                 index,
                 rank: Rank(replicas.len() as u32),
+                endpoint: group.map(|_| Endpoint { address: host.clone(), port: take(1)[0] }),
                 host,
-                endpoint: group.map(|_| Endpoint { address: host, port: take(1)[0] }),
                 ports: own,
                 devices: Vec::new(),
                 cpus: Vec::new(),
@@ -110,9 +119,9 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
                 env: Vec::new(),
             });
         }
-        if let (Some(_), Some(host)) = (group, replicas.get(first).map(|replica: &Replica| replica.host)) {
+        if let (Some(_), Some(host)) = (group, replicas.get(first).map(|replica: &Replica| replica.host.clone())) {
             let ports = take(STORES);
-            let store = |port: usize| Endpoint { address: host, port: ports[port] };
+            let store = |port: usize| Endpoint { address: host.clone(), port: ports[port] };
             groups.push(topology(&job, role, &replicas[first..], (store(0), store(1))));
         }
     }
@@ -152,7 +161,7 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
 }
 
 /// The ranks of a role: each is a host of its own.
-fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint, Endpoint)) -> Topology {
+fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint<Host>, Endpoint<Host>)) -> Topology {
     let gpus = role.work.resources.gpus;
     let member = |replica: &Replica| {
         Some(Member {
@@ -162,12 +171,12 @@ fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint, End
             part: Part::Trainer,
             index: replica.index,
             stage: 0,
-            endpoint: replica.endpoint?,
+            endpoint: replica.endpoint.clone()?,
             // Frameworks count by position, and each replica sees only its own.
             devices: (0..gpus).map(|position| Device { label: position.to_string(), position }).collect(),
         })
     };
-    let node = |replica: &Replica| Node { address: replica.host, host: replica.name.clone(), size: 1 };
+    let node = |replica: &Replica| Node { address: replica.host.clone(), host: replica.name.clone(), size: 1 };
     let nodes = replicas.iter().map(node).collect();
     let kind = (gpus > 0).then_some(DeviceKind::Gpu);
     Topology::new(job.name.clone(), nodes, replicas.iter().filter_map(member).collect(), stores, kind)
@@ -221,7 +230,7 @@ pub(super) mod tests {
         let needs = needs(&job());
         assert_eq!(needs, Needs { addresses: 4, ports: 2 * 2 + 2 + 2, gpus: 2, cpus: 2 * 2 });
         let granted = Granted {
-            addresses: (1..=4).map(|last| IpAddr::from([127, 3, 0, last])).collect(),
+            hosts: (1..=4).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (0..needs.ports as u16).map(|port| Port::new(20_000 + port).unwrap()).collect(),
         };
         place(job(), submission(&["/bin/sh", "/usr/bin/python"]), granted)
@@ -300,8 +309,8 @@ pub(super) mod tests {
         let mut role = Role::new(RoleName::new("w").unwrap(), 12_000);
         role.work.command = vec!["true".into()];
         let job = Job { contracts: Vec::new(), roles: vec![role], ..job() };
-        let addresses = (0..12_000u32).map(|index| IpAddr::from((0x7f03_0000 + index).to_be_bytes())).collect();
-        let plan = place(job, submission(&["/bin/true"]), Granted { addresses, ports: Vec::new() });
+        let hosts = (0..12_000u32).map(|index| Host::from((0x7f03_0000 + index).to_be_bytes())).collect();
+        let plan = place(job, submission(&["/bin/true"]), Granted { hosts, ports: Vec::new() });
         assert_eq!(check(&plan).map(|variable| variable.name), Some("UMIAK_HOSTS_W".to_owned()));
     }
 

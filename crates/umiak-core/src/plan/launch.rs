@@ -120,7 +120,7 @@ fn address(request: &Request, own: &[Address]) -> Result<Option<IpAddr>, Diagnos
 pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: Share, run: &Run) -> Plan {
     let Layout { assignment, .. } = layout;
     let (topology, you) = share.into_parts();
-    let address = topology.nodes[you.0 as usize].address;
+    let address = topology.nodes[you.0 as usize].address.address();
     let parts = topology.parts();
     let (replicas, counts) = replicas(request, inventory, &assignment, &topology, you, run);
     let mut common = common(request, inventory, &assignment);
@@ -128,7 +128,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
     if request.numa && inventory.numa_nodes.len() < 2 {
         notices.push(Diagnostic::notice(Code::L0023, "`--numa` has no effect: this host has one NUMA node"));
     }
-    if topology.nodes.len() > 1 {
+    if let Some(address) = address.filter(|_| topology.nodes.len() > 1) {
         match nodes::interface(address, inventory) {
             Ok(variables) => common.extend(variables),
             Err(notice) => notices.push(notice),
@@ -197,8 +197,8 @@ fn replicas(
             slot,
             index: member.index,
             rank: member.rank,
-            host: topology.nodes[you.0 as usize].address,
-            endpoint: Some(member.endpoint),
+            host: topology.nodes[you.0 as usize].address.clone(),
+            endpoint: Some(member.endpoint.clone()),
             ports: Vec::new(),
             devices: member.devices.clone(),
             cpus: cpus.get_mut(member.local_rank as usize).map(std::mem::take).unwrap_or_default(),

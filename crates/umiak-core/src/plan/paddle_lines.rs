@@ -91,7 +91,7 @@ pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<St
                 lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
             }
             lines.push(mode_line(plan.topology().device_kind).to_owned());
-            let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint);
+            let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint.as_ref());
             let ports: Vec<String> = endpoints.map(|endpoint| endpoint.port.get().to_string()).collect();
             lines.push(legacy("INFO", "launch.py", &format!("find free ports:[{}]", ports.join(", "))));
             lines.push(legacy("INFO", "launch_utils.py", &environment_table(plan)));
@@ -161,7 +161,7 @@ fn peers(request: &Request, plan: &Plan) -> String {
         let is_own = members.iter().any(|member| member.rank == own);
         let endpoints: Vec<String> = members.iter().map(|member| member.endpoint.to_string()).collect();
         // Other pods keep their names to themselves, and only the first node's candidate is ever used.
-        let candidate = if index == 0 { topology.paddle_store } else { members[0].endpoint };
+        let candidate = if index == 0 { &topology.paddle_store } else { &members[0].endpoint };
         format!(
             "{{'name': {}, 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{candidate}', 'endpoints': '{}'}}",
             quoted(OsStr::new(if is_own { pod_name(plan) } else { &node.host })),

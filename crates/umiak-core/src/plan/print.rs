@@ -100,7 +100,7 @@ fn cells(replica: &Replica) -> [String; 6] {
     [
         replica.name.clone(),
         replica.rank.0.to_string(),
-        replica.endpoint.map_or_else(|| replica.host.to_string(), |endpoint| endpoint.to_string()),
+        replica.endpoint.as_ref().map_or_else(|| replica.host.to_string(), ToString::to_string),
         replica.devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","),
         ports.collect::<Vec<_>>().join(" "),
         replica.log.as_ref().map(|log| log.path.display().to_string()).unwrap_or_default(),

@@ -133,7 +133,7 @@ fn members(request: &Request, nodes: &[Placed]) -> Result<Vec<Member>, Diagnosti
                 part: *part,
                 index,
                 stage: *stage,
-                endpoint,
+                endpoint: endpoint.into(),
                 devices: devices.clone(),
             });
         }
@@ -178,7 +178,7 @@ fn topology(
     device_kind: Option<DeviceKind>,
 ) -> Topology {
     let hosts = nodes.into_iter().map(|Placed { address, host, processes }| Node {
-        address,
+        address: address.into(),
         host,
         size: processes.len() as u32,
     });
@@ -186,6 +186,6 @@ fn topology(
     let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
     let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.variables.generation == Generation::Current);
     let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));
-    let paddle_store = if first_endpoint { members[0].endpoint } else { paddle_store };
-    Topology::new(request.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store), device_kind)
+    let paddle_store = if first_endpoint { members[0].endpoint.clone() } else { paddle_store.into() };
+    Topology::new(request.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store.into()), device_kind)
 }

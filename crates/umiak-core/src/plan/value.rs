@@ -1,7 +1,6 @@
 //! The plan: one value for launched jobs and for documents. It is what `--dry-run` prints, what a run executes, and the
 //! `plan.json` of a recorded run.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
-use crate::model::{Contract, Device, Endpoint, Job, Part, Port, Rank, Role, RoleName, Rotation, Slot};
+use crate::model::{Contract, Device, Endpoint, Host, Job, Part, Port, Rank, Role, RoleName, Rotation, Slot};
 
 use super::command::Resolved;
 use super::files::FilePlan;
@@ -88,10 +87,10 @@ pub struct Replica {
     /// The number in its name.
     pub index: u32,
     pub rank: Rank,
-    pub host: IpAddr,
+    pub host: Host,
     /// As a rank of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<Endpoint<Host>>,
     /// By name, in the order of the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<(String, Vec<Port>)>,
@@ -227,7 +226,7 @@ impl Plan {
                 each: replicas().next().map_or(0, |first| first.ports[number].1.len()),
                 ports: replicas().flat_map(|replica| &replica.ports[number].1).copied().collect(),
             });
-            let hosts = replicas().map(|replica| replica.host).collect();
+            let hosts = replicas().map(|replica| replica.host.clone()).collect();
             RolePlaces { name: role.name.clone(), hosts, ports: ports.collect() }
         };
         self.job.roles.iter().enumerate().map(of_role).collect()
@@ -242,7 +241,7 @@ impl Plan {
             let ports = these.iter().map(|member| member.endpoint.port).collect();
             RolePlaces {
                 name: RoleName::new(part.role()).expect("a constant name is valid"),
-                hosts: these.iter().map(|member| member.endpoint.address).collect(),
+                hosts: these.iter().map(|member| member.endpoint.address.clone()).collect(),
                 ports: vec![NamedPorts { name: "rpc".to_owned(), each: 1, ports }],
             }
         });
@@ -253,7 +252,7 @@ impl Plan {
     pub fn answers(&self, replica: &Replica) -> Vec<Awaited> {
         if self.is_document() {
             let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
-            let endpoints = ports.map(|port| Endpoint { address: replica.host, port: *port }.to_string());
+            let endpoints = ports.map(|port| Endpoint { address: replica.host.clone(), port: *port }.to_string());
             return endpoints.map(|name| Awaited { at: vec![name.clone()], name }).collect();
         }
         let server = self.member(replica).filter(|(_, member)| member.part == Part::Server);

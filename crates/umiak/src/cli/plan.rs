@@ -1,10 +1,9 @@
 //! `umiak plan FILE` and `run --dry-run`: what would run.
 
-use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::Args;
-use umiak_core::model::Port;
+use umiak_core::model::{Host, Hosts, Port};
 use umiak_core::plan::document::{self, Granted};
 use umiak_core::plan::{Plan, print};
 
@@ -38,18 +37,21 @@ pub(super) fn show(submission: &Submission, output: Output) -> Done {
     tell(&submission.notices);
     let needed = document::needs(&submission.job);
     // Held until we end, so that what is shown was free.
-    let (addresses, _blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
-    if (addresses.len() as u32) < needed.addresses {
-        return Err(too_few_addresses(needed.addresses, addresses.len()));
-    }
+    let (hosts, _blocks) = match submission.engine.capabilities().hosts {
+        Hosts::Names => (document::names(&submission.job), Vec::new()),
+        Hosts::Addresses => {
+            let (addresses, blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
+            if (addresses.len() as u32) < needed.addresses {
+                return Err(too_few_addresses(needed.addresses, addresses.len()));
+            }
+            (addresses.into_iter().map(|address| Host::Address(address.into())).collect(), blocks)
+        }
+    };
     let leased = match needs::ports(&needed)? {
         Some(request) => umiak_sys::ports::lease(&request).map_err(|error| needs::too_few_ports(&error))?,
         None => Default::default(),
     };
-    let granted = Granted {
-        addresses: addresses.into_iter().map(IpAddr::V4).collect(),
-        ports: leased.0.ports.iter().copied().filter_map(Port::new).collect(),
-    };
+    let granted = Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect() };
     let placed = document::Submission {
         // It has a number when it is run.
         run: "run-??????".to_owned(),

@@ -103,7 +103,7 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
             replica: replica.name.clone(),
             rank: replica.rank,
             node: replica.host.to_string(),
-            endpoint: replica.endpoint.map_or_else(|| replica.host.to_string(), |endpoint| endpoint.to_string()),
+            endpoint: replica.endpoint.as_ref().map_or_else(|| replica.host.to_string(), ToString::to_string),
             devices: devices.map(|device| device.label.clone()).collect(),
             log: path.to_string_lossy().into_owned(),
             log_start: start,

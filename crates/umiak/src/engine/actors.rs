@@ -141,14 +141,12 @@ impl Stage {
         let node = instance.node.clone().unwrap_or_default();
         // The empty piece makes the log.
         let mut news = vec![News::Output { id, at: written, bytes: Vec::new() }, News::Started { id, instance }];
-        match refused {
-            Some(errno) => news.push(refuse(SpawnStage::Execute, errno)),
-            None => {
-                let (steps, wakes) = (steps.into(), Instant::now());
-                let actor = Actor { steps, node, starts, written, wakes, ignores_term: false, on_term: None };
-                self.actors.insert(id, actor);
-            }
+        if let Some(errno) = refused {
+            news.push(refuse(SpawnStage::Execute, errno));
+            return news;
         }
+        let (steps, wakes) = (steps.into(), Instant::now());
+        self.actors.insert(id, Actor { steps, node, starts, written, wakes, ignores_term: false, on_term: None });
         news
     }
 

@@ -61,10 +61,6 @@ pub(super) struct Paper {
 }
 
 impl Paper {
-    pub(super) fn addresses(count: u32) -> Vec<IpAddr> {
-        (0..count).map(|number| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number))).collect()
-    }
-
     pub(super) fn ports(&mut self, count: u16) -> Leased {
         let ports = (self.ports..).take(count as usize).map(|number| 20_000 + number % 40_000).collect();
         self.ports = self.ports.wrapping_add(count) % 40_000;
@@ -82,7 +78,7 @@ impl Engine for Mock {
     }
 
     fn lease_addresses(&mut self, _: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
-        Ok(Paper::addresses(count))
+        Ok((0..count).map(|number| IpAddr::V4(Ipv4Addr::from(0x7f00_0100 + number))).collect())
     }
 
     fn lease_ports(&mut self, _: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
@@ -161,7 +157,9 @@ impl Theatre {
                 Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
             };
             news.extend(self.stage.act(Instant::now()));
-            news.into_iter().for_each(|news| self.tell(news));
+            for news in news {
+                self.tell(news);
+            }
         }
     }
 

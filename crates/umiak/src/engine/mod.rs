@@ -117,8 +117,10 @@ pub(crate) struct FixedPort<'a> {
 pub(crate) trait Engine {
     fn kind(&self) -> Kind;
 
-    /// Leases loopback addresses, one for each replica of this job.
-    fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic>;
+    /// Leases loopback addresses, one for each replica of this job: where [`Capabilities::hosts`] says so.
+    fn lease_addresses(&mut self, _: StepIndex, _count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
+        Ok(Vec::new())
+    }
 
     fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased>;
 

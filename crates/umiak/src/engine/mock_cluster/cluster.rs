@@ -249,7 +249,9 @@ impl Cluster {
                 }
             }
         }
-        reasons.into_iter().for_each(|reason| self.say(&Told::Pending { reason }));
+        for reason in reasons {
+            self.say(&Told::Pending { reason });
+        }
         let is_due = |(_, unit): &(&String, &Unit)| unit.queue.as_ref().is_some_and(|queue| queue.until <= now);
         let due: Vec<String> = self.units.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
         for name in due {
@@ -312,11 +314,15 @@ impl Cluster {
         }
         ends.sort_by_key(|(order, ..)| *order);
         told.extend(ends.into_iter().map(|(_, id, exit)| Told::Ended { id, exit }));
-        told.iter().for_each(|told| self.say(told));
+        for told in &told {
+            self.say(told);
+        }
     }
 
     fn tell_all(&mut self, news: Vec<News>) {
-        news.into_iter().for_each(|news| self.tell(news));
+        for news in news {
+            self.tell(news);
+        }
     }
 
     /// Kept, and told to the supervisor if one follows it. Pre-emption is the cluster's own business.

@@ -17,7 +17,6 @@ mod link;
 mod render;
 mod wire;
 
-use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,10 +99,6 @@ impl Engine for MockCluster {
         Kind::MockCluster
     }
 
-    fn lease_addresses(&mut self, _: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
-        Ok(Paper::addresses(count))
-    }
-
     fn lease_ports(&mut self, _: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
         Ok(self.paper.ports(request.count))
     }
@@ -150,7 +145,9 @@ impl Engine for MockCluster {
         if let Err(error) = self.connect() {
             let (errno, reason) = (error.raw_os_error().unwrap_or(0), error.to_string());
             let refused = SpawnError { doing: SpawnStage::Fork, errno, reason };
-            ids.into_iter().for_each(|id| self.inbox.tell(ended(id, Exit::Spawn(refused.clone()))));
+            for id in ids {
+                self.inbox.tell(ended(id, Exit::Spawn(refused.clone())));
+            }
             return;
         }
         let unit = self.handle(&ids).unwrap_or_default();

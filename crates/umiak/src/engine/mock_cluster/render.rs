@@ -22,7 +22,7 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
     pub(super) id: AttemptId,
-    /// In the cluster: `ctr-trainer-0`.
+    /// In the cluster, and where the others reach it: `ctr-trainer-0`.
     pub(super) name: String,
     pub(super) argv: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
@@ -32,15 +32,12 @@ pub(super) struct Member {
 
 /// The unit of these starts.
 pub(super) fn render(unit: String, plan: &Plan, common: &Common, starts: &[Start]) -> Manifest {
-    let member = |start: &Start| {
-        let replica = plan.at(start.id.slot).map(|replica| replica.name.as_str()).unwrap_or_default();
-        Member {
-            id: start.id,
-            name: format!("{}-{replica}", plan.job.name),
-            argv: start.process.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            env: start.process.env.iter().cloned().collect(),
-            memory_bytes: start.process.memory.as_ref().map(|memory| memory.bytes),
-        }
+    let member = |start: &Start| Member {
+        id: start.id,
+        name: plan.at(start.id.slot).map(|replica| replica.host.to_string()).unwrap_or_default(),
+        argv: start.process.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        env: start.process.env.iter().cloned().collect(),
+        memory_bytes: start.process.memory.as_ref().map(|memory| memory.bytes),
     };
     Manifest {
         unit,
@@ -54,8 +51,9 @@ pub(super) fn render(unit: String, plan: &Plan, common: &Common, starts: &[Start
 mod tests {
     use umiak_core::diag::Source;
     use umiak_core::formats;
+    use umiak_core::formats::settings::Settings;
     use umiak_core::model::StepIndex;
-    use umiak_core::plan::document::{Granted, Submission, needs, place};
+    use umiak_core::plan::document::{Granted, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
 
@@ -66,13 +64,11 @@ mod tests {
     fn a_gang_as_it_is_submitted() {
         let document = "umiak: v1\nname: ctr\nroles:\n  server: {command: [serve], ports: {rpc: 1}, completes: false}\n  trainer: {replicas: 2, command: [train, --fast], env: {MODE: sync}, contracts: torch, resources: {memory: 2Gi}}\n";
         let source = Source::new("job.yaml", document);
-        let job = formats::parse(&source, &[], &Default::default()).expect("a document").job;
+        let job = formats::parse(&source, &[], &Settings::default()).expect("a document").job;
         let needed = needs(&job);
         let ports = Paper::default().ports(needed.ports as u16).ports;
-        let granted = Granted {
-            addresses: Paper::addresses(needed.addresses),
-            ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect(),
-        };
+        let granted =
+            Granted { hosts: names(&job), ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect() };
         let submission = Submission {
             run: "run-000001".into(),
             engine: "mock-cluster".into(),

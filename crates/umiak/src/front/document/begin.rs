@@ -89,7 +89,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
     let mut engine = start_engine(kind, &run, wishes, room)?;
-    let granted = needs::lease(engine.as_mut(), &needed)?;
+    let granted = needs::lease(engine.as_mut(), &secrets.job, &needed)?;
     let candidates = candidates(&inventory);
     let devices = if needed.gpus > 0 {
         engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)?
@@ -147,8 +147,8 @@ fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
     for replica in &plan.replicas {
         let role = plan.role(replica.slot);
         for need in &role.work.ports {
-            if let Some(port) = need.fixed {
-                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address: replica.host, port });
+            if let (Some(port), Some(address)) = (need.fixed, replica.host.address()) {
+                fixed.push(FixedPort { role: role.name.as_str(), name: &need.name, address, port });
             }
         }
     }

@@ -1,23 +1,29 @@
 //! What a job needs of a host is leased: addresses and ports, before anything starts.
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::model::{Port, StepIndex};
-use umiak_core::plan::document::{Granted, Needs};
+use umiak_core::model::{Host, Hosts, Job, Port, StepIndex};
+use umiak_core::plan::document::{self, Granted, Needs};
 use umiak_sys::guardian;
 use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
 use crate::engine::{Engine, NotLeased};
 
 /// From an engine, which holds them until it ends.
-pub(super) fn lease(engine: &mut dyn Engine, needs: &Needs) -> Result<Granted, Diagnostic> {
+pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
-    let addresses = engine.lease_addresses(StepIndex::default(), needs.addresses)?;
-    let Some(request) = request else { return Ok(Granted { addresses, ports: Vec::new() }) };
+    let hosts = match engine.kind().capabilities().hosts {
+        Hosts::Names => document::names(job),
+        Hosts::Addresses => {
+            let addresses = engine.lease_addresses(StepIndex::default(), needs.addresses)?;
+            addresses.into_iter().map(Host::Address).collect()
+        }
+    };
+    let Some(request) = request else { return Ok(Granted { hosts, ports: Vec::new() }) };
     let leased = engine.lease_ports(StepIndex::default(), request).map_err(|error| match error {
         NotLeased::TooFew(error) => too_few_ports(&error),
         NotLeased::Lost(diagnostic) => *diagnostic,
     })?;
-    Ok(Granted { addresses, ports: leased.ports.into_iter().filter_map(Port::new).collect() })
+    Ok(Granted { hosts, ports: leased.ports.into_iter().filter_map(Port::new).collect() })
 }
 
 /// The request for all ports of a job; nothing where there are none.

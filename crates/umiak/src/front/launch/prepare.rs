@@ -126,7 +126,7 @@ fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Leas
 
 /// The ports of this node's ranks.
 fn endpoints(plan: &Plan) -> impl Iterator<Item = Port> {
-    plan.replicas.iter().filter_map(|replica| replica.endpoint).map(|endpoint| endpoint.port)
+    plan.replicas.iter().filter_map(|replica| replica.endpoint.as_ref()).map(|endpoint| endpoint.port)
 }
 
 /// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just

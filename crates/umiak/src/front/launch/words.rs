@@ -31,9 +31,9 @@ fn devices(plan: &Plan) -> String {
 
 /// `127.0.0.1:6170-6173`.
 fn endpoints(plan: &Plan) -> String {
-    let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint);
+    let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint.as_ref());
     let ports: Vec<u32> = endpoints.clone().map(|endpoint| u32::from(endpoint.port.get())).collect();
-    let host = endpoints.map(|endpoint| endpoint.to_string()).next().unwrap_or_default();
+    let host = endpoints.map(ToString::to_string).next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host);
     format!("{host}:{}", ranges(&ports).replace(", ", ","))
 }

@@ -18,6 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("run: cluster: queue, names and nodes", &[], queue)
         .test("run: cluster: its own retries", &[], preempted)
+        .test("run: cluster: names where others have addresses", &[], names)
         .test("run: cluster: eviction and lost nodes", &[], evicted)
         .test("run: cluster: killed beside its supervisor", &[], killed_cluster)
         .test("run: cluster: gone before the run is resumed", &[], gone_cluster)
@@ -70,6 +71,32 @@ fn queue() {
     let instances: Vec<(&str, &str)> = started.iter().map(|fact| (text(&fact["name"]), text(&fact["node"]))).collect();
     assert_eq!(instances, [("ctr-server-0", "node-1"), ("ctr-trainer-0", "node-2"), ("ctr-trainer-1", "node-3")]);
     assert!(started.iter().all(|fact| fact["pid"].is_null()));
+    stage.assert_nothing_left();
+}
+
+/// Before anything runs, and the same for every attempt and supervisor.
+fn names() {
+    let stage = stage();
+    let document = "umiak: v1\nname: ctr\ncontracts: [paddle, torch]\nroles: {server: {completes: false, ports: {rpc: {port: 7164}}, contracts: [], command: [actor, ready, sleep=60]}, trainer: {replicas: 2, start_after: server, command: [actor]}}";
+    let outcome = stage.run(document).finish();
+    outcome.expect_code(0);
+    let task = |name: &str| {
+        std::fs::read_to_string(stage.run_dir().join(format!("tasks/{name}/attempt-0/env"))).expect("variables")
+    };
+    let common = std::fs::read_to_string(stage.run_dir().join("common.env")).expect("variables");
+    let has = |text: &str, line: &str| assert!(text.contains(line), "{line} is not in\n{text}");
+    has(&common, "UMIAK_HOSTS_TRAINER=ctr-trainer-0,ctr-trainer-1");
+    has(&common, "UMIAK_ENDPOINTS_SERVER_RPC=ctr-server-0:7164");
+    has(&task("server-0"), "POD_IP=ctr-server-0");
+    let trainer = task("trainer-1");
+    has(&trainer, "UMIAK_HOST=ctr-trainer-1");
+    has(&trainer, "MASTER_ADDR=ctr-trainer-0");
+    has(&trainer, "PADDLE_TRAINER_ENDPOINTS=ctr-trainer-0:");
+    has(&trainer, "PADDLE_CURRENT_ENDPOINT=ctr-trainer-1:");
+    let planned = stage.umiak("plan job.yaml --engine mock-cluster").finish();
+    planned.expect_code(0);
+    has(&planned.out(), "ctr-trainer-1");
+    assert!(!planned.out().contains("127."), "{}", planned.out());
     stage.assert_nothing_left();
 }
 
@@ -221,7 +248,7 @@ const TROUBLED: &[&str] = &[
 /// whole.
 fn check(stage: &Stage) {
     let facts = stage.journal();
-    let story = || facts.iter().map(|fact| format!("{fact}\n")).collect::<String>();
+    let story = || facts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let mut counts: BTreeMap<(String, u64), (u32, bool, u32)> = BTreeMap::new();
     for fact in &facts {
         let subject = &fact["subject"];

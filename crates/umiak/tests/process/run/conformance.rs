@@ -43,6 +43,7 @@ enum Meanwhile {
     Signals(&'static [i32]),
 }
 
+#[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
     document: &'static str,
