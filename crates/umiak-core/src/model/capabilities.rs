@@ -16,6 +16,8 @@ pub struct Capabilities {
     pub suspend: bool,
     /// A replica can be given the caller's stdin.
     pub stdin: bool,
+    /// Replicas are processes of this host: their programs are looked up here, and limits are set here.
+    pub here: bool,
 }
 
 /// What an engine starts, and starts again, as one.

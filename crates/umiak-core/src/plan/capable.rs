@@ -48,7 +48,7 @@ mod tests {
 
     fn can(unit: Unit) -> Capabilities {
         let (hosts, output) = (Hosts::Names, Output::Streams);
-        Capabilities { unit, hosts, output, adoption: true, suspend: false, stdin: false }
+        Capabilities { unit, hosts, output, adoption: true, suspend: false, stdin: false, here: false }
     }
 
     #[test]

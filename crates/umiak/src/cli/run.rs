@@ -18,7 +18,7 @@ use umiak_core::status::State;
 
 use crate::driver::Talk;
 use crate::driver::stop::{self, Stopped};
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
 use crate::front::document::submit::{Secrets, Submission, unmask, versioned};
@@ -136,7 +136,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 /// The document, read and understood.
 pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
-    let engine = Kind::parse(&what.engine).map_err(one)?;
+    let engine = EngineKind::parse(&what.engine).map_err(one)?;
     let source = document::read(&what.file).map_err(one)?;
     let settings = document::settings(&what.file).map_err(|(_, diagnostics)| diagnostics)?;
     let mut document = formats::parse(&source, &what.param, &settings)?;

@@ -10,7 +10,7 @@ use umiak_core::plan::Log;
 
 use super::Driver;
 use crate::host::evidence;
-use crate::host::kernel::Ended;
+use crate::host::kernel::EndedProcess;
 
 const SIGKILL: i32 = 9;
 
@@ -32,9 +32,9 @@ impl Driver {
         let ends = ended.iter().chain(stopped).filter_map(|id| {
             let (pid, (exit, _)) = (self.core.pid(id.slot)?, now.ends.get(&id.slot)?);
             let stopped = now.log_at_stop.contains_key(&id.slot);
-            Some(Ended { slot: id.slot, pid, exit: exit.clone(), stopped })
+            Some(EndedProcess { slot: id.slot, pid, exit: exit.clone(), stopped })
         });
-        let ends: Vec<Ended> = ends.collect();
+        let ends: Vec<EndedProcess> = ends.collect();
         self.core.kernel.explain(&ends, self.core.plan.logs.dir(), &mut evidence);
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
             let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
@@ -54,7 +54,7 @@ impl Driver {
     }
 
     /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.
-    fn is_over_limit(&self, end: &Ended) -> bool {
+    fn is_over_limit(&self, end: &EndedProcess) -> bool {
         let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.core.now.killed;
         self.core.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)
     }

@@ -209,8 +209,8 @@ pub(crate) trait Door {
     /// A fact is recorded.
     fn observe(&mut self, _core: &mut Core, _fact: &Fact) {}
     /// Words that stand before the explanation of a failure, or instead of it.
-    fn report(&mut self, _core: &mut Core, _: &Verdict) -> Report {
-        Report::default()
+    fn report(&mut self, _core: &mut Core, _: &Verdict) -> FailureReport {
+        FailureReport::default()
     }
     /// Where the end was asked for, if not here: `SIGINT on node …`.
     fn stopped_by(&self) -> Option<String> {
@@ -229,7 +229,7 @@ pub(crate) trait Door {
 
 /// What a door says about a failure.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct FailureReport {
     /// Before the explanation.
     pub(crate) head: String,
     /// After it.

@@ -20,7 +20,7 @@ use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-use super::{Common, Engine, FixedPort, Kind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, FixedPort, News, NotLeased, Start, Swept};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -50,7 +50,7 @@ impl Local {
     pub(crate) fn start(isolate: bool, room: Option<MemoryCgroup>) -> Result<Self, Diagnostic> {
         let options = GuardianOptions { cgroup: Cgroup::create(), isolate };
         let guardian = Guardian::start_with(options, room).map_err(|error| not_started(isolate, &error))?;
-        info!(engine = Kind::Local.word(), guardian = guardian.pid, isolate, "engine started");
+        info!(engine = EngineKind::Local.word(), guardian = guardian.pid, isolate, "engine started");
         let common = Common { grace: Duration::from_secs(5), ..Common::default() };
         let (early, remove) = (Vec::new(), Vec::new());
         Ok(Self { guardian, gone: false, ending: false, isolated: isolate, early, common, remove })
@@ -136,8 +136,8 @@ impl Local {
 }
 
 impl Engine for Local {
-    fn kind(&self) -> Kind {
-        Kind::Local
+    fn kind(&self) -> EngineKind {
+        EngineKind::Local
     }
 
     fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {

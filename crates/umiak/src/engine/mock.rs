@@ -21,7 +21,7 @@ use umiak_sys::ports::{LeaseRequest, Leased};
 
 use super::actors::{Entry, Stage, steps};
 use super::inbox::Inbox;
-use super::{Common, Engine, Kind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, News, NotLeased, Start, Swept};
 
 #[derive(Debug)]
 pub(crate) struct Mock {
@@ -49,7 +49,7 @@ impl Mock {
         let own = Arc::clone(&inbox);
         let theatre = Theatre { inbox: own, stage: Stage::default(), logs: BTreeMap::new(), pids: 100_000 };
         let thread = std::thread::Builder::new().name("mock".into()).spawn(move || theatre.play(&receiver))?;
-        info!(engine = Kind::Mock.word(), "engine started");
+        info!(engine = EngineKind::Mock.word(), "engine started");
         Ok(Self { sender, inbox, thread: Some(thread), remove: Vec::new(), paper: Paper::default() })
     }
 }
@@ -73,8 +73,8 @@ impl Paper {
 }
 
 impl Engine for Mock {
-    fn kind(&self) -> Kind {
-        Kind::Mock
+    fn kind(&self) -> EngineKind {
+        EngineKind::Mock
     }
 
     fn lease_addresses(&mut self, _: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {

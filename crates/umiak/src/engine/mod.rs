@@ -115,7 +115,7 @@ pub(crate) struct FixedPort<'a> {
 }
 
 pub(crate) trait Engine {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> EngineKind;
 
     /// Leases loopback addresses, one for each replica of this job: where [`Capabilities::hosts`] says so.
     fn lease_addresses(&mut self, _: StepIndex, _count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
@@ -198,7 +198,7 @@ pub(crate) trait Engine {
 
 /// `--engine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EngineKind {
     Local,
     Mock,
     MockCluster,
@@ -207,7 +207,7 @@ pub enum Kind {
 /// Engines of the design that are not built yet.
 const LATER: &[&str] = &["container", "slurm", "mpi", "kubernetes", "paddlecloud"];
 
-impl Kind {
+impl EngineKind {
     /// Every engine that there is.
     pub const ALL: [Self; 3] = [Self::Local, Self::Mock, Self::MockCluster];
 
@@ -246,10 +246,11 @@ impl Kind {
             adoption: false,
             suspend: true,
             stdin: true,
+            here: true,
         };
         match self {
             Self::Local => here,
-            Self::Mock => Capabilities { suspend: false, ..here },
+            Self::Mock => Capabilities { suspend: false, here: false, ..here },
             Self::MockCluster => Capabilities {
                 unit: Unit::Gang,
                 hosts: Hosts::Names,
@@ -257,19 +258,15 @@ impl Kind {
                 adoption: true,
                 suspend: false,
                 stdin: false,
+                here: false,
             },
         }
-    }
-
-    /// Nothing runs but on paper.
-    pub(crate) fn is_mock(self) -> bool {
-        self != Self::Local
     }
 }
 
 /// Ends what a supervisor that is gone has left running at these handles, for a run that nothing will go on with.
 pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Diagnostic> {
-    let is_cluster = |handle: &String| handle.starts_with(Kind::MockCluster.word());
+    let is_cluster = |handle: &String| handle.starts_with(EngineKind::MockCluster.word());
     if handles.iter().any(is_cluster) {
         mock_cluster::end_orphans(directory)
             .map_err(|error| Diagnostic::failed("end what runs in the cluster", &error))?;

@@ -20,7 +20,7 @@ const LOST_CHILD: [&str; 2] = ["U2402", "U3103"];
 
 /// A rank that ended badly.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndedProcess {
     pub(crate) slot: Slot,
     pub(crate) pid: u32,
     pub(crate) exit: Exit,
@@ -44,10 +44,10 @@ impl Kernel {
     }
 
     /// Adds what the kernel knows to the evidence of those it knows something about.
-    pub(crate) fn explain(&mut self, ended: &[Ended], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
+    pub(crate) fn explain(&mut self, ended: &[EndedProcess], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
         // The kernel has nothing to add about a request to end.
-        let is_odd = |end: &&Ended| end.exit.signal().is_some_and(|signal| signal != SIGTERM);
-        let signalled: Vec<&Ended> = ended.iter().filter(is_odd).collect();
+        let is_odd = |end: &&EndedProcess| end.exit.signal().is_some_and(|signal| signal != SIGTERM);
+        let signalled: Vec<&EndedProcess> = ended.iter().filter(is_odd).collect();
         let code = |evidence: &Evidence| evidence.signature.as_ref().map(|signature| signature.code.clone());
         let told = |codes: &[&str]| -> Vec<Slot> {
             let hit = |(slot, evidence): &(Slot, Evidence)| {

@@ -206,7 +206,7 @@ impl Reporter {
 impl Drop for Reporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell(NetReport::Broken("its thread has panicked".to_owned()));
+            self.tell(NetReport::Broken("its task has panicked".to_owned()));
         }
         self.tell(NetReport::Ended);
     }

@@ -1,9 +1,9 @@
 //! The way from a failed attempt to the next one.
 //!
 //! ```text
-//! failed, told, all over ─► Restarting ─► back-off elapsed, and the runtime is prepared ─► every attempt starts
+//! failed, told, all over ─► Restarting ─► back-off elapsed, and the driver is prepared ─► every attempt starts
 //!                                       ├► a signal ─► Finish, interrupted
-//!                                       └► the runtime cannot ─► Finish with the failure
+//!                                       └► the driver cannot ─► Finish with the failure
 //! ```
 
 use std::time::Duration;

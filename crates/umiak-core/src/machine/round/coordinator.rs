@@ -21,7 +21,7 @@ mod doors;
 mod time;
 mod verdict;
 
-/// A connection, as the runtime counts them; never used twice.
+/// A connection, as the network counts them; never used twice.
 pub type Link = u64;
 
 /// What the coordinator goes by: its own node's command line.

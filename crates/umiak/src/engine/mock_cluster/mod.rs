@@ -32,7 +32,7 @@ use umiak_sys::ports::{LeaseRequest, Leased};
 use super::actors::ended;
 use super::inbox::Inbox;
 use super::mock::Paper;
-use super::{Common, Engine, Kind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, News, NotLeased, Start, Swept};
 
 pub(crate) use cluster::serve;
 use link::Link;
@@ -58,7 +58,7 @@ pub(crate) struct MockCluster {
 impl MockCluster {
     /// Nothing is started before it is needed.
     pub(crate) fn new(directory: &Path, run: String) -> std::io::Result<Self> {
-        info!(engine = Kind::MockCluster.word(), "engine started");
+        info!(engine = EngineKind::MockCluster.word(), "engine started");
         Ok(Self {
             directory: directory.to_owned(),
             run,
@@ -95,8 +95,8 @@ impl MockCluster {
 }
 
 impl Engine for MockCluster {
-    fn kind(&self) -> Kind {
-        Kind::MockCluster
+    fn kind(&self) -> EngineKind {
+        EngineKind::MockCluster
     }
 
     fn lease_ports(&mut self, _: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
@@ -120,7 +120,7 @@ impl Engine for MockCluster {
     /// The first attempt of a unit is of no other unit.
     fn handle(&self, attempts: &[AttemptId]) -> Option<String> {
         let AttemptId { step, slot, attempt } = attempts.first()?;
-        let (word, run) = (Kind::MockCluster.word(), &self.run);
+        let (word, run) = (EngineKind::MockCluster.word(), &self.run);
         Some(format!("{word}:{run}/{}.{}.{}.{attempt}", step.0, slot.role, slot.index))
     }
 

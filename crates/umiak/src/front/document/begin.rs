@@ -24,7 +24,7 @@ use crate::driver::{self, Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
-use crate::engine::{Engine, FixedPort, Kind};
+use crate::engine::{Engine, EngineKind, FixedPort};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory;
@@ -80,10 +80,10 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         secrets.write(&run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
     let mut sources = Sources::new()?;
-    let kind = Kind::parse(&secrets.engine)?;
+    let kind = EngineKind::parse(&secrets.engine)?;
     let inventory = inventory::gather(secrets.environment.clone(), false);
     let needed = document::needs(&secrets.job);
-    let cpus = (wishes.strict_resources && kind == Kind::Local).then(own_cpus);
+    let cpus = (wishes.strict_resources && kind.capabilities().here).then(own_cpus);
     check_cpus(&secrets, needed.cpus, cpus.as_deref())?;
     let (room, unlimited) = make_room(kind, &secrets.job, &run);
     notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
@@ -186,16 +186,16 @@ fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
 }
 
 fn start_engine(
-    kind: Kind,
+    kind: EngineKind,
     run: &RunDir,
     wishes: Wishes,
     room: Option<MemoryCgroup>,
 ) -> Result<Box<dyn Engine>, Diagnostic> {
     let not_started = |error: std::io::Error| Diagnostic::failed("start the engine", &error);
     Ok(match kind {
-        Kind::Local => Box::new(Local::start(wishes.isolate, room)?),
-        Kind::Mock => Box::new(Mock::new().map_err(not_started)?),
-        Kind::MockCluster => Box::new(MockCluster::new(run.path(), run.id().to_string()).map_err(not_started)?),
+        EngineKind::Local => Box::new(Local::start(wishes.isolate, room)?),
+        EngineKind::Mock => Box::new(Mock::new().map_err(not_started)?),
+        EngineKind::MockCluster => Box::new(MockCluster::new(run.path(), run.id().to_string()).map_err(not_started)?),
     })
 }
 
@@ -266,8 +266,8 @@ fn check_cpus(secrets: &Secrets, needed: u32, there: Option<&[u32]>) -> Result<(
 }
 
 /// Where limits of memory are set, if anybody asks for one; and why there is no such place.
-fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
-    let is_wanted = kind == Kind::Local && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
+fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
+    let is_wanted = kind.capabilities().here && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
     match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
         None => (None, None),
         Some(Ok(room)) => (Some(room), None),
@@ -278,20 +278,20 @@ fn make_room(kind: Kind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Opti
 /// What the document asks for and nobody is held to: said once, or an error where that was asked for.
 fn unenforced(
     secrets: &Secrets,
-    kind: Kind,
+    kind: EngineKind,
     wishes: Wishes,
     unlimited: Option<&Refused>,
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
     let roles = &secrets.job.roles;
     let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
     let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
-    let is_mock = kind.is_mock();
+    let is_here = kind.capabilities().here;
     let on_engine = || format!("on engine `{}`", kind.word());
     let mut what = Vec::new();
-    if has_cpu && (is_mock || !wishes.strict_resources) {
+    if has_cpu && (!is_here || !wishes.strict_resources) {
         what.push(("cpu", on_engine(), None));
     }
-    if has_memory && is_mock {
+    if has_memory && !is_here {
         what.push(("memory", on_engine(), None));
     }
     if let Some(why) = unlimited {

@@ -10,7 +10,7 @@ use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
 use umiak_core::plan::{MAX_VARIABLE, Plan, Wishes};
 
-use crate::engine::Kind;
+use crate::engine::EngineKind;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
 
@@ -18,7 +18,7 @@ use crate::host::inventory;
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) job: Job,
-    pub(crate) engine: Kind,
+    pub(crate) engine: EngineKind,
     pub(crate) wishes: Wishes,
     /// As submitted, secrets masked.
     pub(crate) document: String,
@@ -50,7 +50,12 @@ pub(crate) struct Secrets {
 const VERSION: u32 = 1;
 
 impl Submission {
-    pub(crate) fn new(job: Job, document: String, notices: Vec<Diagnostic>, engine: Kind) -> Result<Self, Diagnostic> {
+    pub(crate) fn new(
+        job: Job,
+        document: String,
+        notices: Vec<Diagnostic>,
+        engine: EngineKind,
+    ) -> Result<Self, Diagnostic> {
         let directory = std::env::current_dir().map_err(|error| {
             Diagnostic::error(Code::J0029, "there is no current directory")
                 .row("reason", error.to_string())
@@ -196,8 +201,8 @@ pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> R
 }
 
 /// One variable that is too long makes every start fail.
-pub(crate) fn check_variables(engine: Kind, plan: &Plan) -> Result<(), Diagnostic> {
-    let Some(variable) = plan.too_long().filter(|_| !engine.is_mock()) else { return Ok(()) };
+pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Diagnostic> {
+    let Some(variable) = plan.too_long().filter(|_| engine.capabilities().here) else { return Ok(()) };
     let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
     let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
     Err(Diagnostic::error(Code::J0020, format!("`{}` is longer than a variable may be", variable.name))
@@ -209,11 +214,11 @@ pub(crate) fn check_variables(engine: Kind, plan: &Plan) -> Result<(), Diagnosti
 /// The program of each role. Nothing runs on paper, so there nothing has to be found.
 fn programs(
     job: &Job,
-    engine: Kind,
+    engine: EngineKind,
     directory: &Path,
     environment: &BTreeMap<String, String>,
 ) -> Result<Vec<PathBuf>, Diagnostic> {
-    if engine.is_mock() {
+    if !engine.capabilities().here {
         return Ok(job.roles.iter().map(|role| PathBuf::from(&role.work.command[0])).collect());
     }
     job.roles.iter().map(|role| program(role, directory, environment)).collect()

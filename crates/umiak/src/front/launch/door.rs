@@ -22,7 +22,7 @@ use super::pod_log::PodLog;
 use super::{prepare, words};
 use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::words::has_parts;
-use crate::driver::{Core, Door, Report};
+use crate::driver::{Core, Door, FailureReport};
 use crate::engine::{Common, Engine, Swept};
 use crate::rendezvous::logs::Logs;
 use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
@@ -235,11 +235,11 @@ impl Door for LaunchDoor {
         }
     }
 
-    fn report(&mut self, core: &mut Core, verdict: &Verdict) -> Report {
+    fn report(&mut self, core: &mut Core, verdict: &Verdict) -> FailureReport {
         if verdict.causes.is_empty()
             && let Some(head) = self.tell_why(core)
         {
-            return Report { head, instead: true, ..Report::default() };
+            return FailureReport { head, instead: true, ..FailureReport::default() };
         }
         let abort = Self::abort(&core.plan, verdict);
         for line in paddle_lines::at_failure(&self.spec.request, &core.plan, verdict, &abort) {
@@ -248,7 +248,7 @@ impl Door for LaunchDoor {
         let container = paddle_lines::container_failed(&self.spec.request, &core.plan, verdict)
             .map(|lines| format!("{}\n", lines.replace("<ts>", &paddle_stamp())))
             .unwrap_or_default();
-        Report {
+        FailureReport {
             head: format!("{}\n{container}", core.style.red(&abort)),
             tail: core.attempt_words().map(|words| format!("  {words}\n")).unwrap_or_default(),
             instead: false,

@@ -123,8 +123,8 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
     let (prepared, screen) = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
         Ok(ready) => ready,
-        Err(Ended::Wrong(diagnostic)) => return Err(*diagnostic),
-        Err(Ended::Code(code)) => return Ok(code),
+        Err(NotRun::Wrong(diagnostic)) => return Err(*diagnostic),
+        Err(NotRun::Code(code)) => return Ok(code),
     };
     let machine = machine(spec, &prepared);
     let mut notices = prepared.plan.notices.clone();
@@ -202,14 +202,14 @@ struct Around<'a> {
 }
 
 /// Why there is nothing to run.
-enum Ended {
+enum NotRun {
     /// To be told, with its code.
     Wrong(Box<Diagnostic>),
     /// Told already.
     Code(u8),
 }
 
-impl From<Diagnostic> for Ended {
+impl From<Diagnostic> for NotRun {
     fn from(diagnostic: Diagnostic) -> Self {
         Self::Wrong(Box::new(diagnostic))
     }
@@ -227,7 +227,7 @@ struct Prepared {
 
 /// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
 /// before the first rank.
-fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Prepared, Screen), Ended> {
+fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Prepared, Screen), NotRun> {
     let (spec, scratch) = (around.spec, around.scratch);
     let inventory = inventory::gather(env, spec.request.numa);
     // Before it exists, so that it is removed whatever becomes of us.

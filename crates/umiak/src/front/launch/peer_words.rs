@@ -69,13 +69,13 @@ fn long(answer: &Answer) -> String {
     }
 }
 
-/// `192.168.0.2 (gpu-b)`.
 /// `SIGINT on node 192.168.0.2 (gpu-b)`.
 pub(super) fn interrupted(by: &NodeName, signal: Option<i32>) -> String {
     let what = signal.map_or_else(|| "`umiak stop`".to_owned(), short_signal);
     format!("{what} on node {}", node(by))
 }
 
+/// `192.168.0.2 (gpu-b)`.
 pub(super) fn node(node: &NodeName) -> String {
     format!("{} ({})", node.address, node.host)
 }

@@ -25,7 +25,7 @@ use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
-use super::{Around, Ended, meeting, peer_words, words};
+use super::{Around, NotRun, meeting, peer_words, words};
 use crate::driver::short_signal;
 use crate::engine::{Engine as _, News as EngineNews};
 
@@ -72,7 +72,7 @@ impl Peers {
         inventory: &Inventory,
         offer: Offer,
         log_dir: &Path,
-    ) -> Result<Self, Ended> {
+    ) -> Result<Self, NotRun> {
         let spec = around.spec;
         let key = key(spec);
         let place = meeting::place(spec, inventory, &key)?;
@@ -147,7 +147,7 @@ impl Peers {
     }
 
     /// Waits until all nodes are there. A signal ends the wait for everybody.
-    fn wait(mut self, around: &mut Around<'_>, screen: &Screen) -> Result<(Self, Box<Start>), Ended> {
+    fn wait(mut self, around: &mut Around<'_>, screen: &Screen) -> Result<(Self, Box<Start>), NotRun> {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
             shown.show(around, screen);
@@ -173,7 +173,7 @@ impl Peers {
             if let Some(signal) = arrived.signals.first().copied() {
                 self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
                 say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
-                break Ended::Code(128u8.wrapping_add(signal as u8));
+                break NotRun::Code(128u8.wrapping_add(signal as u8));
             }
             if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
                 break Diagnostic::error(Code::L0017, "the process that was to hold the ranks was killed from outside")
@@ -191,7 +191,7 @@ impl Peers {
         around: &mut Around<'_>,
         screen: &Screen,
         shown: &mut Shown,
-    ) -> Option<Result<Box<Start>, Ended>> {
+    ) -> Option<Result<Box<Start>, NotRun>> {
         for report in self.net.reports() {
             let news = match report {
                 NetReport::News(news) => news,
@@ -205,7 +205,8 @@ impl Peers {
                 }
                 NetReport::Gather(_) | NetReport::Ended => continue,
                 NetReport::Broken(why) => {
-                    let error = Diagnostic::error(Code::L0016, "the network thread failed").row("reason", why);
+                    let error =
+                        Diagnostic::error(Code::L0016, "the connection to the other nodes failed").row("reason", why);
                     return Some(Err(error.into()));
                 }
             };
@@ -310,11 +311,11 @@ fn say(around: &Around<'_>, screen: &Screen, text: &str) {
 }
 
 /// The round ended before it began; nothing where others had begun without us.
-fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<Ended> {
+fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<NotRun> {
     match decision.why.as_ref()? {
         Why::Interrupted { node, signal, .. } => {
             say(around, screen, &format!("stopped by {}", peer_words::interrupted(node, *signal)));
-            Some(Ended::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
+            Some(NotRun::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
         }
         why => peer_words::why(why).map(Into::into),
     }
@@ -333,7 +334,7 @@ pub(super) fn meet(
     screen: &Screen,
     inventory: &Inventory,
     outline: &Outline,
-) -> Result<(Share, Peers), Ended> {
+) -> Result<(Share, Peers), NotRun> {
     let offer = plan::offer(&outline.layout, &outline.ports);
     let peers = Peers::join(around, screen, inventory, offer, outline.log_dir())?;
     let (peers, start) = peers.wait(around, screen)?;

@@ -25,22 +25,22 @@ use crate::host::inventory;
 pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, NotLeased> + 'a;
 
 /// Why there is no plan.
-pub(super) enum Refused {
+pub(super) enum NoPlan {
     Wrong(Diagnostic),
     /// The engine is gone.
     Lost(Diagnostic),
 }
 
-impl From<Diagnostic> for Refused {
+impl From<Diagnostic> for NoPlan {
     fn from(diagnostic: Diagnostic) -> Self {
         Self::Wrong(diagnostic)
     }
 }
 
-impl From<Refused> for Diagnostic {
-    fn from(refused: Refused) -> Self {
+impl From<NoPlan> for Diagnostic {
+    fn from(refused: NoPlan) -> Self {
         match refused {
-            Refused::Wrong(diagnostic) | Refused::Lost(diagnostic) => diagnostic,
+            NoPlan::Wrong(diagnostic) | NoPlan::Lost(diagnostic) => diagnostic,
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) struct Outline {
 }
 
 /// Everything that can be decided here and now. Nothing is written yet.
-pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Refused> {
+pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, NoPlan> {
     let files = inventory::look_up(&request.command, &inventory.env);
     let command = command::resolve(&request.command, &files)?;
     let layout = plan::layout(request, inventory)?;
@@ -99,7 +99,7 @@ pub(super) fn outline_again(
     inventory: &Inventory,
     last: &Plan,
     lease: &mut Lease<'_>,
-) -> Result<(Layout, Ports), Refused> {
+) -> Result<(Layout, Ports), NoPlan> {
     let layout = plan::layout(request, inventory)?;
     let ports = if keeps_ports(request) {
         let stores = Leasing { request, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
@@ -112,7 +112,7 @@ pub(super) fn outline_again(
 
 /// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
 /// were told at the first attempt.
-fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Refused> {
+fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, NoPlan> {
     let stores = [last.topology().paddle_store.port, last.topology().torch_store.port];
     let old: Vec<Port> = endpoints(last).chain(stores).collect();
     let mut take = || Leasing { request, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
@@ -153,7 +153,7 @@ struct Leasing<'a, 'l> {
 }
 
 impl Leasing<'_, '_> {
-    fn all(&mut self) -> Result<Ports, Refused> {
+    fn all(&mut self) -> Result<Ports, NoPlan> {
         let open = self.layout.seats.iter().filter(|seat| seat.port.is_none()).count() as u16;
         let mut named = Vec::with_capacity(self.layout.seats.len());
         for seat in &self.layout.seats {
@@ -187,7 +187,7 @@ impl Leasing<'_, '_> {
     }
 
     /// Of a later attempt whose other ports stay: a named one stays too.
-    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Refused> {
+    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, NoPlan> {
         let kept = self.layout.store.map(|_| last.topology().paddle_store.port);
         let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), PortRange::Anywhere)?;
         Ok(kept.into_iter().chain(fresh).collect())
@@ -214,20 +214,20 @@ impl Leasing<'_, '_> {
     }
 
     /// A port that was named.
-    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Refused> {
+    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, NoPlan> {
         let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
         self.ask(&request, 1, PortRange::Exactly { start: port.get() })
     }
 
-    fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
+    fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, NoPlan> {
         self.ask(&self.request.ports.clone(), count, place)
     }
 
-    fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, Refused> {
+    fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, NoPlan> {
         let leased = (self.lease)(LeaseRequest { count, range: place, seed: fastrand::u64(..) });
         let leased = leased.map_err(|error| match error {
-            NotLeased::Lost(diagnostic) => Refused::Lost(*diagnostic),
-            NotLeased::TooFew(error) => Refused::Wrong(match error.refused {
+            NotLeased::Lost(diagnostic) => NoPlan::Lost(*diagnostic),
+            NotLeased::TooFew(error) => NoPlan::Wrong(match error.refused {
                 Some(errno) => no_sockets(error.wanted, errno),
                 None => plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
             }),

@@ -9,7 +9,7 @@ use umiak_core::model::{Part, StepIndex};
 use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
 
 use super::door::LaunchDoor;
-use super::prepare::{self, Refused};
+use super::prepare::{self, NoPlan};
 use crate::driver::Core;
 use crate::engine::{Engine, Swept};
 
@@ -24,7 +24,7 @@ impl LaunchDoor {
         let prepared = self.outline_next(&core.plan, engine).and_then(|(layout, ports)| match &self.peers {
             None => {
                 let share = Share::alone(&self.spec.request, &self.inventory, &layout, &ports);
-                self.plan_next(core, attempt, layout, share).map(|()| true).map_err(Refused::Wrong)
+                self.plan_next(core, attempt, layout, share).map(|()| true).map_err(NoPlan::Wrong)
             }
             // The others are waited for.
             Some(peers) => {
@@ -36,8 +36,8 @@ impl LaunchDoor {
         match prepared {
             Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
             // The other nodes say when; and a lost engine tells so itself.
-            Ok(false) | Err(Refused::Lost(_)) => {}
-            Err(Refused::Wrong(diagnostic)) => {
+            Ok(false) | Err(NoPlan::Lost(_)) => {}
+            Err(NoPlan::Wrong(diagnostic)) => {
                 core.screen.alert(core.style.diagnostic(&diagnostic));
                 self.stand_unable(attempt, &diagnostic.message);
                 core.queue(Event::Prepared { attempt, ready: false });
@@ -45,7 +45,7 @@ impl LaunchDoor {
         }
     }
 
-    fn outline_next(&self, plan: &Plan, engine: &mut dyn Engine) -> Result<(Layout, Ports), Refused> {
+    fn outline_next(&self, plan: &Plan, engine: &mut dyn Engine) -> Result<(Layout, Ports), NoPlan> {
         prepare::outline_again(&self.spec.request, &self.inventory, plan, &mut |request| {
             engine.lease_ports(StepIndex::default(), request)
         })

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use umiak::engine::{Capabilities, Kind};
+use umiak::engine::{Capabilities, EngineKind};
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
@@ -355,14 +355,14 @@ const ORDER: &[Row] = &[
 
 /// Every row on every engine.
 fn check(rows: &'static [Row]) {
-    let all = rows.iter().flat_map(|row| Kind::ALL.map(|engine| (row, engine)));
-    let trial = |(row, engine): (&'static Row, Kind)| {
+    let all = rows.iter().flat_map(|row| EngineKind::ALL.map(|engine| (row, engine)));
+    let trial = |(row, engine): (&'static Row, EngineKind)| {
         (format!("{} on {}", row.name, engine.word()), move || perform(row, engine))
     };
     together(all.map(trial).collect());
 }
 
-fn perform(row: &Row, engine: Kind) {
+fn perform(row: &Row, engine: EngineKind) {
     let stage = Stage::new(engine.word());
     if row.in_parts && engine.capabilities().unit == Unit::Gang {
         return refused(&stage, row.document);
@@ -434,9 +434,10 @@ fn in_order(row: &Row, facts: &[serde_json::Value]) {
 }
 
 fn on_all(test: impl Fn(&Stage, Capabilities) + Copy + Send + Sync) {
-    let one =
-        |engine: Kind| (engine.word().to_owned(), move || test(&Stage::new(engine.word()), engine.capabilities()));
-    together(Kind::ALL.map(one).into());
+    let one = |engine: EngineKind| {
+        (engine.word().to_owned(), move || test(&Stage::new(engine.word()), engine.capabilities()))
+    };
+    together(EngineKind::ALL.map(one).into());
 }
 
 /// Twice as long each time, a little more or less, and never longer than the longest.
