@@ -31,65 +31,41 @@ pub(super) enum Whom {
     Elsewhere { role: u16, attempt: u32, missing: Vec<String> },
 }
 
-/// What is asked for: a key, and the position in its list.
+/// What is asked for: an attempt of ours, or the position among those elsewhere.
 type Key = (Option<AttemptId>, usize);
 
 /// Everything that is waited for. Dropping it ends the asking.
 pub(super) struct Prober {
-    own: BTreeMap<AttemptId, Vec<String>>,
-    elsewhere: Option<Elsewhere>,
-    tasks: Vec<(Key, AbortHandle)>,
+    /// What has not answered yet: its names, and the task that asks.
+    asked: BTreeMap<Key, (Vec<String>, AbortHandle)>,
+    /// Of those elsewhere.
+    role: (u16, u32),
     tell_at: Option<Timestamp>,
     answers: (Sender<Key>, Receiver<Key>),
     waker: Arc<Waker>,
 }
 
-struct Elsewhere {
-    role: u16,
-    attempt: u32,
-    names: Vec<String>,
-    answered: Vec<bool>,
-}
-
-impl Elsewhere {
-    fn missing(&self) -> Vec<String> {
-        self.names
-            .iter()
-            .zip(&self.answered)
-            .filter(|(_, answered)| !**answered)
-            .map(|(name, _)| name.clone())
-            .collect()
-    }
-}
-
 impl Prober {
     pub(super) fn start(now: Timestamp) -> io::Result<Self> {
-        Ok(Self {
-            own: BTreeMap::new(),
-            elsewhere: None,
-            tasks: Vec::new(),
-            tell_at: Some(now + WORTH_A_LINE),
-            answers: mpsc::channel(),
-            waker: Arc::new(Waker::new()?),
-        })
+        let (asked, tell_at) = (BTreeMap::new(), Some(now + WORTH_A_LINE));
+        Ok(Self { asked, role: (0, 0), tell_at, answers: mpsc::channel(), waker: Arc::new(Waker::new()?) })
     }
 
     /// All of these have to answer.
     pub(super) fn await_own(&mut self, id: AttemptId, at: Vec<Awaited>) {
-        self.own.insert(id, at.iter().map(|awaited| awaited.name.clone()).collect());
         self.ask((Some(id), 0), at);
     }
 
     /// Each of these is told by itself.
     pub(super) fn await_elsewhere(&mut self, role: u16, attempt: u32, awaited: Vec<Awaited>) {
-        let names: Vec<String> = awaited.iter().map(|awaited| awaited.name.clone()).collect();
-        self.elsewhere = Some(Elsewhere { role, attempt, answered: vec![false; names.len()], names });
+        self.role = (role, attempt);
         for (position, awaited) in awaited.into_iter().enumerate() {
             self.ask((None, position), vec![awaited]);
         }
     }
 
     fn ask(&mut self, key: Key, at: Vec<Awaited>) {
+        let names = at.iter().map(|awaited| awaited.name.clone()).collect();
         let (answers, waker) = (self.answers.0.clone(), Arc::clone(&self.waker));
         let Ok(network) = crate::network::handle() else { return };
         let task = network.spawn(async move {
@@ -99,48 +75,36 @@ impl Prober {
             let _ = answers.send(key);
             waker.wake();
         });
-        self.tasks.push((key, task.abort_handle()));
+        self.asked.insert(key, (names, task.abort_handle()));
     }
 
     /// This attempt is over.
     pub(super) fn forget(&mut self, id: AttemptId) {
-        if self.own.remove(&id).is_some() {
-            self.tasks.retain(|((own, _), task)| {
-                let is_it = *own == Some(id);
-                if is_it {
-                    task.abort();
-                }
-                !is_it
-            });
+        if let Some((_, task)) = self.asked.remove(&(Some(id), 0)) {
+            task.abort();
         }
     }
 
     /// What has answered since.
     pub(super) fn answered(&mut self) -> Vec<Whom> {
         self.waker.clear();
-        let keys: Vec<Key> = self.answers.1.try_iter().collect();
-        let mut answered = Vec::new();
-        for key in keys {
-            self.tasks.retain(|(other, _)| *other != key);
-            match key {
-                (Some(id), _) => answered.extend(self.own.remove(&id).map(|_| Whom::Own(id))),
-                (None, position) => {
-                    let Some(elsewhere) = &mut self.elsewhere else { continue };
-                    elsewhere.answered[position] = true;
-                    let (role, attempt, missing) = (elsewhere.role, elsewhere.attempt, elsewhere.missing());
-                    answered.push(Whom::Elsewhere { role, attempt, missing });
-                }
-            }
+        let keys: Vec<Key> = self.answers.1.try_iter().filter(|key| self.asked.remove(key).is_some()).collect();
+        let mut answered: Vec<Whom> = keys.iter().filter_map(|(own, _)| own.map(Whom::Own)).collect();
+        if keys.iter().any(|(own, _)| own.is_none()) {
+            let missing = self.asked.iter().filter(|((own, _), _)| own.is_none());
+            let missing = missing.flat_map(|(_, (names, _))| names.clone()).collect();
+            let (role, attempt) = self.role;
+            answered.push(Whom::Elsewhere { role, attempt, missing });
         }
         answered
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.own.is_empty() && self.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.answered.iter().all(|it| *it))
+        self.asked.is_empty()
     }
 
     pub(super) fn awaited_at(&self, id: AttemptId) -> Option<&str> {
-        self.own.get(&id).and_then(|names| names.first()).map(String::as_str)
+        self.asked.get(&(Some(id), 0)).and_then(|(names, _)| names.first()).map(String::as_str)
     }
 
     /// When to say that something still waits.
@@ -148,18 +112,17 @@ impl Prober {
         self.tell_at
     }
 
-    /// Who is late, once: what is late is mostly busy.
+    /// What is late, once: it is mostly busy.
     pub(super) fn late(&mut self, now: Timestamp) -> Option<Vec<String>> {
         self.tell_at.take_if(|at| *at <= now)?;
-        let elsewhere = self.elsewhere.iter().flat_map(Elsewhere::missing);
-        let names: Vec<String> = self.own.values().flatten().cloned().chain(elsewhere).collect();
+        let names: Vec<String> = self.asked.values().flat_map(|(names, _)| names.clone()).collect();
         (!names.is_empty()).then_some(names)
     }
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        for (_, task) in &self.tasks {
+        for (_, task) in self.asked.values() {
             task.abort();
         }
     }
