@@ -41,6 +41,10 @@ impl Driver {
     }
 
     fn apply(&mut self, event: Event) {
+        // Other nodes may still speak of a job that is over here.
+        if self.core.now.end.is_some() {
+            return;
+        }
         trace!(?event);
         let effects = self.core.machine.step(event, self.core.clock.now());
         trace!(effects = effects.len());

@@ -57,7 +57,7 @@ impl Driver {
             StopReason::Signal { signal } => {
                 format!("{} received: SIGTERM to {who}, again to kill", short_signal(signal))
             }
-            StopReason::User => format!("`umiak stop`: SIGTERM to {who}"),
+            StopReason::User => format!("{who}, asked by `umiak stop`"),
             StopReason::Timeout => format!("the run's `timeout` is over: SIGTERM to {who}"),
             _ => return,
         };

@@ -7,7 +7,34 @@ use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
-    suite.test("idle::nobody_wakes_up_in_ten_seconds", &[], nobody_wakes_up);
+    suite.test("idle::nobody_wakes_up_in_ten_seconds", &[], nobody_wakes_up).test(
+        "idle::the_last_sweep_waits_without_waking_up",
+        &[],
+        sweep_sleeps,
+    );
+}
+
+/// A failed attempt's timers are still armed when the job is over; while leftovers have their grace, none is due.
+fn sweep_sleeps() {
+    let sandbox = Sandbox::new();
+    let actions = &["0:ignore 15;daemon;touch left;exit 3", "1:sleep 600000"];
+    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 30s", actions).start();
+    run.wait_for_file("left");
+    let journal = || sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
+    let is_told = || String::from_utf8_lossy(&journal()).contains("\"diagnosed\"");
+    run.wait_until("the verdict", is_told);
+    // Past the settle window, after which its timer would be due.
+    std::thread::sleep(Duration::from_secs(1));
+    // The screen looks now and then whether the leftovers write.
+    let driver =
+        || switches(&[run.pid()]).into_iter().filter(|(name, _)| name.starts_with("umiak ")).collect::<Vec<_>>();
+    let before = driver();
+    assert_eq!(before.len(), 1, "{before:?}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(before, driver(), "context switches of the driver");
+    run.signal(15);
+    run.signal(2);
+    run.finish().expect_code(3);
 }
 
 fn nobody_wakes_up() {
