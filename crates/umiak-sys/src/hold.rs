@@ -53,6 +53,13 @@ pub fn process_start(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Whether a process is stopped by a signal, as Ctrl-Z does it.
+pub fn is_paused(pid: u32) -> bool {
+    let stat = read_small(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in brackets may hold anything.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

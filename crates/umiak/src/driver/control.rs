@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// So many are listened to at once; of more, the one that has been silent longest is let go.
 const CLIENTS: usize = 32;
 /// How long a client waits for a supervisor that is busy.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

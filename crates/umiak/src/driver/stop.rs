@@ -47,6 +47,10 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
                 // It was killed a moment ago, and what it ran goes with it: then there is an end to write.
                 _ if !supervisor.as_ref().is_none_or(is_there) => {}
                 Ok(answer) => return Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let why = format!("no answer within {} s", control::ANSWER.as_secs());
+                    return Err(no_answer(run, supervisor.as_ref(), &why));
+                }
                 Err(error) => return Err(no_answer(run, supervisor.as_ref(), &error.to_string())),
             }
             if !wait {
@@ -107,6 +111,10 @@ fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagno
     let error = Diagnostic::error(Code::J0026, format!("the supervisor of {} does not answer", run.id()))
         .row("reason", why.to_owned());
     match supervisor {
+        Some(supervisor) if umiak_sys::hold::is_paused(supervisor.pid) => error.hint(format!(
+            "it is paused: `fg` where it was started or `kill -CONT {}` lets it go on, then stop it again",
+            supervisor.pid
+        )),
         Some(supervisor) => error.hint(format!("`kill -TERM {}` asks it too", supervisor.pid)),
         None => error,
     }
