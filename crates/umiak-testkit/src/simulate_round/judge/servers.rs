@@ -49,7 +49,7 @@ impl Judge<'_> {
         for (index, node) in self.run.nodes.iter().enumerate() {
             let faults = self.run.scenario.faults.iter();
             let own = |fault: &Fault| match fault {
-                Fault::Signal { node, .. } | Fault::GuardianLost { node } => *node == index,
+                Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node } => *node == index,
                 _ => false,
             };
             if faults.clone().any(|(_, fault)| own(fault)) {
