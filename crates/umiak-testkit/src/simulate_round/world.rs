@@ -330,7 +330,9 @@ impl World {
             | Item::Job(node, _)
             | Item::Stand(node, _)
             | Item::Answer { node, .. }
-            | Item::Fault(Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node }) => Some(*node),
+            | Item::Fault(Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node }) => {
+                Some(*node)
+            }
             Item::Come(_) | Item::Death { .. } | Item::Open { .. } | Item::Fault(_) => None,
         }
     }
