@@ -130,7 +130,7 @@ fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> String {
 fn calls() {
     let sandbox = Sandbox::new();
     let script = support("paddle_rpc.py");
-    let line = ["launch", "--run_mode", "rpc", "--nproc_per_node", "2", "--log_overwrite", &script];
+    let line = ["launch", "--run_mode", "rpc", "--nproc_per_node", "2", "--log_overwrite", "true", &script];
     let start = || run(&sandbox, &line).start();
     let mut running = start();
     // Paddle looks for a free port, lets it go and binds it later, and its calls have no time-out: where another process
