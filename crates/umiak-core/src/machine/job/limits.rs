@@ -102,6 +102,18 @@ impl Machine {
         roles.flat_map(|(role, _)| self.replicas.slots_of(role)).collect()
     }
 
+    /// A stop before the start is only now sent to what runs on: its time begins here.
+    pub(super) fn begin_graces_again(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let own = self.with_own_grace().into_iter().map(|role| (Timer::GraceOf(Of::Role(role)), self.grace(role)));
+        let graces: Vec<_> = own.chain([(Timer::Grace, self.job.policy.stop.grace)]).collect();
+        for (timer, grace) in graces {
+            if self.armed.contains(&timer) {
+                self.disarm(timer, effects);
+                self.arm(timer, now + grace, effects);
+            }
+        }
+    }
+
     /// All have been asked to end; roles that have more or less time than the others have timers of their own.
     pub(super) fn arm_own_graces(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in self.with_own_grace() {

@@ -263,6 +263,22 @@ fn a_stop_of_an_earlier_supervisor_is_sent_again_and_its_victim_starts_again() {
 }
 
 #[test]
+fn a_stop_before_the_start_gives_what_is_stopped_again_all_of_its_time() {
+    let mut old = story(&[2]);
+    old.machine.job.roles[0].timeouts.run = Some(SECOND);
+    old.begin();
+    old.give(Event::Timer(Timer::Run(at(0, 0, 0).slot), 0));
+    let mut next = adopting(&old, &[at(0, 0, 0), at(0, 1, 0)]);
+    let effects = next.give(Event::StopAsked { kill: false });
+    assert_eq!((stops(&effects), timers(&effects)), (vec![(Graceful, vec![1])], vec![(Timer::Grace, next.now + 5000)]));
+    let effects = next.give(Event::Start);
+    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
+    let grace = |timer| (timer, next.now + 5000);
+    let own = Timer::GraceOf(Of::Replica(at(0, 0, 0).slot));
+    assert_eq!(timers(&effects), [grace(own), grace(Timer::Grace)]);
+}
+
+#[test]
 fn events_of_another_step_are_fenced() {
     let mut story = Story::new(&[(1, Completion::default())]);
     story.machine = story.machine.of_step(StepIndex(3));
