@@ -74,8 +74,14 @@ impl Machine {
         }
     }
 
+    /// Of those whose time is over, the ones that have no timer of their own: what was stopped later has more time.
+    pub(super) fn overdue(&self, slots: Vec<Slot>, own: fn(Of) -> Timer) -> Vec<Slot> {
+        slots.into_iter().filter(|slot| !self.armed.contains(&own(Of::Replica(*slot)))).collect()
+    }
+
     pub(super) fn gave_up(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.for_these(&self.slots_of(of), &attempt::Event::GiveUp, now, effects);
+        let late = self.overdue(self.slots_of(of), Timer::AbandonOf);
+        self.for_these(&late, &attempt::Event::GiveUp, now, effects);
         self.recycle_if_over(role_of(of), now, effects);
     }
 
@@ -100,18 +106,6 @@ impl Machine {
     pub(super) fn without_own_grace(&self) -> Vec<Slot> {
         let roles = (0u16..).zip(&self.job.roles).filter(|(_, role)| role.grace.is_none());
         roles.flat_map(|(role, _)| self.replicas.slots_of(role)).collect()
-    }
-
-    /// A stop before the start is only now sent to what runs on: its time begins here.
-    pub(super) fn begin_graces_again(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let own = self.with_own_grace().into_iter().map(|role| (Timer::GraceOf(Of::Role(role)), self.grace(role)));
-        let graces: Vec<_> = own.chain([(Timer::Grace, self.job.policy.stop.grace)]).collect();
-        for (timer, grace) in graces {
-            if self.armed.contains(&timer) {
-                self.disarm(timer, effects);
-                self.arm(timer, now + grace, effects);
-            }
-        }
     }
 
     /// All have been asked to end; roles that have more or less time than the others have timers of their own.

@@ -164,7 +164,6 @@ impl Machine {
                 self.arm(timer, now + after, effects);
             }
         }
-        self.begin_graces_again(now, effects);
         for slot in adopted.iter().copied() {
             match (self.attempt_of(slot), self.replicas.get(slot).timed_out) {
                 // It was found late, and then the supervisor was lost.

@@ -39,11 +39,20 @@ impl Machine {
         }
         match timer {
             Timer::Settle => self.diagnose(effects),
-            Timer::Grace => self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects),
-            Timer::Abandon => self.for_these(&self.without_own_grace(), &attempt::Event::GiveUp, now, effects),
+            Timer::Grace => {
+                let late = self.overdue(self.without_own_grace(), Timer::GraceOf);
+                self.kill_these(&late, Timer::Abandon, now, effects);
+            }
+            Timer::Abandon => {
+                let late = self.overdue(self.without_own_grace(), Timer::AbandonOf);
+                self.for_these(&late, &attempt::Event::GiveUp, now, effects);
+            }
             Timer::Backoff => self.waited(),
             Timer::Deadline => self.stop_all(StopReason::Timeout, Outcome::Failed, None, now, effects),
-            Timer::GraceOf(of) => self.kill_these(&self.slots_of(of), Timer::AbandonOf(of), now, effects),
+            Timer::GraceOf(of) => {
+                let late = self.overdue(self.slots_of(of), Timer::GraceOf);
+                self.kill_these(&late, Timer::AbandonOf(of), now, effects);
+            }
             Timer::AbandonOf(of) => self.gave_up(of, now, effects),
             Timer::BackoffOf(of) => self.backed_off(of),
             Timer::Elsewhere(role) => self.miss_elsewhere(role, now, effects),

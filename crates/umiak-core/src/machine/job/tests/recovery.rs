@@ -273,9 +273,10 @@ fn a_stop_before_the_start_gives_what_is_stopped_again_all_of_its_time() {
     assert_eq!((stops(&effects), timers(&effects)), (vec![(Graceful, vec![1])], vec![(Timer::Grace, next.now + 5000)]));
     let effects = next.give(Event::Start);
     assert_eq!(stops(&effects), [(Graceful, vec![0])]);
-    let grace = |timer| (timer, next.now + 5000);
     let own = Timer::GraceOf(Of::Replica(at(0, 0, 0).slot));
-    assert_eq!(timers(&effects), [grace(own), grace(Timer::Grace)]);
+    assert_eq!(timers(&effects), [(own, next.now + 5000)]);
+    assert_eq!(stops(&next.give(Event::Timer(Timer::Grace, 0))), [(Kill, vec![1])]);
+    assert_eq!(stops(&next.give(Event::Timer(own, 0))), [(Kill, vec![0])]);
 }
 
 #[test]
