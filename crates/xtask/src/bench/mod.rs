@@ -99,10 +99,9 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
     let shared = &options.shared;
     let Field { floor, peers, absent } = shared.field(root, |kind| !kind.is_runner())?;
     let setting = Setting {
-        floor,
-        limit: Duration::from_secs(shared.limit),
         watch: Duration::from_secs(if shared.quick { 3 } else { 10 }),
         bytes: options.bytes.unwrap_or(if shared.quick { 65_000_000 } else { 1_000_000_000 }),
+        ..Setting::new(floor, Duration::from_secs(shared.limit))
     };
     let rounds = shared.rounds();
     let series = measure(options, &setting, &peers, rounds)?;

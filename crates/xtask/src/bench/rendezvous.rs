@@ -48,7 +48,7 @@ pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitC
     let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet) && !kind.is_runner();
     let Field { floor, peers, mut absent } = shared.field(root, takes_part)?;
     let limit = Duration::from_secs(shared.limit);
-    let setting = Setting { floor, limit, watch: Duration::ZERO, bytes: 0 };
+    let setting = Setting::new(floor, limit);
     let rounds = shared.rounds();
     let mut series = Vec::new();
     if options.shared.wants(&Row::Start) || options.shared.wants(&Row::Crash) {

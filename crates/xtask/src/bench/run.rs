@@ -51,16 +51,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let takes_part = |kind: Kind| kind.is_floor() || kind == Kind::Umiak || kind.is_runner();
     let Field { floor, peers, absent } = shared.field(root, takes_part)?;
-    let setting = Setting { floor, limit: Duration::from_secs(shared.limit), watch: Duration::ZERO, bytes: 0 };
+    let setting = Setting::new(floor, Duration::from_secs(shared.limit));
     let rounds = shared.rounds();
     let mut series = Vec::new();
     if shared.wants(&Row::Replicas) {
         let everybody: Vec<Contestant<'_, Peer>> = peers.iter().map(contestant).collect();
         for &replicas in &options.n {
             say(&format!("{replicas} replicas"))?;
-            let mut kept = Vec::new();
             series.extend(rounds.run(&everybody, &[Metric::Replicas], replicas, |peer, _| {
-                documents::measure(&setting, peer, replicas, &mut kept)
+                documents::measure(&setting, peer, replicas)
             })?);
         }
     }

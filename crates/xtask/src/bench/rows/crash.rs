@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Setting, directory, sleepers};
+use super::{Setting, sleepers};
 use crate::bench::floor;
 use crate::bench::harness::millis;
 use crate::bench::model::{Metric, Sample};
@@ -17,14 +17,14 @@ pub(crate) fn measure(
     ranks: u32,
     round: usize,
 ) -> anyhow::Result<Result<Sample, String>> {
-    let directory = directory()?;
+    let directory = setting.directory()?;
     let fails = ranks / 2;
-    let running = match sleepers(setting, peer, ranks, fails, directory.path())? {
+    let running = match sleepers(setting, peer, ranks, fails, &directory)? {
         Ok(running) => running,
         Err(trouble) => return Ok(Err(trouble)),
     };
     std::thread::sleep(settle(round));
-    let stamps = directory.path().join("ranks");
+    let stamps = directory.join("ranks");
     OpenOptions::new().write(true).open(floor::go_file(&stamps))?;
     let ended = running.end()?;
     let is_expected = |code| code != 0 && (peer.kind != Kind::Umiak || code == i32::from(floor::FAILURE));

@@ -3,8 +3,6 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-
 use super::first_line::{bare, until_line};
 use super::{Setting, directory};
 use crate::bench::harness::{Running, millis};
@@ -13,17 +11,9 @@ use crate::bench::peers::{Kind, Output, Peer};
 
 const LINE: &str = "the first line";
 
-/// From before the start of whoever runs the job until everything is gone. Thousands of files stay until the row is
-/// over: ext4 searches long for inodes where many were freed within the last seconds.
-pub(crate) fn measure(
-    setting: &Setting,
-    peer: &Peer,
-    replicas: u32,
-    kept: &mut Vec<TempDir>,
-) -> anyhow::Result<Result<Sample, String>> {
-    kept.push(directory()?);
-    let directory = kept.last().expect("one was pushed");
-    let mut command = command(peer, replicas, directory.path(), &["/bin/true"])?;
+/// From before the start of whoever runs the job until everything is gone.
+pub(crate) fn measure(setting: &Setting, peer: &Peer, replicas: u32) -> anyhow::Result<Result<Sample, String>> {
+    let mut command = command(peer, replicas, &setting.directory()?, &["/bin/true"])?;
     let running = Running::start(&mut command, setting.limit)?;
     let began = running.began;
     let ended = running.end()?;

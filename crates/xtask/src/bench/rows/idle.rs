@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_sys::descend;
 
-use super::{Setting, directory, pids, sleepers};
+use super::{Setting, pids, sleepers};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::Peer;
 
@@ -14,14 +14,14 @@ const SETTLE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(15);
 
 pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Result<Result<Sample, String>> {
-    let directory = directory()?;
+    let directory = setting.directory()?;
     // No rank of this number: nobody fails.
-    let running = match sleepers(setting, peer, ranks, ranks, directory.path())? {
+    let running = match sleepers(setting, peer, ranks, ranks, &directory)? {
         Ok(running) => running,
         Err(trouble) => return Ok(Err(trouble)),
     };
     std::thread::sleep(SETTLE);
-    let ranks_pids = pids(directory.path(), ranks)?;
+    let ranks_pids = pids(&directory, ranks)?;
     let mut own = descend::descendants(running.pid);
     own.push(running.pid);
     own.retain(|pid| !ranks_pids.contains(pid));

@@ -10,6 +10,7 @@ pub(crate) mod nodes;
 pub(crate) mod recorded;
 pub(crate) mod start;
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,22 @@ pub(crate) struct Setting {
     pub(crate) limit: Duration,
     pub(crate) watch: Duration,
     pub(crate) bytes: u64,
+    pub(crate) kept: RefCell<Vec<TempDir>>,
+}
+
+impl Setting {
+    pub(crate) fn new(floor: PathBuf, limit: Duration) -> Self {
+        Self { floor, limit, watch: Duration::ZERO, bytes: 0, kept: RefCell::default() }
+    }
+
+    /// A directory that stays until everything is measured: ext4 searches long for inodes where many were freed within
+    /// the last minutes, and those who create files would be measured by what others have removed.
+    fn directory(&self) -> anyhow::Result<PathBuf> {
+        let directory = directory()?;
+        let path = directory.path().to_owned();
+        self.kept.borrow_mut().push(directory);
+        Ok(path)
+    }
 }
 
 /// Gone with its logs when it is dropped.

@@ -11,7 +11,7 @@ use umiak_testkit::net::{Host, Network};
 
 use super::crash::settle;
 use super::first_line::until_line;
-use super::{Setting, await_sleepers, crash, directory, rank_command};
+use super::{Setting, await_sleepers, crash, rank_command};
 use crate::bench::floor;
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
@@ -93,8 +93,8 @@ impl Hosts {
         team: &Team<'_>,
         ranks: u32,
     ) -> anyhow::Result<Result<Sample, String>> {
-        let directory = directory()?;
-        let commands = self.commands(team, ranks, directory.path(), &WORDS.map(OsString::from));
+        let directory = setting.directory()?;
+        let commands = self.commands(team, ranks, &directory, &WORDS.map(OsString::from));
         let line = until_line(setting, commands, LINE)?;
         Ok(line.map(|line| Sample::new(Metric::NodesStart, line.millis, line.cpu_ms)))
     }
@@ -114,10 +114,10 @@ impl Hosts {
                 ..sample
             }));
         }
-        let directory = directory()?;
+        let directory = setting.directory()?;
         let fails = ranks / 2;
-        let stamps = directory.path().join("ranks");
-        let mut commands = self.commands(team, ranks, directory.path(), &rank_command(setting, &stamps, fails)?);
+        let stamps = directory.join("ranks");
+        let mut commands = self.commands(team, ranks, &directory, &rank_command(setting, &stamps, fails)?);
         let running = Running::start_all(&mut commands, setting.limit)?;
         let running = match await_sleepers(setting, running, &stamps, ranks)? {
             Ok(running) => running,

@@ -1,13 +1,13 @@
 //! Start N × `/bin/true` and end.
 
-use super::{Setting, directory};
+use super::Setting;
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Output, Peer};
 
 pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Result<Result<Sample, String>> {
-    let directory = directory()?;
-    let mut command = peer.command(ranks, directory.path(), Output::Usual, &["/bin/true".into()]);
+    let directory = setting.directory()?;
+    let mut command = peer.command(ranks, &directory, Output::Usual, &["/bin/true".into()]);
     let running = Running::start(&mut command, setting.limit)?;
     let began = running.began;
     let ended = running.end()?;
