@@ -145,6 +145,11 @@ pub(crate) struct Now {
     /// The terminal is given back after a signal, never before.
     last_signal: i32,
     pub(crate) end: Option<(Outcome, u8)>,
+    /// Somebody has asked for the end: who asks again hurries it.
+    is_asked: bool,
+    /// What was stopped between two attempts while the end came, and in the last sweep.
+    cleared: Vec<u32>,
+    swept: Option<Swept>,
     /// The last fact. It waits until nothing is left of the run: its readers may take that for granted.
     last: Option<Fact>,
 }
@@ -250,9 +255,7 @@ impl Driver {
     pub(crate) fn new(core: Core, engine: Box<dyn Engine>, door: Box<dyn Door>) -> Self {
         Self { core, engine, door }
     }
-}
 
-impl Driver {
     /// These run on, as they stand in the facts: what they have for themselves is theirs, and the mirror shows what they
     /// will write.
     pub(crate) fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {
@@ -270,7 +273,7 @@ impl Driver {
         }
         core.now.told_started = !core.now.instances.is_empty();
         let slots: Vec<Slot> = adopted.iter().map(|id| id.slot).collect();
-        self.tell_adopted(&slots);
+        self.progress("Adopted", &[words::counted(&self.core.plan, &slots)]);
         let core = &self.core;
         let mirrored = core.plan.mirrored().map(|replica| replica.slot);
         if let Some(log) = adopted.iter().find(|id| Some(id.slot) == mirrored).and_then(|id| core.log(*id)) {
@@ -302,10 +305,6 @@ impl Core {
         self.now.queue.push_back(event);
     }
 
-    pub(crate) fn id(&self, slot: Slot) -> AttemptId {
-        self.machine.id(slot)
-    }
-
     pub(crate) fn is_live(&self, slot: Slot) -> bool {
         self.machine.attempt_of(slot).is_some_and(Attempt::is_live)
     }
@@ -330,11 +329,6 @@ impl Core {
 
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.plan.replicas.iter().map(|replica| replica.slot)
-    }
-
-    /// All that live, in the order of the roles.
-    pub(crate) fn live(&self) -> Vec<AttemptId> {
-        self.machine.live_ids()
     }
 
     /// What an attempt writes.

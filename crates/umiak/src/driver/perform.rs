@@ -90,7 +90,8 @@ impl Driver {
             }
             Effect::TellFailed(finding) => self.tell_failed(&finding),
             Effect::Gather { ended, stopped } => {
-                let ids = |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.id(slot)).collect::<Vec<_>>();
+                let ids =
+                    |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.machine.id(slot)).collect::<Vec<_>>();
                 let (ended, stopped) = (ids(ended), ids(stopped));
                 let evidence = self.gather(&ended, &stopped);
                 self.core.queue(Event::Gathered(evidence));
@@ -238,7 +239,7 @@ impl Driver {
         if now.unrecorded.is_empty() || !self.core.recorder.is_broken() || !self.core.recorder.is_removed() {
             return;
         }
-        if self.core.live().iter().all(|id| now.unrecorded.contains(id)) {
+        if self.core.machine.live_ids().iter().all(|id| now.unrecorded.contains(id)) {
             self.dispatch(Event::StopAsked { kill: false });
         }
     }

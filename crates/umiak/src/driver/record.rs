@@ -11,9 +11,9 @@ use std::time::Duration;
 use tracing::warn;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
-use umiak_core::model::{OutputMode, StepName, Timestamp};
+use umiak_core::model::{OutputMode, Timestamp};
 
-use super::Driver;
+use super::{Core, Driver};
 use crate::clock::time_of_day;
 use crate::history::journal::Writer;
 use crate::history::{Error, Home, RunDir, Supervisor, index};
@@ -27,9 +27,7 @@ const WORTH_SYNCING: Duration = Duration::from_secs(10);
 pub(crate) struct Recorder {
     journal: Option<Journal>,
     /// Facts that the next thing to be done waits for.
-    facts: Vec<Fact>,
-    /// Which job of the run the facts are about; none where it is the only one.
-    step: Option<StepName>,
+    pub(super) facts: Vec<Fact>,
     /// Of the next record, where there is no journal.
     seq: u64,
     /// When writing is tried again, and why it has to be.
@@ -74,6 +72,10 @@ impl Journal {
         entry.labels.clone_from(&self.labels);
         entry
     }
+
+    fn supervisor(&self) -> Supervisor {
+        Supervisor::here(self.writer.epoch(), Path::new(&self.control))
+    }
 }
 
 /// The first fact of a supervisor.
@@ -88,16 +90,12 @@ pub(crate) fn supervised(why: Began) -> Fact {
 
 impl Recorder {
     pub(crate) fn new(journal: Option<Journal>, why: Began) -> Self {
-        Self { journal, facts: vec![supervised(why)], step: None, seq: 0, broken: None }
+        Self { journal, facts: vec![supervised(why)], seq: 0, broken: None }
     }
 
     /// One more, to be written before the next effect.
     pub(crate) fn fact(&mut self, fact: Fact) {
         self.facts.push(fact);
-    }
-
-    pub(super) fn facts(&mut self, facts: impl IntoIterator<Item = Fact>) {
-        self.facts.extend(facts);
     }
 
     pub(super) fn is_journal(&self) -> bool {
@@ -122,34 +120,18 @@ impl Recorder {
         self.journal.as_ref().is_some_and(|journal| journal.writer.is_removed())
     }
 
-    /// The plan is written: the run is listed, and the disk told. An error where that had to be.
-    pub(super) fn begun(&mut self) -> Option<Diagnostic> {
-        let journal = self.journal.as_mut()?;
+    /// The plan is written: a run that must be recorded is listed, and the disk told, before anything starts.
+    pub(super) fn begun(&mut self) -> Result<(), Diagnostic> {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.required) else { return Ok(()) };
         if let Some((_, why)) = &self.broken {
             let text = format!("`{}` cannot be written", journal.run.journal().display());
             let error = Diagnostic::error(Code::J0029, text).row("reason", why.clone());
-            return Some(error.hint("free space there, or name another directory with `UMIAK_HOME`"));
+            return Err(error.hint("free space there, or name another directory with `UMIAK_HOME`"));
         }
-        let (home, run, entry) = (journal.home.clone(), journal.run.clone(), journal.entry());
-        let who = Supervisor::here(journal.writer.epoch(), Path::new(&journal.control));
-        if journal.required {
-            let _ = journal.writer.sync();
-            let _ = index::append(&home, &entry);
-            let written = run.write_supervisor(&who).err();
-            return written.map(|error| crate::history::cannot_write(&run.supervisor(), &error));
-        }
-        let file = journal.writer.file();
-        let (sender, receiver) = mpsc::channel();
-        let work = move || {
-            let _ = run.write_supervisor(&who);
-            let _ = index::append(&home, &entry);
-            let _ = sender.send(());
-            // The disk is not waited for: a run that is over before it is on it is soon forgotten anyway.
-            let _ = file.and_then(|file| file.sync_data());
-        };
-        let thread = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work);
-        journal.listed = thread.ok().map(|_| receiver);
-        None
+        let _ = journal.writer.sync();
+        let _ = index::append(&journal.home, &journal.entry());
+        let written = journal.run.write_supervisor(&journal.supervisor());
+        written.map_err(|error| crate::history::cannot_write(&journal.run.supervisor(), &error))
     }
 
     /// Numbers the facts that wait, and writes them. An error where nothing may start before they are written.
@@ -159,13 +141,10 @@ impl Recorder {
             let (v, first) = (VERSION, self.seq);
             self.seq += facts.len() as u64;
             let at = at.as_micros();
-            let record = |(seq, fact)| Record { v, seq, at, epoch: 0, step: self.step.clone(), fact };
+            let record = |(seq, fact)| Record { v, seq, at, epoch: 0, step: None, fact };
             return ((first..).zip(facts).map(record).collect(), None);
         };
-        let mut records = journal.writer.number(at, facts);
-        for record in &mut records {
-            record.step.clone_from(&self.step);
-        }
+        let records = journal.writer.number(at, facts);
         // What cannot be written waits in the writer, and is tried again with the next.
         let failed = journal.writer.append(&records).err().filter(|_| journal.required);
         (records, failed)
@@ -205,6 +184,30 @@ impl Recorder {
                 .hint("the job is not affected; `--no-record` leaves the recording out")
         };
         Some((lost, journal.required))
+    }
+}
+
+impl Core {
+    /// A run that may go unrecorded is listed, and hears orders, beside its first ranks: they do not wait for that.
+    pub(super) fn list(&mut self) {
+        let Some(journal) = self.recorder.journal.as_mut().filter(|journal| !journal.required) else { return };
+        // A home that allows no sockets allows no orders: `umiak stop` says so.
+        if self.sources.listen(&journal.run).is_ok() {
+            journal.control = journal.run.control().to_string_lossy().into_owned();
+        }
+        let (home, run, entry, who) =
+            (journal.home.clone(), journal.run.clone(), journal.entry(), journal.supervisor());
+        let file = journal.writer.file();
+        let (sender, receiver) = mpsc::channel();
+        let work = move || {
+            let _ = run.write_supervisor(&who);
+            let _ = index::append(&home, &entry);
+            let _ = sender.send(());
+            // The disk is not waited for: a run that is over before it is on it is soon forgotten anyway.
+            let _ = file.and_then(|file| file.sync_data());
+        };
+        let thread = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work);
+        journal.listed = thread.ok().map(|_| receiver);
     }
 }
 

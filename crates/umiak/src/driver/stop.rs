@@ -124,18 +124,13 @@ fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
     // A stop takes its grace; a supervisor that dies meanwhile ends the wait too.
     let mut pause = Duration::from_millis(2);
     let begin = Instant::now();
-    loop {
-        // Until it has let go: whoever comes after us may want the run.
-        if !is_held(run).map_err(|error| error.diagnostic())? {
-            return Ok(());
-        }
+    // Until it has let go: whoever comes after us may want the run.
+    while is_held(run).map_err(|error| error.diagnostic())? {
         std::thread::sleep(pause);
-        pause = (pause * 2).min(if begin.elapsed() > Duration::from_secs(2) {
-            Duration::from_millis(200)
-        } else {
-            Duration::from_millis(20)
-        });
+        let longest = if begin.elapsed() > Duration::from_secs(2) { 200 } else { 20 };
+        pause = (pause * 2).min(Duration::from_millis(longest));
     }
+    Ok(())
 }
 
 /// Writes the end that a lost supervisor could not.

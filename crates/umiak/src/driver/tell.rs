@@ -14,7 +14,7 @@ use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Others, ReplicaPlace};
 
 impl Driver {
-    fn progress(&self, verb: &str, parts: &[String]) {
+    pub(super) fn progress(&self, verb: &str, parts: &[String]) {
         self.core.say(|style| style.progress(verb, parts, &time_of_day()));
     }
 
@@ -136,16 +136,6 @@ impl Driver {
         }
         let by = if now.killed { "SIGKILL" } else { "SIGTERM" };
         Others::Gone { who: words::crowd(&self.core.plan, &stopped), by, after: since.elapsed() }
-    }
-
-    /// Why nothing runs, in the engine's words.
-    pub(super) fn tell_pending(&self, reason: &str) {
-        self.progress("Waiting", &[reason.to_owned()]);
-    }
-
-    /// These run on under a new supervisor.
-    pub(super) fn tell_adopted(&self, slots: &[Slot]) {
-        self.progress("Adopted", &[words::counted(&self.core.plan, slots)]);
     }
 
     pub(super) fn tell_lost(&mut self) {

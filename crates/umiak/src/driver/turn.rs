@@ -13,8 +13,19 @@ use umiak_core::model::Instance;
 
 use super::control::Order;
 use super::probe::{Prober, Whom};
+use super::timers::Timers;
 use super::{Core, Driver};
 use crate::engine::{News, Swept};
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunStage {
+    Going,
+    /// Attempts are over: what they left behind is stopped.
+    Sweeping,
+    /// Other nodes are waited for, until a signal or an order gives that up.
+    Leaving,
+}
 
 impl Driver {
     /// The plan is recorded and told, and what is worth knowing before anything starts. An error where a run that must be
@@ -25,9 +36,7 @@ impl Driver {
             self.core.notice(notice);
         }
         self.flush();
-        if let Some(error) = self.core.recorder.begun() {
-            return Err(error);
-        }
+        self.core.recorder.begun()?;
         self.tell_planned();
         Ok(())
     }
@@ -35,6 +44,7 @@ impl Driver {
     /// The whole run; returns the exit code.
     pub(crate) fn run(mut self) -> Result<u8, Diagnostic> {
         self.dispatch(Event::Start);
+        self.core.list();
         while self.core.now.end.is_none() && !self.core.now.return_terminal {
             self.turn()?;
         }
@@ -42,26 +52,45 @@ impl Driver {
             return self.leave();
         }
         info!(end = ?self.core.now.end, "attempts are over");
-        let swept = self.sweep()?;
-        self.tell_swept(&swept);
-        self.await_door()?;
+        self.begin_sweep();
+        while self.stage() == RunStage::Sweeping {
+            self.turn()?;
+        }
+        self.tell_swept(&self.core.now.swept.clone().unwrap_or_default());
+        while self.door.is_busy(&mut self.core) {
+            self.turn()?;
+        }
         self.finish()
+    }
+
+    fn stage(&self) -> RunStage {
+        match (&self.core.now.end, &self.core.now.swept) {
+            (None, _) => RunStage::Going,
+            (Some(_), None) => RunStage::Sweeping,
+            (Some(_), Some(_)) => RunStage::Leaving,
+        }
     }
 
     /// `select`, then `apply`: waits until something arrives, and applies everything that has.
     fn turn(&mut self) -> Result<(), Diagnostic> {
         // Many attempts end at once: one write for all that is left of the round before.
         self.flush();
+        let stage = self.stage();
         let core = &mut self.core;
         let (now, door_at) = (core.clock.now(), self.door.deadline());
         let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
-        let times = [core.now.timers.next(), core.recorder.retry_at(), prober_at, door_at];
+        let retry_at = core.recorder.retry_at().filter(|_| stage == RunStage::Going);
+        let times = [core.now.timers.next(), retry_at, prober_at, door_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
-        let mut fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
+        // Once it has swept, the end of an engine stays readable.
+        let mut fds: Vec<BorrowedFd<'_>> =
+            self.engine.watch().filter(|_| stage != RunStage::Leaving).into_iter().collect();
         let of_engine = 0..fds.len();
         fds.extend(core.prober.as_ref().map(Prober::as_fd));
         let of_prober = of_engine.end..fds.len();
-        fds.extend(self.door.watch());
+        if stage != RunStage::Sweeping {
+            fds.extend(self.door.watch());
+        }
         let heard = core.sources.wait(&fds, timeout)?;
         let is_ready = |of: Range<usize>| heard.ready[of].contains(&true);
         let (engine, prober, door) =
@@ -74,15 +103,11 @@ impl Driver {
         }
         for signal in heard.signals {
             info!(signal, "signal heard");
-            self.core.now.last_signal = signal;
-            self.dispatch(Event::Signalled { signal });
+            self.hear_signal(signal);
         }
         for order in heard.orders {
             info!(?order, "order heard");
-            match order {
-                Order::Ping {} => {}
-                Order::Stop { kill } => self.dispatch(Event::StopAsked { kill }),
-            }
+            self.hear_order(order);
         }
         if door || door_at.is_some_and(|at| at <= self.core.clock.now()) {
             self.door.hear(&mut self.core, self.engine.as_mut());
@@ -95,19 +120,54 @@ impl Driver {
         while let Some((timer, attempt)) = self.core.now.timers.take_due(self.core.clock.now()) {
             self.dispatch(Event::Timer(timer, attempt));
         }
-        self.try_again();
-        self.give_up_starts();
-        self.show_status();
+        if stage == RunStage::Going {
+            self.try_again();
+            self.give_up_starts();
+            self.show_status();
+        }
         Ok(())
+    }
+
+    /// Those that ask us to end. When attempts are over, a second one hurries what is still to be done.
+    fn hear_signal(&mut self, signal: i32) {
+        match self.stage() {
+            RunStage::Going => {
+                self.core.now.last_signal = signal;
+                self.dispatch(Event::Signalled { signal });
+            }
+            RunStage::Sweeping => {
+                if std::mem::replace(&mut self.core.now.is_asked, true) {
+                    self.engine.end(false);
+                }
+            }
+            RunStage::Leaving => self.door.give_up(&mut self.core),
+        }
+    }
+
+    fn hear_order(&mut self, order: Order) {
+        match (order, self.stage()) {
+            (Order::Ping {}, _) | (Order::Stop { kill: false }, RunStage::Sweeping) => {}
+            (Order::Stop { kill }, RunStage::Going) => self.dispatch(Event::StopAsked { kill }),
+            (Order::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
+            (Order::Stop { .. }, RunStage::Leaving) => self.door.give_up(&mut self.core),
+        }
     }
 
     fn hear_engine(&mut self) {
         for news in self.engine.news() {
             let event = match news {
+                News::Output { id, at, bytes } => {
+                    self.keep_output(id, at, &bytes);
+                    continue;
+                }
+                _ if self.stage() == RunStage::Sweeping => {
+                    self.hear_sweep(news);
+                    continue;
+                }
                 News::Pending { reason } => {
                     // A supervisor that took over hears it again.
                     if self.core.now.pending.as_ref() != Some(&reason) {
-                        self.tell_pending(&reason);
+                        self.progress("Waiting", std::slice::from_ref(&reason));
                         self.core.now.pending = Some(reason.clone());
                         self.record(Fact::Pending { reason });
                     }
@@ -115,10 +175,6 @@ impl Driver {
                 }
                 // It was adopted, and its start is recorded.
                 News::Started { id, instance } if self.is_known(id, &instance) => continue,
-                News::Output { id, at, bytes } => {
-                    self.keep_output(id, at, &bytes);
-                    continue;
-                }
                 // The engine has started it again by itself.
                 News::Started { id, instance } if self.is_running(id) => {
                     self.core.now.pending = None;
@@ -162,12 +218,26 @@ impl Driver {
         self.tell_started();
     }
 
+    /// Attempts are over: what else an engine has to say of them changes nothing.
+    fn hear_sweep(&mut self, news: News) {
+        let now = &mut self.core.now;
+        match news {
+            // What was being cleared when the end came.
+            News::Cleared(cleared) => now.cleared.extend(cleared.stopped),
+            News::Swept(last) => {
+                let stopped = now.cleared.drain(..).chain(last.stopped).collect();
+                now.swept = Some(Swept { stopped, ..last });
+            }
+            _ => {}
+        }
+    }
+
     fn is_known(&self, id: AttemptId, instance: &Instance) -> bool {
-        id == self.core.id(id.slot) && self.core.now.instances.get(&id.slot) == Some(instance)
+        id == self.core.machine.id(id.slot) && self.core.now.instances.get(&id.slot) == Some(instance)
     }
 
     fn is_running(&self, id: AttemptId) -> bool {
-        let is_current = id == self.core.id(id.slot);
+        let is_current = id == self.core.machine.id(id.slot);
         is_current && matches!(self.core.machine.attempt_of(id.slot), Some(Attempt::Running { .. }))
     }
 
@@ -204,7 +274,7 @@ impl Driver {
         if !self.engine.kind().capabilities().suspend {
             return;
         }
-        let live = self.core.live();
+        let live = self.core.machine.live_ids();
         let before = self.core.clock.now();
         self.record(Fact::Paused);
         self.engine.suspend(&live, true);
@@ -216,71 +286,21 @@ impl Driver {
         self.core.now.timers.postpone(paused);
     }
 
-    /// What replicas left behind is stopped. A signal that comes after another one, or an order to kill, hurries it.
-    fn sweep(&mut self) -> Result<Swept, Diagnostic> {
-        let mut is_asked = self.core.now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
-        let mut swept = Swept::default();
+    /// What replicas left behind is stopped. Nothing else is due any more: timers and probes were of attempts that are
+    /// over.
+    fn begin_sweep(&mut self) {
+        let now = &mut self.core.now;
+        now.is_asked |= now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
+        (now.timers, self.core.prober) = (Timers::default(), None);
         self.engine.release(self.core.machine.step_index());
         self.engine.end(!self.core.now.abandoned);
-        loop {
-            // Nothing else is due any more: timers and probes were of attempts that are over.
-            let fds: Vec<BorrowedFd<'_>> = self.engine.watch().into_iter().collect();
-            let heard = self.core.sources.wait(&fds, None)?;
-            let news = if heard.ready.contains(&true) { self.engine.news() } else { Vec::new() };
-            for news in news {
-                match news {
-                    // What was being cleared when the end was asked for.
-                    News::Cleared(cleared) => swept.stopped.extend(cleared.stopped),
-                    News::Swept(last) => {
-                        swept.stopped.extend(last.stopped);
-                        return Ok(Swept { remaining: last.remaining, ..swept });
-                    }
-                    News::Output { id, at, bytes } => self.keep_output(id, at, &bytes),
-                    News::Started { .. }
-                    | News::Pending { .. }
-                    | News::Ready { .. }
-                    | News::Ended { .. }
-                    | News::Lost => {}
-                }
-            }
-            if heard.pause {
-                self.pause();
-            }
-            let mut hurry = heard.orders.contains(&Order::Stop { kill: true });
-            for _ in heard.signals {
-                hurry |= std::mem::replace(&mut is_asked, true);
-            }
-            if hurry {
-                self.engine.end(false);
-            }
-        }
-    }
-
-    /// Other nodes are waited for, until a signal or an order gives that up.
-    fn await_door(&mut self) -> Result<(), Diagnostic> {
-        // The engine is finished with: its end stays readable.
-        while self.door.is_busy(&mut self.core) {
-            self.flush();
-            let timeout = self.door.deadline().map(|at| at.since(self.core.clock.now()));
-            let arrived = self.core.sources.wait(&self.door.watch(), timeout)?;
-            if arrived.pause {
-                self.pause();
-            }
-            let is_stop = |order: &Order| matches!(order, Order::Stop { .. });
-            if !arrived.signals.is_empty() || arrived.orders.iter().any(is_stop) {
-                self.door.give_up(&mut self.core);
-            } else {
-                self.door.hear(&mut self.core, self.engine.as_mut());
-            }
-        }
-        Ok(())
     }
 
     /// The third signal: those that do not go are not waited for. Dropping our end of the guardian's socket tells it to
     /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
     fn leave(mut self) -> Result<u8, Diagnostic> {
         let code = 128u8.wrapping_add(self.core.now.last_signal as u8);
-        let live = self.core.live();
+        let live = self.core.machine.live_ids();
         if !live.is_empty() {
             let replicas = live.iter().map(|id| self.core.machine.replica_name(id.slot)).collect();
             self.core.recorder.fact(Fact::Abandoned { replicas });
@@ -298,8 +318,7 @@ impl Driver {
     fn finish(mut self) -> Result<u8, Diagnostic> {
         let (_, code) = self.core.now.end.unwrap_or((Outcome::Failed, 125));
         self.door.close(&mut self.core);
-        let last = self.core.now.last.take();
-        self.core.recorder.facts(last);
+        self.core.recorder.facts.extend(self.core.now.last.take());
         self.flush();
         self.core.screen.status(None);
         self.tell_end();

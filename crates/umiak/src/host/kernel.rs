@@ -81,11 +81,7 @@ impl Kernel {
             found.extend(short_of_room.iter().flat_map(|slot| full.iter().map(|fact| (*slot, fact.clone()))));
         }
         for (slot, fact) in found {
-            let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
-                evidence.push((slot, Evidence::default()));
-                evidence.len() - 1
-            });
-            kernel::add(&mut evidence[position].1, fact);
+            kernel::add(of_slot(evidence, slot), fact);
         }
     }
 
@@ -104,6 +100,15 @@ impl Kernel {
         let path = find_core(&pattern, pid, self.since).map(|path| path.display().to_string());
         Some(KernelFact::CoreDumped { pattern, path })
     }
+}
+
+/// What is known of this one, to be added to.
+pub(crate) fn of_slot(evidence: &mut Vec<(Slot, Evidence)>, slot: Slot) -> &mut Evidence {
+    let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
+        evidence.push((slot, Evidence::default()));
+        evidence.len() - 1
+    });
+    &mut evidence[position].1
 }
 
 /// Each file system once, by the first place that is on it.

@@ -207,7 +207,7 @@ impl Door for LaunchDoor {
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
                 if let Some(slot) = core.slot_of(subject) {
-                    Self::tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.id(slot) });
+                    Self::tell_early_end(core, AttemptId { attempt: subject.attempt, ..core.machine.id(slot) });
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {

@@ -128,7 +128,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     };
     let machine = machine(spec, &prepared);
     let mut notices = prepared.plan.notices.clone();
-    let recorder = record(spec, &prepared, &mut sources, &mut notices);
+    let recorder = record(spec, &prepared, &mut notices);
     let Prepared { peers, inventory, run, plan, pod_log } = prepared;
     let mut door = LaunchDoor {
         spec: Arc::clone(spec),
@@ -168,19 +168,13 @@ fn machine(spec: &LaunchSpec, prepared: &Prepared) -> Machine {
 }
 
 /// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
-fn record(spec: &LaunchSpec, prepared: &Prepared, sources: &mut Sources, notices: &mut Vec<Diagnostic>) -> Recorder {
+fn record(spec: &LaunchSpec, prepared: &Prepared, notices: &mut Vec<Diagnostic>) -> Recorder {
     let is_host = prepared.peers.as_ref().is_none_or(Peers::is_host);
     if spec.own.no_record || !is_host {
         return Recorder::new(None, Began::Submitted);
     }
     match Journal::begin("local") {
-        Ok(mut journal) => {
-            // A home that allows no sockets allows no orders: `umiak stop` says so.
-            if sources.listen(&journal.run).is_ok() {
-                journal.control = journal.run.control().to_string_lossy().into_owned();
-            }
-            Recorder::new(Some(journal), Began::Submitted)
-        }
+        Ok(journal) => Recorder::new(Some(journal), Began::Submitted),
         Err(error) => {
             let notice = Diagnostic::notice(Code::J0001, "this run is not recorded")
                 .row("reason", error.diagnostic().message)

@@ -117,8 +117,11 @@ impl LaunchDoor {
         }
     }
 
-    /// All nodes are ready for the next attempt.
+    /// All nodes are ready for the next attempt. There is none where the end came meanwhile.
     fn start_next(&mut self, core: &mut Core, start: &Start) {
+        if core.now.end.is_some() {
+            return;
+        }
         let attempt = start.attempt;
         let ready = self.next.is_some();
         let ready = match self.plan_with(core, start) {
