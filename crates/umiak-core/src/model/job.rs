@@ -361,3 +361,10 @@ pub struct Device {
     /// Its place in the exported visible list, which is what frameworks count by.
     pub position: u32,
 }
+
+impl Device {
+    /// `0,1`: what some of them are called.
+    pub fn labels<'a>(devices: impl IntoIterator<Item = &'a Self>) -> String {
+        devices.into_iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(",")
+    }
+}

@@ -56,14 +56,11 @@ pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Di
         let count = request.processes.or(listed).unwrap_or(1).max(1);
         return Ok(Assignment { kind: None, visible: None, processes: vec![Vec::new(); count as usize], notices });
     };
-    let narrowed = request.devices.is_some();
-    let devices: Vec<Device> = chosen
-        .iter()
-        .enumerate()
-        .map(|(position, label)| Device { label: label.clone(), position: position as u32 })
-        .collect();
+    let device = |(label, position): (&String, u32)| Device { label: label.clone(), position };
+    let devices: Vec<Device> = chosen.iter().zip(0..).map(device).collect();
     let processes = spread(request, &visible, &devices, &mut notices)?;
-    Ok(Assignment { kind: Some(visible.kind), visible: narrowed.then(|| chosen.join(",")), processes, notices })
+    let narrowed = request.devices.as_ref().map(|_| chosen.join(","));
+    Ok(Assignment { kind: Some(visible.kind), visible: narrowed, processes, notices })
 }
 
 /// Assigns devices to the processes of a parameter-server job. The legacy generation gives each that computes one device,
@@ -76,9 +73,8 @@ pub fn assign_to(request: &Request, inventory: &Inventory, seats: &[Seat]) -> Re
         return Ok(Assignment { kind: None, visible: None, processes: nothing(), notices });
     };
     if request.generation() == Generation::Current {
-        let narrowed = request.devices.is_some();
-        let visible_list = narrowed.then(|| chosen.join(","));
-        return Ok(Assignment { kind: Some(visible.kind), visible: visible_list, processes: nothing(), notices });
+        let narrowed = request.devices.as_ref().map(|_| chosen.join(","));
+        return Ok(Assignment { kind: Some(visible.kind), visible: narrowed, processes: nothing(), notices });
     }
     let mut turns = [0; Part::ALL.len()];
     let device = |seat: &Seat| {
@@ -227,7 +223,7 @@ fn spread(
     labels.sort_unstable();
     if labels.windows(2).any(|pair| pair[0] == pair[1]) && !request.share_devices {
         return Err(Diagnostic::error(Code::L0006, format!("a {word} is named twice"))
-            .row("listed", devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","))
+            .row("listed", Device::labels(devices))
             .hint("name each device once, or let processes share one with `--share-devices`"));
     }
     if wanted > count {
@@ -268,7 +264,7 @@ fn spread(
             format!("{count} {word}{} cannot be split evenly over {wanted} processes", plural(count)),
         )
         .row("--nproc_per_node", wanted.to_string())
-        .row(format!("{word}s"), devices.iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(","))
+        .row(format!("{word}s"), Device::labels(devices))
         .hint("choose a number of processes that divides the number of devices")),
     }
 }

@@ -40,35 +40,21 @@ pub enum Content {
 
 /// Everything that we write ourselves.
 pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
-    let dir = plan.logs.dir();
-    let mut files = vec![FilePlan {
-        path: dir.join("endpoints.log"),
-        content: Content::Endpoints,
-        append: false,
-        private: false,
-        late: false,
-    }];
+    let file = |name: String, content: Content, late: bool| {
+        let path = plan.logs.dir().join(name);
+        FilePlan { path, content, append: false, private: false, late }
+    };
+    let mut files = vec![file("endpoints.log".to_owned(), Content::Endpoints, false)];
     // The framework looks into the backup only for what is missing in the environment.
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
     for (position, replica) in plan.replicas.iter().enumerate() {
-        files.push(FilePlan {
-            path: dir.join(format!("envlog.{}", replica.rank.0)),
-            content: Content::Environment(position),
-            append: !overwrite,
-            private: false,
-            late: true,
-        });
+        let name = format!("envlog.{}", replica.rank.0);
+        files.push(FilePlan { append: !overwrite, ..file(name, Content::Environment(position), true) });
         // It is called after the trainer's number, which others do not have.
-        if plan.member(replica).is_none_or(|(_, member)| member.part != Part::Trainer) {
-            continue;
+        if plan.member(replica).is_some_and(|(_, member)| member.part == Part::Trainer) {
+            let name = format!("backup_env.{}.json", replica.index);
+            files.push(FilePlan { private: true, ..file(name, Content::Backup(position), !needs_backup) });
         }
-        files.push(FilePlan {
-            path: dir.join(format!("backup_env.{}.json", replica.index)),
-            content: Content::Backup(position),
-            append: false,
-            private: true,
-            late: !needs_backup,
-        });
     }
     files
 }

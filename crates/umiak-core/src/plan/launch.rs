@@ -13,7 +13,6 @@ use crate::model::{
 
 use super::command::Resolved;
 use super::devices::{self, Assignment};
-use super::ports::STORES;
 use super::seats::{self, Seat};
 use super::share::Share;
 use super::value::VERSION;
@@ -29,8 +28,6 @@ pub struct Layout {
     pub seats: Vec<Seat>,
     /// The first store's port, where the command line says it: gloo's processes meet there.
     pub store: Option<Port>,
-    /// Ports for the frameworks' stores.
-    pub stores: u16,
 }
 
 /// What is particular to this run.
@@ -86,7 +83,7 @@ pub fn layout(request: &Request, inventory: &Inventory) -> Result<Layout, Diagno
         Mode::Servers(mode) => mode.gloo_port.filter(|_| may_host_gloo(mode, address, &seats)),
         Mode::Collective | Mode::Rpc => None,
     };
-    Ok(Layout { assignment, address, seats, store, stores: STORES })
+    Ok(Layout { assignment, address, seats, store })
 }
 
 /// The first server hosts gloo's rendezvous. Where servers are only counted, it is not known yet which node has that one.
@@ -119,7 +116,7 @@ fn address(request: &Request, own: &[Address]) -> Result<Option<IpAddr>, Diagnos
 /// The plan of this node, now that everybody's place is known.
 pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: Share, run: &Run) -> Plan {
     let Layout { assignment, .. } = layout;
-    let (topology, you) = share.into_parts();
+    let Share { topology, you } = share;
     let address = topology.nodes[you.0 as usize].address.address();
     let parts = topology.parts();
     let (replicas, counts) = replicas(request, inventory, &assignment, &topology, you, run);

@@ -25,10 +25,10 @@ mod value;
 
 pub use capable::capable;
 pub use launch::{Layout, Run, finish, layout};
-pub use ports::{Ports, too_few_ports};
+pub use ports::{Ports, STORES, too_few_ports};
 pub use process::{Attempt, MAX_VARIABLE, Memory, Process, TooLong};
 pub use seats::Seat;
-pub use share::{Share, offer, rehearsed};
+pub use share::{Share, offer};
 pub use value::{Awaited, Log, Logs, Membership, Plan, Replica, VERSION, Wishes};
 
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use crate::diag::{Code, Diagnostic};
 use crate::model::{Port, PortRequest};
 
 /// Paddle's store and torch's, of each group of ranks.
-pub(super) const STORES: u16 = 2;
+pub const STORES: u16 = 2;
 
 /// Ports that were leased for a [`Layout`](super::Layout).
 #[derive(Debug, Clone, PartialEq, Eq)]

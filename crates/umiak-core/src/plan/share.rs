@@ -9,24 +9,53 @@ use crate::model::{Crew, Device, DeviceKind, Endpoint, Generation, Mode, NodeInd
 
 use super::devices::Assignment;
 use super::seats::seats;
-use super::{Inventory, Layout, Ports, Seat};
+use super::{Inventory, Layout, Ports, Seat, nodes};
 
 /// The ranks of all nodes, and which of them are this node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    topology: Topology,
-    you: NodeIndex,
+    pub topology: Topology,
+    /// Which node this is.
+    pub you: NodeIndex,
 }
 
 impl Share {
-    /// One node, which needs nobody's word.
-    pub fn alone(request: &Request, inventory: &Inventory, layout: &Layout, ports: &Ports) -> Self {
-        let address = layout.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let node = Placed { address, host: inventory.hostname.clone(), processes: offer(layout, ports).processes };
-        let store = |index: usize| Endpoint { address, port: ports.stores[index] };
-        let kind = device_kind(&layout.assignment);
-        let members = members(request, std::slice::from_ref(&node)).expect("one node is where its own list says");
-        Self { topology: topology(request, vec![node], members, (store(0), store(1)), kind), you: NodeIndex(0) }
+    /// As far as it is known without anybody's word: all of it where there is one node. Others are taken to be like this
+    /// one.
+    pub fn assumed(
+        request: &Request,
+        inventory: &Inventory,
+        layout: &Layout,
+        ports: &Ports,
+    ) -> Result<Self, Diagnostic> {
+        let (addresses, you) = match &request.nodes {
+            Nodes::One => (vec![layout.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))], 0),
+            Nodes::List { addresses, source } => {
+                let own = nodes::own_index(addresses, source, &inventory.addresses, request.host)?;
+                (addresses.clone(), own)
+            }
+            Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
+                let own = request.host.unwrap_or_else(|| nodes::likely_address(&inventory.addresses));
+                (vec![own; *nodes as usize], request.node_rank.unwrap_or(0) as usize)
+            }
+        };
+        let Offer { processes, stores, device_kind } = offer(layout, ports);
+        let share = |(node, address): (usize, &IpAddr)| NodeShare {
+            launch: 0,
+            address: *address,
+            host: inventory.hostname.clone(),
+            processes: if node == you { processes.clone() } else { likely(request, *address, &processes) },
+            device_kind,
+        };
+        let store = |port| Endpoint { address: addresses[0], port };
+        let start = Start {
+            attempt: 0,
+            nodes: addresses.iter().enumerate().map(share).collect(),
+            paddle_store: store(stores[0]),
+            torch_store: store(stores[1]),
+            you: you as u32,
+        };
+        Self::of(request, layout, &start)
     }
 
     /// Several nodes, by the coordinator's order. It comes from another host, so nothing in it is taken for granted.
@@ -41,29 +70,11 @@ impl Share {
         if !same {
             return bad("it has other processes for this node than there are");
         }
-        let mut nodes = Vec::with_capacity(start.nodes.len());
-        for NodeShare { address, host, processes, .. } in &start.nodes {
-            if processes.is_empty() {
-                return bad("a node in it has no processes");
-            }
-            nodes.push(Placed { address: *address, host: host.clone(), processes: processes.clone() });
+        if start.nodes.iter().any(|node| node.processes.is_empty()) {
+            return bad("a node in it has no processes");
         }
-        let members = members(request, &nodes)?;
-        let stores = (start.paddle_store, start.torch_store);
-        Ok(Self { topology: topology(request, nodes, members, stores, own.device_kind), you: NodeIndex(start.you) })
-    }
-
-    pub fn topology(&self) -> &Topology {
-        &self.topology
-    }
-
-    /// Which node this is.
-    pub fn you(&self) -> NodeIndex {
-        self.you
-    }
-
-    pub(super) fn into_parts(self) -> (Topology, NodeIndex) {
-        (self.topology, self.you)
+        let members = members(request, &start.nodes)?;
+        Ok(Self { topology: topology(request, start, members, own.device_kind), you: NodeIndex(start.you) })
     }
 }
 
@@ -84,15 +95,15 @@ pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
 }
 
 /// What another node would probably bring: what the lists say of it, and otherwise the same as this one.
-pub fn rehearsed(request: &Request, address: IpAddr, own: &Offer) -> Vec<Process> {
-    let mut free = own.processes.iter();
+fn likely(request: &Request, address: IpAddr, own: &[Process]) -> Vec<Process> {
+    let mut free = own.iter();
     let process = |seat: Seat| match seat.port {
         Some(port) => Some(Process { port, devices: Vec::new(), part: seat.part, stage: seat.stage }),
         None => free.find(|process| process.part == seat.part).cloned(),
     };
     match &request.mode {
         Mode::Servers(_) => seats(request, Some(address), 0).into_iter().filter_map(process).collect(),
-        Mode::Collective | Mode::Rpc => own.processes.clone(),
+        Mode::Collective | Mode::Rpc => own.to_vec(),
     }
 }
 
@@ -101,25 +112,18 @@ fn device_kind(assignment: &Assignment) -> Option<DeviceKind> {
     assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty()))
 }
 
-/// A node whose ports are known.
-struct Placed {
-    address: IpAddr,
-    host: String,
-    processes: Vec<Process>,
-}
-
 /// Everybody, node by node. A part is counted node by node too, unless a list gives it an order of its own.
-fn members(request: &Request, nodes: &[Placed]) -> Result<Vec<Member>, Diagnostic> {
+fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagnostic> {
     let mut members: Vec<Member> = Vec::new();
     let mut counts = [0; Part::ALL.len()];
-    for (node, Placed { address, processes, .. }) in nodes.iter().enumerate() {
+    for (node, NodeShare { address, processes, .. }) in nodes.iter().enumerate() {
         for (local, process) in processes.iter().enumerate() {
             let Process { port, devices, part, stage } = process;
             let endpoint = Endpoint { address: *address, port: *port };
             let count = &mut counts[*part as usize];
             let index = match listed(request, *part) {
-                Listed::No => *count,
-                Listed::In(list) => {
+                None => *count,
+                Some(list) => {
                     let place = list.iter().position(|other| **other == endpoint);
                     place.ok_or_else(|| not_in_the_list(*part, endpoint))? as u32
                 }
@@ -141,28 +145,20 @@ fn members(request: &Request, nodes: &[Placed]) -> Result<Vec<Member>, Diagnosti
     Ok(members)
 }
 
-/// Where the order of a part comes from.
-enum Listed<'a> {
-    No,
-    In(Vec<&'a Endpoint>),
-}
-
-fn listed(request: &Request, part: Part) -> Listed<'_> {
-    let Mode::Servers(mode) = &request.mode else { return Listed::No };
+/// The list that gives a part its order, where there is one.
+fn listed(request: &Request, part: Part) -> Option<Vec<&Endpoint>> {
+    let Mode::Servers(mode) = &request.mode else { return None };
     let crews: Vec<&Crew> = match part {
         Part::Server => vec![&mode.servers],
         Part::Trainer => vec![&mode.trainers],
         Part::Coordinator => vec![&mode.coordinators],
         Part::HeterTrainer => mode.stages.iter().map(|stage| &stage.crew).collect(),
     };
-    let lists = crews.iter().map(|crew| match crew {
-        Crew::Listed(list) => Some(list.iter()),
+    let lists = crews.into_iter().map(|crew| match crew {
+        Crew::Listed(list) => Some(list),
         Crew::Each(_) => None,
     });
-    match lists.collect::<Option<Vec<_>>>() {
-        Some(lists) => Listed::In(lists.into_iter().flatten().collect()),
-        None => Listed::No,
-    }
+    Some(lists.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 fn not_in_the_list(part: Part, endpoint: Endpoint) -> Diagnostic {
@@ -170,22 +166,17 @@ fn not_in_the_list(part: Part, endpoint: Endpoint) -> Diagnostic {
     Diagnostic::error(Code::L0004, message).hint("give every node the same lists, in the same order")
 }
 
-fn topology(
-    request: &Request,
-    nodes: Vec<Placed>,
-    members: Vec<Member>,
-    (paddle_store, torch_store): (Endpoint, Endpoint),
-    device_kind: Option<DeviceKind>,
-) -> Topology {
-    let hosts = nodes.into_iter().map(|Placed { address, host, processes }| Node {
-        address: address.into(),
-        host,
+fn topology(request: &Request, start: &Start, members: Vec<Member>, device_kind: Option<DeviceKind>) -> Topology {
+    let hosts = start.nodes.iter().map(|NodeShare { address, host, processes, .. }| Node {
+        address: (*address).into(),
+        host: host.clone(),
         size: processes.len() as u32,
     });
     // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
     let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
     let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.variables.generation == Generation::Current);
     let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));
-    let paddle_store = if first_endpoint { members[0].endpoint.clone() } else { paddle_store.into() };
-    Topology::new(request.job_id.clone(), hosts.collect(), members, (paddle_store, torch_store.into()), device_kind)
+    let paddle_store = if first_endpoint { members[0].endpoint.clone() } else { start.paddle_store.into() };
+    let stores = (paddle_store, start.torch_store.into());
+    Topology::new(request.job_id.clone(), hosts.collect(), members, stores, device_kind)
 }

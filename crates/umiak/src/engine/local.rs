@@ -395,7 +395,7 @@ fn keys(ids: &[AttemptId]) -> Vec<ProcessKey> {
     ids.iter().copied().map(key).collect()
 }
 
-fn lost() -> Diagnostic {
+pub(crate) fn lost() -> Diagnostic {
     Diagnostic::error(Code::L0017, "the process that was to hold the replicas was killed from outside")
         .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
 }

@@ -11,7 +11,7 @@ use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, parse};
 use umiak_core::model::{Part, Port};
 use umiak_core::plan::command::Resolved;
-use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, Share, finish, layout};
+use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, finish, layout};
 
 use super::HEADER;
 use crate::markdown::{code, table};
@@ -284,7 +284,7 @@ fn plan(sample: &Sample) -> Plan {
     let port = |number: u16| Port::new(number).expect("a sample port");
     let ports = Ports {
         endpoints: (0..layout.seats.len() as u16).map(|index| port(6170 + index)).collect(),
-        stores: (0..layout.stores).map(|index| port(6180 + index)).collect(),
+        stores: (0..STORES).map(|index| port(6180 + index)).collect(),
     };
     let run = Run {
         pod_name: "abcdef".to_owned(),
@@ -294,7 +294,7 @@ fn plan(sample: &Sample) -> Plan {
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: 0,
     };
-    let share = Share::alone(&spec.request, &inventory, &layout, &ports);
+    let share = Share::assumed(&spec.request, &inventory, &layout, &ports).expect("one node needs no other");
     finish(&spec.request, &inventory, layout, share, &run)
 }
 

@@ -32,7 +32,7 @@ pub(in crate::plan) fn plan(request: &Request, inventory: &Inventory) -> Plan {
         endpoints: (0..layout.seats.len() as u16).map(|i| port(6170 + i)).collect(),
         stores: vec![port(7001), port(7002)],
     };
-    let share = Share::alone(request, inventory, &layout, &ports);
+    let share = Share::assumed(request, inventory, &layout, &ports).unwrap();
     finish(request, inventory, layout, share, &run())
 }
 

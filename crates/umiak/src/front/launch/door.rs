@@ -11,7 +11,8 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
-use umiak_core::model::{DeviceKind, Exit, Part, Rotation, Timestamp};
+use umiak_core::machine::round::messages::{RankPlace, Why};
+use umiak_core::model::{Device, DeviceKind, Exit, Part, Rotation, Timestamp};
 use umiak_core::plan::{Inventory, Layout, Logs as PlanLogs, Plan, Process, Run, paddle_lines};
 use umiak_sys::logger::Rotate;
 
@@ -19,7 +20,7 @@ use super::gpu_log::GpuLog;
 use super::leaving::Leaving;
 use super::peers::Peers;
 use super::pod_log::PodLog;
-use super::{prepare, words};
+use super::{peer_words, prepare, words};
 use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::words::has_parts;
 use crate::driver::{Core, Door, FailureReport};
@@ -45,8 +46,11 @@ pub(super) struct LaunchDoor {
     /// With `--gather-logs`, on nodes that send theirs.
     pub(super) logs: Option<Logs>,
     pub(super) leaving: Leaving,
-    /// Where another node's end ended this one.
-    pub(super) stopped_by: Option<String>,
+    /// When to say that leaving takes its time.
+    pub(super) tell_at: Option<Timestamp>,
+    /// Why this attempt was stopped for all nodes, and where the ranks of its verdict were.
+    pub(super) why: Option<Why>,
+    pub(super) places: Vec<RankPlace>,
 }
 
 impl LaunchDoor {
@@ -74,14 +78,13 @@ impl LaunchDoor {
             return ReplicaPlace::default();
         };
         let kind = core.plan.topology().device_kind.map_or("", DeviceKind::word);
-        let labels: Vec<&str> = replica.devices.iter().map(|device| device.label.as_str()).collect();
         let host = umiak_sys::host::name();
         let file = replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default();
         ReplicaPlace {
             name: name(&core.plan, subject, &host),
             host,
             pid: core.pid(replica.slot),
-            devices: if labels.is_empty() { String::new() } else { format!("{kind} {}", labels.join(",")) },
+            devices: format!("{kind} {}", Device::labels(&replica.devices)).trim().to_owned(),
             log: shown(&self.spec.request.logs.dir.join(file)),
             run: core.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
@@ -120,7 +123,7 @@ impl Door for LaunchDoor {
 
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace {
         let rank = finding.subject.rank.map(|rank| rank.0);
-        let elsewhere = self.peers.iter().flat_map(|peers| &peers.places).find(|place| Some(place.rank) == rank);
+        let elsewhere = self.places.iter().find(|place| Some(place.rank) == rank);
         match elsewhere {
             Some(place) => ReplicaPlace {
                 host: place.host.clone(),
@@ -150,8 +153,7 @@ impl Door for LaunchDoor {
     }
 
     fn starting(&mut self, core: &mut Core, attempts: &[AttemptId]) {
-        let line = paddle_lines::at_spawn(&self.spec.request, &core.plan, attempts);
-        self.pod_line(line);
+        self.pod_line(paddle_lines::at_spawn(&self.spec.request, &core.plan, attempts));
         if std::mem::take(&mut self.late_files_due) {
             self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
         }
@@ -159,8 +161,7 @@ impl Door for LaunchDoor {
 
     fn stopping(&mut self, core: &mut Core, attempts: &[AttemptId]) {
         for pid in attempts.iter().filter_map(|id| core.pid(id.slot)) {
-            let line = paddle_lines::at_stop(&self.spec.request, pid);
-            self.pod_line(line);
+            self.pod_line(paddle_lines::at_stop(&self.spec.request, pid));
         }
     }
 
@@ -182,7 +183,7 @@ impl Door for LaunchDoor {
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        self.leaving.tell_at()
+        self.tell_at
     }
 
     fn hear(&mut self, core: &mut Core, engine: &mut dyn Engine) {
@@ -201,8 +202,7 @@ impl Door for LaunchDoor {
             Fact::Started { subject, instance } => {
                 let slot = core.slot_of(subject);
                 if let (Some(slot), Some(pid)) = (slot, instance.pid) {
-                    let line = paddle_lines::at_started(&self.spec.request, slot.index, pid);
-                    self.pod_line(line);
+                    self.pod_line(paddle_lines::at_started(&self.spec.request, slot.index, pid));
                 }
             }
             Fact::Ended { subject, exit, .. } if exit.is_success() => {
@@ -211,12 +211,10 @@ impl Door for LaunchDoor {
                 }
             }
             Fact::Stopping { reason: StopReason::Signal { signal } } => {
-                let line = paddle_lines::at_signal(&self.spec.request, *signal);
-                self.pod_line(line);
+                self.pod_line(paddle_lines::at_signal(&self.spec.request, *signal));
             }
             Fact::Restarting { attempt, .. } => {
-                let line = paddle_lines::at_restart(&self.spec.request, &core.plan, attempt + 1);
-                self.pod_line(line);
+                self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.plan, attempt + 1));
             }
             Fact::Finished { outcome, exit_code } => {
                 let signal = match core.now.stopping {
@@ -256,8 +254,12 @@ impl Door for LaunchDoor {
         }
     }
 
+    /// `SIGINT on node 192.168.0.2 (gpu-b)`.
     fn stopped_by(&self) -> Option<String> {
-        self.stopped_by.clone()
+        match self.why.as_ref()? {
+            Why::Interrupted { node, signal, .. } => Some(peer_words::interrupted(node, *signal)),
+            _ => None,
+        }
     }
 
     fn is_busy(&mut self, core: &mut Core) -> bool {
@@ -269,7 +271,6 @@ impl Door for LaunchDoor {
     }
 
     fn close(&mut self, _: &mut Core) {
-        self.stopped_by = self.interrupted_elsewhere();
         if let Some(peers) = self.peers.take() {
             peers.finish();
         }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use umiak_core::model::Request;
+use umiak_core::model::{Device, Request};
 use umiak_core::plan::{Plan, paddle_lines};
 use umiak_sys::helper;
 use umiak_sys::wait::{Waker, readable};
@@ -38,8 +38,7 @@ pub(super) struct GpuLog {
 impl GpuLog {
     /// Begins, if it is asked for and there are devices to watch. Not being able to is no reason to stop a job.
     pub(super) fn start(request: &Request, plan: &Plan) -> Option<Self> {
-        let labels: Vec<&str> =
-            plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str()).collect();
+        let labels = Device::labels(plan.replicas.iter().flat_map(|replica| &replica.devices));
         if !request.paddle.as_ref().is_some_and(|paddle| paddle.gpu_log) || labels.is_empty() {
             return None;
         }
@@ -47,7 +46,7 @@ impl GpuLog {
         let (stop, done) = (Arc::new(Waker::new().ok()?), Arc::new(Waker::new().ok()?));
         let watcher = Watcher {
             file,
-            ids: format!("--id={}", labels.join(",")),
+            ids: format!("--id={labels}"),
             warning: paddle_lines::warning(request, "<text>"),
             pod_log: plan.logs.dir().join(pod_log_name(plan)),
             failing: false,

@@ -6,12 +6,10 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::messages::Why;
-use umiak_core::model::Timestamp;
 use umiak_core::plan::Plan;
 use umiak_sys::wait::readable;
 
 use super::door::{LaunchDoor, shown};
-use super::peers::Peers;
 use super::pod_log::pod_log_name;
 use super::words;
 use crate::driver::Core;
@@ -29,36 +27,23 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub(super) enum Leaving {
     #[default]
     NotYet,
-    /// The coordinator gets the rest of our logs; when to say so.
-    SendingLogs {
-        tell_at: Option<Timestamp>,
-    },
-    /// Logs of other nodes are still to come.
+    /// The coordinator gets the rest of our logs.
+    SendingLogs,
+    /// Logs of other nodes are still to come: of so many of them.
     AwaitingLogs {
-        waiting: Option<usize>,
-        tell_at: Option<Timestamp>,
+        nodes: usize,
     },
     Done,
-}
-
-impl Leaving {
-    /// When a line is due.
-    pub(super) fn tell_at(&self) -> Option<Timestamp> {
-        match self {
-            Self::SendingLogs { tell_at } | Self::AwaitingLogs { tell_at, .. } => *tell_at,
-            Self::NotYet | Self::Done => None,
-        }
-    }
 }
 
 impl LaunchDoor {
     /// The job begins: its logs are sent, or expected.
     pub(super) fn start_logs(&mut self, plan: &Plan) -> Option<Diagnostic> {
-        let peers = self.peers.as_ref()?;
-        if peers.gathers() {
+        let peers = self.peers.as_mut()?;
+        if peers.gathers {
             peers.mark_log_dir(pod_log_name(plan), plan);
         }
-        match peers.send_logs(&self.spec, plan) {
+        match peers.send_logs(plan) {
             Ok(logs) => {
                 self.logs = logs;
                 None
@@ -102,20 +87,19 @@ impl LaunchDoor {
             match &self.leaving {
                 Leaving::NotYet => {
                     self.tell_why_not_restarted(core);
-                    let is_lost = |peers: &Peers| matches!(peers.why, Some(Why::CoordinatorLost { .. }));
-                    let is_alone = self.peers.as_ref().is_some_and(is_lost);
                     if let Some(logs) = &self.logs {
+                        let is_alone = matches!(self.why, Some(Why::CoordinatorLost { .. }));
                         if is_alone { logs.give_up() } else { logs.finish() }
                     }
-                    self.leaving = Leaving::SendingLogs { tell_at: Some(core.clock.now() + PATIENCE) };
+                    (self.leaving, self.tell_at) = (Leaving::SendingLogs, Some(core.clock.now() + PATIENCE));
                 }
-                Leaving::SendingLogs { .. } if self.logs.is_some() => return true,
-                Leaving::SendingLogs { .. } => {
-                    let gathers = self.peers.as_ref().filter(|peers| peers.gathers());
-                    self.leaving = match gathers {
+                Leaving::SendingLogs if self.logs.is_some() => return true,
+                Leaving::SendingLogs => {
+                    self.tell_at = None;
+                    self.leaving = match self.peers.as_ref().filter(|peers| peers.gathers) {
                         Some(peers) => {
                             peers.leave();
-                            Leaving::AwaitingLogs { waiting: None, tell_at: None }
+                            Leaving::AwaitingLogs { nodes: 0 }
                         }
                         None => Leaving::Done,
                     };
@@ -129,23 +113,16 @@ impl LaunchDoor {
     /// Says what is waited for, once it has lasted.
     pub(super) fn tell_leaving(&mut self, core: &mut Core) {
         let now = core.clock.now();
-        if self.leaving.tell_at().is_none_or(|at| at > now) {
+        if self.tell_at.take_if(|at| *at <= now).is_none() {
             return;
         }
-        let text = match &mut self.leaving {
+        let what = match self.leaving {
             Leaving::NotYet | Leaving::Done => return,
-            Leaving::SendingLogs { tell_at } => {
-                *tell_at = None;
-                "sending logs to the coordinator; Ctrl-C gives that up".to_owned()
-            }
-            Leaving::AwaitingLogs { waiting, tell_at } => {
-                *tell_at = None;
-                let nodes = waiting.take().unwrap_or_default();
-                let nodes = if nodes == 1 { "one node".to_owned() } else { format!("{nodes} nodes") };
-                format!("waiting for the logs of {nodes}; Ctrl-C gives that up")
-            }
+            Leaving::SendingLogs => "sending logs to the coordinator".to_owned(),
+            Leaving::AwaitingLogs { nodes: 1 } => "waiting for the logs of one node".to_owned(),
+            Leaving::AwaitingLogs { nodes } => format!("waiting for the logs of {nodes} nodes"),
         };
-        core.say(|style| words::nodes(style, &text));
+        core.say(|style| words::nodes(style, &format!("{what}; Ctrl-C gives that up")));
     }
 
     /// The other nodes have nothing more to say.
@@ -157,7 +134,7 @@ impl LaunchDoor {
 
     pub(super) fn give_up_leaving(&mut self, core: &mut Core) {
         match self.leaving {
-            Leaving::SendingLogs { .. } => {
+            Leaving::SendingLogs => {
                 if let Some(logs) = self.logs.take() {
                     logs.give_up();
                     let _ = readable(&[std::os::fd::AsFd::as_fd(&logs)], Some(LAST_WORDS));
@@ -178,8 +155,8 @@ impl LaunchDoor {
     pub(super) fn hear_gatherer(&mut self, core: &mut Core, news: &GatherNews) {
         let notice = match news {
             GatherNews::Waiting { nodes } => {
-                if let Leaving::AwaitingLogs { waiting, tell_at } = &mut self.leaving {
-                    (*waiting, *tell_at) = (Some(*nodes), Some(core.clock.now() + PATIENCE));
+                if let Leaving::AwaitingLogs { nodes: missing } = &mut self.leaving {
+                    (*missing, self.tell_at) = (*nodes, Some(core.clock.now() + PATIENCE));
                 }
                 return;
             }
@@ -200,14 +177,14 @@ impl LaunchDoor {
     pub(super) fn gathered(&self, plan: &Plan, rank: u32) -> Option<String> {
         let elsewhere = plan.replicas.iter().all(|replica| replica.rank.0 != rank);
         let path = self.spec.request.logs.dir.join(plan.topology().members.get(rank as usize)?.log_name());
-        let is_here = elsewhere && self.peers.as_ref().is_some_and(Peers::gathers) && path.exists();
+        let is_here = elsewhere && self.peers.as_ref().is_some_and(|peers| peers.gathers) && path.exists();
         is_here.then(|| shown(&path))
     }
 
     /// Between two attempts there are no ranks whose end could be reported together with it.
     fn tell_why_not_restarted(&mut self, core: &mut Core) {
         // What ended the last attempt has been told.
-        let told = matches!(self.peers.as_ref().and_then(|peers| peers.why.as_ref()), Some(Why::RankFailed { .. }));
+        let told = matches!(self.why, Some(Why::RankFailed { .. }));
         if !told
             && core.machine.is_pausing()
             && matches!(core.now.end, Some((Outcome::Failed, _)))

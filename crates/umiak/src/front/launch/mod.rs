@@ -23,7 +23,6 @@ mod rounds;
 mod words;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use tracing::info;
@@ -35,12 +34,11 @@ use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Inventory, Plan, Run, print};
+use umiak_core::plan::{Inventory, Plan, Share, print};
 
 use door::LaunchDoor;
 use gpu_log::GpuLog;
 use leaving::Leaving;
-use peers::Peers;
 use pod_log::{PodLog, pod_log_name};
 
 use crate::clock::Clock;
@@ -49,6 +47,7 @@ use crate::driver::sources::Sources;
 use crate::driver::{Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
+use crate::history::Error;
 use crate::host::inventory;
 use crate::screen::{Screen, Style, write_data};
 
@@ -87,10 +86,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         Ok(leased)
     };
     let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
-    let share = match spec.request.nodes {
-        Nodes::One => outline.alone(&spec.request, &inventory),
-        _ => peers::rehearse(&spec.request, &inventory, &outline)?,
-    };
+    let share = Share::assumed(&spec.request, &inventory, &outline.layout, &outline.ports)?;
     // Nothing is made: the plan names the directory a run would make.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
     for notice in &plan.notices {
@@ -116,35 +112,30 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
         report(style, OutputMode::Human, &notice);
     }
     // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
-    let mut sources = Sources::new()?;
-    let mut engine = Local::start(spec.own.isolate, None)?;
+    let sources = Sources::new()?;
+    let engine = Local::start(spec.own.isolate, None)?;
     let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
-    let mut around = Around { spec, style, clock, sources: &mut sources, engine: &mut engine, scratch: &scratch };
-    // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
-    let (prepared, screen) = match prepare(&mut around, env).inspect_err(|_| scratch.remove()) {
-        Ok(ready) => ready,
-        Err(NotRun::Wrong(diagnostic)) => return Err(*diagnostic),
-        Err(NotRun::Code(code)) => return Ok(code),
+    let screen = talk(spec).screen(style)?;
+    let mut around = Around { spec, style, clock, sources, engine, scratch, screen };
+    let prepared = prepare(&mut around, env);
+    let Around { sources, engine, scratch, screen, .. } = around;
+    let (mut door, plan) = match prepared {
+        Ok(prepared) => prepared,
+        Err(ended) => {
+            // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
+            scratch.remove();
+            // What was said while we waited stands before what ends it.
+            screen.close();
+            screen.join();
+            return match ended {
+                NotRun::Wrong(diagnostic) => Err(*diagnostic),
+                NotRun::Code(code) => Ok(code),
+            };
+        }
     };
-    let machine = machine(spec, &prepared);
-    let mut notices = prepared.plan.notices.clone();
-    let recorder = record(spec, &prepared, &mut notices);
-    let Prepared { peers, inventory, run, plan, pod_log } = prepared;
-    let mut door = LaunchDoor {
-        spec: Arc::clone(spec),
-        _gpu_log: GpuLog::start(&spec.request, &plan),
-        inventory,
-        run,
-        pod_log,
-        late_files: None,
-        late_files_due: true,
-        told_attempt: 0,
-        peers,
-        next: None,
-        logs: None,
-        leaving: Leaving::NotYet,
-        stopped_by: None,
-    };
+    let machine = machine(spec, &plan, door.peers.is_some());
+    let mut notices = plan.notices.clone();
+    let recorder = record(spec, &door, &mut notices);
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
     // Devices of a launched job are its own from the start.
@@ -155,44 +146,56 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     driver.run()
 }
 
-fn machine(spec: &LaunchSpec, prepared: &Prepared) -> Machine {
+fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
     let codes = CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false };
-    let plan = &prepared.plan;
     let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
     let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
     restart::expect_elsewhere(&mut machine, plan);
-    if prepared.peers.is_some() {
+    if is_shared {
         machine.share();
     }
     machine
 }
 
 /// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
-fn record(spec: &LaunchSpec, prepared: &Prepared, notices: &mut Vec<Diagnostic>) -> Recorder {
-    let is_host = prepared.peers.as_ref().is_none_or(Peers::is_host);
-    if spec.own.no_record || !is_host {
-        return Recorder::new(None, Began::Submitted);
-    }
-    match Journal::begin("local") {
-        Ok(journal) => Recorder::new(Some(journal), Began::Submitted),
-        Err(error) => {
-            let notice = Diagnostic::notice(Code::J0001, "this run is not recorded")
+fn record(spec: &LaunchSpec, door: &LaunchDoor, notices: &mut Vec<Diagnostic>) -> Recorder {
+    let is_host = door.peers.as_ref().is_none_or(|peers| peers.is_host);
+    let begun = (!spec.own.no_record && is_host).then(|| Journal::begin("local"));
+    let journal = begun.and_then(|journal| {
+        let not_recorded = |error: &Error| {
+            Diagnostic::notice(Code::J0001, "this run is not recorded")
                 .row("reason", error.diagnostic().message)
-                .hint("name a directory that can be written with `UMIAK_HOME`, or say `--no-record`");
-            notices.push(notice);
-            Recorder::new(None, Began::Submitted)
-        }
-    }
+                .hint("name a directory that can be written with `UMIAK_HOME`, or say `--no-record`")
+        };
+        journal.inspect_err(|error| notices.push(not_recorded(error))).ok()
+    });
+    Recorder::new(journal, Began::Submitted)
 }
 
 /// What preparing needs of the run.
 struct Around<'a> {
-    spec: &'a LaunchSpec,
+    spec: &'a Arc<LaunchSpec>,
     style: &'a Style,
     clock: Clock,
-    sources: &'a mut Sources,
-    engine: &'a mut Local,
-    scratch: &'a prepare::Scratch,
+    sources: Sources,
+    engine: Local,
+    scratch: prepare::Scratch,
+    screen: Screen,
+}
+
+impl Around<'_> {
+    fn notice(&self, notice: &Diagnostic) {
+        if self.spec.own.output == OutputMode::Human {
+            self.screen.talk(self.style.diagnostic(notice));
+        }
+    }
+
+    /// About other nodes.
+    fn say(&self, text: &str) {
+        if self.spec.own.output == OutputMode::Human {
+            self.screen.talk(words::nodes(self.style, text));
+        }
+    }
 }
 
 /// Why there is nothing to run.
@@ -209,44 +212,22 @@ impl From<Diagnostic> for NotRun {
     }
 }
 
-/// What is known of the job when it begins.
-struct Prepared {
-    /// The other nodes, where there are some.
-    peers: Option<Peers>,
-    inventory: Arc<Inventory>,
-    run: Run,
-    plan: Arc<Plan>,
-    pod_log: PodLog,
-}
-
 /// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
 /// before the first rank.
-fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Prepared, Screen), NotRun> {
-    let (spec, scratch) = (around.spec, around.scratch);
+fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(LaunchDoor, Arc<Plan>), NotRun> {
+    let spec = around.spec;
     let inventory = inventory::gather(env, spec.request.numa);
     // Before it exists, so that it is removed whatever becomes of us.
-    around.engine.remove_at_end(scratch.candidates());
+    around.engine.remove_at_end(around.scratch.candidates());
     let outline = prepare::outline(&spec.request, &inventory, &mut |request| {
         around.engine.lease_ports(StepIndex::default(), request)
-    });
-    let outline = outline.map_err(Diagnostic::from)?;
-    prepare::make_log_dir(outline.log_dir())?;
-    let shared = lease_gpus(around.engine, &outline.layout.assignment.gpus(&inventory))?;
-    let directory = scratch.make()?;
-    let screen = talk(spec).screen(around.style)?;
-    let met = if spec.request.nodes == Nodes::One {
-        Ok((outline.alone(&spec.request, &inventory), None))
-    } else {
-        peers::meet(around, &screen, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))
-    };
-    let (share, peers) = match met {
-        Ok(met) => met,
-        Err(ended) => {
-            // What was said while we waited stands before what ends it.
-            screen.close();
-            screen.join();
-            return Err(ended);
-        }
+    })?;
+    std::fs::create_dir_all(&outline.log_dir).map_err(|error| prepare::log_dir_error(&outline.log_dir, &error))?;
+    let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(&inventory))?;
+    let directory = around.scratch.make()?;
+    let (share, peers) = match spec.request.nodes {
+        Nodes::One => (Share::assumed(&spec.request, &inventory, &outline.layout, &outline.ports)?, None),
+        _ => peers::meet(around, &inventory, &outline)?,
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
     plan.notices.extend(shared);
@@ -261,8 +242,24 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(Pr
     );
     prepare::write_files(&spec.request, &inventory, &mut plan)?;
     let pod_log = open_pod_log(&spec.request, &inventory, &plan)?;
-    let (inventory, plan) = (Arc::new(inventory), Arc::new(plan));
-    Ok((Prepared { peers, inventory, run, plan, pod_log }, screen))
+    let door = LaunchDoor {
+        spec: Arc::clone(spec),
+        _gpu_log: GpuLog::start(&spec.request, &plan),
+        inventory: Arc::new(inventory),
+        run,
+        pod_log,
+        late_files: None,
+        late_files_due: true,
+        told_attempt: 0,
+        peers,
+        next: None,
+        logs: None,
+        leaving: Leaving::NotYet,
+        tell_at: None,
+        why: None,
+        places: Vec::new(),
+    };
+    Ok((door, Arc::new(plan)))
 }
 
 /// The GPUs of this node's ranks are leased, so that runs of documents keep away from them. A GPU that is named on the
@@ -285,13 +282,7 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
 
 fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
     let path = plan.logs.dir().join(pod_log_name(plan));
-    let mut log = PodLog::open(&path).map_err(|error| pod_log_error(&path, &error))?;
+    let mut log = PodLog::open(&path).map_err(|error| prepare::file_error(&path, &error))?;
     log.lines(&umiak_core::plan::paddle_lines::at_start(request, inventory, plan));
     Ok(log)
-}
-
-fn pod_log_error(path: &Path, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
-        .row("reason", error.to_string())
-        .hint("choose another directory with `--log_dir`")
 }

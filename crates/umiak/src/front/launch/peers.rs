@@ -1,33 +1,28 @@
 //! Several nodes: this one finds the others, offers its ports, waits until all are there, and hears of them from then
 //! on.
 
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::rendezvous::logs::{self, LogFile, Logs};
-use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport, Target};
-use crate::screen::{Activity, Screen, StatusLine};
+use crate::rendezvous::logs::{LogFile, Logs, LogsOptions};
+use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport};
+use crate::screen::{Activity, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::STOPPED;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{
-    Decision, Join, NodeShare, Offer, RankPlace, Refusal, Stage, Standing, Start, Why,
-};
-use umiak_core::model::{Endpoint, Nodes, OutputMode, Port, Request};
+use umiak_core::machine::round::messages::{Join, Refusal, Stage, Standing, Start, Why};
+use umiak_core::model::{Endpoint, Nodes, OutputMode, Port};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
-use super::{Around, NotRun, meeting, peer_words, words};
+use super::{Around, NotRun, meeting, peer_words};
 use crate::driver::short_signal;
-use crate::engine::{Engine as _, News as EngineNews};
+use crate::engine::{Engine as _, News as EngineNews, local as engine};
 
 /// A rendezvous that is over sooner is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,54 +33,35 @@ const GOODBYE: Duration = Duration::from_secs(6);
 
 /// The other nodes, as far as this one hears of them.
 pub(super) struct Peers {
-    net: Net,
+    pub(super) net: Net,
     /// The coordinator, as it is shown.
     at: String,
-    /// Why this attempt was stopped for all, and where the ranks of its verdict were.
-    pub(super) why: Option<Why>,
-    pub(super) places: Vec<RankPlace>,
-    sender: Sender,
-    /// Logs of all nodes come here.
-    gathers: bool,
-}
-
-/// What this node needs in order to send its logs.
-struct Sender {
-    coordinator: Target,
-    key: Key,
-    limits: Limits,
-    launch: u64,
-    /// This node is the coordinator's, and has nothing to send.
-    is_host: bool,
+    /// This node is the coordinator's.
+    pub(super) is_host: bool,
+    /// Logs of all nodes come here, or this node's go there.
+    pub(super) gathers: bool,
+    logs: Option<LogsOptions>,
 }
 
 impl Peers {
-    /// Whether this node is the coordinator's.
-    pub(super) fn is_host(&self) -> bool {
-        self.sender.is_host
-    }
-
     /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
-    fn join(
-        around: &Around<'_>,
-        screen: &Screen,
-        inventory: &Inventory,
-        offer: Offer,
-        log_dir: &Path,
-    ) -> Result<Self, NotRun> {
-        let spec = around.spec;
-        let key = key(spec);
+    fn join(around: &Around<'_>, inventory: &Inventory, outline: &Outline) -> Result<Self, Diagnostic> {
+        let (spec, log_dir) = (around.spec, &outline.log_dir);
+        let key = match &spec.own.token {
+            Some(token) => Key::from_token(token.expose()),
+            None => Key::from_job_id(&spec.request.job_id),
+        };
         let place = meeting::place(spec, inventory, &key)?;
         if let (Nodes::Auto { .. }, Some(listener)) = (&spec.request.nodes, &place.host)
             && let Some(port) = listener.local_addr().ok().and_then(|address| Port::new(address.port()))
         {
             let command = spec.command_for_others(Endpoint { address: place.address, port });
-            screen.talk(format!("{}\n", copy_to_others(&command)));
+            around.screen.talk(format!("{}\n", copy_to_others(&command)));
         }
         if spec.own.token.is_none() && !place.is_loopback() {
             let notice = Diagnostic::notice(Code::R0007, "nodes prove themselves by the job id only")
                 .hint("in a network that others use too, give every node the same `--token` or `UMIAK_TOKEN`");
-            talk(around, screen, &notice);
+            around.notice(&notice);
         }
         let limits = Limits {
             rendezvous: spec.own.rdzv_timeout,
@@ -93,15 +69,18 @@ impl Peers {
             reconnect: spec.own.reconnect_window,
         };
         let launch = fastrand::u64(..);
-        let gathers = place.host.is_some() && spec.own.gather_logs;
+        let is_host = place.host.is_some();
+        let gathers = is_host && spec.own.gather_logs;
         let gather = gathers.then(|| Gather { log_dir: log_dir.to_owned(), overwrite: spec.request.logs.overwrite });
-        let sender = Sender {
+        let logs = (!is_host && spec.own.gather_logs).then(|| LogsOptions {
             coordinator: place.target.clone(),
+            job_id: spec.request.job_id.clone(),
             key: key.clone(),
             limits,
             launch,
-            is_host: place.host.is_some(),
-        };
+            log_dir: log_dir.to_owned(),
+            files: Vec::new(),
+        });
         let job = spec.request.policy;
         let host = place.host.map(|listener| Host {
             listener,
@@ -131,7 +110,7 @@ impl Peers {
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
-            standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
+            standing: Standing { attempt: 0, stage: Stage::Ready(plan::offer(&outline.layout, &outline.ports)) },
         };
         let options = rendezvous::NetOptions {
             coordinator: place.target,
@@ -143,60 +122,58 @@ impl Peers {
             clock: around.clock,
         };
         let net = Net::start(options).map_err(|error| Diagnostic::failed("start its network thread", &error))?;
-        Ok(Self { net, at: place.at, why: None, places: Vec::new(), sender, gathers })
+        Ok(Self { net, at: place.at, is_host, gathers, logs })
     }
 
     /// Waits until all nodes are there. A signal ends the wait for everybody.
-    fn wait(mut self, around: &mut Around<'_>, screen: &Screen) -> Result<(Self, Box<Start>), NotRun> {
+    fn wait(mut self, around: &mut Around<'_>) -> Result<(Self, Box<Start>), NotRun> {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
-            shown.show(around, screen);
-            let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.net.as_fd()).chain(around.engine.watch()).collect();
-            let arrived = match around.sources.wait(&fds, shown.timeout()) {
-                Ok(arrived) => arrived,
-                Err(error) => break error.into(),
-            };
-            if arrived.ready[0] {
-                match self.hear(around, screen, &mut shown) {
-                    Some(Ok(start)) => {
-                        screen.status(None);
-                        return Ok((self, start));
-                    }
-                    Some(Err(ended)) => break ended,
-                    None => {}
+            match self.turn(around, &mut shown) {
+                Ok(None) => {}
+                Ok(Some(start)) => {
+                    around.screen.status(None);
+                    return Ok((self, start));
                 }
-            }
-            if arrived.pause {
-                screen.status(None);
-                umiak_sys::wait::stop_ourselves();
-            }
-            if let Some(signal) = arrived.signals.first().copied() {
-                self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
-                say(around, screen, &format!("stopped by {}, while nodes were missing", short_signal(signal)));
-                break NotRun::Code(128u8.wrapping_add(signal as u8));
-            }
-            if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
-                break Diagnostic::error(Code::L0017, "the process that was to hold the ranks was killed from outside")
-                    .into();
+                Err(ended) => break ended,
             }
         };
-        screen.status(None);
+        around.screen.status(None);
         self.finish();
         Err(ended)
     }
 
+    fn turn(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
+        shown.show(around);
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(self.net.as_fd()).chain(around.engine.watch()).collect();
+        let arrived = around.sources.wait(&fds, shown.due())?;
+        if arrived.ready[0]
+            && let Some(start) = self.hear(around, shown)?
+        {
+            return Ok(Some(start));
+        }
+        if arrived.pause {
+            around.screen.status(None);
+            umiak_sys::wait::stop_ourselves();
+        }
+        if let Some(signal) = arrived.signals.first().copied() {
+            self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
+            around.say(&format!("stopped by {}, while nodes were missing", short_signal(signal)));
+            return Err(NotRun::Code(128u8.wrapping_add(signal as u8)));
+        }
+        if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
+            return Err(engine::lost().into());
+        }
+        Ok(None)
+    }
+
     /// What has come in while we wait.
-    fn hear(
-        &mut self,
-        around: &mut Around<'_>,
-        screen: &Screen,
-        shown: &mut Shown,
-    ) -> Option<Result<Box<Start>, NotRun>> {
+    fn hear(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
         for report in self.net.reports() {
             let news = match report {
                 NetReport::News(news) => news,
                 NetReport::Refused { address, host, refusal } => {
-                    talk(around, screen, &peer_words::has_refused(address, &host, &refusal));
+                    around.notice(&peer_words::has_refused(address, &host, &refusal));
                     continue;
                 }
                 NetReport::Lifeline { socket, frame } => {
@@ -205,50 +182,32 @@ impl Peers {
                 }
                 NetReport::Gather(_) | NetReport::Ended => continue,
                 NetReport::Broken(why) => {
-                    let error =
-                        Diagnostic::error(Code::L0016, "the connection to the other nodes failed").row("reason", why);
-                    return Some(Err(error.into()));
+                    let error = Diagnostic::error(Code::L0016, "the connection to the other nodes failed");
+                    return Err(error.row("reason", why).into());
                 }
             };
             match news {
                 News::Unreached(answer) => {
-                    let answer = peer_words::short(&answer);
-                    shown.text = if answer.is_empty() {
-                        format!("connecting to {}", self.at)
-                    } else {
-                        format!("connecting to {} ({answer})", self.at)
+                    shown.text = match peer_words::short(&answer) {
+                        "" => format!("connecting to {}", self.at),
+                        answer => format!("connecting to {} ({answer})", self.at),
                     };
                 }
                 News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
-                News::Start(start) => return Some(Ok(start)),
-                News::Refused(refusal) => return Some(Err(peer_words::refused(&refusal).into())),
-                News::TurnedAway(answer) => return Some(Err(peer_words::turned_away(&answer, &self.at).into())),
-                News::TimeUp(answer) => return Some(Err(peer_words::not_reached(&answer, &self.at).into())),
-                News::Decision(decision) => {
-                    let ended = ended_before(around, screen, &decision);
-                    return Some(Err(ended.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate).into())));
-                }
-                News::Lost(how) => {
-                    let why = Why::CoordinatorLost { how };
-                    return peer_words::why(&why).map(|diagnostic| Err(diagnostic.into()));
-                }
+                News::Start(start) => return Ok(Some(start)),
+                News::Refused(refusal) => return Err(peer_words::refused(&refusal).into()),
+                News::TurnedAway(answer) => return Err(peer_words::turned_away(&answer, &self.at).into()),
+                News::TimeUp(answer) => return Err(peer_words::not_reached(&answer, &self.at).into()),
+                News::Decision(decision) => return Err(ended_before(around, decision.why)),
+                News::Lost(how) => return Err(ended_before(around, Some(Why::CoordinatorLost { how }))),
                 News::Stop(_) | News::Alone { .. } | News::Suspects(_) | News::Quiet | News::Back => {}
             }
         }
-        None
+        Ok(None)
     }
 
     pub(super) fn stand(&self, attempt: u32, stage: Stage) {
         self.net.order(NetOrder::Standing(Standing { attempt, stage }));
-    }
-
-    pub(super) fn reports(&mut self) -> Vec<NetReport> {
-        self.net.reports()
-    }
-
-    /// Whether logs of all nodes come to this one.
-    pub(super) fn gathers(&self) -> bool {
-        self.gathers
     }
 
     /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send
@@ -258,26 +217,14 @@ impl Peers {
         self.net.order(NetOrder::Mark(LogDirMark { marker, names }));
     }
 
-    /// Begins to send the logs of this node's ranks to the coordinator, unless it is here.
-    pub(super) fn send_logs(&self, spec: &LaunchSpec, plan: &Plan) -> std::io::Result<Option<Logs>> {
-        let Sender { coordinator, key, limits, launch, is_host } = &self.sender;
-        if *is_host || !spec.own.gather_logs {
-            return Ok(None);
-        }
+    /// Begins to send the logs of this node's ranks to the coordinator, where that is wanted.
+    pub(super) fn send_logs(&mut self, plan: &Plan) -> std::io::Result<Option<Logs>> {
+        let Some(options) = self.logs.take() else { return Ok(None) };
         let files = plan.replicas.iter().map(|replica| {
             let Log { path, start } = plan.log(replica, plan.attempt);
             LogFile { rank: replica.rank.0, path, start }
         });
-        let options = logs::LogsOptions {
-            coordinator: coordinator.clone(),
-            job_id: spec.request.job_id.clone(),
-            key: key.clone(),
-            limits: *limits,
-            launch: *launch,
-            log_dir: plan.logs.dir().to_owned(),
-            files: files.collect(),
-        };
-        Logs::start(options).map(Some)
+        Logs::start(LogsOptions { files: files.collect(), ..options }).map(Some)
     }
 
     /// The job is over here; what comes from other nodes still comes.
@@ -298,79 +245,25 @@ impl AsFd for Peers {
     }
 }
 
-fn talk(around: &Around<'_>, screen: &Screen, notice: &Diagnostic) {
-    if around.spec.own.output == OutputMode::Human {
-        screen.talk(around.style.diagnostic(notice));
+/// The round ended before it began here; others may have begun without us.
+fn ended_before(around: &Around<'_>, why: Option<Why>) -> NotRun {
+    if let Some(Why::Interrupted { node, signal, .. }) = &why {
+        around.say(&format!("stopped by {}", peer_words::interrupted(node, *signal)));
+        return NotRun::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8)));
     }
-}
-
-fn say(around: &Around<'_>, screen: &Screen, text: &str) {
-    if around.spec.own.output == OutputMode::Human {
-        screen.talk(words::nodes(around.style, text));
-    }
-}
-
-/// The round ended before it began; nothing where others had begun without us.
-fn ended_before(around: &Around<'_>, screen: &Screen, decision: &Decision) -> Option<NotRun> {
-    match decision.why.as_ref()? {
-        Why::Interrupted { node, signal, .. } => {
-            say(around, screen, &format!("stopped by {}", peer_words::interrupted(node, *signal)));
-            Some(NotRun::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8))))
-        }
-        why => peer_words::why(why).map(Into::into),
-    }
-}
-
-fn key(spec: &LaunchSpec) -> Key {
-    match &spec.own.token {
-        Some(token) => Key::from_token(token.expose()),
-        None => Key::from_job_id(&spec.request.job_id),
-    }
+    let told = why.as_ref().and_then(peer_words::why);
+    told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
 }
 
 /// Joins the other nodes, and comes back when all are there.
 pub(super) fn meet(
     around: &mut Around<'_>,
-    screen: &Screen,
     inventory: &Inventory,
     outline: &Outline,
-) -> Result<(Share, Peers), NotRun> {
-    let offer = plan::offer(&outline.layout, &outline.ports);
-    let peers = Peers::join(around, screen, inventory, offer, outline.log_dir())?;
-    let (peers, start) = peers.wait(around, screen)?;
+) -> Result<(Share, Option<Peers>), NotRun> {
+    let (peers, start) = Peers::join(around, inventory, outline)?.wait(around)?;
     let share = Share::of(&around.spec.request, &outline.layout, &start)?;
-    Ok((share, peers))
-}
-
-/// For `--dry-run`: nobody is asked, and the other nodes are taken to be like this one.
-pub(super) fn rehearse(request: &Request, inventory: &Inventory, outline: &Outline) -> Result<Share, Diagnostic> {
-    let own = nodes::likely_address(&inventory.addresses);
-    let (addresses, you) = match &request.nodes {
-        Nodes::List { addresses, source } => {
-            (addresses.clone(), nodes::own_index(addresses, source, &inventory.addresses, request.host)?)
-        }
-        Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } => {
-            (vec![request.host.unwrap_or(own); *nodes as usize], request.node_rank.unwrap_or(0) as usize)
-        }
-        Nodes::One => (vec![own], 0),
-    };
-    let offer = plan::offer(&outline.layout, &outline.ports);
-    let share = |address: &IpAddr| NodeShare {
-        launch: 0,
-        address: *address,
-        host: inventory.hostname.clone(),
-        processes: plan::rehearsed(request, *address, &offer),
-        device_kind: offer.device_kind,
-    };
-    let store = |port| Endpoint { address: addresses[0], port };
-    let start = Start {
-        attempt: 0,
-        nodes: addresses.iter().map(share).collect(),
-        paddle_store: store(offer.stores[0]),
-        torch_store: store(offer.stores[1]),
-        you: you as u32,
-    };
-    Share::of(request, &outline.layout, &start)
+    Ok((share, Some(peers)))
 }
 
 /// Who is missing, as the console shows it.
@@ -388,17 +281,17 @@ impl Shown {
         Self { text: "connecting".to_owned(), since, said: None, interval: LINES.0 }
     }
 
-    fn show(&mut self, around: &Around<'_>, screen: &Screen) {
+    fn show(&mut self, around: &Around<'_>) {
         if around.spec.own.output != OutputMode::Human {
             return;
         }
         if around.style.live {
             let job = around.spec.request.job_id.to_string();
             let doing = Activity::Waiting(self.text.clone());
-            return screen.status(Some(StatusLine { job, since: self.since, doing }));
+            return around.screen.status(Some(StatusLine { job, since: self.since, doing }));
         }
         if self.due().is_some_and(|due| due.is_zero()) {
-            say(around, screen, &self.text);
+            around.say(&self.text);
             if self.said.replace((self.text.clone(), Instant::now())).is_some() {
                 self.interval = (self.interval * 2).min(LINES.1);
             }
@@ -412,9 +305,5 @@ impl Shown {
             Some((text, at)) if *text != self.text => Some(self.interval.saturating_sub(at.elapsed())),
             Some(_) => None,
         }
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        self.due()
     }
 }

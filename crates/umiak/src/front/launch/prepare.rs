@@ -24,38 +24,17 @@ use crate::host::inventory;
 /// Leases ports, here or in an engine.
 pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, NotLeased> + 'a;
 
-/// Why there is no plan.
-pub(super) enum NoPlan {
-    Wrong(Diagnostic),
-    /// The engine is gone.
-    Lost(Diagnostic),
-}
-
-impl From<Diagnostic> for NoPlan {
-    fn from(diagnostic: Diagnostic) -> Self {
-        Self::Wrong(diagnostic)
-    }
-}
-
-impl From<NoPlan> for Diagnostic {
-    fn from(refused: NoPlan) -> Self {
-        match refused {
-            NoPlan::Wrong(diagnostic) | NoPlan::Lost(diagnostic) => diagnostic,
-        }
-    }
-}
-
 /// What this node brings, before it is known who else takes part.
 pub(super) struct Outline {
     pub(super) layout: Layout,
     pub(super) ports: Ports,
     command: command::Resolved,
-    log_dir: PathBuf,
+    pub(super) log_dir: PathBuf,
     notices: Vec<Diagnostic>,
 }
 
 /// Everything that can be decided here and now. Nothing is written yet.
-pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, NoPlan> {
+pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Diagnostic> {
     let files = inventory::look_up(&request.command, &inventory.env);
     let command = command::resolve(&request.command, &files)?;
     let layout = plan::layout(request, inventory)?;
@@ -66,15 +45,6 @@ pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Leas
 }
 
 impl Outline {
-    pub(super) fn log_dir(&self) -> &Path {
-        &self.log_dir
-    }
-
-    /// One node needs nobody's word.
-    pub(super) fn alone(&self, request: &Request, inventory: &Inventory) -> Share {
-        Share::alone(request, inventory, &self.layout, &self.ports)
-    }
-
     /// The plan of the first attempt, and what it shares with those that may follow.
     pub(super) fn complete(
         self,
@@ -99,7 +69,7 @@ pub(super) fn outline_again(
     inventory: &Inventory,
     last: &Plan,
     lease: &mut Lease<'_>,
-) -> Result<(Layout, Ports), NoPlan> {
+) -> Result<(Layout, Ports), Diagnostic> {
     let layout = plan::layout(request, inventory)?;
     let ports = if keeps_ports(request) {
         let stores = Leasing { request, layout: &layout, lease, notices: &mut Vec::new() }.stores_again(last)?;
@@ -112,7 +82,7 @@ pub(super) fn outline_again(
 
 /// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
 /// were told at the first attempt.
-fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, NoPlan> {
+fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
     let stores = [last.topology().paddle_store.port, last.topology().torch_store.port];
     let old: Vec<Port> = endpoints(last).chain(stores).collect();
     let mut take = || Leasing { request, layout, lease: &mut *lease, notices: &mut Vec::new() }.all();
@@ -153,7 +123,7 @@ struct Leasing<'a, 'l> {
 }
 
 impl Leasing<'_, '_> {
-    fn all(&mut self) -> Result<Ports, NoPlan> {
+    fn all(&mut self) -> Result<Ports, Diagnostic> {
         let open = self.layout.seats.iter().filter(|seat| seat.port.is_none()).count() as u16;
         let mut named = Vec::with_capacity(self.layout.seats.len());
         for seat in &self.layout.seats {
@@ -161,7 +131,7 @@ impl Leasing<'_, '_> {
                 named.extend(self.exactly(port, self.lists(seat.part))?);
             }
         }
-        let stores = self.layout.stores - u16::from(self.layout.store.is_some());
+        let stores = plan::STORES - u16::from(self.layout.store.is_some());
         let mut chosen = match self.place() {
             // A fixed start is for the endpoints; the stores' ports are nobody's business.
             PortRange::Exactly { .. } if open == 0 => self.take(stores, PortRange::Anywhere)?,
@@ -187,9 +157,9 @@ impl Leasing<'_, '_> {
     }
 
     /// Of a later attempt whose other ports stay: a named one stays too.
-    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, NoPlan> {
+    fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Diagnostic> {
         let kept = self.layout.store.map(|_| last.topology().paddle_store.port);
-        let fresh = self.take(self.layout.stores - u16::from(kept.is_some()), PortRange::Anywhere)?;
+        let fresh = self.take(plan::STORES - u16::from(kept.is_some()), PortRange::Anywhere)?;
         Ok(kept.into_iter().chain(fresh).collect())
     }
 
@@ -214,23 +184,23 @@ impl Leasing<'_, '_> {
     }
 
     /// A port that was named.
-    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, NoPlan> {
+    fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Diagnostic> {
         let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
         self.ask(&request, 1, PortRange::Exactly { start: port.get() })
     }
 
-    fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, NoPlan> {
+    fn take(&mut self, count: u16, place: PortRange) -> Result<Vec<Port>, Diagnostic> {
         self.ask(&self.request.ports.clone(), count, place)
     }
 
-    fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, NoPlan> {
+    fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, Diagnostic> {
         let leased = (self.lease)(LeaseRequest { count, range: place, seed: fastrand::u64(..) });
         let leased = leased.map_err(|error| match error {
-            NotLeased::Lost(diagnostic) => NoPlan::Lost(*diagnostic),
-            NotLeased::TooFew(error) => NoPlan::Wrong(match error.refused {
-                Some(errno) => no_sockets(error.wanted, errno),
+            NotLeased::Lost(diagnostic) => *diagnostic,
+            NotLeased::TooFew(error) => match error.refused {
+                Some(errno) => no_sockets(Code::L0010, error.wanted, errno),
                 None => plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
-            }),
+            },
         })?;
         if leased.inside_ephemeral && self.notices.is_empty() {
             self.notices.push(Diagnostic::notice(
@@ -242,8 +212,8 @@ impl Leasing<'_, '_> {
     }
 }
 
-fn no_sockets(wanted: u16, errno: i32) -> Diagnostic {
-    Diagnostic::error(Code::L0010, "the kernel gives this process no more sockets to hold ports with")
+pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32) -> Diagnostic {
+    Diagnostic::error(code, "the kernel gives this process no more sockets to hold ports with")
         .row("needed", wanted.to_string())
         .row("reason", describe_errno(errno))
         .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
@@ -309,10 +279,6 @@ impl Scratch {
     }
 }
 
-pub(super) fn make_log_dir(path: &Path) -> Result<(), Diagnostic> {
-    std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
-}
-
 /// Why the log directory takes no more, if it does not: a rank's output has then nowhere to go.
 pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
     let probe = || tempfile::tempfile_in(log_dir)?.write_all(&[0; 4096]);
@@ -324,7 +290,7 @@ pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
     )
 }
 
-fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+pub(super) fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
     let in_the_way = path.ancestors().find(|ancestor| ancestor.exists()).filter(|ancestor| !ancestor.is_dir());
     let reason = match in_the_way {
         Some(file) => format!("`{}` is a file, not a directory", file.display()),
@@ -370,7 +336,7 @@ pub(super) fn write_late_files(inventory: &Arc<Inventory>, plan: &Arc<Plan>) -> 
     std::thread::Builder::new().name("files".into()).stack_size(128 << 10).spawn(write).ok()
 }
 
-fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+pub(super) fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
         .row("reason", error.to_string())
         .hint("choose another directory with `--log_dir`, or free space there")

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use umiak_core::diag::Diagnostic;
+use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::messages::{Stage, Start};
 use umiak_core::model::{Part, StepIndex};
-use umiak_core::plan::{self, Layout, Plan, Ports, Run, Share};
+use umiak_core::plan::{self, Layout, Plan, Run, Share};
 
 use super::door::LaunchDoor;
-use super::prepare::{self, NoPlan};
+use super::prepare;
 use crate::driver::Core;
 use crate::engine::{Engine, Swept};
 
@@ -21,10 +21,12 @@ impl LaunchDoor {
             self.stand_unable(attempt, "processes of the last attempt are still there");
             return core.queue(Event::Prepared { attempt, ready: false });
         }
-        let prepared = self.outline_next(&core.plan, engine).and_then(|(layout, ports)| match &self.peers {
+        let mut lease = |request| engine.lease_ports(StepIndex::default(), request);
+        let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.plan, &mut lease);
+        let prepared = outline.and_then(|(layout, ports)| match &self.peers {
             None => {
-                let share = Share::alone(&self.spec.request, &self.inventory, &layout, &ports);
-                self.plan_next(core, attempt, layout, share).map(|()| true).map_err(NoPlan::Wrong)
+                let share = Share::assumed(&self.spec.request, &self.inventory, &layout, &ports)?;
+                self.plan_next(core, attempt, layout, share).map(|()| true)
             }
             // The others are waited for.
             Some(peers) => {
@@ -35,20 +37,16 @@ impl LaunchDoor {
         });
         match prepared {
             Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
-            // The other nodes say when; and a lost engine tells so itself.
-            Ok(false) | Err(NoPlan::Lost(_)) => {}
-            Err(NoPlan::Wrong(diagnostic)) => {
+            // The other nodes say when.
+            Ok(false) => {}
+            // A lost engine tells so itself.
+            Err(lost) if lost.code == Code::L0017 => {}
+            Err(diagnostic) => {
                 core.screen.alert(core.style.diagnostic(&diagnostic));
                 self.stand_unable(attempt, &diagnostic.message);
                 core.queue(Event::Prepared { attempt, ready: false });
             }
         }
-    }
-
-    fn outline_next(&self, plan: &Plan, engine: &mut dyn Engine) -> Result<(Layout, Ports), NoPlan> {
-        prepare::outline_again(&self.spec.request, &self.inventory, plan, &mut |request| {
-            engine.lease_ports(StepIndex::default(), request)
-        })
     }
 
     /// All nodes are ready for the next attempt.

@@ -10,7 +10,6 @@ use umiak_core::machine::round::limits::ANSWER;
 use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Stage, Start, Told, Why};
 
 use super::door::LaunchDoor;
-use super::peers::Peers;
 use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
@@ -19,7 +18,7 @@ use crate::screen::{Activity, StatusLine};
 
 impl LaunchDoor {
     pub(super) fn hear_peers(&mut self, core: &mut Core, engine: &mut dyn Engine) {
-        let reports = self.peers.as_mut().map(Peers::reports).unwrap_or_default();
+        let reports = self.peers.as_mut().map(|peers| peers.net.reports()).unwrap_or_default();
         for report in reports {
             match report {
                 NetReport::News(news) => self.hear_news(core, news),
@@ -38,14 +37,13 @@ impl LaunchDoor {
         match news {
             News::Start(start) => self.start_next(core, &start),
             News::Stop(stop) => {
-                let reason = stop.reason();
-                self.note_why(Some(stop.why), Vec::new());
-                core.queue(Event::StoppedElsewhere(reason));
+                core.queue(Event::StoppedElsewhere(stop.reason()));
+                (self.why, self.places) = (Some(stop.why), Vec::new());
             }
             News::Decision(decision) => {
                 let decided = decision.decided();
                 let Decision { why, places, .. } = *decision;
-                self.note_why(why, places);
+                (self.why, self.places) = (why.or(self.why.take()), places);
                 core.queue(Event::Decided(Box::new(decided)));
             }
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
@@ -73,17 +71,8 @@ impl LaunchDoor {
         }
     }
 
-    fn note_why(&mut self, why: Option<Why>, places: Vec<RankPlace>) {
-        if let Some(peers) = &mut self.peers {
-            if why.is_some() {
-                peers.why = why;
-            }
-            peers.places = places;
-        }
-    }
-
     fn lose_coordinator(&mut self, core: &mut Core, how: Loss) {
-        self.note_why(Some(Why::CoordinatorLost { how }), Vec::new());
+        (self.why, self.places) = (Some(Why::CoordinatorLost { how }), Vec::new());
         core.queue(Event::Alone);
     }
 
@@ -141,17 +130,9 @@ impl LaunchDoor {
         }
     }
 
-    /// `SIGINT on node 192.168.0.2 (gpu-b)`.
-    pub(super) fn interrupted_elsewhere(&self) -> Option<String> {
-        match self.peers.as_ref()?.why.as_ref()? {
-            Why::Interrupted { node, signal, .. } => Some(peer_words::interrupted(node, *signal)),
-            _ => None,
-        }
-    }
-
     /// The end of a job on several nodes, where no rank is to blame.
     pub(super) fn tell_why(&self, core: &mut Core) -> Option<String> {
-        let diagnostic = peer_words::why(self.peers.as_ref()?.why.as_ref()?)?;
+        let diagnostic = peer_words::why(self.why.as_ref()?)?;
         core.recorder.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
         Some(core.style.diagnostic(&diagnostic))
     }

@@ -1,5 +1,6 @@
 //! A launched job, in words.
 
+use umiak_core::model::Device;
 use umiak_core::plan::Plan;
 
 use crate::clock::time_of_day;
@@ -15,18 +16,14 @@ pub(super) fn planned(plan: &Plan, log_dir: &str, run: Option<String>) -> Vec<St
         let here: Vec<_> = plan.replicas.iter().map(|replica| replica.slot).collect();
         parts.push(format!("here {}", crowd(plan, &here).names));
     }
-    if let Some(kind) = plan.topology().device_kind.filter(|_| !devices(plan).is_empty()) {
-        parts.push(format!("{} {}", kind.word(), devices(plan)));
+    let devices = Device::labels(plan.replicas.iter().flat_map(|replica| &replica.devices));
+    if let Some(kind) = plan.topology().device_kind.filter(|_| !devices.is_empty()) {
+        parts.push(format!("{} {devices}", kind.word()));
     }
     parts.push(endpoints(plan));
     parts.push(format!("logs {log_dir}"));
     parts.extend(run);
     parts
-}
-
-fn devices(plan: &Plan) -> String {
-    let labels = plan.replicas.iter().flat_map(|replica| &replica.devices).map(|device| device.label.as_str());
-    labels.collect::<Vec<_>>().join(",")
 }
 
 /// `127.0.0.1:6170-6173`.
