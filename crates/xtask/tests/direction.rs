@@ -98,7 +98,7 @@ const CRATES: &[Crate] = &[
             ("engine", &[]),
             ("views", &["clock", "history", "screen"]),
             ("driver", &["clock", "engine", "history", "host", "network", "screen"]),
-            ("front", &["clock", "driver", "engine", "history", "host", "log", "rendezvous", "screen"]),
+            ("front", &["clock", "driver", "engine", "history", "host", "log", "rendezvous", "screen", "views"]),
             ("cli", &["clock", "driver", "engine", "front", "history", "host", "log", "screen", "views"]),
         ],
         open: &[],

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
+use crate::mask::Known;
 use crate::model::{Device, DeviceKind, Endpoint, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot};
 
 use super::command::Resolved;
@@ -67,17 +70,30 @@ pub fn names(job: &Job) -> Vec<Host> {
     job.roles.iter().flat_map(of_role).collect()
 }
 
-/// What is known of a run before it has places.
-#[derive(Debug, Clone)]
+/// A job as it was submitted: all that a later supervisor needs, and nobody else may see (`secrets.json`).
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Submission {
-    pub run: String,
+    /// The version of that file.
+    pub v: u32,
+    pub job: Job,
     pub engine: String,
-    pub directory: PathBuf,
+    #[serde(default)]
     pub wishes: Wishes,
+    /// What is masked wherever it stands, in all that is written.
+    #[serde(default)]
+    pub known: Known,
+    /// Where it was submitted.
+    pub directory: PathBuf,
+    /// The environment that theirs is put on top of.
+    pub environment: BTreeMap<String, String>,
     /// The program of each role, found.
     pub programs: Vec<PathBuf>,
-    /// The environment that theirs is put on top of.
-    pub inherited: BTreeMap<String, String>,
+}
+
+/// What a plan takes from the run that it is for.
+#[derive(Debug, Clone)]
+pub struct RunPlace {
+    pub run: String,
     /// CPUs of the host.
     pub cpus: usize,
     /// Where attempts have their directories.
@@ -89,13 +105,14 @@ pub struct Submission {
 }
 
 /// Gives out what was leased for [`needs`]; it must be that much.
-pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
+pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
+    let Submission { job, engine, wishes, directory, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
     let (mut replicas, mut groups) = (Vec::new(), Vec::new());
     for (position, role) in job.roles.iter().enumerate() {
-        let group = is_group(&job, role).then_some(groups.len() as u16);
+        let group = is_group(job, role).then_some(groups.len() as u16);
         let first = replicas.len();
         for index in 0..role.replicas {
             let host = hosts.next().expect("as many hosts as replicas");
@@ -122,33 +139,34 @@ pub fn place(job: Job, submission: Submission, granted: Granted) -> Plan {
         if let (Some(_), Some(host)) = (group, replicas.get(first).map(|replica: &Replica| replica.host.clone())) {
             let ports = take(STORES);
             let store = |port: usize| Endpoint { address: host.clone(), port: ports[port] };
-            groups.push(topology(&job, role, &replicas[first..], (store(0), store(1))));
+            groups.push(topology(job, role, &replicas[first..], (store(0), store(1))));
         }
     }
-    let Submission { run, engine, directory, wishes, programs, inherited, cpus, tasks, scratch, attached } = submission;
+    let RunPlace { run, cpus, tasks, scratch, attached } = place;
     let argv = job.roles.iter().map(|role| role.work.command.iter().map(OsString::from).collect());
+    let commands = programs.iter().cloned().zip(argv).map(|(program, argv)| Resolved { program, argv });
     let mut plan = Plan {
         v: VERSION,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: Some(run),
-        engine,
-        directory,
-        wishes,
+        engine: engine.clone(),
+        directory: directory.clone(),
+        wishes: *wishes,
         attempt: 0,
-        commands: programs.into_iter().zip(argv).map(|(program, argv)| Resolved { program, argv }).collect(),
-        job,
+        commands: commands.collect(),
+        job: job.clone(),
         whole: true,
         groups,
         logs: Logs::Attempts { dir: tasks },
         scratch,
         inherit_stdin: attached && replicas.len() == 1,
-        threads: threads(&inherited, cpus, replicas.len()),
+        threads: threads(environment, cpus, replicas.len()),
         replicas,
         unset: Vec::new(),
         common: Vec::new(),
         options: Options {
-            with_gloo: inherited.get("PADDLE_WITH_GLOO").cloned(),
-            async_error_handling_is_set: inherited.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+            with_gloo: environment.get("PADDLE_WITH_GLOO").cloned(),
+            async_error_handling_is_set: environment.contains_key("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
             ..Options::default()
         },
         awaited: Vec::new(),
@@ -187,7 +205,7 @@ pub(super) mod tests {
     use super::*;
     use crate::model::{Contract, JobId, Policy, Resources, RoleName};
     use crate::plan::pool::Given;
-    use crate::plan::{Attempt, MAX_VARIABLE, TooLong};
+    use crate::plan::{Attempt, MAX_VARIABLE};
 
     fn job() -> Job {
         let role = |name: &str, replicas| Role::new(RoleName::new(name).unwrap(), replicas);
@@ -211,19 +229,19 @@ pub(super) mod tests {
         }
     }
 
-    fn submission(programs: &[&str]) -> Submission {
-        Submission {
-            run: "run-000007".into(),
+    fn placed(job: Job, programs: &[&str], granted: Granted) -> Plan {
+        let submission = Submission {
+            v: 1,
+            job,
             engine: "local".into(),
-            directory: "/home/li".into(),
             wishes: Wishes::default(),
+            known: Known::default(),
+            directory: "/home/li".into(),
+            environment: BTreeMap::new(),
             programs: programs.iter().map(PathBuf::from).collect(),
-            inherited: BTreeMap::new(),
-            cpus: 8,
-            tasks: "/r/tasks".into(),
-            scratch: "/r/scratch".into(),
-            attached: true,
-        }
+        };
+        let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
+        place(&submission, RunPlace { run, cpus: 8, tasks, scratch, attached: true }, granted)
     }
 
     pub(in crate::plan) fn plan() -> Plan {
@@ -233,7 +251,7 @@ pub(super) mod tests {
             hosts: (1..=4).map(|last| Host::from([127, 3, 0, last])).collect(),
             ports: (0..needs.ports as u16).map(|port| Port::new(20_000 + port).unwrap()).collect(),
         };
-        place(job(), submission(&["/bin/sh", "/usr/bin/python"]), granted)
+        placed(job(), &["/bin/sh", "/usr/bin/python"], granted)
     }
 
     fn variables(plan: &Plan, slot: Slot) -> BTreeMap<String, String> {
@@ -305,13 +323,13 @@ pub(super) mod tests {
             check(&plan)
         };
         assert_eq!(with(MAX_VARIABLE - "NAME=".len() - 1), None);
-        assert_eq!(with(MAX_VARIABLE - "NAME=".len()), Some(TooLong { name: "NAME".into(), bytes: MAX_VARIABLE + 1 }));
+        assert_eq!(with(MAX_VARIABLE - "NAME=".len()), Some(("NAME".into(), MAX_VARIABLE + 1)));
         let mut role = Role::new(RoleName::new("w").unwrap(), 12_000);
         role.work.command = vec!["true".into()];
         let job = Job { contracts: Vec::new(), roles: vec![role], ..job() };
         let hosts = (0..12_000u32).map(|index| Host::from((0x7f03_0000 + index).to_be_bytes())).collect();
-        let plan = place(job, submission(&["/bin/true"]), Granted { hosts, ports: Vec::new() });
-        assert_eq!(check(&plan).map(|variable| variable.name), Some("UMIAK_HOSTS_W".to_owned()));
+        let plan = placed(job, &["/bin/true"], Granted { hosts, ports: Vec::new() });
+        assert_eq!(check(&plan).map(|(name, _)| name), Some("UMIAK_HOSTS_W".to_owned()));
     }
 
     #[test]

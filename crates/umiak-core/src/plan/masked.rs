@@ -1,8 +1,10 @@
-//! A plan without its secrets, as it may be written.
+//! A plan without its secrets, as it may be written: `plan.json`, and what `--dry-run` and `umiak plan` print.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::contract::Variable;
 use crate::mask::Known;
 use crate::model::Job;
 
@@ -27,6 +29,21 @@ impl Plan {
         plan.whole = plan.job == self.job;
         plan
     }
+
+    /// The same as JSON, with each replica's variables.
+    pub fn json(&self, known: &Known) -> String {
+        let mut plan = self.masked(known);
+        for position in 0..plan.replicas.len() {
+            let env = by_name(&plan.known_variables(&plan.replicas[position]), known);
+            plan.replicas[position].env = env.into_iter().collect();
+        }
+        serde_json::to_string(&plan).expect("a plan is JSON") + "\n"
+    }
+}
+
+/// Variables as they may be written; of two with one name the last counts.
+pub fn by_name(variables: &[Variable], known: &Known) -> BTreeMap<String, String> {
+    variables.iter().map(|(name, value)| (name.clone(), known.masked(name, value))).collect()
 }
 
 fn mask_job(job: &mut Job, known: &Known) {
@@ -53,4 +70,45 @@ fn masked_word(word: &OsString, known: &Known) -> OsString {
 
 fn masked_path(path: &Path, known: &Known) -> PathBuf {
     masked_word(&path.as_os_str().to_owned(), known).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Request;
+    use crate::model::request::tests::request;
+    use crate::plan::Inventory;
+    use crate::plan::document::tests as document;
+    use crate::plan::launch::tests::plan;
+
+    fn launched() -> Plan {
+        let env = [("http_proxy".to_owned(), "http://li:pw@proxy:80".to_owned())].into();
+        plan(&Request { processes: Some(2), ..request() }, &Inventory { env, cpus: 8, ..Inventory::default() })
+    }
+
+    #[test]
+    fn as_json() {
+        let known = Known::default();
+        for (name, plan) in [("launched_json", launched()), ("document_json", document::plan())] {
+            let json = Plan { umiak: "0".to_owned(), ..plan }.json(&known);
+            let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+            insta::assert_snapshot!(name, serde_json::to_string_pretty(&value).unwrap());
+            let read: Plan = serde_json::from_str(&json).unwrap();
+            let again: serde_json::Value = serde_json::from_str(&read.json(&known)).unwrap();
+            assert!(again == value, "what is printed can be read back");
+        }
+    }
+
+    #[test]
+    fn secrets_are_masked_wherever_they_stand() {
+        let mut plan = document::plan();
+        plan.job.roles[1].work.env =
+            vec![("API_TOKEN".into(), "hidden-1".into()), ("HEADER".into(), "Bearer hidden-2".into())];
+        plan.job.roles[1].work.command = vec!["train".into(), "--key=hidden-2".into()];
+        plan.commands[1].argv = vec!["train".into(), "--key=hidden-2".into()];
+        let mut known = Known::default();
+        known.add("hidden-2");
+        let printed = plan.json(&known);
+        assert!(printed.contains("--key=********") && !printed.contains("hidden"), "{printed}");
+    }
 }

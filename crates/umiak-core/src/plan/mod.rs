@@ -17,7 +17,6 @@ mod numa;
 pub mod paddle_lines;
 pub mod pool;
 mod ports;
-pub mod print;
 mod process;
 mod seats;
 mod share;
@@ -25,8 +24,9 @@ mod value;
 
 pub use capable::capable;
 pub use launch::{Layout, Run, finish, layout};
+pub use masked::by_name;
 pub use ports::{Ports, STORES, too_few_ports};
-pub use process::{Attempt, MAX_VARIABLE, Memory, Process, TooLong};
+pub use process::{Attempt, MAX_VARIABLE, Memory, Process};
 pub use seats::Seat;
 pub use share::{Share, offer};
 pub use value::{Awaited, Log, Logs, Membership, Plan, Replica, VERSION, Wishes};

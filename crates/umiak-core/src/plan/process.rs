@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::contract::{Variable, View, umiak};
-use crate::model::{Contract, DeviceKind, Slot};
+use crate::model::{Contract, Device, DeviceKind, Slot};
 
 use super::pool::Given;
 use super::value::contracts;
@@ -53,13 +53,6 @@ pub struct Memory {
 /// no program can be started.
 pub const MAX_VARIABLE: usize = 128 << 10;
 
-/// A variable with which no replica could be started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TooLong {
-    pub name: String,
-    pub bytes: usize,
-}
-
 impl Plan {
     /// One attempt of one of this node's replicas.
     pub fn process(&self, attempt: &Attempt<'_>) -> Process {
@@ -95,7 +88,7 @@ impl Plan {
     /// The same for the attempt that the plan is for, with no more than is known before it.
     pub fn known_variables(&self, replica: &Replica) -> Vec<Variable> {
         let gpus = self.role(replica.slot).work.resources.gpus;
-        let devices = (0..gpus).map(|position| crate::model::Device { label: "?".to_owned(), position }).collect();
+        let devices = (0..gpus).map(|position| Device { label: "?".to_owned(), position }).collect();
         let given = Given { devices, cpus: Vec::new() };
         self.variables(
             replica,
@@ -132,8 +125,7 @@ impl Plan {
             set("OMP_NUM_THREADS", if asked > 0 { asked } else { share }.to_string());
         }
         if work.resources.gpus > 0 {
-            let labels: Vec<&str> = attempt.given.devices.iter().map(|device| device.label.as_str()).collect();
-            set(DeviceKind::Gpu.visible_variable(), labels.join(","));
+            set(DeviceKind::Gpu.visible_variable(), Device::labels(&attempt.given.devices));
             // Our numbers are by PCI address, whatever the submitter's were.
             set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
         }
@@ -144,17 +136,17 @@ impl Plan {
         variables.extend(umiak::variables(role, replica.index, replica.rank, attempt.number));
     }
 
-    /// The longest variable of any replica, where it is longer than the kernel takes.
-    pub fn too_long(&self) -> Option<TooLong> {
+    /// The longest variable of any replica, where it is longer than the kernel takes: its name, and its bytes.
+    pub fn too_long(&self) -> Option<(String, usize)> {
         // The first of each role stands for the others: lists of peers are what grows, and those are the same for all.
         let first = self.replicas.iter().filter(|replica| replica.slot.index == 0);
         let own = first.flat_map(|replica| self.known_variables(replica));
         let sized = self.common.iter().cloned().chain(own).map(|(name, value)| {
             // `NAME=value` and the NUL behind it.
             let bytes = name.len() + value.len() + 2;
-            TooLong { name, bytes }
+            (name, bytes)
         });
-        sized.filter(|variable| variable.bytes > MAX_VARIABLE).max_by_key(|variable| variable.bytes)
+        sized.filter(|(_, bytes)| *bytes > MAX_VARIABLE).max_by_key(|(_, bytes)| *bytes)
     }
 }
 

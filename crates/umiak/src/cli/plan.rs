@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use umiak_core::formats::document::Document;
 use umiak_core::model::{Host, Hosts, Port};
-use umiak_core::plan::document::{self, Granted};
-use umiak_core::plan::{Plan, print};
+use umiak_core::plan::Plan;
+use umiak_core::plan::document::{self, Granted, RunPlace, Submission};
 
+use crate::engine::EngineKind;
 use crate::engine::local::too_few_addresses;
 use crate::front::document::needs;
-use crate::front::document::submit::{Submission, check_variables};
+use crate::front::document::submit::check_variables;
 use crate::views::Output;
+use crate::views::plan::text;
 
 use super::run::{What, submission};
 use super::runs::{Done, Format, print_text};
@@ -33,11 +36,12 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-pub(super) fn show(submission: &Submission, output: Output) -> Done {
-    tell(&submission.notices);
+pub(super) fn show((submission, document): &(Submission, Document), output: Output) -> Done {
+    tell(&document.notices);
     let needed = document::needs(&submission.job);
+    let engine = EngineKind::parse(&submission.engine)?;
     // Held until we end, so that what is shown was free.
-    let (hosts, _blocks) = match submission.engine.capabilities().hosts {
+    let (hosts, _blocks) = match engine.capabilities().hosts {
         Hosts::Names => (document::names(&submission.job), Vec::new()),
         Hosts::Addresses => {
             let (addresses, blocks) = umiak_sys::addresses::lease(needed.addresses, fastrand::u64(..));
@@ -52,25 +56,15 @@ pub(super) fn show(submission: &Submission, output: Output) -> Done {
         None => Default::default(),
     };
     let granted = Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect() };
-    let placed = document::Submission {
-        // It has a number when it is run.
-        run: "run-??????".to_owned(),
-        engine: submission.engine.word().to_owned(),
-        directory: submission.directory.clone(),
-        wishes: submission.wishes,
-        programs: submission.programs.clone(),
-        inherited: submission.environment.clone(),
-        cpus: umiak_sys::host::cpus(),
-        tasks: "tasks".into(),
-        scratch: "scratch".into(),
-        attached: true,
-    };
-    let plan = document::place(submission.job.clone(), placed, granted);
-    check_variables(submission.engine, &plan)?;
+    // It has a number when it is run.
+    let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
+    let place = RunPlace { run, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
+    let plan = document::place(submission, place, granted);
+    check_variables(engine, &plan)?;
     match output {
-        Output::Json => print_text(&print::json(&plan, &submission.known)),
+        Output::Json => print_text(&plan.json(&submission.known)),
         Output::Quiet => print_text(""),
-        Output::Human => print_text(&print::text(&plan, &submission.known)),
+        Output::Human => print_text(&text(&plan, &submission.known)),
     }
 }
 

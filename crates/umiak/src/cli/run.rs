@@ -9,10 +9,10 @@ use serde::Serialize;
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
-use umiak_core::formats;
-use umiak_core::machine::job::Again;
+use umiak_core::formats::{self, document::Document};
 use umiak_core::mask::Known;
 use umiak_core::model::{JobId, OutputMode};
+use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes, capable};
 use umiak_core::status::State;
 
@@ -21,7 +21,7 @@ use crate::driver::stop::{self, Stopped};
 use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
-use crate::front::document::submit::{Secrets, Submission, unmask, versioned};
+use crate::front::document::submit::{self, unmask, versioned};
 use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
 use crate::views::Output;
 
@@ -105,36 +105,29 @@ struct Detached {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let submission = match submission(&arguments.what) {
-        Ok(submission) => submission,
+    let submitted = match submission(&arguments.what) {
+        Ok(submitted) => submitted,
         Err(diagnostics) => return wrong(arguments.talking, &diagnostics),
     };
     if arguments.dry_run {
-        return ended(arguments.talking, super::plan::show(&submission, arguments.talking.format.output));
+        return ended(arguments.talking, super::plan::show(&submitted, arguments.talking.format.output));
     }
-    let wishes = Wishes { isolate: arguments.isolate, strict_resources: arguments.strict_resources };
-    let submission = submission.wishing(wishes);
+    let (mut submission, Document { masked, notices, .. }) = submitted;
+    submission.wishes = Wishes { isolate: arguments.isolate, strict_resources: arguments.strict_resources };
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
+        let run = submit::record(&submission, &masked, &home)?;
         if arguments.detach {
-            return detached(&home, &submission, arguments.talking);
+            return detached(&home, &run, notices, arguments.talking);
         }
-        let run = submission.record(&home)?;
-        let beginning = Beginning {
-            home: &home,
-            run: run.clone(),
-            secrets: submission.secrets(),
-            notices: submission.notices.clone(),
-            why: Began::Submitted,
-            again: Again::Unfinished,
-            talk: arguments.talking.talk(false),
-        };
+        let (why, talk) = (Began::Submitted, arguments.talking.talk(false));
+        let beginning = Beginning { home: &home, run, submission, notices, why, talk };
         begin::supervise(beginning, |_| {}).map(ExitCode::from)
     });
     ended(arguments.talking, result)
 }
 
 /// The document, read and understood.
-pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
+pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
     let engine = EngineKind::parse(&what.engine).map_err(one)?;
     let source = document::read(&what.file).map_err(one)?;
@@ -152,8 +145,8 @@ pub(super) fn submission(what: &What) -> Result<Submission, Vec<Diagnostic>> {
     if !refused.is_empty() {
         return Err(refused);
     }
-    let submission = Submission::new(document.job, document.masked, document.notices, engine).map_err(one)?;
-    Ok(submission.hiding(document.secrets))
+    let submission = submit::submission(&document, engine).map_err(one)?;
+    Ok((submission, document))
 }
 
 fn inode(run: &RunDir) -> Option<u64> {
@@ -168,11 +161,10 @@ fn forget_unborn(run: &RunDir, made: Option<u64>) {
     }
 }
 
-fn detached(home: &Home, submission: &Submission, talking: Talking) -> Done {
-    let run = submission.record(home)?;
-    let made = inode(&run);
-    let mut notices: Vec<Diagnostic> = submission.notices.iter().cloned().chain(detach::ends_at_logout()).collect();
-    let noticed = detach::start(home, &run, &notices).inspect_err(|_| forget_unborn(&run, made))?;
+fn detached(home: &Home, run: &RunDir, mut notices: Vec<Diagnostic>, talking: Talking) -> Done {
+    let made = inode(run);
+    notices.extend(detach::ends_at_logout());
+    let noticed = detach::start(home, run, &notices).inspect_err(|_| forget_unborn(run, made))?;
     notices.extend(noticed);
     let id = run.id();
     match talking.format.output {
@@ -197,9 +189,9 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     let begun = std::cell::Cell::new(false);
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let run = find(&home, &arguments.run)?;
-        let secrets = Secrets::read(&run)?.ok_or_else(|| not_a_document(&run))?;
-        let (why, again) = (Began::Submitted, Again::Unfinished);
-        let beginning = Beginning { home: &home, run, secrets, notices: detach::notices(), why, again, talk };
+        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        let (notices, why) = (detach::notices(), Began::Submitted);
+        let beginning = Beginning { home: &home, run, submission, notices, why, talk };
         begin::supervise(beginning, |noticed| {
             begun.set(true);
             noticed.iter().cloned().map(Said::Notice).chain([Said::Ready]).for_each(|said| said.say());
@@ -244,8 +236,8 @@ pub(super) fn resume(arguments: &Resume) -> ExitCode {
             }
             Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "resume")),
         }
-        let secrets = Secrets::read(&run)?.ok_or_else(|| not_a_document(&run))?;
-        take_up(&home, run, secrets, Began::Resumed, Again::Unfinished, arguments.talking)
+        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        take_up(&home, run, submission, Began::Resumed, arguments.talking)
     });
     ended(arguments.talking, result)
 }
@@ -284,22 +276,20 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
             return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
                 .hint("`--all` runs everything again"));
         }
-        let secrets = asked_again(&run)?;
-        let (why, again) =
-            if arguments.all { (Began::RetriedAll, Again::All) } else { (Began::Retried, Again::Unsuccessful) };
-        take_up(&home, run, secrets, why, again, arguments.talking)
+        let submission = asked_again(&run)?;
+        let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
+        take_up(&home, run, submission, why, arguments.talking)
     });
     ended(arguments.talking, result)
 }
 
-fn take_up(home: &Home, run: RunDir, secrets: Secrets, why: Began, again: Again, talking: Talking) -> Done {
-    let talk = talking.talk(false);
-    let beginning = Beginning { home, run, secrets, notices: Vec::new(), why, again, talk };
+fn take_up(home: &Home, run: RunDir, submission: Submission, why: Began, talking: Talking) -> Done {
+    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk: talking.talk(false) };
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
 /// What an ended run no longer holds comes from the environment of whoever retries it.
-fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
+fn asked_again(run: &RunDir) -> Result<Submission, Diagnostic> {
     let text = std::fs::read(run.plan()).map_err(|_| not_a_document(run))?;
     let plan: Plan = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
     let environment = crate::host::environment();
@@ -307,7 +297,8 @@ fn asked_again(run: &RunDir) -> Result<Secrets, Diagnostic> {
     let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
     let (engine, wishes) = (plan.engine, plan.wishes);
     let programs = plan.commands.into_iter().map(|command| command.program).collect();
-    Ok(Secrets { v: 1, environment, job, known, engine, wishes, directory: plan.directory, programs })
+    let v = submit::VERSION;
+    Ok(Submission { v, environment, job, known, engine, wishes, directory: plan.directory, programs })
 }
 
 fn not_a_document(run: &RunDir) -> Diagnostic {

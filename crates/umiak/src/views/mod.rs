@@ -1,5 +1,5 @@
-//! Recorded runs as people and programs see them: tables, words and versioned JSON. A view is made of a status, a
-//! record or an entry of the index; it decides nothing and prints nothing.
+//! Runs and plans as people and programs see them: tables, words and versioned JSON. A view is made of a status, a
+//! record, an entry of the index or a plan; it decides nothing and prints nothing.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | `facts` | facts in words: `events` |
 //! | `explanation` | why a run ended as it did: `explain` |
 //! | `logs` | what replicas have written: `logs` |
+//! | `plan` | what would run: `plan`, `--dry-run` |
 //! | `ends` | runs that were waited for or removed: `wait`, `rm`, `gc` |
 //! | `table`, `time` | columns, moments and durations |
 
@@ -17,6 +18,7 @@ pub(crate) mod explanation;
 pub(crate) mod facts;
 pub(crate) mod listing;
 pub(crate) mod logs;
+pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod standing;
 pub(crate) mod table;

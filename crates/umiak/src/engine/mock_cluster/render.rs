@@ -52,8 +52,9 @@ mod tests {
     use umiak_core::diag::Source;
     use umiak_core::formats;
     use umiak_core::formats::settings::Settings;
+    use umiak_core::mask::Known;
     use umiak_core::model::StepIndex;
-    use umiak_core::plan::document::{Granted, Submission, names, needs, place};
+    use umiak_core::plan::document::{Granted, RunPlace, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
 
@@ -70,18 +71,17 @@ mod tests {
         let granted =
             Granted { hosts: names(&job), ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect() };
         let submission = Submission {
-            run: "run-000001".into(),
+            v: 1,
+            job,
             engine: "mock-cluster".into(),
-            directory: "/work".into(),
             wishes: Wishes::default(),
+            known: Known::default(),
+            directory: "/work".into(),
+            environment: BTreeMap::new(),
             programs: vec!["serve".into(), "train".into()],
-            inherited: BTreeMap::new(),
-            cpus: 4,
-            tasks: "tasks".into(),
-            scratch: "scratch".into(),
-            attached: false,
         };
-        let plan = place(job, submission, granted);
+        let (run, tasks, scratch) = ("run-000001".into(), "tasks".into(), "scratch".into());
+        let plan = place(&submission, RunPlace { run, cpus: 4, tasks, scratch, attached: false }, granted);
         let start = |slot| {
             let given = Given::default();
             let process = plan.process(&Attempt { slot, number: 0, of_job: 0, given: &given });

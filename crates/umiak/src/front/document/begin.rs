@@ -7,16 +7,16 @@ use umiak_core::facts::{Began, Outcome};
 use umiak_core::machine::exit_code::Style as CodeStyle;
 use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, StepIndex};
-use umiak_core::plan::document;
+use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, Resources, StepIndex};
+use umiak_core::plan::document::{self, RunPlace, Submission};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Gpu, Inventory, Plan, Replica, Wishes};
 use umiak_core::status::{State, Status};
 use umiak_sys::memory::{self, MemoryCgroup, Refused};
 
 use super::door::DocumentDoor;
-use super::submit::{Secrets, check_variables};
-use super::{needs, tasks};
+use super::submit::check_variables;
+use super::{needs, submit, tasks};
 use crate::clock::Clock;
 use crate::driver::record::{Journal, Recorder};
 use crate::driver::sources::Sources;
@@ -33,11 +33,9 @@ use crate::host::inventory;
 pub(crate) struct Beginning<'a> {
     pub(crate) home: &'a Home,
     pub(crate) run: RunDir,
-    pub(crate) secrets: Secrets,
+    pub(crate) submission: Submission,
     pub(crate) notices: Vec<Diagnostic>,
     pub(crate) why: Began,
-    /// For runs that are taken up again.
-    pub(crate) again: Again,
     pub(crate) talk: Talk,
 }
 
@@ -69,49 +67,40 @@ fn take_back(run: &RunDir, why: Began) {
 /// The run is ours.
 fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagnostic>), Diagnostic> {
     let clock = Clock::start();
-    let Beginning { home, run, secrets, mut notices, why, again, talk } = beginning;
-    let wishes = secrets.wishes;
+    let Beginning { home, run, submission, mut notices, why, talk } = beginning;
+    let (job, wishes) = (&submission.job, submission.wishes);
     crate::front::launch::prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
     memory::clean_orphans();
     check_stage(&run, why, writer.status())?;
     run.drop_unfinished();
     if matches!(why, Began::Retried | Began::RetriedAll) {
-        secrets.write(&run).map_err(|error| cannot_write(&run.secrets(), &error))?;
+        submit::write(&submission, &run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
     let mut sources = Sources::new()?;
-    let kind = EngineKind::parse(&secrets.engine)?;
-    let inventory = inventory::gather(secrets.environment.clone(), false);
-    let needed = document::needs(&secrets.job);
+    let kind = EngineKind::parse(&submission.engine)?;
+    let inventory = inventory::gather(submission.environment.clone(), false);
+    let needed = document::needs(job);
     let cpus = (wishes.strict_resources && kind.capabilities().here).then(own_cpus);
-    check_cpus(&secrets, needed.cpus, cpus.as_deref())?;
-    let (room, unlimited) = make_room(kind, &secrets.job, &run);
-    notices.extend(unenforced(&secrets, kind, wishes, unlimited.as_ref())?);
+    check_cpus(job, needed.cpus, cpus.as_deref())?;
+    let (room, unlimited) = make_room(kind, job, &run);
+    notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
     let mut engine = start_engine(kind, &run, wishes, room)?;
-    let granted = needs::lease(engine.as_mut(), &secrets.job, &needed)?;
+    let granted = needs::lease(engine.as_mut(), job, &needed)?;
     let candidates = candidates(&inventory);
     let devices = if needed.gpus > 0 {
         engine.lease_devices(StepIndex::default(), &candidates, needed.gpus)?
     } else {
         Vec::new()
     };
-    check_devices(&secrets, needed.gpus, devices.len() as u32, candidates.len())?;
-    let submission = document::Submission {
-        run: run.id().to_string(),
-        engine: secrets.engine.clone(),
-        directory: secrets.directory.clone(),
-        wishes,
-        programs: secrets.programs.clone(),
-        inherited: secrets.environment.clone(),
-        cpus: inventory.cpus,
-        tasks: run.tasks(None),
-        scratch: run.scratch(),
-        attached: !talk.detached,
-    };
-    let plan = document::place(secrets.job.clone(), submission, granted);
+    check_devices(job, needed.gpus, devices.len() as u32, candidates.len())?;
+    let (cpus_here, attached) = (inventory.cpus, !talk.detached);
+    let (id, tasks, scratch) = (run.id().to_string(), run.tasks(None), run.scratch());
+    let place = RunPlace { run: id, cpus: cpus_here, tasks, scratch, attached };
+    let plan = document::place(&submission, place, granted);
     check_variables(kind, &plan)?;
-    write_plan(&run, &plan, &secrets.known)?;
+    write_plan(&run, &plan, &submission.known)?;
     engine.check_ports(&fixed_ports(&plan))?;
     engine.remove_at_end(std::slice::from_ref(&plan.scratch));
     let style = talk.style();
@@ -125,14 +114,14 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
     if why != Began::Submitted {
         adopted = adopt(engine.as_mut(), &plan, &status)?;
-        machine.recover(&status, again, &|id| adopted.contains(&id));
+        machine.recover(&status, again(why), &|id| adopted.contains(&id));
     }
     let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &plan.engine);
-    let masked = |(name, value): (&String, &String)| (name.clone(), secrets.known.masked(name, value));
+    let masked = |(name, value): (&String, &String)| (name.clone(), submission.known.masked(name, value));
     journal.labels = plan.job.labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
     let pool = Pool::new(devices, cpus);
-    let door = DocumentDoor { run, known: secrets.known, environment: secrets.environment };
+    let door = DocumentDoor { run, known: submission.known, environment: submission.environment };
     let recorder = Recorder::new(Some(journal), why);
     let plan = Arc::new(plan);
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
@@ -140,6 +129,15 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     driver.announce(&notices)?;
     driver.adopt(&adopted, &status);
     Ok((driver, notices))
+}
+
+/// Of a run that is taken up again: what is to be run.
+fn again(why: Began) -> Again {
+    match why {
+        Began::Submitted | Began::Resumed => Again::Unfinished,
+        Began::Retried => Again::Unsuccessful,
+        Began::RetriedAll => Again::All,
+    }
 }
 
 fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
@@ -222,22 +220,34 @@ fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 
-/// Devices are hard: there is no half of one.
-fn check_devices(secrets: &Secrets, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
-    let widest = secrets.job.roles.iter().map(|role| role.work.resources.gpus).max().unwrap_or(0);
-    let enough = if secrets.job.policy.gang { leased >= needed } else { leased >= widest };
-    if enough {
-        return Ok(());
+/// Whether a job that needs so much, and so much of it in one replica, can begin with what is there.
+fn is_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources) -> u32) -> Result<(), Shortage> {
+    let widest = job.roles.iter().map(|role| of_role(&role.work.resources)).max().unwrap_or(0);
+    match there {
+        _ if there >= needed || !job.policy.gang && there >= widest => Ok(()),
+        _ if there >= widest => Err(Shortage::OfAll),
+        _ => Err(Shortage::OfOne),
     }
-    let error = Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
-        .row("needed", needed.to_string())
-        .row("free", format!("{leased} of {there}"));
-    Err(if there == 0 {
-        error.hint("this host has none: leave `gpu` out of `resources` to rehearse on CPUs")
-    } else if secrets.job.policy.gang && leased >= widest {
-        error.hint("end what uses them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`")
-    } else {
-        error.hint("end what uses them, or ask for fewer")
+}
+
+/// What there is too little for.
+enum Shortage {
+    OfOne,
+    /// In turns they could all run.
+    OfAll,
+}
+
+/// Devices are hard: there is no half of one.
+fn check_devices(job: &Job, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
+    is_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
+        Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
+            .row("needed", needed.to_string())
+            .row("free", format!("{leased} of {there}"))
+            .hint(match shortage {
+                _ if there == 0 => "this host has none: leave `gpu` out of `resources` to rehearse on CPUs",
+                Shortage::OfAll => "end what uses them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`",
+                Shortage::OfOne => "end what uses them, or ask for fewer",
+            })
     })
 }
 
@@ -249,19 +259,16 @@ fn own_cpus() -> Vec<u32> {
 }
 
 /// With `--strict-resources` CPUs are as hard as devices.
-fn check_cpus(secrets: &Secrets, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
+fn check_cpus(job: &Job, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
     let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
-    let widest = secrets.job.roles.iter().map(|role| role.work.resources.whole_cpus()).max().unwrap_or(0);
-    if there >= if secrets.job.policy.gang { needed } else { widest } {
-        return Ok(());
-    }
-    let error = Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
-        .row("needed", needed.to_string())
-        .row("for us", there.to_string());
-    Err(if there >= widest {
-        error.hint("start fewer replicas, ask for less `cpu`, or let replicas wait for each other with `policy: {gang: false}`")
-    } else {
-        error.hint("ask for less `cpu`, or leave `--strict-resources` out to take it as advice")
+    is_enough(job, there, needed, |resources| resources.whole_cpus()).map_err(|shortage| {
+        Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
+            .row("needed", needed.to_string())
+            .row("for us", there.to_string())
+            .hint(match shortage {
+                Shortage::OfAll => "start fewer replicas, ask for less `cpu`, or let replicas wait for each other with `policy: {gang: false}`",
+                Shortage::OfOne => "ask for less `cpu`, or leave `--strict-resources` out to take it as advice",
+            })
     })
 }
 
@@ -277,12 +284,12 @@ fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>
 
 /// What the document asks for and nobody is held to: said once, or an error where that was asked for.
 fn unenforced(
-    secrets: &Secrets,
+    job: &Job,
     kind: EngineKind,
     wishes: Wishes,
     unlimited: Option<&Refused>,
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let roles = &secrets.job.roles;
+    let roles = &job.roles;
     let has_cpu = roles.iter().any(|role| role.work.resources.cpu_millis.is_some());
     let has_memory = roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
     let is_here = kind.capabilities().here;

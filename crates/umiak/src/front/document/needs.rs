@@ -3,10 +3,10 @@
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::{Host, Hosts, Job, Port, StepIndex};
 use umiak_core::plan::document::{self, Granted, Needs};
-use umiak_sys::guardian;
 use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
 use crate::engine::{Engine, NotLeased};
+use crate::front::launch::prepare::no_sockets;
 
 /// From an engine, which holds them until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
@@ -36,15 +36,11 @@ pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
 }
 
 pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
-    let diagnostic = match error.refused {
-        Some(errno) => {
-            Diagnostic::error(Code::J0020, "the kernel gives this process no more sockets to hold ports with")
-                .row("reason", guardian::describe_errno(errno))
-                .hint("raise the limit of open files with `ulimit -n`, or start fewer replicas")
-        }
+    match error.refused {
+        Some(errno) => no_sockets(Code::J0020, error.wanted, errno),
         None => Diagnostic::error(Code::J0020, "too few free ports on this host")
+            .row("needed", error.wanted.to_string())
             .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
             .hint("end what uses them, or start fewer replicas"),
-    };
-    diagnostic.row("needed", error.wanted.to_string())
+    }
 }

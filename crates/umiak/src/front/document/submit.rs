@@ -4,124 +4,60 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::formats::document::Document;
 use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
+use umiak_core::plan::document::Submission;
 use umiak_core::plan::{MAX_VARIABLE, Plan, Wishes};
 
 use crate::engine::EngineKind;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
 
-/// A job that is ready to be recorded.
-#[derive(Debug)]
-pub(crate) struct Submission {
-    pub(crate) job: Job,
-    pub(crate) engine: EngineKind,
-    pub(crate) wishes: Wishes,
-    /// As submitted, secrets masked.
-    pub(crate) document: String,
-    /// What is masked wherever it stands.
-    pub(crate) known: Known,
-    pub(crate) notices: Vec<Diagnostic>,
-    pub(crate) directory: PathBuf,
-    pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) programs: Vec<PathBuf>,
-}
-
-/// What a later supervisor needs and nobody else may see: `secrets.json`, while the run lives.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Secrets {
-    pub(crate) v: u32,
-    pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) job: Job,
-    /// What is masked wherever it stands, in all that is written from now on.
-    #[serde(default)]
-    pub(crate) known: Known,
-    pub(crate) engine: String,
-    #[serde(default)]
-    pub(crate) wishes: Wishes,
-    pub(crate) directory: PathBuf,
-    pub(crate) programs: Vec<PathBuf>,
-}
-
 /// The version of `secrets.json`.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
-impl Submission {
-    pub(crate) fn new(
-        job: Job,
-        document: String,
-        notices: Vec<Diagnostic>,
-        engine: EngineKind,
-    ) -> Result<Self, Diagnostic> {
-        let directory = std::env::current_dir().map_err(|error| {
-            Diagnostic::error(Code::J0029, "there is no current directory")
-                .row("reason", error.to_string())
-                .hint("change to one that is there: replicas start in it")
-        })?;
-        let environment = inventory::environment();
-        let programs = programs(&job, engine, &directory, &environment)?;
-        let (wishes, known) = (Wishes::default(), Known::default());
-        Ok(Self { job, engine, wishes, document, known, notices, directory, environment, programs })
-    }
-
-    /// What is a secret in it wherever it stands.
-    #[must_use]
-    pub(crate) fn hiding(self, known: Known) -> Self {
-        Self { known, ..self }
-    }
-
-    /// What the command line asks for on top.
-    #[must_use]
-    pub(crate) fn wishing(self, wishes: Wishes) -> Self {
-        Self { wishes, ..self }
-    }
-
-    /// Makes the run's directory, with everything in it that a supervisor needs.
-    pub(crate) fn record(&self, home: &Home) -> Result<RunDir, Diagnostic> {
-        let run = RunDir::create(home).map_err(|error| error.diagnostic())?;
-        let written = replace(&run.document(), self.document.as_bytes()).and_then(|()| self.secrets().write(&run));
-        match written {
-            Ok(()) => Ok(run),
-            Err(error) => {
-                // A run of which nothing could be written is none.
-                let _ = std::fs::remove_dir_all(run.path());
-                Err(Diagnostic::error(Code::J0001, format!("`{}` cannot be written", run.path().display()))
-                    .row("reason", error.to_string())
-                    .hint("free space there, or name another directory with `UMIAK_HOME`"))
-            }
-        }
-    }
-
-    pub(crate) fn secrets(&self) -> Secrets {
-        Secrets {
-            v: VERSION,
-            environment: self.environment.clone(),
-            job: self.job.clone(),
-            known: self.known.clone(),
-            engine: self.engine.word().to_owned(),
-            wishes: self.wishes,
-            directory: self.directory.clone(),
-            programs: self.programs.clone(),
-        }
-    }
+/// A document, with what it gets of this process: where it starts, its environment, its programs.
+pub(crate) fn submission(document: &Document, engine: EngineKind) -> Result<Submission, Diagnostic> {
+    let directory = std::env::current_dir().map_err(|error| {
+        Diagnostic::error(Code::J0029, "there is no current directory")
+            .row("reason", error.to_string())
+            .hint("change to one that is there: replicas start in it")
+    })?;
+    let (job, known) = (document.job.clone(), document.secrets.clone());
+    let environment = inventory::environment();
+    let programs = programs(&job, engine, &directory, &environment)?;
+    let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
+    Ok(Submission { v: VERSION, job, engine, wishes, known, directory, environment, programs })
 }
 
-impl Secrets {
-    pub(crate) fn write(&self, run: &RunDir) -> std::io::Result<()> {
-        replace(&run.secrets(), &serde_json::to_vec(self)?)
-    }
+/// Makes the run's directory, with everything in it that a supervisor needs, and the document without its secrets.
+pub(crate) fn record(submission: &Submission, document: &str, home: &Home) -> Result<RunDir, Diagnostic> {
+    let run = RunDir::create(home).map_err(|error| error.diagnostic())?;
+    let written = replace(&run.document(), document.as_bytes()).and_then(|()| write(submission, &run));
+    written.map_err(|error| {
+        // A run of which nothing could be written is none.
+        let _ = std::fs::remove_dir_all(run.path());
+        Diagnostic::error(Code::J0001, format!("`{}` cannot be written", run.path().display()))
+            .row("reason", error.to_string())
+            .hint("free space there, or name another directory with `UMIAK_HOME`")
+    })?;
+    Ok(run)
+}
 
-    /// Nothing where the run has ended, or was none of a document.
-    pub(crate) fn read(run: &RunDir) -> Result<Option<Self>, Diagnostic> {
-        match std::fs::read(run.secrets()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Diagnostic::error(Code::J0004, format!("`{}` cannot be read", run.secrets().display()))
-                .row("reason", error.to_string())),
-            Ok(bytes) => versioned(run, &run.secrets(), &bytes, VERSION).map(Some),
-        }
+pub(super) fn write(submission: &Submission, run: &RunDir) -> std::io::Result<()> {
+    replace(&run.secrets(), &serde_json::to_vec(submission)?)
+}
+
+/// Nothing where the run has ended, or was none of a document.
+pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
+    match std::fs::read(run.secrets()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Diagnostic::error(Code::J0004, format!("`{}` cannot be read", run.secrets().display()))
+            .row("reason", error.to_string())),
+        Ok(bytes) => versioned(run, &run.secrets(), &bytes, VERSION).map(Some),
     }
 }
 
@@ -202,11 +138,11 @@ pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> R
 
 /// One variable that is too long makes every start fail.
 pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Diagnostic> {
-    let Some(variable) = plan.too_long().filter(|_| engine.capabilities().here) else { return Ok(()) };
-    let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(name, _)| *name == variable.name));
+    let Some((name, bytes)) = plan.too_long().filter(|_| engine.capabilities().here) else { return Ok(()) };
+    let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(own, _)| *own == name));
     let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
-    Err(Diagnostic::error(Code::J0020, format!("`{}` is longer than a variable may be", variable.name))
-        .row("size", format!("{} bytes", variable.bytes))
+    Err(Diagnostic::error(Code::J0020, format!("`{name}` is longer than a variable may be"))
+        .row("size", format!("{bytes} bytes"))
         .row("limit", format!("{MAX_VARIABLE} bytes, by the kernel"))
         .hint(hint))
 }

@@ -34,7 +34,7 @@ use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Inventory, Plan, Share, print};
+use umiak_core::plan::{Inventory, Plan, Share};
 
 use door::LaunchDoor;
 use gpu_log::GpuLog;
@@ -94,8 +94,8 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     }
     let known = Known::default();
     match spec.own.output {
-        OutputMode::Json => write_data(&print::json(&plan, &known))?,
-        OutputMode::Human => write_data(&print::text(&plan, &known))?,
+        OutputMode::Json => write_data(&plan.json(&known))?,
+        OutputMode::Human => write_data(&crate::views::plan::text(&plan, &known))?,
         OutputMode::Quiet => {}
     }
     Ok(0)
