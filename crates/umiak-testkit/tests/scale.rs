@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{
     Completion, Exit, ExitCodes, Generation, Instance, Job, JobId, Policy, PortNeed, Restart, Role, RoleName,
@@ -41,7 +41,7 @@ impl Driver {
     fn new(roles: Vec<Role>, policy: Policy, script: Script) -> Self {
         let name = JobId::new("large").expect("a plain name");
         let job = Job { name, labels: BTreeMap::new(), contracts: vec![], roles, policy };
-        let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
         Self {
             machine: Machine::new(job, style, 1),
             script,

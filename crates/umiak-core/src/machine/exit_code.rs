@@ -11,7 +11,7 @@ pub const STOPPED: u8 = 3;
 
 /// Whose numbers to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
+pub struct CodeStyle {
     pub codes: ExitCodes,
     pub generation: Generation,
     /// Where there are several roles no replica's code speaks for all of them: the run of a document fails with 1.
@@ -19,7 +19,7 @@ pub struct Style {
 }
 
 /// `ends` are all exits in rank order; `signal` is the one that stopped us.
-pub fn of(style: Style, outcome: Outcome, signal: Option<i32>, verdict: Option<&Verdict>, ends: &[Exit]) -> u8 {
+pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Option<&Verdict>, ends: &[Exit]) -> u8 {
     match (style.codes, outcome) {
         (_, Outcome::Succeeded) => 0,
         (ExitCodes::Umiak | ExitCodes::Paddle, Outcome::Stopped) => STOPPED,
@@ -80,7 +80,7 @@ mod tests {
             (ExitCodes::Paddle, Generation::Legacy, 1, 130),
             (ExitCodes::Torch, Generation::Current, 1, 1),
         ] {
-            let style = Style { codes, generation, document: false };
+            let style = CodeStyle { codes, generation, document: false };
             assert_eq!(of(style, Outcome::Succeeded, None, None, &[]), 0);
             assert_eq!(of(style, Outcome::Failed, None, Some(&verdict), &ends), failed, "{style:?}");
             assert_eq!(of(style, Outcome::Interrupted, Some(2), None, &ends), interrupted, "{style:?}");

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::machine::attempt::{self, Attempt};
-use crate::machine::exit_code::Style;
+use crate::machine::exit_code::CodeStyle;
 use crate::machine::restart::Past;
 use crate::model::{Job, Rank, Slot, StepIndex, Timestamp};
 
@@ -51,7 +51,7 @@ pub struct Machine {
     job: Job,
     /// Which job of the run this is.
     step: StepIndex,
-    style: Style,
+    style: CodeStyle,
     /// For the jitter of back-offs.
     seed: u64,
     names: names::Names,
@@ -86,7 +86,7 @@ pub type Observer = fn(&Attempt, &attempt::Event);
 
 impl Machine {
     /// The seed decides the jitter of back-offs, and nothing else.
-    pub fn new(job: Job, style: Style, seed: u64) -> Self {
+    pub fn new(job: Job, style: CodeStyle, seed: u64) -> Self {
         Self {
             replicas: Replicas::new(job.roles.iter().map(|role| role.replicas)),
             roles: vec![RoleState::default(); job.roles.len()],

@@ -9,7 +9,7 @@ pub struct Capabilities {
     /// How replicas reach each other.
     pub hosts: Hosts,
     /// How their output is had.
-    pub output: Output,
+    pub output: OutputSource,
     /// What runs survives its supervisor, and the next one can take it over.
     pub adoption: bool,
     /// What runs can be paused and continued.
@@ -40,7 +40,7 @@ pub enum Hosts {
 
 /// Where the output of a replica goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Output {
+pub enum OutputSource {
     /// Into a file, which the replica writes itself.
     Files,
     /// To the supervisor, piece by piece.

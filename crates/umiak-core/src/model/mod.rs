@@ -14,7 +14,7 @@ pub(crate) mod request;
 mod seconds;
 mod time;
 
-pub use capabilities::{Capabilities, Hosts, Output, Unit};
+pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use dialect::{ExitCodes, Generation, OutputMode};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{

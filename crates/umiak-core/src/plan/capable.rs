@@ -31,7 +31,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::model::{Hosts, JobId, Output, Policy, Role, RoleName};
+    use crate::model::{Hosts, JobId, OutputSource, Policy, Role, RoleName};
 
     fn job(change: impl FnOnce(&mut Job)) -> Job {
         let role = Role::new(RoleName::new("trainer").unwrap(), 2);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     fn can(unit: Unit) -> Capabilities {
-        let (hosts, output) = (Hosts::Names, Output::Streams);
+        let (hosts, output) = (Hosts::Names, OutputSource::Streams);
         Capabilities { unit, hosts, output, adoption: true, suspend: false, stdin: false, here: false }
     }
 

@@ -17,7 +17,7 @@ use super::command::Resolved;
 use super::ports::STORES;
 use super::process::threads;
 use super::value::{VERSION, contracts};
-use super::{Logs, Membership, Plan, Replica, Wishes};
+use super::{LogLayout, Membership, Plan, Replica, Wishes};
 
 /// What a job needs of a host, all replicas together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -157,7 +157,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         job: job.clone(),
         whole: true,
         groups,
-        logs: Logs::Attempts { dir: tasks },
+        logs: LogLayout::Attempts { dir: tasks },
         scratch,
         inherit_stdin: attached && replicas.len() == 1,
         threads: threads(environment, cpus, replicas.len()),

@@ -16,7 +16,9 @@ use super::devices::{self, Assignment};
 use super::seats::{self, Seat};
 use super::share::Share;
 use super::value::VERSION;
-use super::{Address, Awaited, Inventory, Log, Logs, Membership, Plan, Replica, Wishes, files, nodes, numa, process};
+use super::{
+    Address, Awaited, Inventory, Log, LogLayout, Membership, Plan, Replica, Wishes, files, nodes, numa, process,
+};
 
 /// What is known before ports are: how many processes, on which address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +145,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         whole: true,
         commands: vec![run.command.clone(); parts.len()],
         replicas,
-        logs: Logs::Files { dir: run.log_dir.clone(), rotation: request.logs.rotation },
+        logs: LogLayout::Files { dir: run.log_dir.clone(), rotation: request.logs.rotation },
         scratch: run.scratch.clone(),
         inherit_stdin: topology.members.len() == 1,
         threads: None,

@@ -41,7 +41,7 @@ pub struct Plan {
     pub replicas: Vec<Replica>,
     /// Ranks that know each other: all of a launched job, those of one role of a document.
     pub groups: Vec<Topology>,
-    pub logs: Logs,
+    pub logs: LogLayout,
     /// A directory that is removed at the end.
     pub scratch: PathBuf,
     /// The only replica has the caller's stdin.
@@ -100,7 +100,7 @@ pub struct Replica {
     /// Where it may run; empty for anywhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<u32>,
-    /// The file that all its attempts write to, where [`Logs::Files`] holds.
+    /// The file that all its attempts write to, where they share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Log>,
     /// Its place in a group.
@@ -124,7 +124,7 @@ pub struct Membership {
 /// How logs are laid out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "layout", rename_all = "snake_case")]
-pub enum Logs {
+pub enum LogLayout {
     /// A file for each replica, which its attempts append to: `workerlog.3`.
     Files {
         dir: PathBuf,
@@ -135,7 +135,7 @@ pub enum Logs {
     Attempts { dir: PathBuf },
 }
 
-impl Logs {
+impl LogLayout {
     pub fn dir(&self) -> &Path {
         match self {
             Self::Files { dir, .. } | Self::Attempts { dir } => dir,
@@ -210,7 +210,7 @@ impl Plan {
 
     /// Whether it is a document's, and not a launcher's.
     pub fn is_document(&self) -> bool {
-        matches!(self.logs, Logs::Attempts { .. })
+        matches!(self.logs, LogLayout::Attempts { .. })
     }
 
     /// Where the replicas of each role are, on all nodes.
@@ -265,8 +265,8 @@ impl Plan {
     /// The directory of one attempt, where attempts have one.
     pub fn attempt_dir(&self, replica: &Replica, attempt: u32) -> Option<PathBuf> {
         match &self.logs {
-            Logs::Files { .. } => None,
-            Logs::Attempts { dir } => Some(dir.join(&replica.name).join(format!("attempt-{attempt}"))),
+            LogLayout::Files { .. } => None,
+            LogLayout::Attempts { dir } => Some(dir.join(&replica.name).join(format!("attempt-{attempt}"))),
         }
     }
 

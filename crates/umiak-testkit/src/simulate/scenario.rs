@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{
     Completion, Exit, Instance, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot, SpawnError,
@@ -17,7 +17,7 @@ use umiak_core::model::{ExitCodes, Generation};
 pub struct Scenario {
     pub seed: u64,
     pub job: Job,
-    pub style: Style,
+    pub style: CodeStyle,
     pub start: Timestamp,
     /// Of the first attempt, in rank order.
     pub scripts: Vec<Script>,
@@ -103,7 +103,7 @@ impl Scenario {
             .collect();
         let start = time(rng.u64(0..50_000));
         let visits = visits(rng, &slots, start);
-        let style = Style {
+        let style = CodeStyle {
             codes: pick(
                 rng,
                 &[ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Umiak, ExitCodes::Paddle, ExitCodes::Torch],

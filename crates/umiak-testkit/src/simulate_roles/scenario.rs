@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{
     Completion, Exit, Job, JobId, MinSucceeded, Policy, PortNeed, Restart, Role, RoleName, RoleRestart, Scope, Slot,
@@ -20,7 +20,7 @@ const TAME: u32 = 7;
 pub struct Scenario {
     pub seed: u64,
     pub job: Job,
-    pub style: Style,
+    pub style: CodeStyle,
     /// How likely an attempt ends badly.
     pub bad: f64,
     /// Timers fire up to this much late.
@@ -66,7 +66,7 @@ impl Scenario {
         Self {
             seed,
             job,
-            style: Style { codes: ExitCodes::Umiak, generation, document: rng.f64() < 0.8 },
+            style: CodeStyle { codes: ExitCodes::Umiak, generation, document: rng.f64() < 0.8 },
             bad: pick(rng, &[0.0, 0.1, 0.3, 0.3, 0.6]),
             late: if rng.f64() < 0.7 { Duration::from_micros(200) } else { millis(rng, 1..400) },
             echo: pick(rng, &[0.0, 0.0, 0.1, 0.5]),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use umiak_core::facts::Outcome;
-use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
@@ -246,7 +246,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
             ..Policy::default()
         },
     };
-    let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
     let mut machine = Machine::new(job, style, scenario.seed);
     machine.share();
     let join = Join {

@@ -24,13 +24,13 @@ pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// What can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum ControlOrder {
     Ping {},
     Stop { kill: bool },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Answer {
+pub(crate) struct ControlAnswer {
     pub(crate) ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
@@ -87,11 +87,11 @@ impl Client {
     }
 
     /// What it asks for. Whoever is not there any more to be answered has given up, and has told somebody so.
-    fn answer(mut self) -> Option<Order> {
-        let order = serde_json::from_slice::<Order>(&self.line);
+    fn answer(mut self) -> Option<ControlOrder> {
+        let order = serde_json::from_slice::<ControlOrder>(&self.line);
         let answer = match &order {
-            Ok(_) => Answer { ok: true, error: None },
-            Err(error) => Answer { ok: false, error: Some(error.to_string()) },
+            Ok(_) => ControlAnswer { ok: true, error: None },
+            Err(error) => ControlAnswer { ok: false, error: Some(error.to_string()) },
         };
         let mut text = serde_json::to_string(&answer).unwrap_or_default();
         text.push('\n');
@@ -120,7 +120,7 @@ impl Control {
     }
 
     /// What has been asked for, in the order in which the askers came. Never waits.
-    pub(super) fn orders(&mut self) -> Vec<Order> {
+    pub(super) fn orders(&mut self) -> Vec<ControlOrder> {
         // A descriptor that could not be had is asked for again: one of the others is let go for it.
         while let Some(stream) = self.accept() {
             if stream.set_nonblocking(true).is_ok() {
@@ -162,7 +162,7 @@ impl Drop for Control {
 }
 
 /// The client's end.
-pub(crate) fn ask(run: &RunDir, order: &Order) -> io::Result<Answer> {
+pub(crate) fn ask(run: &RunDir, order: &ControlOrder) -> io::Result<ControlAnswer> {
     let mut stream = in_directory(run.path(), RunDir::CONTROL, |path| UnixStream::connect(path))?;
     stream.set_read_timeout(Some(ANSWER))?;
     let mut text = serde_json::to_string(order)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::{Signals, readable};
 
-use super::control::{Control, Order};
+use super::control::{Control, ControlOrder};
 use crate::history::RunDir;
 use crate::screen::Screen;
 
@@ -30,7 +30,7 @@ pub(crate) struct Arrived {
     /// Those that ask us to end.
     pub(crate) signals: Vec<i32>,
     pub(crate) pause: bool,
-    pub(crate) orders: Vec<Order>,
+    pub(crate) orders: Vec<ControlOrder>,
 }
 
 impl Sources {

@@ -8,7 +8,7 @@ use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject};
 use umiak_core::model::Exit;
 use umiak_core::status::Status;
 
-use super::control::{self, Answer, Order};
+use super::control::{self, ControlAnswer, ControlOrder};
 use crate::clock::Clock;
 use crate::engine;
 use crate::history::journal::{self, Writer};
@@ -70,10 +70,10 @@ fn ended(run: &RunDir) -> Diagnostic {
 }
 
 /// A supervisor holds its run a moment before it listens.
-fn ask(run: &RunDir, kill: bool) -> std::io::Result<Answer> {
+fn ask(run: &RunDir, kill: bool) -> std::io::Result<ControlAnswer> {
     let begin = Instant::now();
     loop {
-        match control::ask(run, &Order::Stop { kill }) {
+        match control::ask(run, &ControlOrder::Stop { kill }) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
                     && begin.elapsed() < BEGINNING

@@ -11,11 +11,11 @@ use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Instance;
 
-use super::control::Order;
+use super::control::ControlOrder;
 use super::probe::{Prober, Whom};
 use super::timers::Timers;
 use super::{Core, Driver};
-use crate::engine::{News, Swept};
+use crate::engine::{EngineNews, Swept};
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,19 +144,19 @@ impl Driver {
         }
     }
 
-    fn hear_order(&mut self, order: Order) {
+    fn hear_order(&mut self, order: ControlOrder) {
         match (order, self.stage()) {
-            (Order::Ping {}, _) | (Order::Stop { kill: false }, RunStage::Sweeping) => {}
-            (Order::Stop { kill }, RunStage::Going) => self.dispatch(Event::StopAsked { kill }),
-            (Order::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
-            (Order::Stop { .. }, RunStage::Leaving) => self.door.give_up(&mut self.core),
+            (ControlOrder::Ping {}, _) | (ControlOrder::Stop { kill: false }, RunStage::Sweeping) => {}
+            (ControlOrder::Stop { kill }, RunStage::Going) => self.dispatch(Event::StopAsked { kill }),
+            (ControlOrder::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
+            (ControlOrder::Stop { .. }, RunStage::Leaving) => self.door.give_up(&mut self.core),
         }
     }
 
     fn hear_engine(&mut self) {
         for news in self.engine.news() {
             let event = match news {
-                News::Output { id, at, bytes } => {
+                EngineNews::Output { id, at, bytes } => {
                     self.keep_output(id, at, &bytes);
                     continue;
                 }
@@ -164,7 +164,7 @@ impl Driver {
                     self.hear_sweep(news);
                     continue;
                 }
-                News::Pending { reason } => {
+                EngineNews::Pending { reason } => {
                     // A supervisor that took over hears it again.
                     if self.core.now.pending.as_ref() != Some(&reason) {
                         self.progress("Waiting", std::slice::from_ref(&reason));
@@ -174,15 +174,15 @@ impl Driver {
                     continue;
                 }
                 // It was adopted, and its start is recorded.
-                News::Started { id, instance } if self.is_known(id, &instance) => continue,
+                EngineNews::Started { id, instance } if self.is_known(id, &instance) => continue,
                 // The engine has started it again by itself.
-                News::Started { id, instance } if self.is_running(id) => {
+                EngineNews::Started { id, instance } if self.is_running(id) => {
                     self.core.now.pending = None;
                     self.core.now.instances.insert(id.slot, instance.clone());
                     self.record(Fact::Started { subject: self.core.machine.subject(id.slot), instance });
                     continue;
                 }
-                News::Started { id, instance } => {
+                EngineNews::Started { id, instance } => {
                     if id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.pending = None;
                         self.core.now.instances.insert(id.slot, instance.clone());
@@ -192,14 +192,14 @@ impl Driver {
                     self.tell_started();
                     continue;
                 }
-                News::Ready { id } => Event::Ready { id },
-                News::Ended { id, exit, usage, over_limit } => {
+                EngineNews::Ready { id } => Event::Ready { id },
+                EngineNews::Ended { id, exit, usage, over_limit } => {
                     if over_limit && id.attempt == self.core.machine.number(id.slot) {
                         self.core.now.over_limit.insert(id.slot);
                     }
                     Event::Exited { id, exit, usage }
                 }
-                News::Cleared(swept) => {
+                EngineNews::Cleared(swept) => {
                     self.tell_swept(&swept);
                     if let Some(attempt) = self.core.now.preparing.take() {
                         self.door.prepare(&mut self.core, self.engine.as_mut(), attempt, &swept);
@@ -207,8 +207,8 @@ impl Driver {
                     }
                     continue;
                 }
-                News::Swept(_) => continue,
-                News::Lost => {
+                EngineNews::Swept(_) => continue,
+                EngineNews::Lost => {
                     self.tell_lost();
                     Event::EngineLost
                 }
@@ -219,12 +219,12 @@ impl Driver {
     }
 
     /// Attempts are over: what else an engine has to say of them changes nothing.
-    fn hear_sweep(&mut self, news: News) {
+    fn hear_sweep(&mut self, news: EngineNews) {
         let now = &mut self.core.now;
         match news {
             // What was being cleared when the end came.
-            News::Cleared(cleared) => now.cleared.extend(cleared.stopped),
-            News::Swept(last) => {
+            EngineNews::Cleared(cleared) => now.cleared.extend(cleared.stopped),
+            EngineNews::Swept(last) => {
                 let stopped = now.cleared.drain(..).chain(last.stopped).collect();
                 now.swept = Some(Swept { stopped, ..last });
             }

@@ -16,7 +16,7 @@ use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Exit, Instance, SpawnError, SpawnStage, StopHow};
 use umiak_sys::guardian;
 
-use super::News;
+use super::EngineNews;
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -128,7 +128,7 @@ impl Stage {
     }
 
     /// It does nothing before [`Stage::act`], so all of a gang can enter first.
-    pub(super) fn enter(&mut self, entry: Entry) -> Vec<News> {
+    pub(super) fn enter(&mut self, entry: Entry) -> Vec<EngineNews> {
         let Entry { id, steps, instance, starts, written } = entry;
         let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
         let refuse = |doing: SpawnStage, errno: i32| {
@@ -140,7 +140,8 @@ impl Stage {
         }
         let node = instance.node.clone().unwrap_or_default();
         // The empty piece makes the log.
-        let mut news = vec![News::Output { id, at: written, bytes: Vec::new() }, News::Started { id, instance }];
+        let mut news =
+            vec![EngineNews::Output { id, at: written, bytes: Vec::new() }, EngineNews::Started { id, instance }];
         if let Some(errno) = refused {
             news.push(refuse(SpawnStage::Execute, errno));
             return news;
@@ -151,12 +152,12 @@ impl Stage {
     }
 
     /// Everything that is due.
-    pub(super) fn act(&mut self, now: Instant) -> Vec<News> {
+    pub(super) fn act(&mut self, now: Instant) -> Vec<EngineNews> {
         let due: Vec<AttemptId> = self.actors.iter().filter(|(_, a)| a.wakes <= now).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.act_one(id)).collect()
     }
 
-    fn act_one(&mut self, id: AttemptId) -> Vec<News> {
+    fn act_one(&mut self, id: AttemptId) -> Vec<EngineNews> {
         let mut news = Vec::new();
         let Some(actor) = self.actors.get_mut(&id) else { return news };
         while let Some(step) = actor.steps.pop_front() {
@@ -165,7 +166,7 @@ impl Stage {
                     let bytes = format!("{text}\n").into_bytes();
                     let at = actor.written;
                     actor.written += bytes.len() as u64;
-                    news.push(News::Output { id, at, bytes });
+                    news.push(EngineNews::Output { id, at, bytes });
                     continue;
                 }
                 Step::Sleep(time) => {
@@ -175,7 +176,7 @@ impl Stage {
                 Step::Ready => {
                     self.ready.insert(id);
                     if self.awaited.contains(&id) {
-                        news.push(News::Ready { id });
+                        news.push(EngineNews::Ready { id });
                     }
                     continue;
                 }
@@ -201,9 +202,9 @@ impl Stage {
     }
 
     /// From now on it is told when this one is ready, or at once if it is.
-    pub(super) fn await_ready(&mut self, id: AttemptId) -> Vec<News> {
+    pub(super) fn await_ready(&mut self, id: AttemptId) -> Vec<EngineNews> {
         self.awaited.insert(id);
-        if self.ready.contains(&id) { vec![News::Ready { id }] } else { Vec::new() }
+        if self.ready.contains(&id) { vec![EngineNews::Ready { id }] } else { Vec::new() }
     }
 
     /// Nothing is to be told of being ready before it is asked for again.
@@ -211,7 +212,7 @@ impl Stage {
         self.awaited.clear();
     }
 
-    pub(super) fn stop(&mut self, id: AttemptId, how: StopHow) -> Vec<News> {
+    pub(super) fn stop(&mut self, id: AttemptId, how: StopHow) -> Vec<EngineNews> {
         let Some(actor) = self.actors.get(&id) else { return Vec::new() };
         let exit = match (how, actor.on_term) {
             (StopHow::Graceful, _) if actor.ignores_term => return Vec::new(),
@@ -238,8 +239,8 @@ pub(super) fn stopped(how: StopHow) -> Exit {
     Exit::Signal { signal, core_dumped: false }
 }
 
-pub(super) fn ended(id: AttemptId, exit: Exit) -> News {
-    News::Ended { id, exit, usage: None, over_limit: false }
+pub(super) fn ended(id: AttemptId, exit: Exit) -> EngineNews {
+    EngineNews::Ended { id, exit, usage: None, over_limit: false }
 }
 
 #[cfg(test)]
@@ -291,7 +292,7 @@ mod tests {
             stage.enter(Entry { id: id(0, 0), steps, instance, starts, written });
             stage.act(Instant::now())
         };
-        let output = |at| News::Output { id: id(0, 0), at, bytes: b"ab\n".to_vec() };
+        let output = |at| EngineNews::Output { id: id(0, 0), at, bytes: b"ab\n".to_vec() };
         let preempted = Exit::Preempted { reason: "work of higher priority".into() };
         assert_eq!(play(0, 0), [output(0), ended(id(0, 0), preempted.clone())]);
         assert_eq!(play(1, 3), [output(3), ended(id(0, 0), preempted)]);

@@ -1,4 +1,4 @@
-//! News on their way from another thread to the driver.
+//! EngineNews on their way from another thread to the driver.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use tracing::trace;
 use umiak_sys::wait::Waker;
 
-use super::News;
+use super::EngineNews;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
-    news: Mutex<Vec<News>>,
+    news: Mutex<Vec<EngineNews>>,
     waker: Waker,
 }
 
@@ -19,13 +19,13 @@ impl Inbox {
         Ok(Self { news: Mutex::default(), waker: Waker::new()? })
     }
 
-    pub(super) fn tell(&self, news: News) {
+    pub(super) fn tell(&self, news: EngineNews) {
         trace!(?news);
         self.news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
         self.waker.wake();
     }
 
-    pub(super) fn take(&self) -> Vec<News> {
+    pub(super) fn take(&self) -> Vec<EngineNews> {
         self.waker.clear();
         std::mem::take(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }

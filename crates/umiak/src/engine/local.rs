@@ -20,7 +20,7 @@ use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-use super::{Common, Engine, EngineKind, FixedPort, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -39,7 +39,7 @@ pub(crate) struct Local {
     /// Its end has been asked for, and has not been told yet.
     ending: bool,
     isolated: bool,
-    /// News that came while something else was waited for.
+    /// EngineNews that came while something else was waited for.
     early: Vec<Notice>,
     common: Common,
     remove: Vec<PathBuf>,
@@ -80,12 +80,12 @@ impl Local {
         }
     }
 
-    fn tell(&self, notice: &Notice) -> Option<News> {
+    fn tell(&self, notice: &Notice) -> Option<EngineNews> {
         match *notice {
             Notice::Spawned { key, pid } => {
                 // A namespace has numbers of its own; people want the ones that `ps` shows them.
                 let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
-                Some(News::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
+                Some(EngineNews::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
             }
             Notice::Exited { key, status, usage, over_limit, .. } => {
                 let exit = match descend::decode(status) {
@@ -97,25 +97,25 @@ impl Local {
                     system_micros: usage.system_micros,
                     max_rss_kib: usage.max_rss_kib,
                 };
-                Some(News::Ended { id: attempt(key), exit, usage: Some(usage), over_limit })
+                Some(EngineNews::Ended { id: attempt(key), exit, usage: Some(usage), over_limit })
             }
             Notice::SpawnFailed { key, doing, errno } => {
                 let reason = guardian::describe_errno(errno);
                 let error = SpawnError { doing: stage(doing), errno, reason };
-                Some(News::Ended { id: attempt(key), exit: Exit::Spawn(error), usage: None, over_limit: false })
+                Some(EngineNews::Ended { id: attempt(key), exit: Exit::Spawn(error), usage: None, over_limit: false })
             }
             Notice::Cleared { ref stopped, ref remaining } => {
-                Some(News::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
+                Some(EngineNews::Cleared(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
             }
             Notice::Swept { ref stopped, ref remaining } => {
-                Some(News::Swept(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
+                Some(EngineNews::Swept(Swept { stopped: stopped.clone(), remaining: remaining.clone() }))
             }
             Notice::Leased(_) | Notice::Addresses(_) | Notice::Gpus(_) => None,
         }
     }
 
     /// The kernel has killed the replicas with the guardian; what they had started has come to us.
-    fn lose(&mut self) -> News {
+    fn lose(&mut self) -> EngineNews {
         self.gone = true;
         if self.ending {
             self.guardian.wait();
@@ -129,9 +129,9 @@ impl Local {
         self.guardian.wait();
         self.guardian.remove_cgroups();
         if self.ending {
-            return News::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
+            return EngineNews::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
         }
-        News::Lost
+        EngineNews::Lost
     }
 }
 
@@ -273,7 +273,7 @@ impl Engine for Local {
         (!self.gone || !self.early.is_empty()).then(|| self.guardian.as_fd())
     }
 
-    fn news(&mut self) -> Vec<News> {
+    fn news(&mut self) -> Vec<EngineNews> {
         let mut notices = std::mem::take(&mut self.early);
         let mut lost = false;
         if !self.gone {
@@ -282,9 +282,9 @@ impl Engine for Local {
                 Ok(None) | Err(_) => lost = true,
             }
         }
-        let mut news: Vec<News> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        let mut news: Vec<EngineNews> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
         trace!(?news);
-        if self.ending && !self.gone && news.iter().any(|news| matches!(news, News::Swept(_))) {
+        if self.ending && !self.gone && news.iter().any(|news| matches!(news, EngineNews::Swept(_))) {
             self.gone = true;
             self.guardian.wait();
             return news;

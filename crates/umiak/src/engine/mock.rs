@@ -21,7 +21,7 @@ use umiak_sys::ports::{LeaseRequest, Leased};
 
 use super::actors::{Entry, Stage, steps};
 use super::inbox::Inbox;
-use super::{Common, Engine, EngineKind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, EngineNews, NotLeased, Start, Swept};
 
 #[derive(Debug)]
 pub(crate) struct Mock {
@@ -89,8 +89,6 @@ impl Engine for Mock {
         Ok(Paper::devices(count))
     }
 
-    fn release(&mut self, _: StepIndex) {}
-
     fn remove_at_end(&mut self, directories: &[PathBuf]) {
         self.remove = directories.to_vec();
     }
@@ -116,12 +114,12 @@ impl Engine for Mock {
         Some(self.inbox.watch())
     }
 
-    fn news(&mut self) -> Vec<News> {
+    fn news(&mut self) -> Vec<EngineNews> {
         self.inbox.take()
     }
 
     fn clear(&mut self, _: bool) {
-        self.inbox.tell(News::Cleared(Swept::default()));
+        self.inbox.tell(EngineNews::Cleared(Swept::default()));
     }
 
     fn end(&mut self, _: bool) {
@@ -132,7 +130,7 @@ impl Engine for Mock {
         for directory in &self.remove {
             let _ = std::fs::remove_dir_all(directory);
         }
-        self.inbox.tell(News::Swept(Swept::default()));
+        self.inbox.tell(EngineNews::Swept(Swept::default()));
     }
 }
 
@@ -163,7 +161,7 @@ impl Theatre {
         }
     }
 
-    fn enter(&mut self, start: Start) -> Vec<News> {
+    fn enter(&mut self, start: Start) -> Vec<EngineNews> {
         self.pids += 1;
         let Start { id, process, .. } = start;
         let (steps, instance) = (steps(&process.argv, id), Instance::of_pid(self.pids));
@@ -172,9 +170,9 @@ impl Theatre {
     }
 
     /// A process writes its log itself.
-    fn tell(&self, news: News) {
+    fn tell(&self, news: EngineNews) {
         match news {
-            News::Output { id, bytes, .. } => {
+            EngineNews::Output { id, bytes, .. } => {
                 if let Some(log) = self.logs.get(&id) {
                     print(log, &bytes);
                 }

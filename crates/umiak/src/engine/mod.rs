@@ -25,7 +25,7 @@ use umiak_core::diag::{Code, Diagnostic, nearest};
 use umiak_core::facts::Usage;
 use umiak_core::machine::job::AttemptId;
 pub use umiak_core::model::Capabilities;
-use umiak_core::model::{Device, Exit, Hosts, Instance, Output, StepIndex, StopHow, Unit};
+use umiak_core::model::{Device, Exit, Hosts, Instance, OutputSource, StepIndex, StopHow, Unit};
 use umiak_core::plan::{Plan, Process};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
@@ -54,7 +54,7 @@ pub(crate) struct Start {
 
 /// What an engine tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum EngineNews {
     Started {
         id: AttemptId,
         instance: Instance,
@@ -133,7 +133,7 @@ pub(crate) trait Engine {
     ) -> Result<Vec<Device>, Diagnostic>;
 
     /// The job is over: what was leased for it is given back.
-    fn release(&mut self, step: StepIndex);
+    fn release(&mut self, _: StepIndex) {}
 
     /// An error where a replica cannot have a port that the document names.
     fn check_ports(&self, _: &[FixedPort<'_>]) -> Result<(), Diagnostic> {
@@ -182,7 +182,7 @@ pub(crate) trait Engine {
     /// Readable when there is news; nothing where there will be none.
     fn watch(&self) -> Option<BorrowedFd<'_>>;
 
-    fn news(&mut self) -> Vec<News>;
+    fn news(&mut self) -> Vec<EngineNews>;
 
     /// The supervisor goes before the end, and none will take over: what runs is to end by itself.
     fn leave(&mut self) {}
@@ -242,7 +242,7 @@ impl EngineKind {
         let here = Capabilities {
             unit: Unit::Replica,
             hosts: Hosts::Addresses,
-            output: Output::Files,
+            output: OutputSource::Files,
             adoption: false,
             suspend: true,
             stdin: true,
@@ -254,7 +254,7 @@ impl EngineKind {
             Self::MockCluster => Capabilities {
                 unit: Unit::Gang,
                 hosts: Hosts::Names,
-                output: Output::Streams,
+                output: OutputSource::Streams,
                 adoption: true,
                 suspend: false,
                 stdin: false,

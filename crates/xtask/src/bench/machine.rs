@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use umiak_core::machine::exit_code::Style;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine};
 use umiak_core::model::{Exit, ExitCodes, Generation, Instance, Job, JobId, Policy, Role, RoleName, Timestamp};
 
@@ -88,7 +88,7 @@ fn ask(program: &Path, story: Story, replicas: u32) -> anyhow::Result<f64> {
 /// Says how many microseconds an event took, of this process's own time: others may have the processor meanwhile.
 pub(crate) fn perform(story: &OsStr, replicas: u32) -> anyhow::Result<ExitCode> {
     let story = Story::ALL.into_iter().find(|known| story == known.name()).context("no such story")?;
-    let style = Style { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
+    let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
     let mut machines = Vec::new();
     // Each replica starts and ends.
     for _ in 0..EVENTS.div_ceil(2 * replicas) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use umiak_core::diag::codes::REGISTER;
 use umiak_core::facts::{Finding, Outcome, Subject, Verdict, Weight};
-use umiak_core::machine::exit_code::{Style, of};
+use umiak_core::machine::exit_code::{CodeStyle, of};
 use umiak_core::model::Exit;
 use umiak_core::model::{ExitCodes, Generation};
 
@@ -82,12 +82,12 @@ fn row((words, case): (&str, Case)) -> [String; 5] {
         (ExitCodes::Paddle, Generation::Legacy),
         (ExitCodes::Torch, Generation::Current),
     ];
-    let [ours, current, legacy, torch] =
-        styles.map(|(codes, generation)| exit_code(Style { codes, generation, document: false }, &case).to_string());
+    let [ours, current, legacy, torch] = styles
+        .map(|(codes, generation)| exit_code(CodeStyle { codes, generation, document: false }, &case).to_string());
     [words.to_owned(), ours, current, legacy, torch]
 }
 
-fn exit_code(style: Style, case: &Case) -> u8 {
+fn exit_code(style: CodeStyle, case: &Case) -> u8 {
     match case {
         Case::Succeeded => of(style, Outcome::Succeeded, None, None, &[]),
         Case::Interrupted(signal) => of(style, Outcome::Interrupted, Some(*signal), None, &[]),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Exit, Instance, StopHow};
 
-use super::super::News;
+use super::super::EngineNews;
 use super::super::actors::{Entry, Stage, Step, ended, steps, stopped};
 use super::render::{Manifest, Member};
 use super::wire::{self, Order, Told};
@@ -319,32 +319,35 @@ impl Cluster {
         }
     }
 
-    fn tell_all(&mut self, news: Vec<News>) {
+    fn tell_all(&mut self, news: Vec<EngineNews>) {
         for news in news {
             self.tell(news);
         }
     }
 
     /// Kept, and told to the supervisor if one follows it. Pre-emption is the cluster's own business.
-    fn tell(&mut self, news: News) {
+    fn tell(&mut self, news: EngineNews) {
         let id = match &news {
-            News::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(*id, reason),
-            News::Started { id, .. } | News::Output { id, .. } | News::Ready { id } | News::Ended { id, .. } => *id,
-            News::Pending { .. } | News::Cleared(_) | News::Swept(_) | News::Lost => return,
+            EngineNews::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(*id, reason),
+            EngineNews::Started { id, .. }
+            | EngineNews::Output { id, .. }
+            | EngineNews::Ready { id }
+            | EngineNews::Ended { id, .. } => *id,
+            EngineNews::Pending { .. } | EngineNews::Cleared(_) | EngineNews::Swept(_) | EngineNews::Lost => return,
         };
         let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
         let Some(kept) = unit.members.get_mut(&id) else { return };
         let told = match news {
-            News::Started { instance, .. } => {
+            EngineNews::Started { instance, .. } => {
                 kept.instance = Some(instance.clone());
                 Told::Started { id, instance }
             }
-            News::Output { at, bytes, .. } => {
+            EngineNews::Output { at, bytes, .. } => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 kept.output += &text;
                 Told::Output { id, at, text }
             }
-            News::Ended { exit, .. } => {
+            EngineNews::Ended { exit, .. } => {
                 self.order += 1;
                 kept.ended = Some((self.order, exit.clone()));
                 Told::Ended { id, exit }

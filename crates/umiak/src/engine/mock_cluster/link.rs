@@ -13,7 +13,7 @@ use umiak_core::machine::job::AttemptId;
 use umiak_sys::net::in_directory;
 
 use super::super::inbox::Inbox;
-use super::super::{News, Swept};
+use super::super::{EngineNews, Swept};
 use super::ANSWER;
 use super::cluster::SOCKET;
 use super::wire::{self, Order, Told};
@@ -111,7 +111,7 @@ impl Link {
                 self.send(&Order::End {});
             }
             Stage::Ending => {}
-            Stage::Gone => self.inbox.tell(News::Swept(Swept::default())),
+            Stage::Gone => self.inbox.tell(EngineNews::Swept(Swept::default())),
         }
     }
 
@@ -149,6 +149,6 @@ impl Reader {
         let is_asked = std::mem::replace(&mut *stage, Stage::Gone) == Stage::Ending;
         drop(stage);
         let _ = std::fs::remove_file(self.socket);
-        self.inbox.tell(if is_asked { News::Swept(Swept::default()) } else { News::Lost });
+        self.inbox.tell(if is_asked { EngineNews::Swept(Swept::default()) } else { EngineNews::Lost });
     }
 }

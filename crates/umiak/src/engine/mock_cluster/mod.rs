@@ -32,7 +32,7 @@ use umiak_sys::ports::{LeaseRequest, Leased};
 use super::actors::ended;
 use super::inbox::Inbox;
 use super::mock::Paper;
-use super::{Common, Engine, EngineKind, News, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, EngineNews, NotLeased, Start, Swept};
 
 pub(crate) use cluster::serve;
 use link::Link;
@@ -107,8 +107,6 @@ impl Engine for MockCluster {
         Ok(Paper::devices(count))
     }
 
-    fn release(&mut self, _: StepIndex) {}
-
     fn remove_at_end(&mut self, directories: &[PathBuf]) {
         self.remove = directories.to_vec();
     }
@@ -167,10 +165,10 @@ impl Engine for MockCluster {
         Some(self.inbox.watch())
     }
 
-    fn news(&mut self) -> Vec<News> {
+    fn news(&mut self) -> Vec<EngineNews> {
         let news = self.inbox.take();
         if let Some(link) = &mut self.link
-            && news.iter().any(|news| matches!(news, News::Swept(_) | News::Lost))
+            && news.iter().any(|news| matches!(news, EngineNews::Swept(_) | EngineNews::Lost))
         {
             link.reap();
         }
@@ -179,7 +177,7 @@ impl Engine for MockCluster {
 
     fn clear(&mut self, _: bool) {
         self.send(&Order::Forget {});
-        self.inbox.tell(News::Cleared(Swept::default()));
+        self.inbox.tell(EngineNews::Cleared(Swept::default()));
     }
 
     fn leave(&mut self) {
@@ -192,7 +190,7 @@ impl Engine for MockCluster {
         }
         match &self.link {
             Some(link) => link.end(),
-            None => self.inbox.tell(News::Swept(Swept::default())),
+            None => self.inbox.tell(EngineNews::Swept(Swept::default())),
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Exit, Instance, StopHow};
 
-use super::super::News;
+use super::super::EngineNews;
 use super::super::actors::ended;
 use super::render::Manifest;
 
@@ -76,13 +76,13 @@ pub(super) enum Told {
 
 impl Told {
     /// What the engine passes on; the attempts of an answer.
-    pub(super) fn news(self) -> Result<News, Vec<AttemptId>> {
+    pub(super) fn news(self) -> Result<EngineNews, Vec<AttemptId>> {
         Ok(match self {
             Self::Answer { attempts } => return Err(attempts),
-            Self::Pending { reason } => News::Pending { reason },
-            Self::Started { id, instance } => News::Started { id, instance },
-            Self::Output { id, at, text } => News::Output { id, at, bytes: text.into_bytes() },
-            Self::Ready { id } => News::Ready { id },
+            Self::Pending { reason } => EngineNews::Pending { reason },
+            Self::Started { id, instance } => EngineNews::Started { id, instance },
+            Self::Output { id, at, text } => EngineNews::Output { id, at, bytes: text.into_bytes() },
+            Self::Ready { id } => EngineNews::Ready { id },
             Self::Ended { id, exit } => ended(id, exit),
         })
     }

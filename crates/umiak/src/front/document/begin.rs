@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Outcome};
-use umiak_core::machine::exit_code::Style as CodeStyle;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Again, AttemptId, Machine};
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, DeviceKind, ExitCodes, Generation, Job, Resources, StepIndex};
@@ -261,7 +261,7 @@ fn own_cpus() -> Vec<u32> {
 /// With `--strict-resources` CPUs are as hard as devices.
 fn check_cpus(job: &Job, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
     let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
-    is_enough(job, there, needed, |resources| resources.whole_cpus()).map_err(|shortage| {
+    is_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
             .row("needed", needed.to_string())
             .row("for us", there.to_string())

@@ -13,7 +13,7 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Why};
 use umiak_core::model::{Device, DeviceKind, Exit, Part, Rotation, Timestamp};
-use umiak_core::plan::{Inventory, Layout, Logs as PlanLogs, Plan, Process, Run, paddle_lines};
+use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
 use umiak_sys::logger::Rotate;
 
 use super::gpu_log::GpuLog;
@@ -112,7 +112,7 @@ impl Door for LaunchDoor {
     }
 
     fn common(&self, plan: &Plan) -> Common {
-        let rotation = if let PlanLogs::Files { rotation, .. } = &plan.logs { *rotation } else { None };
+        let rotation = if let LogLayout::Files { rotation, .. } = &plan.logs { *rotation } else { None };
         Common {
             unset: plan.unset.clone(),
             set: plan.common.clone(),

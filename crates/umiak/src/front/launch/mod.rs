@@ -29,7 +29,7 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
 use umiak_core::formats::launch::LaunchSpec;
-use umiak_core::machine::exit_code::Style as CodeStyle;
+use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Nodes, OutputMode, Request, StepIndex};

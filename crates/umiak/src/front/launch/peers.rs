@@ -22,7 +22,7 @@ use umiak_core::wire::auth::Key;
 use super::prepare::Outline;
 use super::{Around, NotRun, meeting, peer_words};
 use crate::driver::short_signal;
-use crate::engine::{Engine as _, News as EngineNews, local as engine};
+use crate::engine::{Engine as _, EngineNews, local as engine};
 
 /// A rendezvous that is over sooner is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -198,8 +198,8 @@ impl Peers {
                 News::Refused(refusal) => return Err(peer_words::refused(&refusal).into()),
                 News::TurnedAway(answer) => return Err(peer_words::turned_away(&answer, &self.at).into()),
                 News::TimeUp(answer) => return Err(peer_words::not_reached(&answer, &self.at).into()),
-                News::Decision(decision) => return Err(ended_before(around, decision.why)),
-                News::Lost(how) => return Err(ended_before(around, Some(Why::CoordinatorLost { how }))),
+                News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref())),
+                News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }))),
                 News::Stop(_) | News::Alone { .. } | News::Suspects(_) | News::Quiet | News::Back => {}
             }
         }
@@ -246,12 +246,12 @@ impl AsFd for Peers {
 }
 
 /// The round ended before it began here; others may have begun without us.
-fn ended_before(around: &Around<'_>, why: Option<Why>) -> NotRun {
-    if let Some(Why::Interrupted { node, signal, .. }) = &why {
+fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
+    if let Some(Why::Interrupted { node, signal, .. }) = why {
         around.say(&format!("stopped by {}", peer_words::interrupted(node, *signal)));
         return NotRun::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8)));
     }
-    let told = why.as_ref().and_then(peer_words::why);
+    let told = why.and_then(peer_words::why);
     told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
 }
 
