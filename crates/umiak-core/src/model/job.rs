@@ -363,6 +363,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// `gpu 0,1`; nothing where there are none.
+    pub fn described(kind: DeviceKind, devices: &[Self]) -> String {
+        if devices.is_empty() { String::new() } else { format!("{} {}", kind.word(), Self::labels(devices)) }
+    }
+
     /// `0,1`: what some of them are called.
     pub fn labels<'a>(devices: impl IntoIterator<Item = &'a Self>) -> String {
         devices.into_iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(",")

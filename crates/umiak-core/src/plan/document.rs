@@ -70,7 +70,10 @@ pub fn names(job: &Job) -> Vec<Host> {
     job.roles.iter().flat_map(of_role).collect()
 }
 
-/// A job as it was submitted: all that a later supervisor needs, and nobody else may see (`secrets.json`).
+/// The version of a [`Submission`].
+pub const SUBMISSION_VERSION: u32 = 1;
+
+/// A job as it was submitted: all that a later supervisor needs. Its file, `secrets.json`, is readable by its owner only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Submission {
     /// The version of that file.
@@ -231,7 +234,7 @@ pub(super) mod tests {
 
     fn placed(job: Job, programs: &[&str], granted: Granted) -> Plan {
         let submission = Submission {
-            v: 1,
+            v: SUBMISSION_VERSION,
             job,
             engine: "local".into(),
             wishes: Wishes::default(),

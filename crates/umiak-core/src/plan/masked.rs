@@ -30,7 +30,7 @@ impl Plan {
         plan
     }
 
-    /// The same as JSON, with each replica's variables.
+    /// The masked plan as JSON, with each replica's variables.
     pub fn json(&self, known: &Known) -> String {
         let mut plan = self.masked(known);
         for position in 0..plan.replicas.len() {

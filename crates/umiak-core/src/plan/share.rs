@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::contract::{Member, Node, Topology};
 use crate::diag::{Code, Diagnostic};
-use crate::machine::round::messages::{NodeShare, Offer, Process, Start};
+use crate::machine::round::messages::{NodeProcess, NodeShare, Offer, Start};
 use crate::model::{Crew, Device, DeviceKind, Endpoint, Generation, Mode, NodeIndex, Nodes, Part, Port, Rank, Request};
 
 use super::devices::Assignment;
@@ -20,9 +20,9 @@ pub struct Share {
 }
 
 impl Share {
-    /// As far as it is known without anybody's word: all of it where there is one node. Others are taken to be like this
+    /// As far as it is known without the coordinator: all of it where there is one node. Others are taken to be like this
     /// one.
-    pub fn assumed(
+    pub fn without_others(
         request: &Request,
         inventory: &Inventory,
         layout: &Layout,
@@ -44,7 +44,7 @@ impl Share {
             launch: 0,
             address: *address,
             host: inventory.hostname.clone(),
-            processes: if node == you { processes.clone() } else { likely(request, *address, &processes) },
+            processes: if node == you { processes.clone() } else { likely(request, node, *address, &processes) },
             device_kind,
         };
         let store = |port| Endpoint { address: addresses[0], port };
@@ -81,7 +81,7 @@ impl Share {
 /// What this node brings to an attempt.
 pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
     let seats = layout.seats.iter().zip(&layout.assignment.processes).zip(&ports.endpoints);
-    let process = |((seat, devices), port): ((&Seat, &Vec<Device>), &Port)| Process {
+    let process = |((seat, devices), port): ((&Seat, &Vec<Device>), &Port)| NodeProcess {
         port: *port,
         devices: devices.clone(),
         part: seat.part,
@@ -95,10 +95,17 @@ pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
 }
 
 /// What another node would probably bring: what the lists say of it, and otherwise the same as this one.
-fn likely(request: &Request, address: IpAddr, own: &[Process]) -> Vec<Process> {
+fn likely(request: &Request, node: usize, address: IpAddr, own: &[NodeProcess]) -> Vec<NodeProcess> {
+    // Of pods the servers come first, and each has one process.
+    if let Mode::Servers(mode) = &request.mode
+        && let Some(pod) = &mode.pod
+    {
+        let part = if node < pod.servers.len() { Part::Server } else { Part::Trainer };
+        return own.iter().take(1).map(|own| NodeProcess { part, devices: Vec::new(), ..own.clone() }).collect();
+    }
     let mut free = own.iter();
     let process = |seat: Seat| match seat.port {
-        Some(port) => Some(Process { port, devices: Vec::new(), part: seat.part, stage: seat.stage }),
+        Some(port) => Some(NodeProcess { port, devices: Vec::new(), part: seat.part, stage: seat.stage }),
         None => free.find(|process| process.part == seat.part).cloned(),
     };
     match &request.mode {
@@ -118,7 +125,7 @@ fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagno
     let mut counts = [0; Part::ALL.len()];
     for (node, NodeShare { address, processes, .. }) in nodes.iter().enumerate() {
         for (local, process) in processes.iter().enumerate() {
-            let Process { port, devices, part, stage } = process;
+            let NodeProcess { port, devices, part, stage } = process;
             let endpoint = Endpoint { address: *address, port: *port };
             let count = &mut counts[*part as usize];
             let index = match listed(request, *part) {

@@ -7,7 +7,7 @@ use umiak_core::facts::{Evidence, Fact, Outcome};
 use umiak_core::machine::job::{self, AttemptId, Event, Stand};
 use umiak_core::machine::round::agent::{self, News};
 use umiak_core::machine::round::messages::{
-    Decision, FromAgent, Offer, Process, RankPlace, Stage, Standing, Start, Told,
+    Decision, FromAgent, NodeProcess, Offer, RankPlace, Stage, Standing, Start, Told,
 };
 use umiak_core::model::{Exit, Instance, Part, Port, Rank, Slot, StepIndex, StopHow};
 
@@ -34,7 +34,7 @@ impl Scenario {
         } else {
             Stage::Ready(Offer {
                 processes: (0..script.ranks[0].len())
-                    .map(|rank| Process { part: script.part(rank), ..Process::trainer(port(rank), vec![]) })
+                    .map(|rank| NodeProcess { part: script.part(rank), ..NodeProcess::trainer(port(rank), vec![]) })
                     .collect(),
                 stores: [port(50), port(51)],
                 device_kind: None,

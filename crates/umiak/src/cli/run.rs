@@ -10,10 +10,9 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats::{self, document::Document};
-use umiak_core::mask::Known;
 use umiak_core::model::{JobId, OutputMode};
 use umiak_core::plan::document::Submission;
-use umiak_core::plan::{Plan, VERSION as PLAN_VERSION, Wishes, capable};
+use umiak_core::plan::{Wishes, capable};
 use umiak_core::status::State;
 
 use crate::driver::Talk;
@@ -21,7 +20,7 @@ use crate::driver::stop::{self, Stopped};
 use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
-use crate::front::document::submit::{self, unmask, versioned};
+use crate::front::document::submit;
 use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
 use crate::views::Output;
 
@@ -276,7 +275,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
             return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
                 .hint("`--all` runs everything again"));
         }
-        let submission = asked_again(&run)?;
+        let submission = submit::again(&run)?.ok_or_else(|| not_a_document(&run))?;
         let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
         take_up(&home, run, submission, why, arguments.talking)
     });
@@ -286,19 +285,6 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
 fn take_up(home: &Home, run: RunDir, submission: Submission, why: Began, talking: Talking) -> Done {
     let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk: talking.talk(false) };
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
-}
-
-/// What an ended run no longer holds comes from the environment of whoever retries it.
-fn asked_again(run: &RunDir) -> Result<Submission, Diagnostic> {
-    let text = std::fs::read(run.plan()).map_err(|_| not_a_document(run))?;
-    let plan: Plan = versioned(run, &run.plan(), &text, PLAN_VERSION)?;
-    let environment = crate::host::environment();
-    let mut job = plan.job;
-    let known = if plan.whole { Known::default() } else { unmask(&mut job, &environment)? };
-    let (engine, wishes) = (plan.engine, plan.wishes);
-    let programs = plan.commands.into_iter().map(|command| command.program).collect();
-    let v = submit::VERSION;
-    Ok(Submission { v, environment, job, known, engine, wishes, directory: plan.directory, programs })
 }
 
 fn not_a_document(run: &RunDir) -> Diagnostic {

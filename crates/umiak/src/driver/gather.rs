@@ -10,7 +10,7 @@ use umiak_core::plan::Log;
 
 use super::Driver;
 use crate::host::evidence;
-use crate::host::kernel::{EndedProcess, of_slot};
+use crate::host::kernel::EndedProcess;
 
 const SIGKILL: i32 = 9;
 
@@ -38,7 +38,7 @@ impl Driver {
         self.core.kernel.explain(&ends, self.core.plan.logs.dir(), &mut evidence);
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
             let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
-            add_over_limit(of_slot(&mut evidence, end.slot), bytes >> 10);
+            add_over_limit(evidence::of_slot(&mut evidence, end.slot), bytes >> 10);
         }
         evidence
     }

@@ -145,10 +145,11 @@ pub(crate) struct Now {
     /// The terminal is given back after a signal, never before.
     last_signal: i32,
     pub(crate) end: Option<(Outcome, u8)>,
-    /// Somebody has asked for the end: who asks again hurries it.
+    /// A signal or an order has asked for the end: the next signal hurries the last sweep.
     is_asked: bool,
-    /// What was stopped between two attempts while the end came, and in the last sweep.
+    /// What was stopped between two attempts when the end came.
     cleared: Vec<u32>,
+    /// What the last sweep stopped, once it is over.
     swept: Option<Swept>,
     /// The last fact. It waits until nothing is left of the run: its readers may take that for granted.
     last: Option<Fact>,
@@ -246,16 +247,12 @@ pub(crate) struct FailureReport {
 
 /// A job on its way from its first start to its exit code.
 pub(crate) struct Driver {
-    core: Core,
-    engine: Box<dyn Engine>,
-    door: Box<dyn Door>,
+    pub(crate) core: Core,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) door: Box<dyn Door>,
 }
 
 impl Driver {
-    pub(crate) fn new(core: Core, engine: Box<dyn Engine>, door: Box<dyn Door>) -> Self {
-        Self { core, engine, door }
-    }
-
     /// These run on, as they stand in the facts: what they have for themselves is theirs, and the mirror shows what they
     /// will write.
     pub(crate) fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {

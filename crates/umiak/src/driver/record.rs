@@ -27,7 +27,7 @@ const WORTH_SYNCING: Duration = Duration::from_secs(10);
 pub(crate) struct Recorder {
     journal: Option<Journal>,
     /// Facts that the next thing to be done waits for.
-    pub(super) facts: Vec<Fact>,
+    facts: Vec<Fact>,
     /// Of the next record, where there is no journal.
     seq: u64,
     /// When writing is tried again, and why it has to be.
@@ -121,7 +121,7 @@ impl Recorder {
     }
 
     /// The plan is written: a run that must be recorded is listed, and the disk told, before anything starts.
-    pub(super) fn begun(&mut self) -> Result<(), Diagnostic> {
+    pub(super) fn register(&mut self) -> Result<(), Diagnostic> {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.required) else { return Ok(()) };
         if let Some((_, why)) = &self.broken {
             let text = format!("`{}` cannot be written", journal.run.journal().display());
@@ -189,7 +189,7 @@ impl Recorder {
 
 impl Core {
     /// A run that may go unrecorded is listed, and hears orders, beside its first ranks: they do not wait for that.
-    pub(super) fn list(&mut self) {
+    pub(super) fn register_beside_ranks(&mut self) {
         let Some(journal) = self.recorder.journal.as_mut().filter(|journal| !journal.required) else { return };
         // A home that allows no sockets allows no orders: `umiak stop` says so.
         if self.sources.listen(&journal.run).is_ok() {
@@ -203,7 +203,7 @@ impl Core {
             let _ = run.write_supervisor(&who);
             let _ = index::append(&home, &entry);
             let _ = sender.send(());
-            // The disk is not waited for: a run that is over before it is on it is soon forgotten anyway.
+            // Not awaited: that a power cut loses the record of so short a run is acceptable.
             let _ = file.and_then(|file| file.sync_data());
         };
         let thread = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work);

@@ -8,8 +8,7 @@ use umiak_core::model::{OutputMode, Scope, Slot, signal_name};
 
 use super::{Driver, words};
 use crate::clock::time_of_day;
-use crate::engine::Swept;
-use crate::screen::Style;
+use crate::engine::{self, Swept};
 use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Others, ReplicaPlace};
 
@@ -139,10 +138,8 @@ impl Driver {
     }
 
     pub(super) fn tell_lost(&mut self) {
-        let text = format!("the process that held the {} was killed from outside", words::noun(&self.core.plan));
-        let diagnostic = Diagnostic::error(Code::L0017, text)
-            .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people");
-        self.core.screen.alert(self.core.style.diagnostic(&diagnostic));
+        let lost = engine::lost(words::noun(&self.core.plan));
+        self.core.screen.alert(self.core.style.diagnostic(&lost));
     }
 
     pub(super) fn tell_swept(&mut self, swept: &Swept) {
@@ -157,6 +154,16 @@ impl Driver {
         }
         self.record(Fact::Swept { pids: swept.stopped.clone() });
         self.core.say(|style| style.diagnostic(&notice));
+    }
+
+    /// What started attempts wait for, once it is late.
+    pub(super) fn tell_awaited(&mut self) {
+        let now = self.core.clock.now();
+        let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
+        if let Some(names) = late.filter(|_| self.core.now.stopping.is_none()) {
+            let verb = if names.len() == 1 { "does" } else { "do" };
+            self.progress("Waiting", &[format!("for {}, which {verb} not answer yet", names.join(", "))]);
+        }
     }
 
     fn everybody(&self) -> String {
@@ -219,13 +226,6 @@ impl Driver {
             self.core.screen.status(Some(words::status(&self.core)));
         }
     }
-}
-
-/// Started attempts wait for these.
-pub(super) fn awaiting(style: &Style, names: &[String]) -> String {
-    let verb = if names.len() == 1 { "does" } else { "do" };
-    let parts = [format!("for {}, which {verb} not answer yet", names.join(", "))];
-    style.progress("Waiting", &parts, &time_of_day())
 }
 
 /// `SIGINT` without the words in brackets.

@@ -36,7 +36,7 @@ impl Driver {
             self.core.notice(notice);
         }
         self.flush();
-        self.core.recorder.begun()?;
+        self.core.recorder.register()?;
         self.tell_planned();
         Ok(())
     }
@@ -44,7 +44,7 @@ impl Driver {
     /// The whole run; returns the exit code.
     pub(crate) fn run(mut self) -> Result<u8, Diagnostic> {
         self.dispatch(Event::Start);
-        self.core.list();
+        self.core.register_beside_ranks();
         while self.core.now.end.is_none() && !self.core.now.return_terminal {
             self.turn()?;
         }
@@ -103,11 +103,11 @@ impl Driver {
         }
         for signal in heard.signals {
             info!(signal, "signal heard");
-            self.hear_signal(signal);
+            self.hear_signal(stage, signal);
         }
         for order in heard.orders {
             info!(?order, "order heard");
-            self.hear_order(order);
+            self.hear_order(stage, order);
         }
         if door || door_at.is_some_and(|at| at <= self.core.clock.now()) {
             self.door.hear(&mut self.core, self.engine.as_mut());
@@ -128,11 +128,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Those that ask us to end. When attempts are over, a second one hurries what is still to be done.
-    fn hear_signal(&mut self, signal: i32) {
-        match self.stage() {
+    /// One that asks us to end. While what is left is swept, the second one in all hurries that; while other nodes are
+    /// waited for, one is enough to give that up. A turn that brings the end of its stage still belongs to it.
+    fn hear_signal(&mut self, stage: RunStage, signal: i32) {
+        match stage {
             RunStage::Going => {
-                self.core.now.last_signal = signal;
+                (self.core.now.last_signal, self.core.now.is_asked) = (signal, true);
                 self.dispatch(Event::Signalled { signal });
             }
             RunStage::Sweeping => {
@@ -144,8 +145,8 @@ impl Driver {
         }
     }
 
-    fn hear_order(&mut self, order: ControlOrder) {
-        match (order, self.stage()) {
+    fn hear_order(&mut self, stage: RunStage, order: ControlOrder) {
+        match (order, stage) {
             (ControlOrder::Ping {}, _) | (ControlOrder::Stop { kill: false }, RunStage::Sweeping) => {}
             (ControlOrder::Stop { kill }, RunStage::Going) => self.dispatch(Event::StopAsked { kill }),
             (ControlOrder::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
@@ -160,7 +161,7 @@ impl Driver {
                     self.keep_output(id, at, &bytes);
                     continue;
                 }
-                _ if self.stage() == RunStage::Sweeping => {
+                _ if self.stage() != RunStage::Going => {
                     self.hear_sweep(news);
                     continue;
                 }
@@ -224,7 +225,7 @@ impl Driver {
         match news {
             // What was being cleared when the end came.
             EngineNews::Cleared(cleared) => now.cleared.extend(cleared.stopped),
-            EngineNews::Swept(last) => {
+            EngineNews::Swept(last) if now.swept.is_none() => {
                 let stopped = now.cleared.drain(..).chain(last.stopped).collect();
                 now.swept = Some(Swept { stopped, ..last });
             }
@@ -318,7 +319,9 @@ impl Driver {
     fn finish(mut self) -> Result<u8, Diagnostic> {
         let (_, code) = self.core.now.end.unwrap_or((Outcome::Failed, 125));
         self.door.close(&mut self.core);
-        self.core.recorder.facts.extend(self.core.now.last.take());
+        if let Some(last) = self.core.now.last.take() {
+            self.core.recorder.fact(last);
+        }
         self.flush();
         self.core.screen.status(None);
         self.tell_end();
@@ -354,15 +357,5 @@ impl Driver {
         }
         self.core.screen.alert(self.core.style.diagnostic(&lost));
         None
-    }
-
-    /// Lines that say what started attempts wait for.
-    fn tell_awaited(&mut self) {
-        let now = self.core.clock.now();
-        let is_stopping = self.core.now.stopping.is_some();
-        let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
-        if let Some(names) = late.filter(|_| !is_stopping) {
-            self.core.say(|style| super::tell::awaiting(style, &names));
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! EngineNews on their way from another thread to the driver.
+//! News on their way from another thread to the driver.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};

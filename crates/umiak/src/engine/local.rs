@@ -20,7 +20,7 @@ use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept};
+use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost};
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -39,7 +39,7 @@ pub(crate) struct Local {
     /// Its end has been asked for, and has not been told yet.
     ending: bool,
     isolated: bool,
-    /// EngineNews that came while something else was waited for.
+    /// What came while something else was waited for.
     early: Vec<Notice>,
     common: Common,
     remove: Vec<PathBuf>,
@@ -147,7 +147,7 @@ impl Engine for Local {
             Notice::Addresses(addresses) => Some(addresses.clone()),
             _ => None,
         });
-        let addresses = addresses.ok_or_else(lost)?;
+        let addresses = addresses.ok_or_else(|| lost("replicas"))?;
         if (addresses.len() as u32) < count {
             return Err(too_few_addresses(count, addresses.len()));
         }
@@ -162,7 +162,7 @@ impl Engine for Local {
         });
         match leased {
             Some(leased) => leased.map_err(NotLeased::TooFew),
-            None => Err(NotLeased::Lost(Box::new(lost()))),
+            None => Err(NotLeased::Lost(Box::new(lost("replicas")))),
         }
     }
 
@@ -177,7 +177,7 @@ impl Engine for Local {
             Notice::Gpus(minors) => Some(minors.clone()),
             _ => None,
         });
-        let held = held.ok_or_else(lost)?;
+        let held = held.ok_or_else(|| lost("replicas"))?;
         debug!(step = step.0, candidates = candidates.len(), wanted = count, held = held.len(), "lease devices");
         let is_held = |(minor, _): &&(u32, Device)| held.contains(minor);
         Ok(candidates.iter().filter(is_held).map(|(_, device)| device.clone()).collect())
@@ -393,11 +393,6 @@ fn key(id: AttemptId) -> ProcessKey {
 
 fn keys(ids: &[AttemptId]) -> Vec<ProcessKey> {
     ids.iter().copied().map(key).collect()
-}
-
-pub(crate) fn lost() -> Diagnostic {
-    Diagnostic::error(Code::L0017, "the process that was to hold the replicas was killed from outside")
-        .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
 }
 
 pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {

@@ -105,6 +105,20 @@ pub(crate) enum NotLeased {
     Lost(Box<Diagnostic>),
 }
 
+/// An engine that is gone, and what it held.
+pub(crate) fn lost(held: &str) -> Diagnostic {
+    Diagnostic::error(Code::L0017, format!("the process that held the {held} was killed from outside"))
+        .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
+}
+
+/// The kernel gives no more sockets: not so many as there are processes, or replicas.
+pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32, of: &str) -> Diagnostic {
+    Diagnostic::error(code, "the kernel gives this process no more sockets to hold ports with")
+        .row("needed", wanted.to_string())
+        .row("reason", umiak_sys::guardian::describe_errno(errno))
+        .hint(format!("raise the limit of open files with `ulimit -n`, or start fewer {of}"))
+}
+
 /// A port that a document names, on the address of one of its replicas.
 #[derive(Debug)]
 pub(crate) struct FixedPort<'a> {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use umiak_core::diagnose;
 use umiak_core::facts::Evidence;
+use umiak_core::model::Slot;
 use umiak_sys::wait::read_at;
 
 /// The tail that is looked at.
@@ -72,6 +73,15 @@ fn lines_before(file: &File, end: u64) -> u64 {
         }
     }
     lines
+}
+
+/// What is known of this one, to be added to.
+pub(crate) fn of_slot(evidence: &mut Vec<(Slot, Evidence)>, slot: Slot) -> &mut Evidence {
+    let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
+        evidence.push((slot, Evidence::default()));
+        evidence.len() - 1
+    });
+    &mut evidence[position].1
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use umiak_core::facts::{Evidence, KernelFact};
 use umiak_core::model::{Exit, Slot};
 use umiak_sys::kernel::{KernelLog, core_pattern, memory_limit, now_micros, oom_kills, room};
 
+use super::evidence::of_slot;
+
 const SIGBUS: i32 = 7;
 const SIGTERM: i32 = 15;
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -100,15 +102,6 @@ impl Kernel {
         let path = find_core(&pattern, pid, self.since).map(|path| path.display().to_string());
         Some(KernelFact::CoreDumped { pattern, path })
     }
-}
-
-/// What is known of this one, to be added to.
-pub(crate) fn of_slot(evidence: &mut Vec<(Slot, Evidence)>, slot: Slot) -> &mut Evidence {
-    let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
-        evidence.push((slot, Evidence::default()));
-        evidence.len() - 1
-    });
-    &mut evidence[position].1
 }
 
 /// Each file system once, by the first place that is on it.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Expects, Join, Offer, Process, Stage, Standing};
+use umiak_core::machine::round::messages::{Expects, Join, NodeProcess, Offer, Stage, Standing};
 use umiak_core::model::{Device, DeviceKind, JobId, Port};
 use umiak_core::wire::auth::Key;
 use umiak_sys::wait::{Waker, readable};
@@ -142,7 +142,7 @@ impl Job {
         let port = |port| Port::new(port).expect("not 0");
         let device = |number: u16| Device { label: number.to_string(), position: number.into() };
         let processes =
-            (0..self.ranks).map(|number| Process::trainer(port(6170 + number), vec![device(number)])).collect();
+            (0..self.ranks).map(|number| NodeProcess::trainer(port(6170 + number), vec![device(number)])).collect();
         let offer = Offer { processes, stores: [port(6168), port(6169)], device_kind: Some(DeviceKind::Gpu) };
         let [.., high, low] = launch.to_be_bytes();
         NetOptions {

@@ -14,8 +14,8 @@ use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::logs::{Have, Hello, ToSender};
 use umiak_core::machine::round::messages::{
-    Answer, Decision, Expects, FromAgent, Join, Loss, Offer, Process, RankPlace, Refusal, Stage, Standing, Start, Told,
-    Why,
+    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Stage, Standing, Start,
+    Told, Why,
 };
 use umiak_core::model::{Exit, JobId, Port, Rank};
 use umiak_core::wire::Session;
@@ -65,7 +65,7 @@ fn job(nodes: u32) -> (Job, TcpListener) {
 
 fn ready() -> Stage {
     let port = |port| Port::new(port).unwrap();
-    let processes = vec![Process::trainer(port(6170), Vec::new())];
+    let processes = vec![NodeProcess::trainer(port(6170), Vec::new())];
     Stage::Ready(Offer { processes, stores: [port(6171), port(6172)], device_kind: None })
 }
 

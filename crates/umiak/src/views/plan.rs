@@ -22,7 +22,8 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
         role_lines(&mut text, plan, position, role);
     }
     if plan.job.policy.restart.max > 0 {
-        let _ = writeln!(text, "\nthe whole job restarts {} times at most", plan.job.policy.restart.max);
+        let (max, plural) = (plan.job.policy.restart.max, if plan.job.policy.restart.max == 1 { "" } else { "s" });
+        let _ = writeln!(text, "\nthe whole job restarts {max} time{plural} at most");
     }
     text.push('\n');
     let style = Style { fixed_width: Some(usize::MAX), ..Style::default() };
@@ -90,28 +91,30 @@ fn variables(text: &mut String, variables: &[(String, String)], known: &Known) {
 #[cfg(test)]
 mod tests {
     use umiak_core::diag::Source;
-    use umiak_core::formats;
-    use umiak_core::formats::settings::Settings;
+    use umiak_core::formats::launch::{Parsed, Spelling, parse};
+    use umiak_core::formats::{self, settings::Settings};
     use umiak_core::model::{Host, Port};
-    use umiak_core::plan::Wishes;
-    use umiak_core::plan::document::{Granted, RunPlace, Submission, needs, place};
+    use umiak_core::plan::command::Resolved;
+    use umiak_core::plan::document::{Granted, RunPlace, SUBMISSION_VERSION, Submission, needs, place};
+    use umiak_core::plan::{Gpu, Inventory, Ports, Run, STORES, Share, Wishes, finish, layout};
 
     use super::*;
 
+    fn ports(first: u16, count: u16) -> Vec<Port> {
+        (first..first + count).filter_map(Port::new).collect()
+    }
+
     #[test]
     fn a_document_as_text() {
-        let document = "umiak: v1\nname: ctr\npolicy: {restarts: {max: 2}}\nroles:\n  server: {command: [serve], ports: {rpc: 2}, completes: false}\n  trainer: {replicas: 2, command: [train, --key=hidden], start_after: server, env: {API_TOKEN: abc}}\n";
+        let document = "umiak: v1\nname: ctr\npolicy: {restarts: {max: 2}}\nroles:\n  server: {command: [serve], ports: {rpc: 2}, completes: false, restarts: {max: 1, scope: role}}\n  trainer: {replicas: 2, command: [train, --key=hidden], start_after: server, env: {API_TOKEN: abc}}\n";
         let source = Source::new("job.yaml", document);
         let job = formats::parse(&source, &[], &Settings::default()).expect("a document").job;
         let needed = needs(&job);
-        let granted = Granted {
-            hosts: (1..=needed.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect(),
-            ports: (0..needed.ports as u16).filter_map(|port| Port::new(20_000 + port)).collect(),
-        };
+        let hosts = (1..=needed.addresses as u8).map(|last| Host::from([127, 3, 0, last])).collect();
         let mut known = Known::default();
         known.add("hidden");
         let submission = Submission {
-            v: 1,
+            v: SUBMISSION_VERSION,
             job,
             engine: "local".into(),
             wishes: Wishes::default(),
@@ -121,7 +124,35 @@ mod tests {
             programs: vec!["/bin/serve".into(), "/bin/train".into()],
         };
         let (run, tasks, scratch) = ("run-000007".into(), "/r/tasks".into(), "/r/scratch".into());
+        let granted = Granted { hosts, ports: ports(20_000, needed.ports as u16) };
         let plan = place(&submission, RunPlace { run, cpus: 8, tasks, scratch, attached: true }, granted);
         insta::assert_snapshot!(text(&plan, &known));
+    }
+
+    /// Of a launch on a host with two GPUs.
+    fn launched(words: &str) -> String {
+        let words: Vec<_> = words.split(' ').map(Into::into).collect();
+        let env = [("http_proxy".to_owned(), "http://li:pw@proxy:80".to_owned())].into();
+        let Ok(Parsed::Launch(spec)) = parse(Spelling::Launch, &words, &env) else { panic!("{words:?}") };
+        let gpu = |index| Gpu { index, name: String::new(), uuid: String::new(), minor: index, numa_node: None };
+        let inventory = Inventory { gpus: (0..2).map(gpu).collect(), cpus: 8, env, ..Inventory::default() };
+        let layout = layout(&spec.request, &inventory).expect("it fits the host");
+        let ports = Ports { endpoints: ports(6170, layout.seats.len() as u16), stores: ports(7001, STORES) };
+        let share = Share::without_others(&spec.request, &inventory, &layout, &ports).expect("one node");
+        let run = Run {
+            pod_name: "abcdef".to_owned(),
+            scratch: "/tmp/umiak-x".into(),
+            directory: "/home/li".into(),
+            log_dir: "/home/li/log".into(),
+            command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into(), "train.py".into()] },
+            attempt: 0,
+        };
+        text(&finish(&spec.request, &inventory, layout, share, &run), &Known::default())
+    }
+
+    #[test]
+    fn launches_as_text() {
+        insta::assert_snapshot!("launched", launched("--nproc_per_node 2 --max_restart 1 train.py"));
+        insta::assert_snapshot!("servers", launched("--server_num 1 --worker_num 1 train.py"));
     }
 }

@@ -1,6 +1,6 @@
 //! Signals to umiak, streams and terminals that go away, ranks that resist, and life as process 1.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("signals::hangup_is_ignored_under_nohup", &[], nohup)
         .test("signals::a_terminal_that_goes_away_stops_the_job", &[], terminal_goes_away)
         .test("signals::closed_input_and_a_closed_pipe", &[], closed_streams)
+        .test("signals::nobody_reads_while_nodes_are_awaited", &[], nobody_reads)
         .test("signals::a_family_that_ignores_sigterm_is_gone", &[], stubborn_family)
         .test("signals::process_one_reaps_and_passes_the_code_on", &[Namespaces], process_one)
         .test("signals::process_one_stops_by_a_signal", &[Namespaces], process_one_is_stopped)
@@ -168,6 +169,27 @@ fn closed_streams() {
     run.command.stdout(writer);
     run.finish().expect_code(0).expect_err("finished 2 ranks");
     assert_eq!(sandbox.read("other/workerlog.0"), "text\n");
+}
+
+/// What was said cannot be written: the first signal ends the wait, another one what is still to be said.
+fn nobody_reads() {
+    let sandbox = Sandbox::new();
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    // As much as a pipe takes.
+    writer.write_all(&vec![b'.'; 64 << 10]).expect("room for that");
+    let flags = "--nnodes 2 --rank 0 --host 127.0.0.2 --master 127.0.0.1:24117 --rdzv-timeout 1m";
+    let mut run = sandbox.launch_toy(flags, &["*:print text"]);
+    run.command.stderr(writer);
+    let run = run.start();
+    run.wait_until("it waits", || !children(run.pid()).is_empty());
+    std::thread::sleep(Duration::from_secs(2));
+    run.wait_until("it goes", || {
+        run.signal(SIGTERM);
+        std::thread::sleep(Duration::from_millis(100));
+        matches!(state(run.pid()), None | Some('Z'))
+    });
+    run.finish().expect_code(143);
+    drop(reader);
 }
 
 fn stubborn_family() {

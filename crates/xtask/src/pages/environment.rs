@@ -294,7 +294,7 @@ fn plan(sample: &Sample) -> Plan {
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
         attempt: 0,
     };
-    let share = Share::assumed(&spec.request, &inventory, &layout, &ports).expect("one node needs no other");
+    let share = Share::without_others(&spec.request, &inventory, &layout, &ports).expect("one node needs no other");
     finish(&spec.request, &inventory, layout, share, &run)
 }
 

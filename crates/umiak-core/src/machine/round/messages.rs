@@ -103,14 +103,14 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// One for each process, by local rank; servers come first.
-    pub processes: Vec<Process>,
+    pub processes: Vec<NodeProcess>,
     /// For the stores of Paddle and of torch, which the first node hosts.
     pub stores: [Port; 2],
     pub device_kind: Option<DeviceKind>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct NodeProcess {
     pub port: Port,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
@@ -121,7 +121,7 @@ pub struct Process {
     pub stage: u32,
 }
 
-impl Process {
+impl NodeProcess {
     /// A rank of a collective job.
     pub fn trainer(port: Port, devices: Vec<Device>) -> Self {
         Self { port, devices, part: Part::Trainer, stage: 0 }
@@ -295,7 +295,7 @@ pub struct NodeShare {
     pub launch: u64,
     pub address: IpAddr,
     pub host: String,
-    pub processes: Vec<Process>,
+    pub processes: Vec<NodeProcess>,
     pub device_kind: Option<DeviceKind>,
 }
 

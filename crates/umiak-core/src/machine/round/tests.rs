@@ -5,7 +5,7 @@ use super::agent::{self, Agent, News};
 use super::coordinator::{self, Coordinator, Effect, Event, Options};
 use super::limits::{ANSWER, GOODBYE, Limits, NEWS, REFUSED, TELL};
 use super::messages::{
-    Answer, Decision, Expects, FromAgent, Join, Loss, Offer, Process, RankPlace, Refusal, Restart, Stage, Standing,
+    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart, Stage, Standing,
     Start, Stop, ToAgent, Told, Why,
 };
 use crate::diagnose;
@@ -32,7 +32,7 @@ fn count(nodes: u32, sort_ip: bool) -> Expects {
 
 fn ready(attempt: u32, processes: u16) -> Standing {
     let port = |number| Port::new(number).unwrap();
-    let processes = (0..processes).map(|local| Process::trainer(port(6000 + local), vec![])).collect();
+    let processes = (0..processes).map(|local| NodeProcess::trainer(port(6000 + local), vec![])).collect();
     Standing { attempt, stage: Stage::Ready(Offer { processes, stores: [port(7000), port(7001)], device_kind: None }) }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::machine::round::messages::{NodeShare, Process, Start};
+use crate::machine::round::messages::{NodeProcess, NodeShare, Start};
 use crate::model::request::tests::request;
 use crate::model::{DeviceRequest, Endpoint, Generation, Rank};
 use crate::plan::Ports;
@@ -32,7 +32,7 @@ pub(in crate::plan) fn plan(request: &Request, inventory: &Inventory) -> Plan {
         endpoints: (0..layout.seats.len() as u16).map(|i| port(6170 + i)).collect(),
         stores: vec![port(7001), port(7002)],
     };
-    let share = Share::assumed(request, inventory, &layout, &ports).unwrap();
+    let share = Share::without_others(request, inventory, &layout, &ports).unwrap();
     finish(request, inventory, layout, share, &run())
 }
 
@@ -132,7 +132,7 @@ fn three_nodes(request: &Request, inventory: &Inventory) -> Plan {
 
 fn start() -> Start {
     let endpoint = |port: u16| Endpoint { address: "10.0.0.1".parse().unwrap(), port: Port::new(port).unwrap() };
-    let process = |port: u16| Process::trainer(Port::new(port).unwrap(), vec![]);
+    let process = |port: u16| NodeProcess::trainer(Port::new(port).unwrap(), vec![]);
     let node = |last: u16, count: u16| NodeShare {
         launch: u64::from(last),
         address: format!("10.0.0.{last}").parse().unwrap(),

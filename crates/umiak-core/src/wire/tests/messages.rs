@@ -22,9 +22,9 @@ fn port(number: u16) -> Port {
     Port::new(number).unwrap()
 }
 
-fn processes() -> Vec<Process> {
+fn processes() -> Vec<NodeProcess> {
     let device = Device { label: "MIG-7".to_owned(), position: 0 };
-    vec![Process::trainer(port(40_000), vec![device]), Process::trainer(port(40_001), vec![])]
+    vec![NodeProcess::trainer(port(40_000), vec![device]), NodeProcess::trainer(port(40_001), vec![])]
 }
 
 fn list() -> Expects {

@@ -125,7 +125,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let recorder = Recorder::new(Some(journal), why);
     let plan = Arc::new(plan);
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
-    let mut driver = Driver::new(core, engine, Box::new(door));
+    let mut driver = Driver { core, engine, door: Box::new(door) };
     driver.announce(&notices)?;
     driver.adopt(&adopted, &status);
     Ok((driver, notices))
@@ -221,7 +221,7 @@ fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic
 }
 
 /// Whether a job that needs so much, and so much of it in one replica, can begin with what is there.
-fn is_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources) -> u32) -> Result<(), Shortage> {
+fn check_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources) -> u32) -> Result<(), Shortage> {
     let widest = job.roles.iter().map(|role| of_role(&role.work.resources)).max().unwrap_or(0);
     match there {
         _ if there >= needed || !job.policy.gang && there >= widest => Ok(()),
@@ -239,7 +239,7 @@ enum Shortage {
 
 /// Devices are hard: there is no half of one.
 fn check_devices(job: &Job, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
-    is_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
+    check_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
             .row("needed", needed.to_string())
             .row("free", format!("{leased} of {there}"))
@@ -261,7 +261,7 @@ fn own_cpus() -> Vec<u32> {
 /// With `--strict-resources` CPUs are as hard as devices.
 fn check_cpus(job: &Job, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
     let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
-    is_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
+    check_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
             .row("needed", needed.to_string())
             .row("for us", there.to_string())

@@ -6,7 +6,7 @@ use umiak_core::facts::Finding;
 use umiak_core::machine::attempt::End;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::mask::Known;
-use umiak_core::model::Device;
+use umiak_core::model::{Device, DeviceKind};
 use umiak_core::plan::{Plan, Process};
 
 use super::tasks;
@@ -53,11 +53,10 @@ impl Door for DocumentDoor {
         let Some(replica) = finding.subject.rank.and_then(|rank| core.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
-        let devices = core.pool.devices_of(replica.slot);
         ReplicaPlace {
             host: core.node(replica.slot).unwrap_or_else(umiak_sys::host::name),
             pid: core.pid(replica.slot),
-            devices: if devices.is_empty() { String::new() } else { format!("gpu {}", Device::labels(devices)) },
+            devices: Device::described(DeviceKind::Gpu, core.pool.devices_of(replica.slot)),
             log: core.plan.log(replica, finding.subject.attempt).path.display().to_string(),
             name: Some(finding.subject.replica.clone()),
             run: core.recorder.run_name(),

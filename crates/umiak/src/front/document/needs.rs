@@ -5,8 +5,7 @@ use umiak_core::model::{Host, Hosts, Job, Port, StepIndex};
 use umiak_core::plan::document::{self, Granted, Needs};
 use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
-use crate::engine::{Engine, NotLeased};
-use crate::front::launch::prepare::no_sockets;
+use crate::engine::{Engine, NotLeased, no_sockets};
 
 /// From an engine, which holds them until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
@@ -37,7 +36,7 @@ pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
 
 pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
     match error.refused {
-        Some(errno) => no_sockets(Code::J0020, error.wanted, errno),
+        Some(errno) => no_sockets(Code::J0020, error.wanted, errno, "replicas"),
         None => Diagnostic::error(Code::J0020, "too few free ports on this host")
             .row("needed", error.wanted.to_string())
             .row("free", format!("{} between {} and {}", error.found, error.low, error.high))

@@ -4,20 +4,17 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::document::Document;
 use umiak_core::mask::{Known, MASK};
 use umiak_core::model::{Job, Role};
-use umiak_core::plan::document::Submission;
-use umiak_core::plan::{MAX_VARIABLE, Plan, Wishes};
+use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
+use umiak_core::plan::{self, MAX_VARIABLE, Plan, Wishes};
 
 use crate::engine::EngineKind;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
-
-/// The version of `secrets.json`.
-pub(crate) const VERSION: u32 = 1;
 
 /// A document, with what it gets of this process: where it starts, its environment, its programs.
 pub(crate) fn submission(document: &Document, engine: EngineKind) -> Result<Submission, Diagnostic> {
@@ -51,45 +48,52 @@ pub(super) fn write(submission: &Submission, run: &RunDir) -> std::io::Result<()
     replace(&run.secrets(), &serde_json::to_vec(submission)?)
 }
 
-/// Nothing where the run has ended, or was none of a document.
+/// Of a run that goes on. Nothing where it has ended, or was none of a document.
 pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
-    match std::fs::read(run.secrets()) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Diagnostic::error(Code::J0004, format!("`{}` cannot be read", run.secrets().display()))
-            .row("reason", error.to_string())),
-        Ok(bytes) => versioned(run, &run.secrets(), &bytes, VERSION).map(Some),
-    }
+    read_versioned(run, &run.secrets(), VERSION)
 }
 
-/// A file of a run that has a version, as far as we know that one.
-pub(crate) fn versioned<T: serde::de::DeserializeOwned>(
-    run: &RunDir,
-    path: &Path,
-    bytes: &[u8],
-    known: u32,
-) -> Result<T, Diagnostic> {
+/// Of a run that has ended. What it no longer holds comes from the environment of whoever retries it.
+pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
+    let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
+    let Plan { mut job, engine, wishes, directory, commands, whole, .. } = plan;
+    let environment = inventory::environment();
+    let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
+    let programs = commands.into_iter().map(|command| command.program).collect();
+    Ok(Some(Submission { v: VERSION, job, engine, wishes, known, directory, environment, programs }))
+}
+
+/// A file of a run that has a version, as far as we know that one; nothing where it is not there.
+fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) -> Result<Option<T>, Diagnostic> {
     #[derive(Deserialize)]
     struct Head {
         v: u32,
     }
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| {
+            let message = format!("`{}` cannot be read", path.display());
+            Diagnostic::error(Code::J0004, message).row("reason", error.to_string())
+        })?,
+    };
     let damaged = |error: serde_json::Error| {
         Diagnostic::error(Code::J0004, format!("`{}` is damaged", path.display()))
             .row("reason", error.to_string())
             .hint(format!("`umiak stop {}` records its end if it has none; then run the document again", run.id()))
     };
-    let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
+    let head: Head = serde_json::from_slice(&bytes).map_err(damaged)?;
     if head.v > known {
         return Err(Diagnostic::error(Code::J0005, format!("`{}` was written by a newer umiak", path.display()))
             .row("file", format!("version {}", head.v))
             .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
             .hint("use the umiak that wrote it"));
     }
-    serde_json::from_slice(bytes).map_err(damaged)
+    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
 /// Puts back what the plan of an ended run no longer holds: whole variables from the environment, nothing else. Returns
 /// what is a secret in it.
-pub(crate) fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
+fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
     let mut known = Known::default();
     let (mut variables, mut others) = (Vec::new(), Vec::new());
     for role in &mut job.roles {

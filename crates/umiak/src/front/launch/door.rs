@@ -12,7 +12,7 @@ use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Why};
-use umiak_core::model::{Device, DeviceKind, Exit, Part, Rotation, Timestamp};
+use umiak_core::model::{Device, Exit, Part, Rotation, Timestamp};
 use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
 use umiak_sys::logger::Rotate;
 
@@ -77,14 +77,14 @@ impl LaunchDoor {
         let Some(replica) = subject.rank.and_then(|rank| core.plan.replica(rank)) else {
             return ReplicaPlace::default();
         };
-        let kind = core.plan.topology().device_kind.map_or("", DeviceKind::word);
+        let kind = core.plan.topology().device_kind;
         let host = umiak_sys::host::name();
         let file = replica.log.as_ref().and_then(|log| log.path.file_name()).unwrap_or_default();
         ReplicaPlace {
             name: name(&core.plan, subject, &host),
             host,
             pid: core.pid(replica.slot),
-            devices: format!("{kind} {}", Device::labels(&replica.devices)).trim().to_owned(),
+            devices: kind.map(|kind| Device::described(kind, &replica.devices)).unwrap_or_default(),
             log: shown(&self.spec.request.logs.dir.join(file)),
             run: core.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),

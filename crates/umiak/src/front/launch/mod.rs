@@ -86,7 +86,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
         Ok(leased)
     };
     let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
-    let share = Share::assumed(&spec.request, &inventory, &outline.layout, &outline.ports)?;
+    let share = Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?;
     // Nothing is made: the plan names the directory a run would make.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
     for notice in &plan.notices {
@@ -118,15 +118,14 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let screen = talk(spec).screen(style)?;
     let mut around = Around { spec, style, clock, sources, engine, scratch, screen };
     let prepared = prepare(&mut around, env);
-    let Around { sources, engine, scratch, screen, .. } = around;
+    let Around { mut sources, engine, scratch, screen, .. } = around;
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
         Err(ended) => {
             // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
             scratch.remove();
             // What was said while we waited stands before what ends it.
-            screen.close();
-            screen.join();
+            sources.finish(screen);
             return match ended {
                 NotRun::Wrong(diagnostic) => Err(*diagnostic),
                 NotRun::Code(code) => Ok(code),
@@ -141,7 +140,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     // Devices of a launched job are its own from the start.
     let pool = Pool::default();
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
-    let mut driver = Driver::new(core, Box::new(engine), Box::new(door));
+    let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
     driver.announce(&notices)?;
     driver.run()
 }
@@ -226,8 +225,8 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
     let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(&inventory))?;
     let directory = around.scratch.make()?;
     let (share, peers) = match spec.request.nodes {
-        Nodes::One => (Share::assumed(&spec.request, &inventory, &outline.layout, &outline.ports)?, None),
-        _ => peers::meet(around, &inventory, &outline)?,
+        Nodes::One => (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None),
+        _ => peers::meet(around, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))?,
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
     plan.notices.extend(shared);

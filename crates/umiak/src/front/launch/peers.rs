@@ -22,7 +22,7 @@ use umiak_core::wire::auth::Key;
 use super::prepare::Outline;
 use super::{Around, NotRun, meeting, peer_words};
 use crate::driver::short_signal;
-use crate::engine::{Engine as _, EngineNews, local as engine};
+use crate::engine::{self, Engine as _, EngineNews};
 
 /// A rendezvous that is over sooner is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,8 +38,9 @@ pub(super) struct Peers {
     at: String,
     /// This node is the coordinator's.
     pub(super) is_host: bool,
-    /// Logs of all nodes come here, or this node's go there.
+    /// Logs of all nodes come here.
     pub(super) gathers: bool,
+    /// This node's go to the coordinator.
     logs: Option<LogsOptions>,
 }
 
@@ -125,7 +126,7 @@ impl Peers {
         Ok(Self { net, at: place.at, is_host, gathers, logs })
     }
 
-    /// Waits until all nodes are there. A signal ends the wait for everybody.
+    /// Waits until all nodes are there. A signal ends the wait on all nodes.
     fn wait(mut self, around: &mut Around<'_>) -> Result<(Self, Box<Start>), NotRun> {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
@@ -162,7 +163,7 @@ impl Peers {
             return Err(NotRun::Code(128u8.wrapping_add(signal as u8)));
         }
         if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
-            return Err(engine::lost().into());
+            return Err(engine::lost("ranks").into());
         }
         Ok(None)
     }
@@ -260,10 +261,10 @@ pub(super) fn meet(
     around: &mut Around<'_>,
     inventory: &Inventory,
     outline: &Outline,
-) -> Result<(Share, Option<Peers>), NotRun> {
+) -> Result<(Share, Peers), NotRun> {
     let (peers, start) = Peers::join(around, inventory, outline)?.wait(around)?;
     let share = Share::of(&around.spec.request, &outline.layout, &start)?;
-    Ok((share, Some(peers)))
+    Ok((share, peers))
 }
 
 /// Who is missing, as the console shows it.

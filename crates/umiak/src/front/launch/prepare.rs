@@ -15,10 +15,9 @@ use umiak_core::model::{Crew, Generation, Mode, Part, Port, PortRequest, Request
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
-use umiak_sys::guardian::describe_errno;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 
-use crate::engine::NotLeased;
+use crate::engine::{NotLeased, no_sockets};
 use crate::host::inventory;
 
 /// Leases ports, here or in an engine.
@@ -55,7 +54,8 @@ impl Outline {
     ) -> (Plan, Run) {
         let Self { layout, command, log_dir, notices, .. } = self;
         let directory = std::env::current_dir().unwrap_or_default();
-        let run = Run { pod_name: pod_name(), scratch, directory, log_dir, command, attempt: 0 };
+        let pod_name = std::iter::repeat_with(fastrand::lowercase).take(6).collect();
+        let run = Run { pod_name, scratch, directory, log_dir, command, attempt: 0 };
         let mut plan = plan::finish(&spec.request, inventory, layout, share, &run);
         plan.notices.splice(0..0, spec.notices.iter().cloned());
         plan.notices.extend(notices);
@@ -109,11 +109,6 @@ pub(super) fn keeps_ports(request: &Request) -> bool {
     listed || matches!(request.ports, PortRequest::Fixed { .. })
 }
 
-/// Six letters, as Paddle names its pods.
-fn pod_name() -> String {
-    std::iter::repeat_with(fastrand::lowercase).take(6).collect()
-}
-
 /// Leases what a layout needs.
 struct Leasing<'a, 'l> {
     request: &'a Request,
@@ -133,7 +128,7 @@ impl Leasing<'_, '_> {
         }
         let stores = plan::STORES - u16::from(self.layout.store.is_some());
         let mut chosen = match self.place() {
-            // A fixed start is for the endpoints; the stores' ports are nobody's business.
+            // A fixed start is for the endpoints; for the stores any free ports do.
             PortRange::Exactly { .. } if open == 0 => self.take(stores, PortRange::Anywhere)?,
             place @ PortRange::Exactly { .. } => {
                 let mut endpoints = self.take(open, place)?;
@@ -198,7 +193,7 @@ impl Leasing<'_, '_> {
         let leased = leased.map_err(|error| match error {
             NotLeased::Lost(diagnostic) => *diagnostic,
             NotLeased::TooFew(error) => match error.refused {
-                Some(errno) => no_sockets(Code::L0010, error.wanted, errno),
+                Some(errno) => no_sockets(Code::L0010, error.wanted, errno, "processes"),
                 None => plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
             },
         })?;
@@ -210,13 +205,6 @@ impl Leasing<'_, '_> {
         }
         Ok(leased.ports.into_iter().filter_map(Port::new).collect())
     }
-}
-
-pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32) -> Diagnostic {
-    Diagnostic::error(code, "the kernel gives this process no more sockets to hold ports with")
-        .row("needed", wanted.to_string())
-        .row("reason", describe_errno(errno))
-        .hint("raise the limit of open files with `ulimit -n`, or start fewer processes")
 }
 
 /// What temporary directories of jobs are called.

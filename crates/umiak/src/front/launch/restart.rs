@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::messages::{Stage, Start};
 use umiak_core::model::{Part, StepIndex};
@@ -11,7 +11,7 @@ use umiak_core::plan::{self, Layout, Plan, Run, Share};
 use super::door::LaunchDoor;
 use super::prepare;
 use crate::driver::Core;
-use crate::engine::{Engine, Swept};
+use crate::engine::{Engine, NotLeased, Swept};
 
 impl LaunchDoor {
     /// Plans the next attempt, writes its files, and notes where its part of each log begins.
@@ -21,11 +21,15 @@ impl LaunchDoor {
             self.stand_unable(attempt, "processes of the last attempt are still there");
             return core.queue(Event::Prepared { attempt, ready: false });
         }
-        let mut lease = |request| engine.lease_ports(StepIndex::default(), request);
+        let mut is_lost = false;
+        let mut lease = |request| {
+            let leased = engine.lease_ports(StepIndex::default(), request);
+            leased.inspect_err(|error| is_lost = matches!(error, NotLeased::Lost(_)))
+        };
         let outline = prepare::outline_again(&self.spec.request, &self.inventory, &core.plan, &mut lease);
         let prepared = outline.and_then(|(layout, ports)| match &self.peers {
             None => {
-                let share = Share::assumed(&self.spec.request, &self.inventory, &layout, &ports)?;
+                let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
                 self.plan_next(core, attempt, layout, share).map(|()| true)
             }
             // The others are waited for.
@@ -40,7 +44,7 @@ impl LaunchDoor {
             // The other nodes say when.
             Ok(false) => {}
             // A lost engine tells so itself.
-            Err(lost) if lost.code == Code::L0017 => {}
+            Err(_) if is_lost => {}
             Err(diagnostic) => {
                 core.screen.alert(core.style.diagnostic(&diagnostic));
                 self.stand_unable(attempt, &diagnostic.message);
@@ -66,6 +70,7 @@ impl LaunchDoor {
         self.late_files = prepare::write_late_files(&self.inventory, &core.plan);
         expect_elsewhere(&mut core.machine, &core.plan);
         core.now.begin_attempt();
+        (self.why, self.places) = (None, Vec::new());
         core.recorder.fact(core.planned());
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use umiak_testkit::components::Component::Netns;
+use umiak_testkit::gpus;
 use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
@@ -24,6 +25,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::heterogeneous_workers_without_devices", &[], without_devices)
         .test("servers::coordinators", &[], coordinators)
         .test("servers::run_mode_rpc", &[], rpc)
+        .test("servers::a_server_has_no_device", &[], no_device)
         .test("servers::dry_run_names_everybody", &[], dry_run);
 }
 
@@ -238,6 +240,15 @@ fn rpc() {
     }
     assert_eq!(text(&seen[0], "PADDLE_MASTER_ENDPOINT"), text(&seen[1], "PADDLE_MASTER_ENDPOINT"));
     assert_ne!(text(&seen[0], "PADDLE_WORKER_ENDPOINT"), text(&seen[1], "PADDLE_WORKER_ENDPOINT"));
+}
+
+/// Trainers have the GPU of the host: the report of a server names none.
+fn no_device() {
+    let sandbox = Sandbox::new();
+    let driver = gpus::fake(sandbox.path(), 1);
+    let run = sandbox.launch_toy("--server_num 1 --worker_num 1", &["pserver:exit 7", TRAINERS]);
+    let outcome = run.env("UMIAK_NVIDIA_PROC", &driver).finish();
+    outcome.expect_code(7).expect_err("pserver-0 on ").expect_err(" (pid ");
 }
 
 fn dry_run() {

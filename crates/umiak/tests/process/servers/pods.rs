@@ -19,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::pods::gloos_rendezvous_of_the_platform", &[Netns], gloo)
         .test("servers::pods::restart_is_of_everybody", &[Netns], restart)
         .test("servers::pods::the_last_one_is_waited_for", &[Netns], late_pod)
+        .test("servers::pods::rehearsed", &[], rehearsed)
         .test("servers::pods::a_trainer_fails", &[Netns], trainer_fails)
         .test("servers::pods::a_server_fails", &[Netns], server_fails)
         .test("servers::pods::a_pod_is_killed", &[Netns], pod_is_killed);
@@ -234,5 +235,25 @@ fn pod_is_killed() {
             }
         }
         snapshot.assert_as_before();
+    }
+}
+
+/// `--dry-run` knows which of the other pods are servers.
+fn rehearsed() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.launch_toy("--dry-run", &[TRAINERS]);
+    let variables = [
+        ("PADDLE_PSERVERS_IP_PORT_LIST", "10.0.0.1:6170,10.0.0.2:6170"),
+        ("PADDLE_TRAINERS_NUM", "2"),
+        ("POD_IP", "127.0.0.1"),
+        ("TRAINING_ROLE", "TRAINER"),
+        ("PADDLE_TRAINER_ID", "1"),
+    ];
+    let outcome = variables.into_iter().fold(run, |run, (name, value)| run.env(name, value)).finish();
+    outcome.expect_code(0);
+    for words in
+        ["\ntrainer-1  3 ", "  PADDLE_TRAINERS_NUM=2\n", "  PADDLE_PSERVERS_IP_PORT_LIST=10.0.0.1:6170,10.0.0.2:6170\n"]
+    {
+        assert!(outcome.out().contains(words), "{words}:\n{}", outcome.out());
     }
 }

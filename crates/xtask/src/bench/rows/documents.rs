@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::Setting;
 use super::first_line::{bare, until_line};
-use super::{Setting, directory};
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Kind, Output, Peer};
@@ -25,9 +25,9 @@ pub(crate) fn measure(setting: &Setting, peer: &Peer, replicas: u32) -> anyhow::
 
 /// Without a peer the command itself.
 pub(crate) fn line(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
-    let directory = directory()?;
+    let directory = setting.directory()?;
     let command = match peer {
-        Some(peer) => command(peer, 1, directory.path(), &["/bin/echo", LINE])?,
+        Some(peer) => command(peer, 1, &directory, &["/bin/echo", LINE])?,
         None => bare(LINE),
     };
     let line = until_line(setting, vec![command], LINE)?;

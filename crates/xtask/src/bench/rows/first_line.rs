@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use umiak_testkit::floor::monotonic_nanos;
 
-use super::{Setting, directory};
+use super::Setting;
 use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Output, Peer};
@@ -16,9 +16,9 @@ const LINE: &str = "the first line";
 
 /// Without a peer the command itself.
 pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
-    let directory = directory()?;
+    let directory = setting.directory()?;
     let command = if let Some(peer) = peer {
-        peer.command(1, directory.path(), Output::Usual, &[PROGRAM.into(), LINE.into()])
+        peer.command(1, &directory, Output::Usual, &[PROGRAM.into(), LINE.into()])
     } else {
         bare(LINE)
     };
