@@ -238,7 +238,7 @@ impl EngineKind {
                 let error = Diagnostic::error(Code::L0001, format!("there is no engine `{word}`"));
                 Err(match nearest(word, Self::ALL.map(Self::word).into_iter().chain(LATER.iter().copied())) {
                     Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error.hint("`--engine local` runs on this host"),
+                    None => error.hint("there are `local` (this host), `mock` and `mock-cluster` (on paper)"),
                 })
             }
         }
