@@ -1,7 +1,7 @@
 //! Stopping what is left, and removing what was made: between two attempts, at the end, and when the front is gone.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,6 @@ use super::ranks::Rank;
 use super::service::Service;
 use crate::descend;
 use crate::protocol::{Notice, ProcessKey};
-use crate::wait;
 
 /// How long a process may take to go after SIGKILL before it is reported and left.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,6 +42,9 @@ impl Service {
         let sweep = descend::sweep_until(grace, patience, &self.loggers, hurry);
         self.clean_up();
         self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
+        if waiting(&self.front) == Some(0) {
+            self.remove_cgroup();
+        }
     }
 
     /// The front is gone: stop everything, and leave nothing.
@@ -68,11 +70,15 @@ impl Service {
         }
         descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &self.loggers);
         self.clean_up();
-        // The front, which would do it, is gone.
+        self.remove_cgroup();
+        Ok(())
+    }
+
+    /// The front, which would do it, is gone.
+    fn remove_cgroup(&self) {
         if let Some(cgroup) = &self.cgroup {
             cgroup.leave_and_remove();
         }
-        Ok(())
     }
 
     fn clean_up(&mut self) {
@@ -92,5 +98,11 @@ impl Service {
 
 /// A front that sends another command during a sweep, or closes its socket, does not wait for it.
 fn is_urged(front: &UnixStream) -> bool {
-    wait::readable(&[front.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+    waiting(front).is_some_and(|bytes| bytes > 0)
+}
+
+/// What has come from the front and is not read yet: 0 bytes when it is gone, nothing when it is silent.
+fn waiting(front: &UnixStream) -> Option<usize> {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    nix::sys::socket::recv(front.as_raw_fd(), &mut [0], flags).ok()
 }

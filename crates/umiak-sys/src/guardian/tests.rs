@@ -143,6 +143,23 @@ fn the_last_sweep_can_be_hurried() {
     });
 }
 
+#[test]
+fn a_front_that_goes_does_not_hurry_the_last_sweep() {
+    let directory = tempfile::tempdir().unwrap();
+    let done = directory.path().join("done");
+    let polite =
+        format!("(trap 'sleep 0.3; touch {}; exit' TERM; while :; do sleep 0.02; done) & exit 0", done.display());
+    in_a_guardian(|service, front| {
+        service.grace = Duration::from_secs(60);
+        service.spawn(&Batch { processes: vec![process(0, 0, &polite)], ..Batch::default() });
+        until_all_ended(service);
+        // Its trap is set.
+        std::thread::sleep(Duration::from_millis(100));
+        front.shutdown(std::net::Shutdown::Both).unwrap();
+        service.obey(Command::Finish { patient: true }, false) && done.exists()
+    });
+}
+
 /// The answer to one command.
 fn ask(service: &mut Service, front: &mut UnixStream, command: Command) -> Notice {
     service.obey(command, false);

@@ -29,10 +29,9 @@ impl Driver {
             }
             Fact::Stopping { reason } => {
                 self.core.screen.let_go(false);
-                let now = &mut self.core.now;
-                let first = now.stopping.is_none();
-                now.stopping = Some((now.stopping.map_or_else(Instant::now, |(at, _)| at), *reason));
-                if first {
+                // A later reason changes neither outcome nor blame.
+                if self.core.now.stopping.is_none() {
+                    self.core.now.stopping = Some((Instant::now(), *reason));
                     self.tell_stopping(*reason);
                 }
             }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, Outcome, StopReason};
+use umiak_core::facts::{Fact, Outcome};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Instance;
@@ -148,7 +148,10 @@ impl Driver {
     fn hear_order(&mut self, stage: RunStage, order: ControlOrder) {
         match (order, stage) {
             (ControlOrder::Ping {}, _) | (ControlOrder::Stop { kill: false }, RunStage::Sweeping) => {}
-            (ControlOrder::Stop { kill }, RunStage::Going) => self.dispatch(Event::StopAsked { kill }),
+            (ControlOrder::Stop { kill }, RunStage::Going) => {
+                self.core.now.is_asked = true;
+                self.dispatch(Event::StopAsked { kill });
+            }
             (ControlOrder::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
             (ControlOrder::Stop { .. }, RunStage::Leaving) => self.door.give_up(&mut self.core),
         }
@@ -291,7 +294,6 @@ impl Driver {
     /// over.
     fn begin_sweep(&mut self) {
         let now = &mut self.core.now;
-        now.is_asked |= now.stopping.is_some_and(|(_, reason)| reason >= StopReason::User);
         (now.timers, self.core.prober) = (Timers::default(), None);
         self.engine.release(self.core.machine.step_index());
         self.engine.end(!self.core.now.abandoned);

@@ -257,8 +257,11 @@ impl Engine for Local {
     }
 
     fn suspend(&mut self, targets: &[AttemptId], pause: bool) {
-        let signal = if pause { SIGSTOP } else { SIGCONT };
-        self.send(&Command::Signal { signal, keys: keys(targets) });
+        // Whatever is sent while the guardian sweeps hurries it.
+        if !targets.is_empty() {
+            let signal = if pause { SIGSTOP } else { SIGCONT };
+            self.send(&Command::Signal { signal, keys: keys(targets) });
+        }
     }
 
     fn forsake(&mut self, targets: &[AttemptId]) {
