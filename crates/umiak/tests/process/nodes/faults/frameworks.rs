@@ -47,7 +47,7 @@ fn trains(script: &str) {
     let cluster = Cluster::new(2);
     let outcomes = train(&cluster, &[&example(script), "--steps", "60"]);
     has_learned(&outcomes[0], 4);
-    outcomes[1].expect_code(0);
+    outcomes[1].expect_code(outcomes[0].code());
 }
 
 fn names_the_cause(script: &str, failing: &str) {
