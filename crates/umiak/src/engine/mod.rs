@@ -111,7 +111,7 @@ pub(crate) fn lost(held: &str) -> Diagnostic {
         .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
 }
 
-/// The kernel gives no more sockets: not so many as there are processes, or replicas.
+/// Ports need a socket each to be held, and the kernel gives no more. `of` is what could be fewer.
 pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32, of: &str) -> Diagnostic {
     Diagnostic::error(code, "the kernel gives this process no more sockets to hold ports with")
         .row("needed", wanted.to_string())

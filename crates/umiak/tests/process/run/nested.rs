@@ -5,7 +5,7 @@ use umiak_testkit::components::Component::{Paddle, Torch};
 use umiak_testkit::sandbox::{Outcome, Sandbox};
 use umiak_testkit::suite::Suite;
 
-use crate::frameworks::{example, has_learned, support, virtual_environment};
+use crate::frameworks::{example, has_learned, support, virtual_environment, watched};
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
@@ -20,7 +20,7 @@ pub(crate) fn register(suite: &mut Suite) {
             blames_the_second(&outcome, 241);
         })
         .test("run::nested::torchruns_form_one_job", &[Torch], || {
-            let outcome = run("nested-torchrun", &[("script", &example("torch_ddp.py"))]);
+            let outcome = watched(|| run("nested-torchrun", &[("script", &example("torch_ddp.py"))]));
             // Torchrun mirrors all ranks of a node.
             let text = outcome.out();
             let of_rank_0: String = text.lines().filter(|line| line.starts_with("rank 0/")).collect();
@@ -37,7 +37,7 @@ pub(crate) fn register(suite: &mut Suite) {
             has_learned(&run("two-ranks", &[("script", &example("paddle_train.py"))]), 2);
         })
         .test("run::nested::replicas_are_torchs_ranks", &[Torch], || {
-            has_learned(&run("two-ranks", &[("script", &example("torch_ddp.py"))]), 2);
+            has_learned(&watched(|| run("two-ranks", &[("script", &example("torch_ddp.py"))])), 2);
         });
 }
 

@@ -5,7 +5,7 @@ use umiak_testkit::sandbox::Outcome;
 use umiak_testkit::suite::Suite;
 
 use super::{Cluster, finish};
-use crate::frameworks::{example, has_learned, support, virtual_environment};
+use crate::frameworks::{example, has_learned, support, virtual_environment, watched};
 
 pub(super) fn register(suite: &mut Suite) {
     suite
@@ -44,10 +44,12 @@ fn train(cluster: &Cluster, words: &[&str]) -> Vec<Outcome> {
 }
 
 fn trains(script: &str) {
-    let cluster = Cluster::new(2);
-    let outcomes = train(&cluster, &[&example(script), "--steps", "60"]);
-    has_learned(&outcomes[0], 4);
-    outcomes[1].expect_code(outcomes[0].code());
+    let first = watched(|| {
+        let mut outcomes = train(&Cluster::new(2), &[&example(script), "--steps", "60"]);
+        outcomes[1].expect_code(outcomes[0].code());
+        outcomes.swap_remove(0)
+    });
+    has_learned(&first, 4);
 }
 
 fn names_the_cause(script: &str, failing: &str) {
