@@ -8,6 +8,12 @@ pub(crate) fn pause_before_exec() -> Duration {
     Duration::from_millis(variable("PAUSE_BEFORE_EXEC").and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
+/// How often a log says that its run goes on: a minute, or `UMIAK_TEST_HEARTBEAT` in milliseconds.
+pub fn heartbeat() -> Duration {
+    let millis = variable("HEARTBEAT").and_then(|text| text.parse().ok());
+    millis.map_or(Duration::from_secs(60), Duration::from_millis)
+}
+
 /// Where in its journal a supervisor is killed, for tests of what it leaves behind. `UMIAK_TEST_JOURNAL_DIE` is `N` for
 /// right after the first N records are in the file, `N.k` for when k bytes of the next one are too.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Whether a stream is a terminal, and how large.
+//! Whether a stream is a terminal, how large, and whether this process is in its foreground.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,6 +23,23 @@ pub fn is_same(left: &impl AsFd, right: &impl AsFd) -> bool {
         Some((status.st_dev, status.st_ino))
     };
     identity(left.as_fd()).is_some_and(|left| identity(right.as_fd()) == Some(left))
+}
+
+/// True while this process is in the foreground of the terminal behind `stream`. A terminal that is not the controlling
+/// one has no foreground that this process could be part of.
+pub fn is_foreground(stream: &impl AsFd) -> bool {
+    nix::unistd::tcgetpgrp(stream).is_ok_and(|group| group == nix::unistd::getpgrp())
+}
+
+/// True if output to `stream` cannot reach the terminal by a detour: a regular file or `/dev/null`. What a pipe carries may
+/// be shown there by its reader, at any time.
+pub fn is_file_or_null(stream: &impl AsFd) -> bool {
+    use nix::sys::stat::{SFlag, fstat, major, minor};
+    fstat(stream).is_ok_and(|status| {
+        let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;
+        let is_null = kind == SFlag::S_IFCHR && (major(status.st_rdev), minor(status.st_rdev)) == (1, 3);
+        kind == SFlag::S_IFREG || is_null
+    })
 }
 
 /// A pseudo-terminal of this size: the side that sees the screen, and the side that programs get.

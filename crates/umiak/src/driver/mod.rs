@@ -138,6 +138,8 @@ pub(crate) struct Now {
     pending: Option<String>,
     /// What the mirror shows.
     followed: Option<PathBuf>,
+    /// When the next line says that the run goes on, in a log.
+    heartbeat_at: Option<Timestamp>,
     pub(crate) attempt_started: Option<Instant>,
     /// The attempt of the job for which room is made.
     preparing: Option<u32>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::model::{OutputMode, Scope, Slot, signal_name};
+use umiak_sys::hooks;
 
 use super::{Driver, words};
 use crate::clock::time_of_day;
@@ -218,6 +219,21 @@ impl Driver {
                 let run = run.map(|run| format!("{run} ")).unwrap_or_default();
                 core.say(|style| format!("{} {run}stopped by {by}{what}\n", style.mark(Mark::Stopped)));
             }
+        }
+    }
+
+    /// One line a minute in a log that nobody draws on, so that its readers see that the run goes on.
+    pub(super) fn tell_heartbeat(&mut self) {
+        let every = hooks::heartbeat();
+        let core = &self.core;
+        let is_due = core.now.heartbeat_at.is_some_and(|at| at <= core.clock.now());
+        if is_due && !core.now.told {
+            let (verb, parts) = words::status(core).plain();
+            core.screen.heartbeat(core.style.progress(verb, &parts, &time_of_day()), every);
+        }
+        let is_wanted = core.style.plain && core.talk.output == OutputMode::Human && !core.talk.detached;
+        if is_wanted && (is_due || core.now.heartbeat_at.is_none()) {
+            self.core.now.heartbeat_at = Some(self.core.clock.now() + every);
         }
     }
 

@@ -80,7 +80,8 @@ impl Driver {
         let (now, door_at) = (core.clock.now(), self.door.deadline());
         let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
         let retry_at = core.recorder.retry_at().filter(|_| stage == RunStage::Going);
-        let times = [core.now.timers.next(), retry_at, prober_at, door_at];
+        let heartbeat_at = core.now.heartbeat_at.filter(|_| stage == RunStage::Going);
+        let times = [core.now.timers.next(), retry_at, prober_at, door_at, heartbeat_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
         // Once it has swept, the end of an engine stays readable.
         let mut fds: Vec<BorrowedFd<'_>> =
@@ -124,6 +125,7 @@ impl Driver {
             self.try_again();
             self.give_up_starts();
             self.show_status();
+            self.tell_heartbeat();
         }
         Ok(())
     }
@@ -282,7 +284,7 @@ impl Driver {
         let before = self.core.clock.now();
         self.record(Fact::Paused);
         self.engine.suspend(&live, true);
-        self.core.screen.status(None);
+        self.core.screen.hide_status();
         umiak_sys::wait::stop_ourselves();
         self.engine.suspend(&live, false);
         self.record(Fact::Continued);

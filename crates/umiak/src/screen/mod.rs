@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
+use umiak_sys::terminal::is_foreground;
 use umiak_sys::wait::{Waker, readable};
 
 use mirror::Mirror;
@@ -26,6 +27,9 @@ pub use style::Style;
 
 /// At most ten redraws a second.
 const REDRAW: Duration = Duration::from_millis(100);
+
+/// So long the screen may take to erase its status line.
+const HIDE: Duration = Duration::from_millis(200);
 
 /// What the screen is told.
 #[derive(Debug)]
@@ -38,6 +42,10 @@ enum Message {
     Data(String),
     /// Show this on the status line.
     Status(Option<StatusLine>),
+    /// To stderr, if nothing else was shown for so long.
+    Heartbeat(String, Duration),
+    /// Erase the status line, and answer once that is done.
+    Hide(Arc<Waker>),
     /// Mirror this file from this offset.
     Follow { path: PathBuf, offset: u64 },
     /// The mirrored file's writer is being stopped, or has ended.
@@ -115,6 +123,19 @@ impl Screen {
         self.send(Message::Status(status));
     }
 
+    /// One line for people who read along, unless something else was shown within `quiet`.
+    pub fn heartbeat(&self, text: impl Into<String>, quiet: Duration) {
+        self.send(Message::Heartbeat(text.into(), quiet));
+    }
+
+    /// Takes the status line off before this process is paused: afterwards the terminal is the shell's. A reader that
+    /// holds the screen's thread up is not waited for.
+    pub fn hide_status(&self) {
+        let Ok(hidden) = Waker::new().map(Arc::new) else { return };
+        self.send(Message::Hide(hidden.clone()));
+        let _ = readable(&[hidden.as_fd()], Some(HIDE));
+    }
+
     pub fn follow(&self, path: PathBuf, offset: u64) {
         self.send(Message::Follow { path, offset });
     }
@@ -161,6 +182,8 @@ struct Painter {
     /// The status line is on the terminal now.
     drawn: bool,
     last_draw: Option<Instant>,
+    /// When something was shown last that stays.
+    last_shown: Instant,
     /// What was drawn last, so that nothing is redrawn when nothing changed.
     last_text: String,
     /// What is mirrored and what we say end up in one place.
@@ -186,6 +209,7 @@ impl Painter {
             held: Vec::new(),
             drawn: false,
             last_draw: None,
+            last_shown: Instant::now(),
             last_text: String::new(),
             mirror_meets_us,
             at_line_start: true,
@@ -216,6 +240,17 @@ impl Painter {
                         self.write_data(&text);
                     }
                     Message::Status(status) => self.status = status,
+                    Message::Heartbeat(text, quiet) => {
+                        self.pump_to_end();
+                        if self.at_line_start && self.last_shown.elapsed() >= quiet {
+                            self.write(&text);
+                        }
+                    }
+                    Message::Hide(hidden) => {
+                        self.status = None;
+                        self.erase();
+                        hidden.wake();
+                    }
                     Message::Follow { path, offset } => {
                         if self.mirror_to != MirrorTo::Nowhere {
                             self.pump_to_end();
@@ -273,9 +308,9 @@ impl Painter {
         let Some(mirror) = &mut self.mirror else { return false };
         let chunk = mirror.next(end);
         let Some(last) = chunk.last().copied() else { return false };
-        if self.mirror_meets_us && self.drawn {
+        self.last_shown = Instant::now();
+        if self.mirror_meets_us && std::mem::take(&mut self.drawn) {
             erase_line();
-            self.drawn = false;
         }
         let written = match self.mirror_to {
             MirrorTo::Stdout => write_all(&mut io::stdout(), chunk),
@@ -308,6 +343,7 @@ impl Painter {
 
     fn write(&mut self, text: &str) {
         self.erase();
+        self.last_shown = Instant::now();
         let mut stderr = io::stderr().lock();
         if !self.at_line_start {
             let _ = stderr.write_all(b"\n");
@@ -326,9 +362,8 @@ impl Painter {
     }
 
     fn erase(&mut self) {
-        if self.drawn {
+        if std::mem::take(&mut self.drawn) {
             erase_line();
-            self.drawn = false;
         }
     }
 
@@ -342,6 +377,11 @@ impl Painter {
             self.erase();
             return None;
         };
+        if !self.style.is_live() {
+            // The terminal is somebody else's. Whether it is ours again is asked when the next second would be shown.
+            self.drawn = false;
+            return Some(status.until_next_second());
+        }
         if let Some(wait) = self.last_draw.and_then(|last| REDRAW.checked_sub(last.elapsed())) {
             return Some(wait);
         }
@@ -365,8 +405,11 @@ pub fn write_data(text: &str) -> Result<(), Diagnostic> {
     }
 }
 
+/// In the background the line has been written over, and what stands there now is not ours.
 fn erase_line() {
-    let _ = write_all(&mut io::stderr(), b"\r\x1b[2K");
+    if is_foreground(&io::stderr()) {
+        let _ = write_all(&mut io::stderr(), b"\r\x1b[2K");
+    }
 }
 
 fn write_all(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {

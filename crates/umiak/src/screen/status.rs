@@ -57,6 +57,21 @@ impl StatusLine {
         style.dim(&fit(&text, width.saturating_sub(1)))
     }
 
+    /// The same in words, for a line that stays: what is done, and what else there is to say.
+    pub fn plain(&self) -> (&'static str, Vec<String>) {
+        let verb = |stopping: bool| if stopping { "Stopping" } else { "Running" };
+        let (verb, mut parts) = match &self.doing {
+            Activity::Waiting(what) => ("Waiting", vec![what.clone()]),
+            Activity::Ranks { live, total, stopping } => (verb(*stopping), vec![format!("{live}/{total} ranks")]),
+            Activity::Roles { roles, stopping } => {
+                let words = roles.iter().map(|(name, live, total)| format!("{name} {live}/{total}"));
+                (verb(*stopping), words.collect())
+            }
+        };
+        parts.push(format!("{} since the start", clock(self.since.elapsed())));
+        (verb, parts)
+    }
+
     /// When the shown time changes next.
     pub(super) fn until_next_second(&self) -> Duration {
         Duration::from_secs(1).saturating_sub(Duration::from_nanos(u64::from(self.since.elapsed().subsec_nanos())))

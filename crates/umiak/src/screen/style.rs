@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Effects};
 use umiak_core::diag::{Diagnostic, Severity};
+use umiak_sys::terminal;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How to write for this terminal, or for none.
@@ -14,7 +15,7 @@ pub struct Style {
     pub streams_meet: bool,
     pub colour: bool,
     pub ascii: bool,
-    /// A status line may be drawn.
+    /// A status line may be drawn, while we are in the foreground.
     pub live: bool,
     /// Lines carry a time stamp instead of a verb column.
     pub plain: bool,
@@ -42,22 +43,28 @@ impl Style {
         let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
         let stderr_is_terminal = std::io::stderr().is_terminal();
         let plain = !stderr_is_terminal || dumb || no_progress || is_set("CI");
+        let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+        let is_same = terminal::is_same(&stdout, &stderr);
         Self {
-            streams_meet: stderr_is_terminal && std::io::stdout().is_terminal()
-                || umiak_sys::terminal::is_same(&std::io::stdout(), &std::io::stderr()),
+            streams_meet: stderr_is_terminal && stdout.is_terminal() || is_same,
             colour: !is_set("NO_COLOR") && (forced || stderr_is_terminal && !dumb),
             ascii,
-            live: !plain,
+            // A reader of a pipe writes to the terminal whenever it likes, and would write behind the line.
+            live: !plain && (is_same || terminal::is_file_or_null(&stdout)),
             plain,
             fixed_width: None,
         }
     }
 
+    /// A status line may be drawn now: the foreground changes with `fg`, `bg` and Ctrl-Z.
+    pub fn is_live(&self) -> bool {
+        self.live && terminal::is_foreground(&std::io::stderr())
+    }
+
     /// Columns of the terminal behind stderr.
     pub fn width(&self) -> usize {
-        self.fixed_width.unwrap_or_else(|| {
-            umiak_sys::terminal::size(&std::io::stderr()).map_or(100, |(columns, _)| usize::from(columns))
-        })
+        self.fixed_width
+            .unwrap_or_else(|| terminal::size(&std::io::stderr()).map_or(100, |(columns, _)| usize::from(columns)))
     }
 
     pub fn mark(&self, mark: Mark) -> &'static str {

@@ -1,6 +1,8 @@
 //! What a person sees: the status line, the user's bytes, the summary; on a real pseudo-terminal.
 
-use umiak_testkit::sandbox::{Sandbox, toy};
+use std::path::Path;
+
+use umiak_testkit::sandbox::{Run, Sandbox, binary, toy};
 use umiak_testkit::suite::Suite;
 use umiak_testkit::terminal::{Session, render};
 
@@ -13,7 +15,12 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("screen::ctrl_c_once_stops_and_twice_kills", &[], ctrl_c)
         .test("screen::narrow_terminal_gets_the_short_form", &[], narrow)
         .test("screen::no_progress_and_ci_are_plain", &[], plain)
-        .test("screen::ascii_marks", &[], ascii);
+        .test("screen::ascii_marks", &[], ascii)
+        .test("screen::no_status_line_beside_a_pipe", &[], pipe)
+        .test("screen::status_line_beside_a_file_or_null", &[], file)
+        .test("screen::no_status_line_in_the_background", &[], background)
+        .test("screen::status_line_comes_and_goes_with_the_foreground", &[], foreground)
+        .test("screen::plain_lines_have_a_heartbeat", &[], heartbeat);
 }
 
 const SIZE: (u16, u16) = (100, 30);
@@ -133,6 +140,111 @@ fn plain() {
     let screen = render(&bytes, SIZE);
     assert!(!has(&screen, "▸"), "{}", screen.join("\n"));
     assert!(screen[0].contains("planned 2 ranks on 1 node"), "{}", screen[0]);
+}
+
+/// A line for a shell that starts the toy with two ranks, the first of which says hello. `{}` is the launch.
+fn shell_line(line: &str) -> String {
+    let launch = format!("{} launch --nproc_per_node 2 {} toy '0:print hello' '*:await go'", binary().display(), toy());
+    line.replace("{}", &launch)
+}
+
+/// A shell with job control that waits for lines.
+fn shell(sandbox: &Sandbox) -> Run<'_> {
+    sandbox.program(Path::new("/bin/sh"), ["-i"]).env("PS1", "$ ")
+}
+
+fn typed(session: &mut Session<'_>, line: &str) {
+    session
+        .wait_for("the prompt", |screen| screen.iter().rfind(|line| !line.is_empty()).is_some_and(|line| line == "$"));
+    session.type_keys(format!("{line}\n").as_bytes());
+}
+
+fn shows_status(screen: &[String]) -> bool {
+    has(screen, "2/2 ▸")
+}
+
+const ERASE: &[u8] = b"\x1b[2K";
+
+fn draws_nothing(bytes: &[u8]) {
+    let drawn = bytes.windows(ERASE.len()).any(|window| window == ERASE);
+    assert!(!drawn, "something was drawn:\n{}", String::from_utf8_lossy(bytes));
+}
+
+fn pipe() {
+    let sandbox = Sandbox::new();
+    let line = shell_line("{} | tee out.txt");
+    let session = Session::of(sandbox.program(Path::new("/bin/sh"), ["-c", &line]), SIZE);
+    session.wait_for("the rank's line", |screen| has(screen, "hello"));
+    session.wait_for("our line", |screen| has(screen, "Started 2 ranks in"));
+    sandbox.write("go", "");
+    let (status, bytes) = session.finish();
+    assert_eq!(status.code(), Some(0));
+    draws_nothing(&bytes);
+    assert_eq!(sandbox.read("out.txt"), "hello\n");
+}
+
+fn file() {
+    for target in ["out.txt", "/dev/null"] {
+        let sandbox = Sandbox::new();
+        let line = shell_line(&format!("{{}} > {target}"));
+        let session = Session::of(sandbox.program(Path::new("/bin/sh"), ["-c", &line]), SIZE);
+        session.wait_for("the status line", shows_status);
+        sandbox.write("go", "");
+        session.finish();
+    }
+}
+
+fn background() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::of(shell(&sandbox), SIZE);
+    typed(&mut session, &shell_line("{} &"));
+    session.wait_for("the rank's line", |screen| has(screen, "hello"));
+    session.wait_for("our line", |screen| has(screen, "Started 2 ranks in"));
+    session.type_keys(b"touch go; wait; echo over\n");
+    session.wait_for("the end", |screen| screen.iter().any(|line| line == "over"));
+    session.type_keys(b"exit\n");
+    let (_, bytes) = session.finish();
+    draws_nothing(&bytes);
+}
+
+fn foreground() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::of(shell(&sandbox), SIZE);
+    typed(&mut session, &shell_line("{}"));
+    session.wait_for("the status line", shows_status);
+    session.type_keys(b"\x1a");
+    session.wait_for("the shell again, and no status line", |screen| {
+        has(screen, "Stopped")
+            && !shows_status(screen)
+            && screen.iter().rfind(|line| !line.is_empty()).is_some_and(|line| line == "$")
+    });
+    session.type_keys(b"bg\n");
+    session.wait_for("it runs in the background", |screen| screen.iter().any(|line| line.starts_with("[1] /")));
+    let before = session.received().len();
+    // A second and more: the time that the line shows would have changed.
+    std::thread::sleep(std::time::Duration::from_millis(1300));
+    draws_nothing(&session.received()[before..]);
+    session.type_keys(b"fg\n");
+    session.wait_for("the status line again", shows_status);
+    sandbox.write("go", "");
+    session.wait_for("the end", |screen| has(screen, "Finished 2 ranks in") && !shows_status(screen));
+    session.type_keys(b"exit\n");
+    session.finish();
+}
+
+fn heartbeat() {
+    for (flags, variable) in [("--no-progress", ("A", "b")), ("", ("CI", "true")), ("", ("TERM", "dumb"))] {
+        let sandbox = Sandbox::new();
+        let words = arguments(&format!("{flags} --nproc_per_node 2"), &["*:await go"]);
+        let run = sandbox.umiak(words).env(variable.0, variable.1).env("UMIAK_TEST_HEARTBEAT", "40");
+        let session = Session::of(run, SIZE);
+        session.wait_for("two heartbeats", |screen| {
+            screen.iter().filter(|line| line.contains(" running 2/2 ranks, 0:00:0")).count() > 1
+        });
+        sandbox.write("go", "");
+        let (_, bytes) = session.finish();
+        draws_nothing(&bytes);
+    }
 }
 
 fn ascii() {

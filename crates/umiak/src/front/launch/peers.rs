@@ -286,7 +286,7 @@ impl Shown {
         if around.spec.own.output != OutputMode::Human {
             return;
         }
-        if around.style.live {
+        if around.style.is_live() {
             let job = around.spec.request.job_id.to_string();
             let doing = Activity::Waiting(self.text.clone());
             return around.screen.status(Some(StatusLine { job, since: self.since, doing }));
