@@ -175,6 +175,12 @@ pub enum Limit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
     pub job: String,
+    /// What the run is called, where that is not the job's name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The command line of a launch, secrets masked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
     /// Which attempt of the whole group this is, from 0.
     #[serde(default)]
     pub attempt: u32,
@@ -437,6 +443,8 @@ mod tests {
         };
         let planned = Planned {
             job: "job".into(),
+            name: "train".into(),
+            command: "umiak launch train.py".into(),
             attempt: 1,
             umiak: "0".into(),
             world_size: 1,

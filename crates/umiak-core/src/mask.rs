@@ -1,6 +1,8 @@
 //! Secrets in anything we write: found by the variable's name, by a password inside an address, or because the value is
 //! known to be one.
 
+use std::ffi::OsString;
+
 use serde::{Deserialize, Serialize};
 
 /// Parts of names that hold secrets. Compared in upper case, as whole words between underscores where
@@ -23,6 +25,34 @@ pub fn is_secret(name: &str) -> bool {
 /// The value as it may be written.
 pub fn masked(name: &str, value: &str) -> String {
     if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { without_password(value) }
+}
+
+/// The words of a command line as they may be written: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`.
+pub fn words(words: &[OsString]) -> Vec<OsString> {
+    let mut is_value = false;
+    let written = |word: &OsString| {
+        let is_secret = std::mem::take(&mut is_value);
+        match word.to_str() {
+            None => word.clone(),
+            Some(text) if is_secret && !text.starts_with('-') => MASK.into(),
+            Some(text) => match text.split_once('=') {
+                Some((name, value)) if names_a_secret(name) && !value.is_empty() => format!("{name}={MASK}").into(),
+                Some(_) => without_password(text).into(),
+                None => {
+                    is_value = text.starts_with('-') && names_a_secret(text);
+                    without_password(text).into()
+                }
+            },
+        }
+    };
+    words.iter().map(written).collect()
+}
+
+/// Stricter than [`is_secret`]: arguments of training scripts are often about tokens that are words.
+fn names_a_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| WORDS.contains(&word) || PARTS.iter().any(|part| word.ends_with(part)))
 }
 
 /// Values that are known to be secrets, whatever they stand in.
@@ -119,6 +149,23 @@ mod tests {
         assert_eq!(masked("X", "http://li:pw@proxy:80/a"), "http://li:********@proxy:80/a");
         assert_eq!(masked("X", "http://proxy:80/a@b:c"), "http://proxy:80/a@b:c");
         assert_eq!(masked("X", "a=redis://:pw@h,b=redis://u:p@h2"), "a=redis://:********@h,b=redis://u:********@h2");
+    }
+
+    #[test]
+    fn command_lines() {
+        for (line, expected) in [
+            ("--lr 0.1 --api-key abc --n 2", "--lr 0.1 --api-key ******** --n 2"),
+            (
+                "--api_key=abc HF_TOKEN=x data=http://li:pw@h",
+                "--api_key=******** HF_TOKEN=******** data=http://li:********@h",
+            ),
+            ("--password --verbose x", "--password --verbose x"),
+            ("--token", "--token"),
+            ("--max_tokens 4096 tokenizer.name=bert", "--max_tokens 4096 tokenizer.name=bert"),
+        ] {
+            let given: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(words(&given).join(std::ffi::OsStr::new(" ")), expected);
+        }
     }
 
     #[test]

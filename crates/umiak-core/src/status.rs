@@ -14,6 +14,11 @@ use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Status {
     pub job: String,
+    /// What the run is called.
+    pub name: String,
+    /// The command line of a launch, secrets masked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub command: String,
     /// Which step of the run it is the status of; none where the run is one job. Records of other steps do not change it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
@@ -326,6 +331,8 @@ impl Status {
     /// Endpoints and logs of a new attempt, or of a new supervisor. What became of each replica stays.
     fn plan(&mut self, planned: &Planned) {
         self.job.clone_from(&planned.job);
+        self.name.clone_from(if planned.name.is_empty() { &planned.job } else { &planned.name });
+        self.command.clone_from(&planned.command);
         self.attempt = planned.attempt;
         self.roles = planned
             .roles

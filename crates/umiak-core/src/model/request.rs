@@ -15,6 +15,10 @@ use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Po
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub job_id: JobId,
+    /// What the run is called: the job's id where one is given, else the script's stem.
+    pub name: String,
+    /// The whole command line for a shell, secrets masked.
+    pub line: String,
     pub mode: Mode,
     pub nodes: Nodes,
     /// The address that this node is said to have. The legacy generation has it with several nodes only: it takes a
@@ -296,6 +300,8 @@ pub(crate) mod tests {
     pub(crate) fn request() -> Request {
         Request {
             job_id: JobId::new("default").unwrap(),
+            name: "train".to_owned(),
+            line: "umiak launch train.py".to_owned(),
             mode: Mode::Collective,
             nodes: Nodes::One,
             host: None,

@@ -152,6 +152,8 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         v: VERSION,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: Some(run),
+        name: job.name.to_string(),
+        line: String::new(),
         engine: engine.clone(),
         directory: directory.clone(),
         wishes: *wishes,

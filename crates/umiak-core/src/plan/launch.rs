@@ -137,6 +137,8 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         v: VERSION,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: None,
+        name: request.name.clone(),
+        line: request.line.clone(),
         engine: "local".to_owned(),
         directory: run.directory.clone(),
         wishes: Wishes::default(),

@@ -25,6 +25,12 @@ pub struct Plan {
     pub umiak: String,
     /// The run's name, where it has one.
     pub run: Option<String>,
+    /// What the run is called.
+    #[serde(default)]
+    pub name: String,
+    /// The command line of a launch, secrets masked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub line: String,
     pub engine: String,
     /// Where it was started or submitted.
     pub directory: PathBuf,

@@ -9,13 +9,13 @@ use crate::history::journal::{Follower, Reader};
 use crate::views::Output;
 use crate::views::facts::RecordLines;
 
-use super::runs::{Done, Format, note_newer, reader_of_stdout, the_run, write};
+use super::runs::{Done, Format, note_newer, reader_of_stdout, the_run_or_newest, write};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (its newest run)
+    /// An id, the end of its number, or a name (a live run before an ended one); the newest run when omitted
     #[arg(value_name = "RUN")]
-    run: String,
+    run: Option<String>,
     /// Go on until the run has ended
     #[arg(short = 'f', long)]
     follow: bool,
@@ -24,7 +24,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let (_, run) = the_run(&arguments.run)?;
+    let (_, run) = the_run_or_newest(arguments.run.as_deref())?;
     let output = arguments.format.output;
     if !arguments.follow {
         let mut reader = Reader::open(&run)?;

@@ -9,19 +9,22 @@ use crate::history::{Error, Home, RunDir, find, journal};
 use crate::views::Output;
 use crate::views::explanation::{ExplainedRun, human, is_told};
 
-use super::runs::{Done, Format, load, print_json, print_text};
+use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// A code as in `error[L0004]`, or a run: an id, the end of its number, or a name
+    /// A code as in `error[L0004]`, or a run: an id, the end of its number, or a name; the newest run when omitted
     #[arg(value_name = "CODE|RUN")]
-    code_or_run: String,
+    code_or_run: Option<String>,
     #[command(flatten)]
     format: Format,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let what = arguments.code_or_run.as_str();
+    let Some(what) = arguments.code_or_run.as_deref() else {
+        let (_, run) = the_run_or_newest(None)?;
+        return explain(run, arguments.format);
+    };
     if let Some(code) = Code::parse(what) {
         let entry = code.entry();
         let exit = if entry.exit == 0 { "none: a notice".to_owned() } else { entry.exit.to_string() };

@@ -48,7 +48,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             v: 1,
             runs: chosen.into_iter().map(|(entry, standing)| ListedRun::new(entry, &standing)).collect(),
         }),
-        Output::Human if chosen.is_empty() => print_text(""),
+        Output::Human if chosen.is_empty() => {
+            let has_runs = !index::entries(&home)?.is_empty();
+            super::say(if has_runs { "no run matches\n" } else { "no runs yet\n" });
+            print_text("")
+        }
         Output::Human => print_text(&human(&arguments.format.style(), &chosen, wall_micros())),
     }
 }

@@ -3,15 +3,15 @@
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 
-use crate::history::{Error, Home, Life, RunDir, life, remove};
+use crate::history::{Error, Home, Life, RunDir, find_whole, life, remove};
 use crate::views::Output;
 use crate::views::ends::{RemovedRun, RemovedRuns};
 
-use super::runs::{Done, Format, print_json, print_text, the_run};
+use super::runs::{Done, Format, print_json, print_text};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (its newest run)
+    /// An id, its whole number, or a name (its newest run)
     #[arg(value_name = "RUN", required = true)]
     run: Vec<String>,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let home = Home::from_environment()?;
     let mut runs: Vec<RunDir> = Vec::new();
     for word in &arguments.run {
-        let (_, run) = the_run(word)?;
+        let run = find_whole(&home, word)?;
         if !runs.contains(&run) {
             runs.push(run);
         }

@@ -11,7 +11,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::VERSION;
 
 use crate::history::index::Word;
-use crate::history::{Home, RunDir, find, journal, life_of};
+use crate::history::{Home, RunDir, find, journal, life_of, newest};
 use crate::screen::Style;
 use crate::views::Output;
 use crate::views::standing::{LoadedRun, RunStanding};
@@ -51,6 +51,13 @@ impl Format {
 pub(super) fn the_run(word: &str) -> Result<(Home, RunDir), Diagnostic> {
     let home = Home::from_environment()?;
     let run = find(&home, word)?;
+    Ok((home, run))
+}
+
+/// The run that the user means; the newest one where none is named.
+pub(super) fn the_run_or_newest(word: Option<&str>) -> Result<(Home, RunDir), Diagnostic> {
+    let home = Home::from_environment()?;
+    let run = word.map_or_else(|| newest(&home), |word| find(&home, word))?;
     Ok((home, run))
 }
 

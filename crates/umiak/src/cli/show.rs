@@ -6,13 +6,13 @@ use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
 use crate::views::run::{ShownRun, human};
 
-use super::runs::{Done, Format, load, print_json, print_text, the_run};
+use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (its newest run)
+    /// An id, the end of its number, or a name (a live run before an ended one); the newest run when omitted
     #[arg(value_name = "RUN")]
-    run: String,
+    run: Option<String>,
     /// Every replica, however many there are
     #[arg(long)]
     all: bool,
@@ -21,7 +21,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let (home, run) = the_run(&arguments.run)?;
+    let (home, run) = the_run_or_newest(arguments.run.as_deref())?;
     let loaded = load(run)?;
     let entry = index::entries(&home)?.into_iter().find(|entry| entry.run == loaded.run.id());
     let entry = entry.unwrap_or_else(|| IndexEntry::new(loaded.run.id(), &loaded.status));

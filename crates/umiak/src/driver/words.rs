@@ -84,7 +84,7 @@ pub(super) fn status(core: &Core) -> StatusLine {
         Activity::Ranks { live, total, stopping }
     };
     let run = core.recorder.run_name().filter(|_| plan.is_document()).map(|run| format!("{run} "));
-    let job = format!("{}{}", run.unwrap_or_default(), plan.job.name);
+    let job = format!("{}{}", run.unwrap_or_default(), plan.name);
     StatusLine { job, since: core.clock.started(), doing }
 }
 
@@ -111,6 +111,8 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
     };
     Fact::Planned(Planned {
         job: plan.job.name.to_string(),
+        name: if plan.name == plan.job.name.as_str() { String::new() } else { plan.name.clone() },
+        command: plan.line.clone(),
         attempt: if plan.is_document() { machine.attempt() } else { plan.attempt },
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         world_size: places.clone().map(|place| place.hosts.len() as u32).sum(),

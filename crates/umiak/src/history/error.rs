@@ -17,6 +17,11 @@ pub enum Error {
     Home { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("there is no run `{word}`")]
     NoRun { word: String, near: Option<String>, home: PathBuf },
+    #[error("there are no runs yet")]
+    NoRuns { home: PathBuf },
+    /// Each with what it runs.
+    #[error("{}", several_live(word.as_deref()))]
+    SeveralLive { word: Option<String>, candidates: Vec<(RunId, String)> },
     #[error("`{word}` could be several runs")]
     Ambiguous { word: String, candidates: Vec<RunId> },
     #[error("cannot {doing} `{}`", path.display())]
@@ -44,6 +49,16 @@ impl Error {
                     Some(near) => error.hint(format!("did you mean `{near}`?")),
                     None => error.hint("`umiak ls` lists the runs; a run is an id, the end of its number, or a name"),
                 }
+            }
+            Self::NoRuns { home } => error(Code::J0002).row("looked in", home.display().to_string()),
+            Self::SeveralLive { candidates, .. } => {
+                let shown = candidates.iter().rev().take(SHOWN);
+                let error = shown.fold(error(Code::J0002), |error, (run, what)| error.row(run.to_string(), what));
+                let error = match candidates.len().saturating_sub(SHOWN) {
+                    0 => error,
+                    more => error.row("and", format!("{more} more")),
+                };
+                error.hint("name one of them by its id")
             }
             Self::Ambiguous { candidates, .. } => {
                 error(Code::J0002).row("runs", some_of(candidates)).hint("write more digits")
@@ -77,8 +92,17 @@ fn reason(error: &io::Error) -> String {
     text.split_once(" (os error").map_or(text.clone(), |(words, _)| words.to_lowercase())
 }
 
+/// So many runs are listed in a message.
+const SHOWN: usize = 8;
+
+fn several_live(word: Option<&str>) -> String {
+    match word {
+        Some(word) => format!("several runs named `{word}` are live"),
+        None => "several runs are live".to_owned(),
+    }
+}
+
 fn some_of(runs: &[RunId]) -> String {
-    const SHOWN: usize = 8;
     let mut names: Vec<String> = runs.iter().take(SHOWN).map(ToString::to_string).collect();
     if runs.len() > SHOWN {
         names.push(format!("and {} more", runs.len() - SHOWN));

@@ -2,11 +2,13 @@
 
 use umiak_core::diag::nearest;
 
+use super::index::IndexEntry;
 use super::run_dir::ids;
-use super::{Error, Home, RunDir, RunId, index};
+use super::{Error, Home, Life, RunDir, RunId, index, life_of};
 
-/// The run that `word` means: an id, a number, the end of a number that only one run has, or a name, which means its
-/// newest run. A number that is a run's own is that run, whatever else ends so.
+/// The run that `word` means: an id, a number, the end of a number that only one run has, or a name. A number that is a
+/// run's own is that run, whatever else ends so. A name means its live run, else its newest one; several live ones
+/// are an error that lists them.
 pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     if let Ok(id) = word.parse::<RunId>()
         && let found @ Ok(_) = RunDir::open(home, id)
@@ -28,8 +30,18 @@ pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
         }
     }
     let entries = index::entries(home)?;
-    if let Some(entry) = entries.iter().rev().find(|entry| entry.name == word) {
-        return Ok(RunDir::at(home, entry.run));
+    let named: Vec<&IndexEntry> = entries.iter().filter(|entry| entry.name == word).collect();
+    let live: Vec<&IndexEntry> = named.iter().copied().filter(|entry| is_live(home, entry)).collect();
+    match (live.as_slice(), named.last()) {
+        ([], Some(newest)) => return Ok(RunDir::at(home, newest.run)),
+        ([one], _) => return Ok(RunDir::at(home, one.run)),
+        ([], None) => {}
+        (several, _) => {
+            return Err(Error::SeveralLive {
+                word: Some(word.to_owned()),
+                candidates: several.iter().map(|entry| (entry.run, described(entry))).collect(),
+            });
+        }
     }
     let ids: Vec<String> = entries.iter().map(|entry| entry.run.to_string()).collect();
     let names = entries.iter().map(|entry| entry.name.as_str()).filter(|name| !name.is_empty());
@@ -41,4 +53,50 @@ pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     };
     let near = near.map(str::to_owned);
     Err(Error::NoRun { word: word.to_owned(), near, home: home.path().to_owned() })
+}
+
+/// Several words for the same ones would surprise where runs are taken away: only ids, whole numbers and names.
+pub fn find_whole(home: &Home, word: &str) -> Result<RunDir, Error> {
+    let run = find(home, word)?;
+    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && word.parse() != Ok(run.id().number()) {
+        let near = Some(run.id().to_string());
+        return Err(Error::NoRun { word: word.to_owned(), near, home: home.path().to_owned() });
+    }
+    Ok(run)
+}
+
+/// The run that was begun last.
+pub fn newest(home: &Home) -> Result<RunDir, Error> {
+    match index::entries(home)?.last() {
+        Some(entry) => Ok(RunDir::at(home, entry.run)),
+        None => Err(Error::NoRuns { home: home.path().to_owned() }),
+    }
+}
+
+/// Runs that are supervised now, oldest first.
+pub fn live(home: &Home) -> Result<Vec<IndexEntry>, Error> {
+    Ok(index::entries(home)?.into_iter().filter(|entry| is_live(home, entry)).collect())
+}
+
+/// The only run that is supervised now, if there is one.
+pub fn only_live(home: &Home) -> Result<Option<RunDir>, Error> {
+    match live(home)?.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some(RunDir::at(home, one.run))),
+        several => {
+            let candidates = several.iter().map(|entry| (entry.run, described(entry))).collect();
+            Err(Error::SeveralLive { word: None, candidates })
+        }
+    }
+}
+
+fn is_live(home: &Home, entry: &IndexEntry) -> bool {
+    let life = life_of(&RunDir::at(home, entry.run), entry.state.is_finished());
+    matches!(life, Ok(Life::Live { .. } | Life::Elsewhere { .. }))
+}
+
+/// What tells it from others of its name.
+fn described(entry: &IndexEntry) -> String {
+    if entry.command.is_empty() { entry.name.clone() } else { entry.command.clone() }
 }

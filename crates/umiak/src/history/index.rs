@@ -21,8 +21,11 @@ const TAIL: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexEntry {
     pub run: RunId,
-    /// Of the job.
+    /// What the run is called.
     pub name: String,
+    /// The command line of a launch.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub command: String,
     #[serde(default = "local")]
     pub engine: String,
     pub state: Word,
@@ -96,7 +99,8 @@ impl IndexEntry {
         };
         Self {
             run,
-            name: status.job.clone(),
+            name: status.name.clone(),
+            command: status.command.clone(),
             engine: local(),
             state,
             created: status.began,
@@ -262,6 +266,7 @@ pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
             }
             if entry.name.is_empty() {
                 entry.name.clone_from(&old.name);
+                entry.command.clone_from(&old.command);
                 entry.created = old.created;
             }
         }
@@ -323,6 +328,8 @@ mod tests {
         let run = RunDir::create(home).unwrap();
         let planned = Planned {
             job: name.to_owned(),
+            name: String::new(),
+            command: String::new(),
             attempt: 0,
             umiak: "0.1.0".to_owned(),
             world_size: 0,

@@ -21,7 +21,7 @@ pub mod remove;
 pub mod run_dir;
 
 pub use error::Error;
-pub use find::find;
+pub use find::{find, find_whole, newest, only_live};
 pub use home::Home;
 pub use life::{Life, is_held, life, life_of, tidy};
 pub(crate) use run_dir::cannot_write;

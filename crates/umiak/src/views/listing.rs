@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::standing::RunStanding;
-use super::table::{TableCell, table};
+use super::table::{Giving, TableCell, table};
 use super::time::{ago, between};
 use crate::history::RunId;
 use crate::history::index::{IndexEntry, RoleSize};
@@ -25,8 +25,11 @@ pub(crate) struct RunListing {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ListedRun {
     pub run: RunId,
-    /// Of the job.
+    /// Of the job; of a launch, its `--job_id` or the stem of its script.
     pub name: String,
+    /// The command line of a launch, secrets masked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub command: String,
     pub engine: String,
     /// `pending`, `running`, `stopping`, `restarting`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` when
     /// its supervisor is gone; `elsewhere` when that cannot be seen from here.
@@ -49,12 +52,13 @@ pub(crate) struct ListedRun {
 
 impl ListedRun {
     pub(crate) fn new(entry: IndexEntry, standing: &RunStanding) -> Self {
-        let IndexEntry { run, name, engine, created, ended, code, roles, labels, user, .. } = entry;
+        let IndexEntry { run, name, command, engine, created, ended, code, roles, labels, user, .. } = entry;
         let host = match standing {
             RunStanding::Elsewhere(host) => Some(host.clone()),
             _ => None,
         };
-        Self { run, name, engine, status: standing.word().to_owned(), host, created, ended, code, roles, labels, user }
+        let status = standing.word().to_owned();
+        Self { run, name, command, engine, status, host, created, ended, code, roles, labels, user }
     }
 }
 
@@ -70,20 +74,18 @@ pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u6
             let end = entry.ended.or((!standing.is_over() && *standing != RunStanding::Lost).then_some(now));
             vec![
                 entry.run.to_string().into(),
-                TableCell { text: status, mark: Some(mark) },
+                TableCell::marked(status, mark),
                 entry.name.clone().into(),
                 ago(entry.created, now).into(),
                 end.map(|end| between(entry.created, end)).unwrap_or_default().into(),
                 roles(&entry.roles).into(),
                 entry.code.map(|code| code.to_string()).unwrap_or_default().into(),
+                entry.command.clone().into(),
             ]
         })
         .collect();
-    if style.width() < 60 {
-        let short: Vec<Vec<TableCell>> = rows.iter().map(|row| row[..3].to_vec()).collect();
-        return table(style, &["run", "status", "name"], &short, 2);
-    }
-    table(style, &["run", "status", "name", "started", "took", "roles", "code"], &rows, 2)
+    let heads = ["run", "status", "name", "started", "took", "roles", "code", "command"];
+    table(style, &heads, &rows, Giving { cut: &[7, 5, 2], drop: &[7, 5, 4, 6, 3], last: &[1] })
 }
 
 /// `pserver 2, trainer 4`.

@@ -6,7 +6,7 @@ use umiak_core::mask::Known;
 use umiak_core::model::{Device, Role, Scope, When};
 use umiak_core::plan::{Plan, Replica, by_name};
 
-use super::table::{TableCell, table};
+use super::table::{Giving, TableCell, table};
 use crate::screen::Style;
 
 const HEADS: [&str; 6] = ["replica", "rank", "address", "devices", "ports", "log"];
@@ -28,7 +28,7 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     text.push('\n');
     let style = Style { fixed_width: Some(usize::MAX), ..Style::default() };
     let rows: Vec<Vec<TableCell>> = plan.replicas.iter().map(|replica| cells(replica).map(Into::into).into()).collect();
-    text += &table(&style, &HEADS, &rows, 0);
+    text += &table(&style, &HEADS, &rows, Giving::default());
     text += "\nenvironment, all replicas\n";
     for name in &plan.unset {
         let _ = writeln!(text, "  unset {name}");

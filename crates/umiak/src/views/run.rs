@@ -11,7 +11,7 @@ use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
 
 use super::listing::roles;
 use super::standing::{LoadedRun, RunStanding};
-use super::table::{TableCell, painted, table};
+use super::table::{Giving, TableCell, painted, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
 use crate::history::index::IndexEntry;
@@ -68,6 +68,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
             let _ = writeln!(text, "  {}  {value}", style.dim(&format!("{name:<10}")));
         }
     };
+    row("command", status.command.clone());
     row("roles", roles(&entry.roles));
     row("started", format!("{} ({})", moment(entry.created), ago(entry.created, wall_micros())));
     if let Some(ended) = entry.ended {
@@ -106,7 +107,7 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
         State::Finished { exit_code, .. } if exit_code != 0 => format!(" with {exit_code}"),
         _ => String::new(),
     };
-    let name = if status.job.is_empty() { String::new() } else { format!(" {}", status.job) };
+    let name = if status.name.is_empty() { String::new() } else { format!(" {}", status.name) };
     let line = format!("{} {}{name} {}{code}", style.mark(mark), run.id(), standing.word());
     format!("{}\n", painted(style, mark, &line))
 }
@@ -154,7 +155,7 @@ fn replicas(run: &RunDir, style: &Style, status: &Status, all: bool, is_lost: bo
             style,
             &["replica", "rank", "state", "took", "attempt", "endpoint", "devices", "log"],
             &rows,
-            7,
+            Giving { cut: &[7, 4], drop: &[6, 5, 3], last: &[2, 0] },
         ));
     }
     if is_folded {
@@ -222,12 +223,12 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
     vec![
         replica.replica.clone().into(),
         replica.rank.map(|rank| rank.0.to_string()).unwrap_or_default().into(),
-        TableCell { text: format!("{} {state}", style.mark(mark)), mark: Some(mark) },
+        TableCell::marked(format!("{} {state}", style.mark(mark)), mark),
         took.into(),
         attempt.into(),
         replica.endpoint.clone().into(),
         replica.devices.join(",").into(),
-        log(run, replica, replica.attempt).into(),
+        TableCell::path(log(run, replica, replica.attempt)),
     ]
 }
 

@@ -21,38 +21,122 @@ pub(crate) fn painted(style: &Style, mark: Mark, text: &str) -> String {
 pub(crate) struct TableCell {
     pub(crate) text: String,
     pub(crate) mark: Option<Mark>,
+    /// Where it is too long, its end says more than its beginning: a path.
+    pub(crate) keeps_end: bool,
+}
+
+impl TableCell {
+    pub(crate) fn marked(text: String, mark: Mark) -> Self {
+        Self { text, mark: Some(mark), keeps_end: false }
+    }
+
+    pub(crate) fn path(text: String) -> Self {
+        Self { text, mark: None, keeps_end: true }
+    }
+
+    fn fitted(&self, style: &Style, width: usize) -> String {
+        let more = if style.ascii { "~" } else { "…" };
+        if self.text.width() <= width || width == 0 {
+            return fit(&self.text, width);
+        }
+        if !self.keeps_end {
+            return fit(&self.text, width - 1) + more;
+        }
+        let backwards: String = self.text.chars().rev().collect();
+        more.to_owned() + &fit(&backwards, width - 1).chars().rev().collect::<String>()
+    }
 }
 
 impl From<String> for TableCell {
     fn from(text: String) -> Self {
-        Self { text, mark: None }
+        Self { text, mark: None, keeps_end: false }
     }
 }
 
-/// Columns two spaces apart. `soft` is the column that gives way where the terminal is too narrow; columns that are
-/// empty in every row are left out.
-pub(crate) fn table(style: &Style, head: &[&str], rows: &[Vec<TableCell>], soft: usize) -> String {
-    let used: Vec<bool> = (0..head.len()).map(|column| rows.iter().any(|row| !row[column].text.is_empty())).collect();
+/// Which columns give way where the terminal is too narrow, in this order.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Giving<'a> {
+    /// They are cut, down to [`LEAST`] cells.
+    pub(crate) cut: &'a [usize],
+    /// They are left out when cutting is not enough.
+    pub(crate) drop: &'a [usize],
+    /// They are cut when nothing is left to leave out.
+    pub(crate) last: &'a [usize],
+}
+
+/// No column is cut to less.
+const LEAST: usize = 8;
+
+/// Columns two spaces apart. Columns that are empty in every row are left out.
+pub(crate) fn table(style: &Style, head: &[&str], rows: &[Vec<TableCell>], giving: Giving<'_>) -> String {
+    let mut used: Vec<usize> = (0..head.len()).filter(|c| rows.iter().any(|row| !row[*c].text.is_empty())).collect();
     let mut widths: Vec<usize> = (0..head.len())
         .map(|column| rows.iter().map(|row| row[column].text.width()).max().unwrap_or(0).max(head[column].width()))
         .collect();
-    let total: usize = (0..head.len()).filter(|column| used[*column]).map(|column| widths[column] + 2).sum();
-    let over = total.saturating_sub(2).saturating_sub(style.width());
-    widths[soft] = widths[soft].saturating_sub(over).max(widths[soft].min(8));
-    let last = used.iter().rposition(|used| *used).unwrap_or(0);
-    let line = |cells: &mut dyn Iterator<Item = (String, Option<Mark>)>| {
+    let whole = widths.clone();
+    let mut drop = giving.drop.iter();
+    loop {
+        let total: usize = used.iter().map(|column| widths[*column] + 2).sum();
+        let mut over = total.saturating_sub(2).saturating_sub(style.width());
+        let mut cut = |columns: &[usize]| {
+            for column in columns.iter().filter(|column| used.contains(column)) {
+                let cut = widths[*column].saturating_sub(LEAST).min(over);
+                widths[*column] -= cut;
+                over -= cut;
+            }
+            over
+        };
+        if cut(giving.cut) == 0 {
+            break;
+        }
+        let Some(column) = drop.next() else {
+            cut(giving.last);
+            break;
+        };
+        used.retain(|other| other != column);
+        widths.clone_from(&whole);
+    }
+    let line = |cells: &[TableCell]| {
         let mut text = String::new();
-        for (column, (cell, mark)) in cells.enumerate().filter(|(column, _)| used[*column]) {
-            let cell = fit(&cell, widths[column]);
-            let gap = if column == last { 0 } else { widths[column] - cell.width() + 2 };
-            text.push_str(&mark.map_or(cell.clone(), |mark| painted(style, mark, &cell)));
+        for (position, column) in used.iter().enumerate() {
+            let cell = cells[*column].fitted(style, widths[*column]);
+            let gap = if position + 1 == used.len() { 0 } else { widths[*column] - cell.width() + 2 };
+            text.push_str(&cells[*column].mark.map_or(cell.clone(), |mark| painted(style, mark, &cell)));
             text.push_str(&" ".repeat(gap));
         }
         format!("{}\n", text.trim_end())
     };
-    let mut text = line(&mut head.iter().map(|name| ((*name).to_owned(), Some(Mark::Waiting))));
-    for row in rows {
-        text.push_str(&line(&mut row.iter().map(|cell| (cell.text.clone(), cell.mark))));
+    let head: Vec<TableCell> = head.iter().map(|name| TableCell::marked((*name).to_owned(), Mark::Waiting)).collect();
+    std::iter::once(line(&head)).chain(rows.iter().map(|row| line(row))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(width: usize) -> String {
+        let style = Style { fixed_width: Some(width), ..Style::default() };
+        let row = |name: &str, code: &str, log: &str| {
+            vec![name.to_owned().into(), code.to_owned().into(), TableCell::path(log.to_owned())]
+        };
+        let rows = [row("a", "0", "/home/li/log/workerlog.0"), row("训练训练训练训练", "137", "/log/workerlog.1")];
+        table(&style, &["name", "code", "log"], &rows, Giving { cut: &[2, 0], drop: &[1], last: &[] })
     }
-    text
+
+    #[test]
+    fn columns_are_cut_and_then_left_out() {
+        assert_eq!(
+            drawn(99),
+            "name              code  log\na                 0     /home/li/log/workerlog.0\n训练训练训练训练  137   /log/workerlog.1\n"
+        );
+        assert_eq!(
+            drawn(36),
+            "name              code  log\na                 0     …workerlog.0\n训练训练训练训练  137   …workerlog.1\n"
+        );
+        assert_eq!(drawn(24), "name      code  log\na         0     …erlog.0\n训练训…   137   …erlog.1\n");
+        assert_eq!(drawn(18), "name      log\na         …erlog.0\n训练训…   …erlog.1\n");
+        for width in 18..99 {
+            assert!(drawn(width).lines().all(|line| line.width() <= width), "{width}");
+        }
+    }
 }

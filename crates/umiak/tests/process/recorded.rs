@@ -10,6 +10,7 @@ use crate::nodes::Cluster;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("recorded::what_is_printed_is_what_is_recorded", &[], printed)
+        .test("recorded::a_launch_is_named_by_its_script", &[], named)
         .test("recorded::a_failure_is_explained_afterwards", &[], explained)
         .test("recorded::a_run_shows_its_own_part_of_a_log", &[], own_part)
         .test("recorded::each_attempt_has_its_part_of_a_log", &[], attempts)
@@ -39,7 +40,36 @@ fn printed() {
     printed.expect_code(0);
     assert_eq!(out(&sandbox, "events 1 --output json"), printed.out(), "to the byte");
     let runs = runs(&sandbox);
-    assert_eq!((runs.len(), &runs[0]["name"], &runs[0]["status"]), (1, &"default".into(), &"succeeded".into()));
+    assert_eq!((runs.len(), &runs[0]["status"]), (1, &"succeeded".into()));
+}
+
+/// The run has the script's name; the job keeps the id that Paddle's files have.
+fn named() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path().join("tools")).expect("the sandbox can be written");
+    sandbox.write("tools/train.sh", "#!/bin/sh\necho hello\n");
+    let launch = |flags: &[&str]| {
+        let script = ["/bin/sh", "tools/train.sh", "--api-key", "s3cret", "a b"];
+        sandbox.umiak(["launch"].iter().chain(flags).chain(&script)).finish().expect_code(0);
+    };
+    launch(&["--nproc_per_node", "1"]);
+    launch(&["--job_id", "nightly"]);
+    let runs = runs(&sandbox);
+    let line = "umiak launch --nproc_per_node 1 /bin/sh tools/train.sh --api-key '********' 'a b'";
+    assert_eq!((&runs[1]["name"], &runs[1]["command"]), (&"train".into(), &line.into()));
+    assert_eq!(runs[0]["name"], "nightly");
+    let listed = out(&sandbox, "ls");
+    assert!(listed.contains("train") && listed.contains(line), "{listed}");
+    let shown = out(&sandbox, "show train");
+    assert!(
+        shown.starts_with("✓ run-000001 train succeeded\n  command     umiak launch --nproc_per_node 1"),
+        "{shown}"
+    );
+    let json: Value = serde_json::from_str(&out(&sandbox, "show nightly --output json")).expect("JSON");
+    assert_eq!((&json["run"], &json["status"]["name"]), (&"run-000002".into(), &"nightly".into()));
+    assert!(sandbox.list("log").iter().any(|name| name.starts_with("default.")), "{:?}", sandbox.list("log"));
+    let planned = out(&sandbox, "events 1 --output json");
+    assert!(planned.contains("\"job\":\"default\"") && !planned.contains("s3cret"), "{planned}");
 }
 
 fn explained() {

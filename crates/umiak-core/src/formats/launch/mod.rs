@@ -14,6 +14,7 @@ mod environment;
 pub mod flags;
 mod help;
 mod mode;
+mod name;
 mod nodes;
 mod own;
 mod parse;

@@ -14,9 +14,10 @@ use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
 use super::flags::{self, FLAGS, Flag, Owner};
 use super::mode::Kind;
-use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, own, pod, ports};
+use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, own, pod, ports};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
+use crate::mask;
 use crate::model::{
     Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest, Request,
     ServerMode,
@@ -76,6 +77,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         }
     }
     let command_line = command_line(argv, line.script_args.len());
+    let shown_line = shown_line(&spelling, argv, line.script_args.len());
     let mut checks = Checks {
         arguments: &arguments,
         generation,
@@ -133,7 +135,10 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         gpu_log: arguments.is_switched_on("enable_gpu_log"),
     };
     let max_restart = arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX));
+    let given_name = arguments.text("job_id").map(|_| job_id.to_string());
     let request = Request {
+        name: given_name.unwrap_or_else(|| name::of(&script, &line.script_args)),
+        line: shown_line,
         job_id,
         host: checks.host(&nodes, ip, platform.host),
         ip,
@@ -341,6 +346,11 @@ fn command_line(argv: &[OsString], script_args: usize) -> String {
         });
     }
     words.join(" ")
+}
+
+/// The line with its launcher in front, as it may be recorded and shown.
+fn shown_line(spelling: &Spelling, argv: &[OsString], script_args: usize) -> String {
+    format!("{} {}", spelling.program(), command_line(&mask::words(argv), script_args))
 }
 
 /// Paddle's configuration block of this generation, in a build with GPU support.

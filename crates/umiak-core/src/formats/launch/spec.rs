@@ -22,6 +22,20 @@ pub enum Spelling {
 }
 
 impl Spelling {
+    /// The words in front of the launcher's own, for a shell.
+    pub fn program(&self) -> String {
+        match self {
+            Self::Launch => "umiak launch".to_owned(),
+            Self::Fleetrun => "umiak fleetrun".to_owned(),
+            Self::PaddleModule { interpreter } => {
+                format!("umiak {} -m paddle.distributed.launch", shell::quoted(interpreter))
+            }
+            Self::FleetModule { interpreter } => {
+                format!("umiak {} -m paddle.distributed.fleet.launch", shell::quoted(interpreter))
+            }
+        }
+    }
+
     /// The interpreter that it names.
     pub fn interpreter(&self) -> Option<&OsStr> {
         match self {
@@ -48,16 +62,7 @@ impl LaunchSpec {
     /// What the other nodes are to run, where this one has become the master: our command line and where to meet, for
     /// a shell.
     pub fn command_for_others(&self, master: Endpoint) -> String {
-        let program = match &self.spelling {
-            Spelling::Launch => "umiak launch".to_owned(),
-            Spelling::Fleetrun => "umiak fleetrun".to_owned(),
-            Spelling::PaddleModule { interpreter } => {
-                format!("umiak {} -m paddle.distributed.launch", shell::quoted(interpreter))
-            }
-            Spelling::FleetModule { interpreter } => {
-                format!("umiak {} -m paddle.distributed.fleet.launch", shell::quoted(interpreter))
-            }
-        };
+        let program = self.spelling.program();
         // A shell would look for files that an address in brackets matches.
         let master = if master.address.is_ipv6() { format!("'{master}'") } else { master.to_string() };
         format!("{program} --master {master} {}", self.command_line)

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use umiak_testkit::components::Component;
 use umiak_testkit::suite::Suite;
+use umiak_testkit::terminal::Session;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::{Runs, first, fixture};
 
@@ -20,6 +22,9 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::a_home_that_cannot_be_read", &[], unreadable)
         .test("history::homes_that_cannot_be_used", &[], bad_homes)
         .test("history::runs_are_found_by_id_number_and_name", &[], found)
+        .test("history::a_name_means_its_live_run", &[], live_first)
+        .test("history::without_a_name_the_newest_run_is_meant", &[], newest_run)
+        .test("history::tables_fit_the_terminal", &[], fits)
         .test("history::runs_that_are_not_found", &[], not_found);
 }
 
@@ -79,7 +84,9 @@ fn chooses() {
 
 fn nothing() {
     let runs = Runs::new();
-    assert_eq!(runs.out("ls"), "");
+    let outcome = runs.umiak("ls").finish();
+    outcome.expect_code(0);
+    assert_eq!((outcome.out(), outcome.err()), (String::new(), "no runs yet\n".to_owned()));
     assert_eq!(runs.out("ls --output quiet"), "");
     assert!(runs.out("ls --output json").contains("\"runs\": []"));
     assert!(!runs.home.path().exists(), "asking makes nothing");
@@ -206,6 +213,74 @@ fn found() {
     assert!(show("eval").contains(&newest.id().to_string()));
 }
 
+fn live_first() {
+    let runs = Runs::new();
+    let (first, one) = runs.live("v1-success", 10);
+    runs.fixture("v1-success");
+    let shown = || runs.out("show ctr-dnn --output json").contains(&first.id().to_string());
+    assert!(shown(), "the newer one has ended");
+    let (_second, two) = runs.live("v1-success", 10);
+    for command in ["show", "wait", "events", "stop"] {
+        let text = runs.err(&format!("{command} ctr-dnn"), 2);
+        assert!(text.contains("error[J0002]: several runs named `ctr-dnn` are live"), "{text}");
+        assert!(text.contains("run-000003") && text.contains("run-000001") && !text.contains("run-000002"), "{text}");
+    }
+    drop(two);
+    assert!(shown(), "a lost run is not live");
+    drop(one);
+}
+
+fn newest_run() {
+    let runs = Runs::new();
+    assert!(runs.err("show", 2).contains("error[J0002]: there are no runs yet"));
+    runs.fixture("v1-success");
+    runs.fixture("v1-stopped");
+    for command in ["show", "explain"] {
+        assert!(runs.out(command).starts_with("⊘ run-000002 sweep-3 stopped"), "{command}");
+    }
+    assert_eq!(runs.out("events"), runs.out("events 2"));
+    assert!(runs.err("ls --name nothing", 0).contains("no run matches"));
+}
+
+/// However narrow: no line is longer than the terminal, and what matters most stays.
+fn fits() {
+    let runs = Runs::new();
+    let wide = fixture("v1-launch-failed").replace("\"job\":\"default\"", "\"job\":\"大规模语言模型微调实验第七次\"");
+    let wide = wide
+        .replace("\"job\":", "\"command\":\"umiak launch --nproc_per_node 8 训练.py --learning-rate 0.001\",\"job\":");
+    runs.with_journal(&wide);
+    runs.fixture("v1-success");
+    runs.fixture("v1-replica-retry");
+    for columns in [60, 80, 120] {
+        for (line, part) in
+            [("ls", "run-000001"), ("show 1", "trainer-1"), ("show 2", "pserver-0"), ("show 3", "trainer-1")]
+        {
+            let run = runs.umiak(line);
+            let session = Session::of(run, (columns, 60));
+            let (status, bytes) = session.finish();
+            assert!(status.success());
+            let text: Vec<String> = String::from_utf8_lossy(&bytes).lines().map(plain).collect();
+            let table = text.iter().skip_while(|line| !line.starts_with("replica") && !line.starts_with("run   "));
+            let table: Vec<&String> = table.take_while(|line| !line.is_empty()).collect();
+            assert!(table.iter().any(|line| line.contains(part)), "{columns} {line}\n{text:#?}");
+            for line in &table {
+                assert!(line.width() <= usize::from(columns), "{columns}: {line:?}");
+            }
+        }
+    }
+}
+
+/// Without its colours.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let mut rest = line.trim_end();
+    while let Some((head, tail)) = rest.split_once('\u{1b}') {
+        text += head;
+        rest = tail.split_once('m').map_or("", |(_, rest)| rest);
+    }
+    text + rest
+}
+
 fn not_found() {
     let runs = Runs::new();
     let empty = runs.err("show 1", 2);
@@ -219,6 +294,9 @@ fn not_found() {
     let ambiguous = runs.err("show 1", 2);
     assert!(ambiguous.contains("error[J0002]: `1` could be several runs"), "{ambiguous}");
     assert!(ambiguous.contains("run-000011, run-000021"), "{ambiguous}");
+    assert!(runs.err("rm 11 3 1", 2).contains("error[J0002]: `1` could be several runs"));
+    runs.umiak("rm run-000021").finish().expect_code(0);
+    assert!(runs.err("rm 1", 2).contains("did you mean `run-000011`?"), "numbers are whole here");
     assert!(runs.err("show sweep-4", 2).contains("did you mean `sweep-3`?"));
     assert!(runs.err("show run-00003", 2).contains("did you mean `run-0000"));
     for word in ["../runs/run-000003", "run-000003/", ".", "..", "/etc", "run-000003/../run-000004", "\u{1}"] {
