@@ -123,7 +123,7 @@ pub enum Fact {
     },
     /// The attempt has failed and is over; all replicas will be started again.
     Restarting {
-        /// The attempt that will be started, numbered from 0 as in every subject.
+        /// The attempt that will be started, numbered from 1 as in every subject.
         attempt: u32,
         /// How many attempts there are at most; not known where the budget is one per time window.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,8 +181,7 @@ pub struct Planned {
     /// The command line of a launch, secrets masked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub command: String,
-    /// Which attempt of the whole group this is, from 0.
-    #[serde(default)]
+    /// Which attempt of the whole group this is, from 1.
     pub attempt: u32,
     pub umiak: String,
     pub world_size: u32,
@@ -485,7 +484,7 @@ mod tests {
             Fact::Continued,
             Fact::Diagnosed(verdict),
             Fact::Noticed { code: "U1".into(), message: "words".into() },
-            Fact::Ignored { event: "Start".into(), state: "attempt 0".into() },
+            Fact::Ignored { event: "Start".into(), state: "attempt 1".into() },
             Fact::Abandoned { replicas: vec![] },
             Fact::Swept { pids: vec![1] },
             Fact::AttemptFailed(Box::new(finding)),

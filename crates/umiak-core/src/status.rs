@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
-use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
+use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopHow};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub struct Status {
     /// Why nothing runs yet, in the engine's words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
-    /// Which attempt of the whole group, from 0.
+    /// Which attempt of the whole group, from 1.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
     /// In the order of the plan.
@@ -215,7 +215,7 @@ impl Status {
             return;
         }
         if self.next_seq == 0 {
-            self.began = record.at;
+            (self.began, self.attempt) = (record.at, FIRST_ATTEMPT);
         }
         if self.next_seq == 0 || record.epoch > self.epoch {
             self.epoch = record.epoch;
@@ -357,7 +357,7 @@ impl Status {
         self.replicas.push(ReplicaStatus {
             replica: name.to_owned(),
             rank: None,
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             stage: Stage::Waiting,
             endpoint: String::new(),
             devices: Vec::new(),

@@ -29,7 +29,15 @@ pub struct ProcessKey {
     pub job: u32,
     pub role: u16,
     pub index: u32,
+    /// Numbered from 1.
     pub attempt: u32,
+}
+
+impl ProcessKey {
+    /// True for every attempt but the first: an earlier process had the same place.
+    pub(crate) fn is_again(self) -> bool {
+        self.attempt > 1
+    }
 }
 
 /// Front to guardian.

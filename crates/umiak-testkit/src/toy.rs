@@ -18,6 +18,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use umiak_core::model::FIRST_ATTEMPT;
+
 /// Runs as the toy if this process was started as one; the exit code then.
 pub fn run_if_asked() -> Option<u8> {
     if let Some(code) = actor::run_if_asked() {
@@ -29,7 +31,8 @@ pub fn run_if_asked() -> Option<u8> {
 
 fn run(arguments: &[String]) -> u8 {
     let own = part::Part::own();
-    let attempt = std::env::var("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
+    let restarts: Option<u32> = std::env::var("TORCHELASTIC_RESTART_COUNT").ok().and_then(|count| count.parse().ok());
+    let attempt = restarts.map_or_else(String::new, |restarts| (FIRST_ATTEMPT + restarts).to_string());
     for argument in arguments {
         let (ranks, actions) = argument.split_once(':').expect("RANKS:ACTIONS");
         let (ranks, in_attempt) = ranks.split_once('@').unwrap_or((ranks, &attempt));

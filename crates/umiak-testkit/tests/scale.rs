@@ -9,8 +9,8 @@ use std::time::Duration;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
 use umiak_core::model::{
-    Completion, Exit, ExitCodes, Generation, Instance, Job, JobId, Policy, PortNeed, Restart, Role, RoleName,
-    RoleRestart, Scope, StartAfter, Timeouts, Timestamp, When, Work,
+    Completion, Exit, ExitCodes, FIRST_ATTEMPT, Generation, Instance, Job, JobId, Policy, PortNeed, Restart, Role,
+    RoleName, RoleRestart, Scope, StartAfter, Timeouts, Timestamp, When, Work,
 };
 
 /// No event of a plain job needs more, on average.
@@ -145,8 +145,8 @@ fn an_event_costs_the_same_in_a_large_job() {
             "one fails, and all start again",
             |size| (vec![role("trainer", size)], Policy { restart: once(), ..Policy::default() }),
             |id| match (id.attempt, id.slot.index) {
-                (0, 1) => Some(FAILED),
-                (0, _) => None,
+                (FIRST_ATTEMPT, 1) => Some(FAILED),
+                (FIRST_ATTEMPT, _) => None,
                 _ => Some(DONE),
             },
             0,
@@ -154,15 +154,15 @@ fn an_event_costs_the_same_in_a_large_job() {
         (
             "each fails once",
             |size| (retried(size, Scope::Replica), Policy::default()),
-            |id| Some(if id.attempt == 0 { FAILED } else { DONE }),
+            |id| Some(if id.attempt == FIRST_ATTEMPT { FAILED } else { DONE }),
             0,
         ),
         (
             "the role starts again",
             |size| (retried(size, Scope::Role), Policy::default()),
             |id| match (id.attempt, id.slot.index) {
-                (0, 1) => Some(FAILED),
-                (0, _) => None,
+                (FIRST_ATTEMPT, 1) => Some(FAILED),
+                (FIRST_ATTEMPT, _) => None,
                 _ => Some(DONE),
             },
             0,

@@ -53,7 +53,7 @@ const MET: &[(&str, u64)] = &[
     ("stopped without blame", 100),
     ("failed for good", 100),
     ("interrupted between attempts", 20),
-    ("made good by a restart", 200),
+    ("made good by a restart", 150),
     ("restart given up", 20),
     ("restarted", 500),
     ("restarted beyond the number, by its window", 20),
@@ -303,7 +303,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         (!hopeless && last.is_none()).then_some(())
     }),
     ("a restart without its fact", Rule::Restart, |run| {
-        find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?;
+        find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 2))?;
         remove(run, |effect| is_fact(effect, is_restart)).map(drop)
     }),
     ("a restart with another delay", Rule::Restart, |run| {
@@ -317,8 +317,8 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     }),
     ("a restart before the back-off is over", Rule::Restart, |run| {
         let (start, _) = find(run, |effect| is_fact(effect, is_restart))?;
-        let fired = run.steps.iter().position(|step| matches!(step.event, Event::Timer(Timer::Backoff, 0)))?;
-        let spawned = find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 1))?.0;
+        let fired = run.steps.iter().position(|step| matches!(step.event, Event::Timer(Timer::Backoff, 1)))?;
+        let spawned = find(run, |effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 2))?.0;
         let at = run.steps[start].at;
         let waits = !run.scenario.job.policy.restart.backoff.is_zero();
         (waits && run.steps[spawned].at > at && fired == spawned).then(|| run.steps[spawned].at = at)

@@ -34,7 +34,7 @@ pub struct View<'a> {
     /// All roles of the job, on whichever nodes their replicas are.
     pub roles: &'a [RolePlaces],
     pub options: &'a Options,
-    /// Which start it is, from 0, and how many more there may be.
+    /// Which start it is, from 1, and how many restarts there may be.
     pub attempt: u32,
     pub max_restarts: u32,
     /// What a process calls its pod.

@@ -5,6 +5,7 @@
 //! one in `PADDLE_MASTER`: with `--host ::1` torch trains and Paddle 3.3 cannot, whatever a launcher sets.
 
 use super::{Member, Variable, View};
+use crate::model::FIRST_ATTEMPT;
 
 pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     let topology = view.group;
@@ -22,7 +23,7 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
         ("GROUP_WORLD_SIZE", topology.nodes.len().to_string()),
         ("MASTER_ADDR", topology.torch_store.address.to_string()),
         ("MASTER_PORT", topology.torch_store.port.get().to_string()),
-        ("TORCHELASTIC_RESTART_COUNT", view.attempt.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", (view.attempt - FIRST_ATTEMPT).to_string()),
         ("TORCHELASTIC_MAX_RESTARTS", view.max_restarts.to_string()),
         ("TORCHELASTIC_RUN_ID", topology.job_id.to_string()),
         ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),

@@ -62,7 +62,7 @@ mod tests {
         let cause = Exit::Code { code: 7 };
         let verdict = Verdict {
             causes: vec![Finding {
-                subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 0 },
+                subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 1 },
                 exit: cause.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,

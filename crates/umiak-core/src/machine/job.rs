@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::machine::attempt::{self, Attempt};
 use crate::machine::exit_code::CodeStyle;
 use crate::machine::restart::Past;
-use crate::model::{Job, Rank, Slot, StepIndex, Timestamp};
+use crate::model::{FIRST_ATTEMPT, Job, Rank, Slot, StepIndex, Timestamp};
 
 mod attempts;
 mod decide;
@@ -98,7 +98,7 @@ impl Machine {
             observer: None,
             phase: Phase::NotStarted(None),
             failure: Failure::default(),
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             order: 0,
             restarts: Past::default(),
             supervised: Duration::ZERO,
@@ -174,7 +174,7 @@ impl Machine {
         effects
     }
 
-    /// Which attempt runs, from 0.
+    /// Which attempt runs.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

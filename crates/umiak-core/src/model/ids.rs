@@ -262,6 +262,9 @@ impl fmt::Display for StepName {
 #[serde(transparent)]
 pub struct StepIndex(pub u32);
 
+/// The number of the first attempt, of a replica and of a job. Foreign contracts that count otherwise convert at their edge.
+pub const FIRST_ATTEMPT: u32 = 1;
+
 /// One replica of one role, by position: role in the job, index in the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Slot {

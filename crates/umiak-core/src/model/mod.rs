@@ -18,8 +18,8 @@ pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
 pub use dialect::{ExitCodes, Generation, OutputMode};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{
-    Endpoint, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName, WorldSize,
-    global_rank,
+    Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
+    WorldSize, global_rank,
 };
 pub use instance::{Instance, StopHow};
 pub use job::{

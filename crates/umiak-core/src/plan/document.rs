@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{Lazy, Member, Node, Options, Topology, umiak};
 use crate::mask::Known;
-use crate::model::{Device, DeviceKind, Endpoint, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot};
+use crate::model::{
+    Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Host, Job, NodeIndex, Part, Port, PortNeed, Rank, Role, Slot,
+};
 
 use super::command::Resolved;
 use super::ports::STORES;
@@ -157,7 +159,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         engine: engine.clone(),
         directory: directory.clone(),
         wishes: *wishes,
-        attempt: 0,
+        attempt: FIRST_ATTEMPT,
         commands: commands.collect(),
         job: job.clone(),
         whole: true,

@@ -44,7 +44,7 @@ pub struct Run {
     /// Absolute.
     pub log_dir: PathBuf,
     pub command: Resolved,
-    /// Which start of the whole group, from 0.
+    /// Which start of the whole group, from 1.
     pub attempt: u32,
 }
 

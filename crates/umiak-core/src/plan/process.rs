@@ -14,9 +14,9 @@ use super::{Log, Membership, Plan, Replica};
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub slot: Slot,
-    /// Of the replica, from 0.
+    /// Of the replica, from 1.
     pub number: u32,
-    /// Of the whole job, from 0.
+    /// Of the whole job, from 1.
     pub of_job: u32,
     /// From the pool, where devices and CPUs come from there.
     pub given: &'a Given,

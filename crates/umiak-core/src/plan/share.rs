@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::contract::{Member, Node, Topology};
 use crate::diag::{Code, Diagnostic};
 use crate::machine::round::messages::{NodeProcess, NodeShare, Offer, Start};
-use crate::model::{Crew, Device, DeviceKind, Endpoint, Generation, Mode, NodeIndex, Nodes, Part, Port, Rank, Request};
+use crate::model::{
+    Crew, Device, DeviceKind, Endpoint, FIRST_ATTEMPT, Generation, Mode, NodeIndex, Nodes, Part, Port, Rank, Request,
+};
 
 use super::devices::Assignment;
 use super::seats::seats;
@@ -49,7 +51,7 @@ impl Share {
         };
         let store = |port| Endpoint { address: addresses[0], port };
         let start = Start {
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             nodes: addresses.iter().enumerate().map(share).collect(),
             paddle_store: store(stores[0]),
             torch_store: store(stores[1]),

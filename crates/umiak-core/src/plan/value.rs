@@ -35,7 +35,7 @@ pub struct Plan {
     /// Where it was started or submitted.
     pub directory: PathBuf,
     pub wishes: Wishes,
-    /// Which start of a launched job it is for, from 0. The plan of a document is for all of them.
+    /// Which start of a launched job it is for, from 1. The plan of a document is for all of them.
     pub attempt: u32,
     /// With as many replicas in each role as this node has.
     pub job: Job,
@@ -137,7 +137,7 @@ pub enum LogLayout {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rotation: Option<Rotation>,
     },
-    /// A directory for each attempt: `tasks/trainer-3/attempt-0`, with its `log`.
+    /// A directory for each attempt: `tasks/trainer-3/attempt-1`, with its `log`.
     Attempts { dir: PathBuf },
 }
 

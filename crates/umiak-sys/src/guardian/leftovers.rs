@@ -60,7 +60,7 @@ impl Service {
     /// A place is empty for the rank that takes it: what was asked to end and did not is killed. True when nothing is left.
     pub(super) fn clear_places(&self, batch: &Batch) -> bool {
         let keys: Vec<ProcessKey> =
-            batch.processes.iter().map(|process| process.key).filter(|key| key.attempt > 0).collect();
+            batch.processes.iter().map(|process| process.key).filter(|key| key.is_again()).collect();
         let deadline = Instant::now() + CLEARING;
         while !keys.is_empty() {
             let left = self.left_by(&keys);

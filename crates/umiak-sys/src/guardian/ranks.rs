@@ -138,7 +138,7 @@ impl Service {
     /// With a budget per time there is no end to attempts; what is over must not add up. Nothing is left of those whose
     /// places these take.
     fn forget_places(&mut self, batch: &Batch) {
-        let again = batch.processes.iter().filter(|process| process.key.attempt > 0);
+        let again = batch.processes.iter().filter(|process| process.key.is_again());
         let places: HashSet<_> = again.map(|process| place(process.key)).collect();
         if !places.is_empty() {
             self.ranks.retain(|_, rank| rank.is_alive() || !places.contains(&rank.place()));

@@ -63,10 +63,10 @@ fn until_all_ended(service: &mut Service) {
 #[test]
 fn attempts_without_end_leave_nothing() {
     in_a_guardian(|service, _| {
-        service.spawn(&Batch { processes: vec![process(1, 0, "exec sleep 60")], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(1, 1, "exec sleep 60")], ..Batch::default() });
         let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("/dev/zero").count();
         let before = mappings();
-        for attempt in 0..20 {
+        for attempt in 1..=20 {
             service.spawn(&Batch { processes: vec![process(0, attempt, "exit 3")], ..Batch::default() });
             while service.by_pid.len() > 1 {
                 let ready = service.wait(EpollTimeout::NONE).unwrap();
@@ -74,7 +74,7 @@ fn attempts_without_end_leave_nothing() {
             }
         }
         let kept = service.ranks.len();
-        service.signal(libc::SIGKILL, &[ProcessKey { job: 0, role: 0, index: 1, attempt: 0 }]);
+        service.signal(libc::SIGKILL, &[ProcessKey { job: 0, role: 0, index: 1, attempt: 1 }]);
         until_all_ended(service);
         kept == 2 && before == 1 && mappings() == 0
     });
@@ -83,9 +83,9 @@ fn attempts_without_end_leave_nothing() {
 #[test]
 fn what_cannot_be_started_is_told_and_others_go_on() {
     in_a_guardian(|service, front| {
-        service.spawn(&Batch { processes: vec![process(0, 0, "exec sleep 60")], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(0, 1, "exec sleep 60")], ..Batch::default() });
         service.flush();
-        let more = Batch { processes: vec![process(1, 0, "exit 0"), process(2, 0, "exit 0")], ..Batch::default() };
+        let more = Batch { processes: vec![process(1, 1, "exit 0"), process(2, 0, "exit 0")], ..Batch::default() };
         let limit_memory = |most| {
             let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: concerns our own process.
@@ -96,7 +96,7 @@ fn what_cannot_be_started_is_told_and_others_go_on() {
         limit_memory(libc::RLIM_INFINITY);
         service.flush();
         let live = service.ranks.values().filter(|rank| rank.is_alive()).count();
-        service.signal(libc::SIGKILL, &[ProcessKey { job: 0, role: 0, index: 0, attempt: 0 }]);
+        service.signal(libc::SIGKILL, &[ProcessKey { job: 0, role: 0, index: 0, attempt: 1 }]);
         until_all_ended(service);
         let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
         let refused = |notice: &&Notice| matches!(notice, Notice::SpawnFailed { errno: libc::ENOMEM, .. });
@@ -107,13 +107,13 @@ fn what_cannot_be_started_is_told_and_others_go_on() {
 #[test]
 fn a_process_that_cannot_be_limited_is_not_started() {
     in_a_guardian(|service, front| {
-        let key = |index| ProcessKey { job: 0, role: 0, index, attempt: 0 };
+        let key = |index| ProcessKey { job: 0, role: 0, index, attempt: 1 };
         let bound = |index, cpus: &[u32]| ProcessLimits { key: key(index), cpus: cpus.to_vec(), memory: None };
         let own = crate::host::allowed_cpus()[0];
         // No machine has the last one that there can be.
         service.obey(Command::Limit(vec![bound(0, &[own]), bound(1, &[1023])]), false);
         let look = format!("grep -qx 'Cpus_allowed_list:.{own}' /proc/self/status");
-        service.spawn(&Batch { processes: vec![process(0, 0, &look), process(1, 0, "exit 0")], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(0, 1, &look), process(1, 0, "exit 0")], ..Batch::default() });
         until_all_ended(service);
         service.flush();
         let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
@@ -129,7 +129,7 @@ fn the_last_sweep_can_be_hurried() {
         service.grace = Duration::from_secs(60);
         // It leaves a process behind that ignores SIGTERM.
         let stubborn = "(trap '' TERM; while :; do sleep 60; done) & exit 0";
-        service.spawn(&Batch { processes: vec![process(0, 0, stubborn)], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(0, 1, stubborn)], ..Batch::default() });
         until_all_ended(service);
         let begun = Instant::now();
         let mut other = front.try_clone().unwrap();
@@ -151,7 +151,7 @@ fn a_front_that_goes_does_not_hurry_the_last_sweep() {
         format!("(trap 'sleep 0.3; touch {}; exit' TERM; while :; do sleep 0.02; done) & exit 0", done.display());
     in_a_guardian(|service, front| {
         service.grace = Duration::from_secs(60);
-        service.spawn(&Batch { processes: vec![process(0, 0, &polite)], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(0, 1, &polite)], ..Batch::default() });
         until_all_ended(service);
         // Its trap is set.
         std::thread::sleep(Duration::from_millis(100));

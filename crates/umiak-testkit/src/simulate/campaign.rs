@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use umiak_core::facts::{Fact, StopReason};
 use umiak_core::machine::job::{Effect, Event};
-use umiak_core::model::StopHow;
+use umiak_core::model::{FIRST_ATTEMPT, StopHow};
 
 use crate::seeds::{Seen, Summary, spread};
 
@@ -49,16 +49,18 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
         things.insert("guardian lost");
     }
     things.extend(restarts(run));
-    if let Some(first) = run.first_cause(0) {
+    if let Some(first) = run.first_cause(FIRST_ATTEMPT) {
         let notice = run.steps.iter().find_map(|step| match &step.event {
-            Event::Exited { id, .. } if id.attempt == 0 && run.scenario.rank(id.slot) == Some(first) => Some(step.at),
+            Event::Exited { id, .. } if id.attempt == FIRST_ATTEMPT && run.scenario.rank(id.slot) == Some(first) => {
+                Some(step.at)
+            }
             _ => None,
         });
         let stop = run
             .steps
             .iter()
             .find(|step| step.effects.contains(&Effect::Record(Fact::Stopping { reason: StopReason::PeerFailed })));
-        let evident = run.deaths[0][first].as_ref().is_some_and(Death::is_evident);
+        let evident = run.deaths[&FIRST_ATTEMPT][first].as_ref().is_some_and(Death::is_evident);
         if let (true, Some(notice), Some(stop)) = (evident, notice, stop) {
             let settle = run.scenario.job.policy.settle;
             things.insert(match notice {

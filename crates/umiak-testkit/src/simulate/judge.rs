@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_core::facts::{Fact, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event, Timer};
-use umiak_core::model::{Exit, MinSucceeded, Slot, StopHow, Timestamp};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, MinSucceeded, Slot, StopHow, Timestamp};
 
 use super::invariants::{Rule, Violation};
 use super::pause::Pause;
@@ -88,7 +88,7 @@ impl<'a> Judge<'a> {
             names: run.scenario.names(),
             shadows: vec![Shadow::default(); run.scenario.scripts.len()],
             step: 0,
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             pause: None,
             restarts: Vec::new(),
             started: false,

@@ -7,8 +7,8 @@ use fastrand::Rng;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{
-    Completion, Exit, Instance, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot, SpawnError,
-    SpawnStage, StepIndex, StopPolicy, Timestamp,
+    Completion, Exit, FIRST_ATTEMPT, Instance, Job, JobId, MinSucceeded, Policy, Restart, Role, RoleName, Slot,
+    SpawnError, SpawnStage, StepIndex, StopPolicy, Timestamp,
 };
 use umiak_core::model::{ExitCodes, Generation};
 
@@ -146,8 +146,8 @@ impl Scenario {
 
     /// What this process will do in this attempt.
     pub fn script(&self, attempt: u32, rank: usize) -> &Script {
-        let retry = |attempt: u32| self.retries.get(attempt as usize - 1).or(self.retries.last());
-        let scripts = if attempt == 0 { None } else { retry(attempt) };
+        let retry = |attempt: u32| self.retries.get((attempt - FIRST_ATTEMPT) as usize - 1).or(self.retries.last());
+        let scripts = if attempt == FIRST_ATTEMPT { None } else { retry(attempt) };
         &scripts.unwrap_or(&self.scripts)[rank]
     }
 
@@ -294,8 +294,8 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
             rng,
             &[
                 AttemptId { step: StepIndex(0), slot, attempt: 99 },
-                AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: 0 },
-                AttemptId { step: StepIndex(0), slot: Slot { index: 99, ..slot }, attempt: 0 },
+                AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: FIRST_ATTEMPT },
+                AttemptId { step: StepIndex(0), slot: Slot { index: 99, ..slot }, attempt: FIRST_ATTEMPT },
             ],
         );
         let event = match rng.u32(..4) {
@@ -309,7 +309,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
     }
     if rng.f64() < 0.05 && start.as_micros() > 0 {
         // About an attempt that nobody has asked for yet.
-        let id = AttemptId { step: StepIndex(0), slot: pick(rng, slots), attempt: 0 };
+        let id = AttemptId { step: StepIndex(0), slot: pick(rng, slots), attempt: FIRST_ATTEMPT };
         let at = time(rng.u64(..start.as_micros()));
         let exited = Event::Exited { id, exit: code(1), usage: None };
         visits.push((at, pick(rng, &[Event::Started { id, instance: Instance::of_pid(1) }, exited])));

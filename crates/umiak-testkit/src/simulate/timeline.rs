@@ -1,6 +1,6 @@
 //! What was said in a run, and how it is shown to whoever has to find out why it went wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use umiak_core::machine::job::{Effect, Event};
@@ -48,7 +48,7 @@ pub struct Run {
     pub scenario: Scenario,
     pub steps: Vec<Step>,
     /// By attempt, in rank order.
-    pub deaths: Vec<Vec<Option<Death>>>,
+    pub deaths: BTreeMap<u32, Vec<Option<Death>>>,
     /// Transitions that attempts took.
     pub taken: BTreeSet<Pair>,
 }
@@ -78,7 +78,7 @@ impl fmt::Display for Run {
         for role in &job.roles {
             writeln!(f, "  {} × {}: {:?}", role.name, role.replicas, role.completion)?;
         }
-        for (attempt, deaths) in self.deaths.iter().enumerate() {
+        for (attempt, deaths) in &self.deaths {
             for (name, death) in self.scenario.names().iter().zip(deaths) {
                 if let Some(Death { at, exit, why, words }) = death {
                     let end = exit.describe();

@@ -15,12 +15,8 @@ impl Run {
     /// Who really failed first in an attempt: the earliest bad end that nobody else brought about.
     pub fn first_cause(&self, attempt: u32) -> Option<usize> {
         let own = |death: &Death| death.why == Why::Own && !death.exit.is_success();
-        let dead = self
-            .deaths
-            .get(attempt as usize)?
-            .iter()
-            .enumerate()
-            .filter_map(|(rank, death)| Some((rank, death.as_ref()?)));
+        let dead =
+            self.deaths.get(&attempt)?.iter().enumerate().filter_map(|(rank, death)| Some((rank, death.as_ref()?)));
         dead.filter(|(_, death)| own(death)).min_by_key(|(_, death)| death.at).map(|(rank, _)| rank)
     }
 }
@@ -60,7 +56,7 @@ impl Judge<'_> {
         let sorted = causes.is_sorted_by_key(order);
         self.check(sorted, Rule::Causes, || format!("causes out of order: {causes:?}"));
 
-        let Some(deaths) = self.run.deaths.get(self.attempt as usize) else { return };
+        let Some(deaths) = self.run.deaths.get(&self.attempt) else { return };
         let Some(first) = self.run.first_cause(self.attempt).filter(|first| eligible.contains(first)) else { return };
         // Where the guardian is lost before the notice, nobody has heard how it ended.
         let heard = self.shadows[first].end.as_ref().is_some_and(|end| end.exit != Exit::Lost);

@@ -1,14 +1,14 @@
 //! The world around the machine: performs its effects on a virtual clock and answers with events.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use fastrand::Rng;
 use umiak_core::diagnose;
 use umiak_core::facts::{Evidence, Fact};
 use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 use super::coverage;
 use super::scenario::{Scenario, Words};
@@ -65,7 +65,8 @@ struct World {
     attempt: u32,
     alive: Vec<bool>,
     /// By attempt.
-    deaths: Vec<Vec<Option<Death>>>,
+    /// By attempt.
+    deaths: BTreeMap<u32, Vec<Option<Death>>>,
     armed: BTreeSet<(Timer, u32)>,
     gathering: bool,
     stopping: bool,
@@ -84,9 +85,9 @@ pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
         now: Timestamp::default(),
         queue: BinaryHeap::new(),
         items: Vec::new(),
-        attempt: 0,
+        attempt: FIRST_ATTEMPT,
         alive: vec![false; size],
-        deaths: vec![vec![None; size]],
+        deaths: BTreeMap::from([(FIRST_ATTEMPT, vec![None; size])]),
         armed: BTreeSet::new(),
         gathering: false,
         stopping: false,
@@ -172,7 +173,7 @@ impl World {
             Effect::Spawn(ids) => {
                 if let Some(id) = ids.first().filter(|id| id.attempt > self.attempt) {
                     self.attempt = id.attempt;
-                    self.deaths.push(vec![None; self.alive.len()]);
+                    self.deaths.insert(self.attempt, vec![None; self.alive.len()]);
                 }
                 for id in ids {
                     self.spawn(id);
@@ -283,7 +284,8 @@ impl World {
     fn bury(&mut self, rank: usize, Fate { exit, why, words }: Fate) -> bool {
         let lived = std::mem::replace(&mut self.alive[rank], false);
         if lived {
-            self.deaths[self.attempt as usize][rank] = Some(Death { at: self.now, exit, why, words });
+            let deaths = self.deaths.get_mut(&self.attempt).expect("every attempt has a list");
+            deaths[rank] = Some(Death { at: self.now, exit, why, words });
         }
         lived
     }
@@ -301,7 +303,7 @@ impl World {
     /// What the log of this process says.
     fn evidence(&self, slot: Slot) -> Option<Evidence> {
         let rank = self.scenario.rank(slot)?;
-        let words = self.deaths[self.attempt as usize][rank].as_ref()?.words;
+        let words = self.deaths[&self.attempt][rank].as_ref()?.words;
         let signature = |code| diagnose::explain(code).map(diagnose::Signature::to_match);
         let words = match (self.sabotage, words) {
             (Some(Sabotage::SwapEvidence), Words::OwnError) => Words::LostPeer,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use umiak_core::facts::{Began, Fact, Limit, StopReason, Subject, Verdict};
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Scope, Slot, StartAfter, StepIndex, StopHow, Timestamp, When};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Scope, Slot, StartAfter, StepIndex, StopHow, Timestamp, When};
 
 use super::policy::{self, Fate};
 use super::shadow::{End, Group, Shadow, Stage};
@@ -64,7 +64,7 @@ impl<'a> Judge<'a> {
             groups: vec![Group::default(); run.scenario.job.roles.len()],
             names: slots.iter().map(|slot| (run.scenario.name(*slot), *slot)).collect(),
             spawned: BTreeSet::new(),
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             started: None,
             finished: false,
             stop: None,
@@ -326,7 +326,8 @@ impl<'a> Judge<'a> {
             let shadow = &self.shadows[slot];
             match &shadow.stage {
                 Stage::Running { .. } if ports && in_truth => {
-                    let id = AttemptId { step: StepIndex(0), slot: *slot, attempt: shadow.number.unwrap_or_default() };
+                    let id =
+                        AttemptId { step: StepIndex(0), slot: *slot, attempt: shadow.number.unwrap_or(FIRST_ATTEMPT) };
                     let answered = self.run.answered.get(&id).is_some_and(|at| *at <= self.now);
                     shadow.asked.is_none() && shadow.ready && answered
                 }

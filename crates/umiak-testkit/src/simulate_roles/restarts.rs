@@ -1,7 +1,7 @@
 //! Restarts: of one replica, of a role, of all.
 
 use umiak_core::facts::Subject;
-use umiak_core::model::{Blame, Exit, Scope, Slot, SpawnStage, Timestamp};
+use umiak_core::model::{Blame, Exit, FIRST_ATTEMPT, Scope, Slot, SpawnStage, Timestamp};
 
 use super::judge::Judge;
 use super::policy;
@@ -166,7 +166,8 @@ impl Judge<'_> {
         self.pause = Some((self.now + std::time::Duration::from_micros(delay), None));
         self.stop = None;
         for shadow in self.shadows.values_mut() {
-            let promised = shadow.promised.max(shadow.number.map(|number| number + 1)).unwrap_or(0).max(attempt);
+            let promised =
+                shadow.promised.max(shadow.number.map(|number| number + 1)).unwrap_or(FIRST_ATTEMPT).max(attempt);
             shadow.clear();
             shadow.past.clear();
             shadow.promised = Some(promised);

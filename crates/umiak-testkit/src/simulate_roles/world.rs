@@ -8,7 +8,7 @@ use fastrand::Rng;
 use umiak_core::facts::{Began, Fact, Record, Supervised, VERSION};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{Again, AttemptId, Effect, Event, Machine, Timer};
-use umiak_core::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Slot, StepIndex, StopHow, Timestamp};
 use umiak_core::status::{Stage, Status};
 
 use super::scenario::{Scenario, Script, code, millis, pick};
@@ -281,7 +281,7 @@ impl World {
             let id = AttemptId { step: StepIndex(0), slot, attempt: self.rng.u32(..4) };
             let id = pick(
                 &mut self.rng,
-                &[id, id, AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: 0 }],
+                &[id, id, AttemptId { step: StepIndex(0), slot: Slot { role: 9, ..slot }, attempt: FIRST_ATTEMPT }],
             );
             let event = match self.rng.u32(..8) {
                 0 => Event::Started { id, instance: Instance::of_pid(1) },

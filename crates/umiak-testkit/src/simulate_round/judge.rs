@@ -9,7 +9,7 @@ use umiak_core::machine::exit_code::TIMED_OUT;
 use umiak_core::machine::job::NODE_LOST;
 use umiak_core::machine::round::limits::{ANSWER, GOODBYE, TELL};
 use umiak_core::machine::round::messages::{Decision, Expects, NodeShare, Start, Why as Reason};
-use umiak_core::model::Part;
+use umiak_core::model::{FIRST_ATTEMPT, Part};
 
 use super::node::REACTION;
 use super::scenario::{ABANDON, Fault, GRACE, Kind, LIFE, NOTICE, SETTLE};
@@ -161,7 +161,7 @@ impl<'a> Judge<'a> {
             let forward = node.starts.is_sorted_by(|(_, one), (_, next)| one.attempt < next.attempt);
             self.check(forward, Rule::Attempts, || format!("node {index}: attempts do not go forward"));
             for (at, start) in &node.starts {
-                let counted = start.attempt <= run.scenario.restart.max;
+                let counted = start.attempt - FIRST_ATTEMPT <= run.scenario.restart.max;
                 self.check(counted, Rule::Attempts, || format!("node {index} starts attempt {}", start.attempt));
                 let same = Start { you: 0, ..start.clone() };
                 let first = firsts.entry(start.attempt).or_insert_with(|| same.clone()).clone();
@@ -225,7 +225,7 @@ impl<'a> Judge<'a> {
                 self.check(first == decision, Rule::SameDecision, || {
                     format!("node {index}: {decision:?}\n  others: {first:?}")
                 });
-                let counted = decision.attempt as usize == turn;
+                let counted = (decision.attempt - FIRST_ATTEMPT) as usize == turn;
                 self.check(counted, Rule::Attempts, || format!("node {index} heard of attempt {}", decision.attempt));
             }
             let restarts = node.decisions.iter().filter(|(_, decision)| decision.restart.is_some()).count();
@@ -252,7 +252,7 @@ impl<'a> Judge<'a> {
             let last = node.starts.last().map(|(_, start)| start);
             // Servers are stopped, in whatever way they take it.
             let trainers = last.map(|start| ranks_of(start, Part::Trainer)).unwrap_or_default();
-            let truth = self.truth(last.map_or(0, |start| start.attempt));
+            let truth = self.truth(last.map_or(FIRST_ATTEMPT, |start| start.attempt));
             let well =
                 |death: Option<&Death>| death.is_some_and(|death| death.exit.is_success() && death.why == Why::Own);
             let all = last.is_some() && trainers.iter().all(|rank| well(truth.get(rank).copied().flatten()));
@@ -353,11 +353,12 @@ impl<'a> Judge<'a> {
             return;
         };
         // Where all ran when it died, and nobody was done.
-        let running = |run: &NodeRun| run.spawned.iter().any(|(attempt, since)| *attempt == 0 && *since <= at);
+        let running =
+            |run: &NodeRun| run.spawned.iter().any(|(attempt, since)| *attempt == FIRST_ATTEMPT && *since <= at);
         let ended = |death: Option<&Death>| death.is_some_and(|death| death.at + REACTION < at);
         if scenario.kind != Kind::OneDies
             || !self.run.nodes.iter().all(running)
-            || self.truth(0).values().copied().any(ended)
+            || self.truth(FIRST_ATTEMPT).values().copied().any(ended)
         {
             return;
         }
@@ -391,7 +392,7 @@ impl<'a> Judge<'a> {
             let alone = node.other_end.clone();
             self.check(alone.is_none(), Rule::Gentle, || format!("node {index} was left alone: {alone:?}"));
             let last = node.decisions.last().map(|(_, decision)| decision);
-            let truth = self.truth(last.map_or(0, |decision| decision.attempt));
+            let truth = self.truth(last.map_or(FIRST_ATTEMPT, |decision| decision.attempt));
             let start = node.starts.last().map(|(_, start)| start);
             let trainers = start.map(|start| ranks_of(start, Part::Trainer)).unwrap_or_default();
             let failed = |death: &Death| death.why == Why::Own && !death.exit.is_success();

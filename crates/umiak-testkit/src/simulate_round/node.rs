@@ -9,7 +9,7 @@ use umiak_core::machine::round::agent::{self, News};
 use umiak_core::machine::round::messages::{
     Decision, FromAgent, NodeProcess, Offer, RankPlace, Stage, Standing, Start, Told,
 };
-use umiak_core::model::{Exit, Instance, Part, Port, Rank, Slot, StepIndex, StopHow};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Part, Port, Rank, Slot, StepIndex, StopHow};
 
 use super::network::Packet;
 use super::scenario::{Scenario, code, killed_by};
@@ -105,7 +105,7 @@ impl World {
         let attempt = start.attempt;
         self.expect_elsewhere(node, &start);
         self.nodes[node].run.starts.push((self.now, start));
-        let event = if attempt == 0 { Event::Start } else { Event::Prepared { attempt, ready: true } };
+        let event = if attempt == FIRST_ATTEMPT { Event::Start } else { Event::Prepared { attempt, ready: true } };
         self.job(node, event);
     }
 
@@ -213,7 +213,7 @@ impl World {
     }
 
     fn spawn(&mut self, node: usize, ids: &[AttemptId]) {
-        let attempt = ids.first().map_or(0, |id| id.attempt);
+        let attempt = ids.first().map_or(FIRST_ATTEMPT, |id| id.attempt);
         let count = self.nodes[node].alive.len();
         let front = &mut self.nodes[node];
         front.attempt = attempt;

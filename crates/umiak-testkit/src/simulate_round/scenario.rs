@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::Expects;
-use umiak_core::model::{Exit, Restart, Timestamp};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Restart, Timestamp};
 
 use super::servers::ServerScript;
 use crate::simulate::Words;
@@ -346,7 +346,7 @@ impl Scenario {
 
 impl NodeScript {
     pub fn script(&self, attempt: u32) -> &[RankScript] {
-        self.ranks.get(attempt as usize).or(self.ranks.last()).map_or(&[], Vec::as_slice)
+        self.ranks.get((attempt - FIRST_ATTEMPT) as usize).or(self.ranks.last()).map_or(&[], Vec::as_slice)
     }
 
     pub fn host(&self) -> String {

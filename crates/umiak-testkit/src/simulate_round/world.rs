@@ -12,7 +12,7 @@ use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
 use umiak_core::machine::round::messages::{Decision, Join, Standing, Start};
-use umiak_core::model::{ExitCodes, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
+use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
 
 use super::judge::{self, Violation};
 use super::network::{Conn, Packet};
@@ -258,7 +258,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         rank: script.rank,
         uneven: scenario.uneven,
         logs: false,
-        standing: scenario.standing(node, 0),
+        standing: scenario.standing(node, FIRST_ATTEMPT),
     };
     Node {
         agent: Agent::new(join, scenario.limits, script.comes.unwrap_or_default()),
@@ -273,8 +273,8 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         tick: 0,
         alive: vec![false; processes],
         answers: vec![false; processes],
-        missing: (0, Vec::new()),
-        attempt: 0,
+        missing: (FIRST_ATTEMPT, Vec::new()),
+        attempt: FIRST_ATTEMPT,
         first_rank: 0,
         run: NodeRun::default(),
     }
@@ -385,7 +385,7 @@ impl World {
         if self.sabotage == Some(Sabotage::Hasty) && node % 3 == 1 {
             self.job(node, Event::Start);
         }
-        let standing = self.scenario.standing(node, 0);
+        let standing = self.scenario.standing(node, FIRST_ATTEMPT);
         self.note_ready(node, &standing);
         self.agent(node, agent::Event::Tick);
     }

@@ -337,7 +337,7 @@ impl Core {
 
     /// `attempt 1 of 3`, where a launched job can have several.
     pub(crate) fn attempt_words(&self) -> Option<String> {
-        let attempt = self.machine.attempt() + 1;
+        let attempt = self.machine.attempt();
         match self.plan.job.policy.restart.attempts() {
             _ if self.plan.is_document() => None,
             Some(1) => None,

@@ -42,8 +42,8 @@ impl Driver {
             Fact::Retrying { scope, subjects, delay_micros, .. } => {
                 self.tell_retrying(*scope, subjects, Duration::from_micros(*delay_micros));
             }
-            Fact::Restarting { attempt, delay_micros, of, .. } => {
-                self.tell_restarting(*attempt, *of, Duration::from_micros(*delay_micros));
+            Fact::Restarting { delay_micros, of, .. } => {
+                self.tell_restarting(*of, Duration::from_micros(*delay_micros));
                 // The failed attempt's timers have nothing to say any more.
                 self.core.now.timers.keep_deadline();
                 (self.core.now.stopping, self.core.now.told) = (None, false);

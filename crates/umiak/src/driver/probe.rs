@@ -153,13 +153,13 @@ async fn answer(awaited: &Awaited) {
 mod tests {
     use std::net::TcpListener;
 
-    use umiak_core::model::{Slot, StepIndex};
+    use umiak_core::model::{FIRST_ATTEMPT, Slot, StepIndex};
     use umiak_sys::wait::readable;
 
     use super::*;
 
     fn id(index: u32) -> AttemptId {
-        AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 0 }
+        AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: FIRST_ATTEMPT }
     }
 
     fn awaited(at: &[&str]) -> Awaited {

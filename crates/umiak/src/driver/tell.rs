@@ -77,12 +77,13 @@ impl Driver {
             Scope::Replica => format!("{} starts again", first.replica),
             Scope::Role => format!("all of {} start again", summary::replica_parts(&first.replica).0),
         };
-        let (delay, next) = (duration(delay), first.attempt + 1);
+        let (delay, next) = (duration(delay), first.attempt);
         self.core.say(|style| format!("{} {who} in {delay}, attempt {next}\n", style.mark(Mark::Restarted)));
     }
 
-    /// The failed attempt is over and told; `attempt` will follow.
-    pub(super) fn tell_restarting(&self, attempt: u32, of: Option<u32>, delay: Duration) {
+    /// The failed attempt is over and told; another one will follow.
+    pub(super) fn tell_restarting(&self, of: Option<u32>, delay: Duration) {
+        let attempt = self.core.machine.attempt();
         let words = match of {
             Some(of) => format!("attempt {attempt} of {of}"),
             None => format!("attempt {attempt}"),

@@ -6,7 +6,7 @@
 //! `queue=200ms` anywhere is the time in it, and `preempt=2` pre-empts the first two starts only (`preempt`: the first).
 //!
 //! A word may have a condition in front: `INDICES@ATTEMPT:WORD` holds for these replicas of the role in this attempt
-//! only, and either may be left out: `0,2:exit=1`, `@0:exit=1`, `1@0:signal=9`.
+//! only, and either may be left out: `0,2:exit=1`, `@1:exit=1`, `1@1:signal=9`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
@@ -260,42 +260,42 @@ mod tests {
         let end = |code| Step::End(Exit::Code { code });
         let argv = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<OsString>>();
         for (line, who, expected) in [
-            ("actor", id(0, 0), vec![]),
+            ("actor", id(0, 1), vec![]),
             (
                 "actor print=a:b sleep=50ms",
-                id(0, 0),
+                id(0, 1),
                 vec![Step::Print("a:b".into()), Step::Sleep(Duration::from_millis(50))],
             ),
-            ("actor 1:exit=3", id(0, 0), vec![]),
-            ("actor 1:exit=3", id(1, 4), vec![end(3)]),
-            ("actor @1:exit=3", id(1, 0), vec![]),
-            ("actor @1:exit=3", id(7, 1), vec![end(3)]),
-            ("actor 0,2@1:exit=3", id(2, 1), vec![end(3)]),
-            ("actor 0,2@1:exit=3", id(2, 0), vec![]),
-            ("actor exit=many unknown", id(0, 0), vec![]),
-            ("actor preempt preempt=3", id(0, 0), vec![Step::Preempt(1), Step::Preempt(3)]),
-            ("actor @0:queue=2s node-lost", id(0, 0), vec![Step::Queue(Duration::from_secs(2)), Step::NodeLost]),
+            ("actor 1:exit=3", id(0, 1), vec![]),
+            ("actor 1:exit=3", id(1, 5), vec![end(3)]),
+            ("actor @2:exit=3", id(1, 1), vec![]),
+            ("actor @2:exit=3", id(7, 2), vec![end(3)]),
+            ("actor 0,2@2:exit=3", id(2, 2), vec![end(3)]),
+            ("actor 0,2@2:exit=3", id(2, 1), vec![]),
+            ("actor exit=many unknown", id(0, 1), vec![]),
+            ("actor preempt preempt=3", id(0, 1), vec![Step::Preempt(1), Step::Preempt(3)]),
+            ("actor @1:queue=2s node-lost", id(0, 1), vec![Step::Queue(Duration::from_secs(2)), Step::NodeLost]),
         ] {
             let seen = steps(&argv(line), who);
             assert_eq!(seen, [expected, vec![end(0)]].concat(), "{line} for {who:?}");
         }
         let line = ["/bin/sh", "-c", "actor ready exit=2"];
-        assert_eq!(steps(&line, id(0, 0)), [Step::Ready, end(2), end(0)]);
+        assert_eq!(steps(&line, id(0, 1)), [Step::Ready, end(2), end(0)]);
     }
 
     #[test]
     fn an_actor_goes_on_writing_where_it_was_and_is_preempted_as_often_as_it_says() {
         let mut stage = Stage::default();
         let mut play = |starts, written| {
-            let steps = steps(&["actor", "print=ab", "preempt=2"], id(0, 0));
+            let steps = steps(&["actor", "print=ab", "preempt=2"], id(0, 1));
             let instance = Instance { node: Some("node-1".into()), ..Instance::default() };
-            stage.enter(Entry { id: id(0, 0), steps, instance, starts, written });
+            stage.enter(Entry { id: id(0, 1), steps, instance, starts, written });
             stage.act(Instant::now())
         };
-        let output = |at| EngineNews::Output { id: id(0, 0), at, bytes: b"ab\n".to_vec() };
+        let output = |at| EngineNews::Output { id: id(0, 1), at, bytes: b"ab\n".to_vec() };
         let preempted = Exit::Preempted { reason: "work of higher priority".into() };
-        assert_eq!(play(0, 0), [output(0), ended(id(0, 0), preempted.clone())]);
-        assert_eq!(play(1, 3), [output(3), ended(id(0, 0), preempted)]);
-        assert_eq!(play(2, 6), [output(6), ended(id(0, 0), Exit::Code { code: 0 })]);
+        assert_eq!(play(0, 0), [output(0), ended(id(0, 1), preempted.clone())]);
+        assert_eq!(play(1, 3), [output(3), ended(id(0, 1), preempted)]);
+        assert_eq!(play(2, 6), [output(6), ended(id(0, 1), Exit::Code { code: 0 })]);
     }
 }

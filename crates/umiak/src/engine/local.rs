@@ -423,7 +423,7 @@ mod tests {
             cpus: Vec::new(),
             memory: None,
         };
-        let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 0 };
+        let id = AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt: 1 };
         Start { id, process, bound: false }
     }
 

@@ -330,7 +330,7 @@ mod tests {
             job: name.to_owned(),
             name: String::new(),
             command: String::new(),
-            attempt: 0,
+            attempt: 1,
             umiak: "0.1.0".to_owned(),
             world_size: 0,
             log_dir: String::new(),

@@ -14,7 +14,7 @@ use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{Expects, Join, NodeProcess, Offer, Stage, Standing};
-use umiak_core::model::{Device, DeviceKind, JobId, Port};
+use umiak_core::model::{Device, DeviceKind, FIRST_ATTEMPT, JobId, Port};
 use umiak_core::wire::auth::Key;
 use umiak_sys::wait::{Waker, readable};
 
@@ -158,7 +158,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
-                standing: Standing { attempt: 0, stage: Stage::Ready(offer) },
+                standing: Standing { attempt: FIRST_ATTEMPT, stage: Stage::Ready(offer) },
             },
             limits: Limits::default(),
             job_id: JobId::new(JOB).expect("a valid name"),

@@ -17,7 +17,7 @@ use umiak_core::machine::round::messages::{
     Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Stage, Standing, Start,
     Told, Why,
 };
-use umiak_core::model::{Exit, JobId, Port, Rank};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, JobId, Port, Rank};
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::frame::{Frame, Payload, read_message};
@@ -84,7 +84,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
-                standing: Standing { attempt: 0, stage: ready() },
+                standing: Standing { attempt: FIRST_ATTEMPT, stage: ready() },
             },
             limits: self.limits,
             job_id,
@@ -183,7 +183,7 @@ impl Node {
     }
 
     fn say(&self, stage: Stage) {
-        self.net.order(NetOrder::Standing(Standing { attempt: 0, stage }));
+        self.net.order(NetOrder::Standing(Standing { attempt: FIRST_ATTEMPT, stage }));
     }
 
     /// Ends in good order, which is much faster than the patience.
@@ -209,7 +209,7 @@ fn succeed(mut nodes: Vec<Node>) {
 
 fn told(rank: u32) -> Stage {
     let end = End {
-        subject: Subject { replica: format!("trainer-{rank}"), attempt: 0, rank: Some(Rank(rank)) },
+        subject: Subject { replica: format!("trainer-{rank}"), attempt: FIRST_ATTEMPT, rank: Some(Rank(rank)) },
         exit: Exit::Code { code: 3 },
         ran: Duration::from_secs(1),
         order: 0,

@@ -265,7 +265,7 @@ mod tests {
 
     fn finding(rank: u32, exit: Exit, evidence: Evidence) -> Finding {
         Finding {
-            subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 0 },
+            subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
             exit,
             ran_micros: 192_000_000,
             weight: Weight::Certain,

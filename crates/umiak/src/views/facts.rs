@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use umiak_core::facts::{Began, Fact, Limit, Outcome, Record, StopReason, Subject};
-use umiak_core::model::{StopHow, signal_name};
+use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
 
 use super::Output;
 use super::time::moment;
@@ -43,7 +43,7 @@ impl RecordLines {
 
 fn who(subject: &Subject) -> String {
     match subject.attempt {
-        0 => subject.replica.clone(),
+        FIRST_ATTEMPT => subject.replica.clone(),
         attempt => format!("{} (attempt {attempt})", subject.replica),
     }
 }
@@ -129,7 +129,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
         }
         Fact::Restarting { attempt, of, delay_micros, .. } => {
             let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
-            format!("starting everything again in {}: attempt {}{of}", micros(*delay_micros), attempt + 1)
+            format!("starting everything again in {}: attempt {}{of}", micros(*delay_micros), attempt)
         }
         Fact::Finished { outcome, exit_code } => {
             let outcome = match outcome {

@@ -145,7 +145,7 @@ mod tests {
             directory: "/home/li".into(),
             log_dir: "/home/li/log".into(),
             command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into(), "train.py".into()] },
-            attempt: 0,
+            attempt: 1,
         };
         text(&finish(&spec.request, &inventory, layout, share, &run), &Known::default())
     }

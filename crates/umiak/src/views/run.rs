@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::facts::{Finding, Limit};
-use umiak_core::model::{Exit, signal_name};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, signal_name};
 use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
 
 use super::listing::roles;
@@ -77,8 +77,8 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     row("by", format!("{} on engine {}", entry.user, entry.engine));
     row("labels", entry.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", "));
     row("supervisor", supervisor(run, status, standing));
-    if status.attempt > 0 {
-        row("attempts", format!("{} of the whole job", status.attempt + 1));
+    if status.attempt > FIRST_ATTEMPT {
+        row("attempts", format!("{} of the whole job", status.attempt));
     }
     row("directory", run.path().display().to_string());
     text.push_str(&replicas(run, style, status, all, *standing == RunStanding::Lost));
@@ -209,7 +209,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
         Stage::Abandoned => ("did not go after SIGKILL".to_owned(), String::new()),
     };
     let attempt = match replica.past.len() {
-        0 if replica.attempt == 0 => String::new(),
+        0 if replica.attempt == FIRST_ATTEMPT => String::new(),
         _ => {
             let past: Vec<String> = replica
                 .past

@@ -97,12 +97,12 @@ fn attempts() {
     let sandbox = Sandbox::new();
     sandbox.write(
         "fails.sh",
-        "#!/bin/sh\necho attempt $TORCHELASTIC_RESTART_COUNT\n[ $TORCHELASTIC_RESTART_COUNT = 2 ]\n",
+        "#!/bin/sh\necho attempt $((TORCHELASTIC_RESTART_COUNT + 1))\n[ $TORCHELASTIC_RESTART_COUNT = 2 ]\n",
     );
     let flags = ["launch", "--nproc_per_node", "1", "--max_restart", "2", "--restart-backoff", "1ms"];
     let run = sandbox.umiak(flags.into_iter().chain(["/bin/sh", "fails.sh"])).finish();
     run.expect_code(0);
-    for attempt in 0..3 {
+    for attempt in 1..=3 {
         assert_eq!(out(&sandbox, &format!("logs 1 --attempt {attempt}")), format!("attempt {attempt}\n"));
     }
 }

@@ -75,7 +75,7 @@ fn until_success() {
 
 fn budget_is_spent() {
     let sandbox = Sandbox::new();
-    let actions = ["1@2:exit 9", "1:exit 7", &format!("0:{WAIT}")];
+    let actions = ["1@3:exit 9", "1:exit 7", &format!("0:{WAIT}")];
     let outcome = sandbox.launch_toy(&format!("--nproc_per_node 2 --max_restart 2 {QUICK}"), &actions).finish();
     outcome.expect_code(9).expect_err("  attempt 3 of 3\n");
     assert_eq!(outcome.err().matches("ABORT!!!").count(), 3, "{}", outcome.err());
@@ -94,7 +94,7 @@ fn variable(sandbox: &Sandbox, file: &str, name: &str) -> String {
 
 fn own_surroundings() {
     let sandbox = Sandbox::new();
-    let actions = ["1@0:env a;exit 1", "1@1:env b;touch seen;exit 0", &format!("0@0:{WAIT}"), "0@1:await seen"];
+    let actions = ["1@1:env a;exit 1", "1@2:env b;touch seen;exit 0", &format!("0@1:{WAIT}"), "0@2:await seen"];
     let flags = format!("--nproc_per_node 2 --max_restart 3 --output json {QUICK}");
     let outcome = sandbox.launch_toy(&flags, &actions).finish();
     outcome.expect_code(0);
@@ -117,7 +117,7 @@ fn own_surroundings() {
     assert_eq!(sandbox.read("log/endpoints.log"), format!("PADDLE_TRAINER_ENDPOINTS: \n{endpoints}"));
     let facts = outcome.facts();
     let planned: Vec<&Value> = places(&facts, "planned").into_iter().map(|index| &facts[index]).collect();
-    assert_eq!(planned.iter().map(|fact| fact["attempt"].as_u64()).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert_eq!(planned.iter().map(|fact| fact["attempt"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
     assert_eq!(planned[1]["replicas"][1]["endpoint"], variable(&sandbox, "b.1", "PADDLE_CURRENT_ENDPOINT"));
 }
 
@@ -126,7 +126,7 @@ fn fixed_ports_stay() {
     let sandbox = Sandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let flags = format!("--max_restart 1 --start_port {port} {QUICK}");
-    sandbox.launch_toy(&flags, &["*@0:env a;exit 1", "*@1:env b"]).finish().expect_code(0);
+    sandbox.launch_toy(&flags, &["*@1:env a;exit 1", "*@2:env b"]).finish().expect_code(0);
     for file in ["a.0", "b.0"] {
         assert_eq!(variable(&sandbox, file, "PADDLE_CURRENT_ENDPOINT"), format!("127.0.0.1:{port}"));
     }
@@ -136,19 +136,19 @@ fn fixed_ports_stay() {
 fn backoff_comes_between() {
     let sandbox = Sandbox::new();
     let flags = "--nproc_per_node 2 --max_restart 1 --restart-backoff 80ms --output json";
-    let outcome = sandbox.launch_toy(flags, &["1@0:exit 4", &format!("0@0:{WAIT}"), "*@1:exit 0"]).finish();
+    let outcome = sandbox.launch_toy(flags, &["1@1:exit 4", &format!("0@1:{WAIT}"), "*@2:exit 0"]).finish();
     outcome.expect_code(0);
     let facts = outcome.facts();
     let restarting = places(&facts, "restarting")[0];
     let fact = &facts[restarting];
-    assert_eq!((fact["attempt"].as_u64(), fact["of"].as_u64()), (Some(1), Some(2)));
+    assert_eq!((fact["attempt"].as_u64(), fact["of"].as_u64()), (Some(2), Some(2)));
     assert_eq!(facts[restarting - 1]["type"], "diagnosed");
     let second: Vec<usize> =
-        places(&facts, "starting").into_iter().filter(|index| facts[*index]["subject"]["attempt"] == 1).collect();
+        places(&facts, "starting").into_iter().filter(|index| facts[*index]["subject"]["attempt"] == 2).collect();
     assert_eq!(second.len(), 2, "both ranks start again");
     let planned = places(&facts, "planned")[1];
     assert!(restarting < planned && planned < second[0], "{facts:?}");
-    let last_of_first = facts.iter().rposition(|fact| fact["subject"]["attempt"] == 0).unwrap();
+    let last_of_first = facts.iter().rposition(|fact| fact["subject"]["attempt"] == 1).unwrap();
     assert!(last_of_first < restarting, "the old attempt is over before the new one is announced");
     // A fact is stamped when it is written, a little after the decision that the wait counts from.
     let at = |index: usize| facts[index]["at"].as_u64().unwrap();
@@ -159,7 +159,7 @@ fn only_the_window_counts() {
     for (window, code, expected) in [("1ms", 0, 3), ("1h", 6, 1)] {
         let sandbox = Sandbox::new();
         let flags = format!("--max_restart 1 --restart-window {window} --restart-backoff 5ms --output json");
-        let outcome = sandbox.launch_toy(&flags, &["*@3:exit 0", "*:exit 6"]).finish();
+        let outcome = sandbox.launch_toy(&flags, &["*@4:exit 0", "*:exit 6"]).finish();
         outcome.expect_code(code);
         assert_eq!(restarts(&outcome), expected, "{window}");
         let facts = outcome.facts();
@@ -237,7 +237,7 @@ fn leftovers_go_first() {
 
 fn old_words_are_not_evidence() {
     let sandbox = Sandbox::new();
-    let actions = ["*@0:err OSError: [Errno 28] No space left on device;exit 1", "*@1:exit 3"];
+    let actions = ["*@1:err OSError: [Errno 28] No space left on device;exit 1", "*@2:exit 3"];
     let outcome = sandbox.launch_toy(&format!("--max_restart 1 --output json {QUICK}"), &actions).finish();
     outcome.expect_code(3);
     let facts = outcome.facts();
@@ -249,7 +249,7 @@ fn old_words_are_not_evidence() {
 fn logs_are_appended() {
     for overwrite in ["", "--log_overwrite true"] {
         let sandbox = Sandbox::new();
-        let actions = ["*@0:print first;exit 1", "*@1:print second"];
+        let actions = ["*@1:print first;exit 1", "*@2:print second"];
         let outcome = sandbox.launch_toy(&format!("--max_restart 1 {QUICK} {overwrite}"), &actions).finish();
         outcome.expect_code(0);
         assert_eq!(sandbox.read("log/workerlog.0"), "first\nsecond\n", "{overwrite}");

@@ -9,7 +9,7 @@ use umiak::variables::VARIABLES;
 use umiak_core::contract::torch;
 use umiak_core::formats::launch::flags::FLAGS;
 use umiak_core::formats::launch::{Parsed, Spelling, parse};
-use umiak_core::model::{Part, Port};
+use umiak_core::model::{FIRST_ATTEMPT, Part, Port};
 use umiak_core::plan::command::Resolved;
 use umiak_core::plan::{Gpu, Inventory, Plan, Ports, Run, STORES, Share, finish, layout};
 
@@ -292,7 +292,7 @@ fn plan(sample: &Sample) -> Plan {
         directory: PathBuf::from("/home/li"),
         log_dir: PathBuf::from("/home/li/log"),
         command: Resolved { program: PathBuf::from("/usr/bin/python3"), argv: words },
-        attempt: 0,
+        attempt: FIRST_ATTEMPT,
     };
     let share = Share::without_others(&spec.request, &inventory, &layout, &ports).expect("one node needs no other");
     finish(&spec.request, &inventory, layout, share, &run)

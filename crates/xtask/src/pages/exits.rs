@@ -93,7 +93,7 @@ fn exit_code(style: CodeStyle, case: &Case) -> u8 {
         Case::Interrupted(signal) => of(style, Outcome::Interrupted, Some(*signal), None, &[]),
         Case::Failed(exit) => {
             let cause = Finding {
-                subject: Subject { replica: "trainer-1".to_owned(), rank: None, attempt: 0 },
+                subject: Subject { replica: "trainer-1".to_owned(), rank: None, attempt: 1 },
                 exit: exit.clone(),
                 ran_micros: 0,
                 weight: Weight::Likely,

@@ -23,7 +23,8 @@ impl Machine {
     /// Takes over from the facts of a run. Before the start. Of what was live, the engine still has what `adopted` says:
     /// that goes on under its number. The rest is lost.
     pub fn recover(&mut self, status: &Status, again: Again, adopted: &dyn Fn(AttemptId) -> bool) {
-        self.attempt = status.attempt;
+        let attempt = self.attempt.max(status.attempt);
+        self.attempt = attempt;
         self.order = status.next_order;
         if again == Again::Unfinished {
             self.supervised = Duration::from_micros(status.used_micros());
@@ -35,7 +36,7 @@ impl Machine {
         for slot in self.replicas.slots() {
             match status.replica(&self.replica_name(slot)) {
                 Some(replica) => self.recover_replica(slot, replica, again, adopted),
-                None => self.replicas.change(slot, |replica| replica.number = status.attempt),
+                None => self.replicas.change(slot, |replica| replica.number = attempt),
             }
         }
     }

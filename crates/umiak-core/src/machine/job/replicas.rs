@@ -12,13 +12,13 @@ use crate::facts::Limit;
 use crate::machine::attempt::{Attempt, End};
 use crate::machine::restart::Past;
 use crate::machine::role::Counts;
-use crate::model::{Exit, Slot, StopHow};
+use crate::model::{Exit, FIRST_ATTEMPT, Slot, StopHow};
 
 /// One replica: its attempt, and what else is known of it.
 #[derive(Debug, Clone)]
 pub(super) struct Replica {
     pub(super) attempt: Attempt,
-    /// Of its attempt, from 0. Never used twice.
+    /// Of its attempt, from [`FIRST_ATTEMPT`]. Never used twice.
     pub(super) number: u32,
     /// The attempt of that number has been announced.
     pub(super) begun: bool,
@@ -219,7 +219,7 @@ impl Replicas {
             let mut tally = Tally::default();
             tally.0[Standing::Waiting as usize] = size;
             all.total.0[Standing::Waiting as usize] += size;
-            let replicas = (0..size).map(|_| Replica::new(0)).collect();
+            let replicas = (0..size).map(|_| Replica::new(FIRST_ATTEMPT)).collect();
             all.roles.push(Members { replicas, tally, due: (0..size).collect(), backing_off: BTreeSet::new() });
         }
         all

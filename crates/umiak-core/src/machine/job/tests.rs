@@ -90,7 +90,7 @@ impl Story {
 }
 
 fn id(role: u16, index: u32) -> AttemptId {
-    AttemptId { step: StepIndex(0), slot: Slot { role, index }, attempt: 0 }
+    AttemptId { step: StepIndex(0), slot: Slot { role, index }, attempt: 1 }
 }
 
 fn code(code: i32) -> Exit {
@@ -162,11 +162,11 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
 fn the_report_does_not_wait_for_ranks_that_take_their_time() {
     let mut story = Story::running(2);
     story.exit(0, by(11));
-    story.give(Event::Timer(Timer::Settle, 0));
+    story.give(Event::Timer(Timer::Settle, 1));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.causes(), [0]);
     assert_eq!(story.end(), None);
-    assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 0))), [(Kill, vec![1])]);
+    assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 1))), [(Kill, vec![1])]);
     story.exit(1, by(SIGKILL));
     assert_eq!(story.end(), Some((Outcome::Failed, 139)));
 }
@@ -175,7 +175,7 @@ fn the_report_does_not_wait_for_ranks_that_take_their_time() {
 fn who_ends_while_evidence_is_read_is_not_judged() {
     let mut story = Story::running(3);
     story.exit(0, code(1));
-    story.give(Event::Timer(Timer::Settle, 0));
+    story.give(Event::Timer(Timer::Settle, 1));
     // It crashes in its clean-up; its log was not read, so nothing would speak against it.
     story.exit(1, by(11));
     let victim = diagnose::SIGNATURES.iter().find(|signature| signature.kind == diagnose::Kind::Victim).unwrap();
@@ -263,14 +263,14 @@ fn events_that_do_not_fit_are_recorded_and_change_nothing() {
     let mut story = Story::running(2);
     for event in [
         Event::Start,
-        other(Slot { role: 0, index: 0 }, 1),
-        other(Slot { role: 0, index: 9 }, 0),
-        other(Slot { role: 9, index: 0 }, 0),
+        other(Slot { role: 0, index: 0 }, 2),
+        other(Slot { role: 0, index: 9 }, 1),
+        other(Slot { role: 9, index: 0 }, 1),
         Event::Started { id: id(0, 0), instance: Instance::of_pid(7) },
         Event::Gathered(vec![]),
-        Event::Timer(Timer::Settle, 0),
-        Event::Timer(Timer::Grace, 0),
-        Event::Timer(Timer::Abandon, 0),
+        Event::Timer(Timer::Settle, 1),
+        Event::Timer(Timer::Grace, 1),
+        Event::Timer(Timer::Abandon, 1),
     ] {
         let before = format!("{:?}", story.machine);
         assert!(is_ignored(&story.give(event.clone())), "{event:?}");
@@ -292,9 +292,9 @@ fn what_does_not_go_is_abandoned() {
     let mut story = Story::running(2);
     story.give(Event::Signalled { signal: SIGINT });
     story.exit(0, by(SIGTERM));
-    let effects = story.give(Event::Timer(Timer::Grace, 0));
+    let effects = story.give(Event::Timer(Timer::Grace, 1));
     assert_eq!(timers(&effects), [(Timer::Abandon, story.now + 10_000)]);
-    let effects = story.give(Event::Timer(Timer::Abandon, 0));
+    let effects = story.give(Event::Timer(Timer::Abandon, 1));
     assert_eq!(effects[0], Effect::Record(Fact::Abandoned { replicas: vec!["role0-1".into()] }));
     assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
     assert!(is_ignored(&story.exit(1, by(SIGKILL))), "after the end nothing counts");
@@ -360,7 +360,7 @@ mod restarts {
     #[test]
     fn a_failed_group_starts_again_as_a_whole_until_the_budget_is_spent() {
         let mut story = story(2);
-        for attempt in 0..2 {
+        for attempt in 1..=2 {
             let effects = fail(&mut story, attempt, code(7));
             let [
                 ..,
@@ -383,17 +383,17 @@ mod restarts {
             assert_eq!(story.machine.attempt(), attempt + 1);
         }
         assert_eq!(story.end(), None);
-        fail(&mut story, 2, code(8));
+        fail(&mut story, 3, code(8));
         assert_eq!(story.end(), Some((Outcome::Failed, 8)), "the last attempt's code");
     }
 
     #[test]
     fn an_attempt_that_succeeds_ends_the_run_well() {
         let mut story = story(1);
-        fail(&mut story, 0, code(1));
-        story.give(Event::Timer(Timer::Backoff, 0));
-        assert_eq!(spawned(&story.give(prepared(1))), ids(1), "in either order");
-        for id in ids(1) {
+        fail(&mut story, 1, code(1));
+        story.give(Event::Timer(Timer::Backoff, 1));
+        assert_eq!(spawned(&story.give(prepared(2))), ids(2), "in either order");
+        for id in ids(2) {
             story.give(Event::Exited { id, exit: code(0), usage: None });
         }
         assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
@@ -402,34 +402,34 @@ mod restarts {
     #[test]
     fn events_of_an_old_attempt_are_fenced() {
         let mut story = story(1);
-        fail(&mut story, 0, code(1));
-        story.give(prepared(1));
-        story.give(Event::Timer(Timer::Backoff, 0));
-        story.give(Event::Exited { id: ids(1)[0], exit: code(3), usage: None });
+        fail(&mut story, 1, code(1));
+        story.give(prepared(2));
+        story.give(Event::Timer(Timer::Backoff, 1));
+        story.give(Event::Exited { id: ids(2)[0], exit: code(3), usage: None });
         for event in [
-            Event::Exited { id: ids(0)[1], exit: code(1), usage: None },
-            Event::Started { id: ids(0)[1], instance: Instance::of_pid(9) },
-            Event::Timer(Timer::Grace, 0),
-            Event::Timer(Timer::Settle, 0),
-            Event::Timer(Timer::Backoff, 0),
-            prepared(1),
+            Event::Exited { id: ids(1)[1], exit: code(1), usage: None },
+            Event::Started { id: ids(1)[1], instance: Instance::of_pid(9) },
+            Event::Timer(Timer::Grace, 1),
+            Event::Timer(Timer::Settle, 1),
+            Event::Timer(Timer::Backoff, 1),
             prepared(2),
+            prepared(3),
         ] {
             let before = format!("{:?}", story.machine);
             assert!(is_ignored(&story.give(event.clone())), "{event:?}");
             assert_eq!(format!("{:?}", story.machine), before, "{event:?}");
         }
-        assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 1))), [(Kill, vec![1])], "its own timer counts");
+        assert_eq!(stops(&story.give(Event::Timer(Timer::Grace, 2))), [(Kill, vec![1])], "its own timer counts");
     }
 
     #[test]
     fn a_signal_ends_the_wait() {
         let mut story = story(5);
-        fail(&mut story, 0, code(7));
+        fail(&mut story, 1, code(7));
         story.give(Event::Signalled { signal: SIGINT });
         assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
         assert!(story.machine.is_pausing(), "it ended between two attempts");
-        assert!(is_ignored(&story.give(Event::Timer(Timer::Backoff, 0))));
+        assert!(is_ignored(&story.give(Event::Timer(Timer::Backoff, 1))));
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod restarts {
     fn what_cannot_be_made_good_is_not_tried_again() {
         let refused = SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() };
         let mut refusal = story(5);
-        fail(&mut refusal, 0, Exit::Spawn(refused));
+        fail(&mut refusal, 1, Exit::Spawn(refused));
         assert_eq!(refusal.end(), Some((Outcome::Failed, 127)));
 
         let mut lost = story(5);
@@ -457,7 +457,7 @@ mod restarts {
         let mut stuck = story(5);
         stuck.exit(1, code(7));
         for timer in [Timer::Settle, Timer::Grace, Timer::Abandon] {
-            stuck.give(Event::Timer(timer, 0));
+            stuck.give(Event::Timer(timer, 1));
         }
         stuck.give(Event::Gathered(vec![]));
         assert_eq!(stuck.end(), Some((Outcome::Failed, 7)), "what does not go holds devices and ports");
@@ -465,9 +465,9 @@ mod restarts {
 
     #[test]
     fn what_happens_in_the_wait_may_forbid_the_next_attempt() {
-        for event in [Event::Prepared { attempt: 1, ready: false }, Event::EngineLost] {
+        for event in [Event::Prepared { attempt: 2, ready: false }, Event::EngineLost] {
             let mut story = story(5);
-            fail(&mut story, 0, code(7));
+            fail(&mut story, 1, code(7));
             story.give(event.clone());
             assert_eq!(story.end(), Some((Outcome::Failed, 7)), "{event:?}");
         }
@@ -476,10 +476,10 @@ mod restarts {
     #[test]
     fn an_order_of_exits_goes_on_through_the_attempts() {
         let mut story = story(1);
-        fail(&mut story, 0, code(1));
-        story.give(prepared(1));
-        story.give(Event::Timer(Timer::Backoff, 0));
-        let effects = story.give(Event::Exited { id: ids(1)[0], exit: code(0), usage: None });
+        fail(&mut story, 1, code(1));
+        story.give(prepared(2));
+        story.give(Event::Timer(Timer::Backoff, 1));
+        let effects = story.give(Event::Exited { id: ids(2)[0], exit: code(0), usage: None });
         assert!(matches!(effects[0], Effect::Record(Fact::Ended { order: 2, .. })), "{:?}", effects[0]);
     }
 }
@@ -520,7 +520,7 @@ fn one_of_several_waits_for_the_others() {
     let mut story = shared(1);
     let effects = story.exit(0, Exit::Code { code: 0 });
     assert!(effects.contains(&Effect::Stand(Stand::Succeeded)) && end_of(&effects).is_none());
-    assert_eq!(end_of(&story.give(decided(0, Outcome::Succeeded, None))), Some((Outcome::Succeeded, 0)));
+    assert_eq!(end_of(&story.give(decided(1, Outcome::Succeeded, None))), Some((Outcome::Succeeded, 0)));
     // Or until nobody can be asked.
     let mut story = shared(1);
     story.exit(0, Exit::Code { code: 0 });
@@ -533,8 +533,8 @@ fn one_of_several_ends_before_its_start() {
     for (event, end) in [
         (Event::Signalled { signal: SIGINT }, (Outcome::Interrupted, 130)),
         (Event::Alone, (Outcome::Failed, NODE_LOST)),
-        (decided(0, Outcome::Failed, None), (Outcome::Failed, NODE_LOST)),
-        (decided(0, Outcome::Interrupted, None), (Outcome::Interrupted, 143)),
+        (decided(1, Outcome::Failed, None), (Outcome::Failed, NODE_LOST)),
+        (decided(1, Outcome::Interrupted, None), (Outcome::Interrupted, 143)),
     ] {
         let mut story = Story::new(&[(1, Completion::default())]);
         story.machine.share();
@@ -547,7 +547,7 @@ fn a_failure_and_a_signal_elsewhere() {
     let mut story = shared(1);
     story.exit(0, Exit::Code { code: 7 });
     story.give(Event::Gathered(vec![]));
-    assert_eq!(end_of(&story.give(decided(0, Outcome::Interrupted, None))), Some((Outcome::Interrupted, 143)));
+    assert_eq!(end_of(&story.give(decided(1, Outcome::Interrupted, None))), Some((Outcome::Interrupted, 143)));
 }
 
 #[test]
@@ -556,16 +556,16 @@ fn attempts_that_happen_without_us() {
     // Away from the beginning, and still away in the next one.
     let mut story = Story::new(&[(1, Completion::default())]);
     story.machine.share();
-    assert!(story.give(decided(0, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 1 }));
     assert!(story.give(decided(1, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 2 }));
-    story.give(Event::Timer(Timer::Backoff, 1));
-    let effects = story.give(Event::Prepared { attempt: 2, ready: true });
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 2)));
+    assert!(story.give(decided(2, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 3 }));
+    story.give(Event::Timer(Timer::Backoff, 2));
+    let effects = story.give(Event::Prepared { attempt: 3, ready: true });
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 3)));
     // The next one is over while ours still ends.
     let mut story = shared(1);
     story.give(Event::StoppedElsewhere(StopReason::PeerFailed));
-    story.give(decided(0, Outcome::Failed, restart));
-    story.give(decided(1, Outcome::Interrupted, None));
+    story.give(decided(1, Outcome::Failed, restart));
+    story.give(decided(2, Outcome::Interrupted, None));
     let effects = story.exit(0, Exit::Signal { signal: SIGTERM, core_dumped: false });
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 143)));
 }
@@ -575,7 +575,7 @@ fn a_signal_between_attempts_is_told() {
     let mut story = shared(1);
     story.exit(0, Exit::Code { code: 7 });
     story.give(Event::Gathered(vec![]));
-    story.give(decided(0, Outcome::Failed, Some(Duration::from_secs(9))));
+    story.give(decided(1, Outcome::Failed, Some(Duration::from_secs(9))));
     let effects = story.give(Event::Signalled { signal: SIGINT });
     assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT), kill: false })));
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));

@@ -15,7 +15,7 @@ use super::messages::{
     Told, Why,
 };
 use crate::facts::Outcome;
-use crate::model::{self, Endpoint, Exit, Part, Timestamp};
+use crate::model::{self, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
 
 mod doors;
 mod time;
@@ -160,7 +160,7 @@ impl Coordinator {
             options,
             nodes: Vec::new(),
             order: Vec::new(),
-            attempt: 0,
+            attempt: FIRST_ATTEMPT,
             phase: Phase::Gathering { since: now },
             answers: Vec::new(),
             early: Vec::new(),
@@ -218,7 +218,7 @@ impl Coordinator {
 
     /// Nodes still come and go: nothing has been started yet.
     fn is_forming(&self) -> bool {
-        self.attempt == 0 && matches!(self.phase, Phase::Gathering { .. })
+        self.attempt == FIRST_ATTEMPT && matches!(self.phase, Phase::Gathering { .. })
     }
 
     fn by_link(&self, link: Link) -> Option<usize> {

@@ -46,7 +46,7 @@ fn join(last: u8, expects: &Expects) -> Join {
         rank: None,
         uneven: false,
         logs: false,
-        standing: ready(0, 2),
+        standing: ready(1, 2),
     }
 }
 
@@ -153,7 +153,7 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
     let traceback = if traceback { vec!["Traceback (most recent call last):".to_owned()] } else { vec![] };
     Told {
         end: diagnose::End {
-            subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 0 },
+            subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
             exit: Exit::Code { code: 1 },
             ran: Duration::from_secs(1),
             order: 0,
@@ -226,12 +226,12 @@ fn who_is_refused() {
     is(&any, vec![ranked(1, 0)], ranked(2, 0), |why| matches!(why, Refusal::Rank { rank: 0, by: Some(_), .. }));
     is(&any, vec![ranked(1, 0)], ranked(2, 3), |why| matches!(why, Refusal::Rank { rank: 3, by: None, .. }));
     is(&any, vec![ranked(1, 0)], join(2, &any), |why| *why == Refusal::MixedRanks);
-    is(&three, vec![join(1, &three)], Join { standing: ready(0, 3), ..join(2, &three) }, |why| {
+    is(&three, vec![join(1, &three)], Join { standing: ready(1, 3), ..join(2, &three) }, |why| {
         matches!(why, Refusal::Processes { ours: 2, theirs: 3, .. })
     });
     let full = Expects::Count { nodes: 1, sort_ip: false };
     let mut round = Round::new(options(&full, 0));
-    round.join(Join { standing: Standing { attempt: 0, stage: Stage::Succeeded }, ..join(1, &full) });
+    round.join(Join { standing: Standing { attempt: 1, stage: Stage::Succeeded }, ..join(1, &full) });
     assert_eq!(refusal(&round.join(join(2, &full))), Some(Refusal::Full { nodes: 1 }));
     let mut round = Round::running(0);
     assert_eq!(refusal(&round.join(join(4, &three))), Some(Refusal::TooLate));
@@ -255,13 +255,13 @@ fn uneven_nodes_and_nodes_that_cannot_start() {
     let expects = list(&[1, 2]);
     let mut round = Round::new(Options { uneven: true, ..options(&expects, 0) });
     round.join(join(1, &expects));
-    let effects = round.join(Join { standing: ready(0, 5), ..join(2, &expects) });
+    let effects = round.join(Join { standing: ready(1, 5), ..join(2, &expects) });
     let sizes: Vec<usize> = starts(&effects)[0].nodes.iter().map(|node| node.processes.len()).collect();
     assert_eq!(sizes, [2, 5]);
     // Why it cannot start matters more than how many it would have been.
     let mut round = Round::new(options(&expects, 0));
     round.join(join(1, &expects));
-    let unable = Standing { attempt: 0, stage: Stage::Unable { why: "no GPU".into() } };
+    let unable = Standing { attempt: 1, stage: Stage::Unable { why: "no GPU".into() } };
     let effects = round.join(Join { standing: unable, ..join(2, &expects) });
     assert!(matches!(decision(&effects).unwrap().why, Some(Why::Unable { why, .. }) if why == "no GPU"));
 }
@@ -363,12 +363,12 @@ fn before_the_start_a_node_comes_and_goes() {
     let expects = list(&[1, 2]);
     let mut round = Round::new(options(&expects, 0));
     round.join(join(1, &expects));
-    round.join(Join { standing: Standing { attempt: 0, stage: Stage::Running }, ..join(2, &expects) });
+    round.join(Join { standing: Standing { attempt: 1, stage: Stage::Running }, ..join(2, &expects) });
     round.step(Event::Closed { link: 2 });
     let effects = round.join(Join { launch: 22, ..join(2, &expects) });
     assert_eq!(starts(&effects)[0].nodes[1].launch, 22);
     // What the old connection still says is nobody's.
-    assert_eq!(sent(&round.stands(2, 0, Stage::Failed)), []);
+    assert_eq!(sent(&round.stands(2, 1, Stage::Failed)), []);
 }
 
 #[test]
@@ -382,28 +382,28 @@ fn who_comes_back_hears_the_current_order() {
     let mut round = Round::running(1);
     assert!(matches!(&again(&mut round, join(2, &expects))[..], [ToAgent::Welcome, ToAgent::Start(_)]));
     let mut round = Round::running(1);
-    round.stands(1, 0, Stage::Failed);
-    assert!(matches!(&again(&mut round, back(0, Stage::Running))[..], [ToAgent::Welcome, ToAgent::Stop(_)]));
+    round.stands(1, 1, Stage::Failed);
+    assert!(matches!(&again(&mut round, back(1, Stage::Running))[..], [ToAgent::Welcome, ToAgent::Stop(_)]));
     // It missed how the last attempt ended.
     let mut round = Round::running(1);
     round.step(Event::Closed { link: 2 });
-    round.stands(1, 0, own(0));
+    round.stands(1, 1, own(0));
     let effects = round.pass(2000, &[1, 3]);
     let decided = decision(&effects).unwrap();
     assert!(decided.restart.is_some());
-    match &again(&mut round, back(0, Stage::Running))[..] {
+    match &again(&mut round, back(1, Stage::Running))[..] {
         [ToAgent::Welcome, ToAgent::Decision(last), ToAgent::Waiting(_)] => assert_eq!(**last, decided),
         other => panic!("{other:?}"),
     }
     // And that there will be no other.
     let mut round = Round::running(1);
     round.step(Event::Closed { link: 2 });
-    round.stands(1, 0, own(0));
+    round.stands(1, 1, own(0));
     round.pass(2000, &[1, 3]);
-    round.stands(3, 1, Stage::Interrupted { signal: Some(2), kill: false });
-    match &again(&mut round, back(0, Stage::Running))[..] {
+    round.stands(3, 2, Stage::Interrupted { signal: Some(2), kill: false });
+    match &again(&mut round, back(1, Stage::Running))[..] {
         [ToAgent::Welcome, ToAgent::Decision(one), ToAgent::Decision(two)] => {
-            assert_eq!((one.attempt, two.attempt, two.outcome), (0, 1, Outcome::Interrupted));
+            assert_eq!((one.attempt, two.attempt, two.outcome), (1, 2, Outcome::Interrupted));
         }
         other => panic!("{other:?}"),
     }
@@ -412,22 +412,22 @@ fn who_comes_back_hears_the_current_order() {
 #[test]
 fn failures_stop_all_and_are_judged_together() {
     let mut round = Round::running(0);
-    let effects = round.stands(2, 0, Stage::Failed);
+    let effects = round.stands(2, 1, Stage::Failed);
     assert!(matches!(&stops(&effects)[0].why, Why::RankFailed { node } if node.address == address(2)));
-    assert_eq!(sent(&round.stands(2, 0, victim(2))), []);
-    assert_eq!(sent(&round.stands(1, 0, Stage::Told(vec![]))), []);
-    let decided = decision(&round.stands(3, 0, own(4))).expect("all have told");
+    assert_eq!(sent(&round.stands(2, 1, victim(2))), []);
+    assert_eq!(sent(&round.stands(1, 1, Stage::Told(vec![]))), []);
+    let decided = decision(&round.stands(3, 1, own(4))).expect("all have told");
     assert_eq!((causes(&decided), decided.restart), (vec![4], None));
     assert_eq!(decided.places.iter().map(|place| place.rank).collect::<Vec<_>>(), [2, 4]);
     assert_eq!(decided.decided().code, None);
     // Who does not tell is not waited for.
     let mut round = Round::running(0);
-    round.stands(2, 0, own(2));
+    round.stands(2, 1, own(2));
     round.now = round.now + SETTLE + TELL;
     assert_eq!(causes(&decision(&round.step(Event::Tick)).unwrap()), [2]);
     // What another attempt says has no effect.
     let mut round = Round::running(0);
-    assert_eq!(sent(&round.stands(2, 1, Stage::Failed)), []);
+    assert_eq!(sent(&round.stands(2, 2, Stage::Failed)), []);
 }
 
 #[test]
@@ -435,8 +435,8 @@ fn a_lost_node_is_the_cause_when_only_victims_speak() {
     for (stage, blamed) in [(victim(2), None), (unmet(2), None), (own(2), Some(2))] {
         let mut round = Round::running(3);
         round.step(Event::Closed { link: 3 });
-        round.stands(2, 0, stage);
-        let decided = decision(&round.stands(1, 0, Stage::Told(vec![]))).unwrap();
+        round.stands(2, 1, stage);
+        let decided = decision(&round.stands(1, 1, Stage::Told(vec![]))).unwrap();
         assert_eq!(causes(&decided), Vec::from_iter(blamed));
         assert_eq!(lost(&decided), blamed.is_none().then_some(address(3)));
         assert_eq!(decided.decided().code, blamed.is_none().then_some(123));
@@ -444,8 +444,8 @@ fn a_lost_node_is_the_cause_when_only_victims_speak() {
     }
     // The same when it just does not answer.
     let mut round = Round::running(0);
-    round.stands(2, 0, victim(2));
-    round.stands(1, 0, victim(0));
+    round.stands(2, 1, victim(2));
+    round.stands(1, 1, victim(0));
     let decided = decision(&round.pass(1500, &[1, 2])).unwrap();
     assert_eq!((lost(&decided), causes(&decided)), (Some(address(3)), vec![]));
 }
@@ -453,12 +453,12 @@ fn a_lost_node_is_the_cause_when_only_victims_speak() {
 #[test]
 fn interrupted_unable_and_time_up() {
     let mut round = Round::running(3);
-    let effects = round.stands(2, 0, Stage::Interrupted { signal: Some(15), kill: false });
+    let effects = round.stands(2, 1, Stage::Interrupted { signal: Some(15), kill: false });
     let decided = decision(&effects).unwrap();
     assert_eq!(stops(&effects).len(), 1);
     assert_eq!((decided.outcome, decided.decided().signal), (Outcome::Interrupted, Some(15)));
     let mut round = Round::running(3);
-    let decided = decision(&round.stands(2, 0, Stage::Unable { why: "disk".into() })).unwrap();
+    let decided = decision(&round.stands(2, 1, Stage::Unable { why: "disk".into() })).unwrap();
     assert_eq!((decided.outcome, decided.decided().code), (Outcome::Failed, Some(123)));
     let expects = list(&[1, 2]);
     let mut round = Round::new(options(&expects, 3));
@@ -467,29 +467,29 @@ fn interrupted_unable_and_time_up() {
     assert!(matches!(decision(&effects).unwrap().why, Some(Why::TimeUp { waiting }) if waiting.missing.len() == 1));
     // A failure and a signal: the failure is told, and there is no other attempt.
     let mut round = Round::running(3);
-    round.stands(2, 0, Stage::Failed);
-    round.stands(2, 0, Stage::Interrupted { signal: Some(2), kill: false });
-    round.stands(1, 0, Stage::Told(vec![]));
-    round.stands(3, 0, Stage::Told(vec![]));
-    let decided = decision(&round.stands(2, 0, own(2))).unwrap();
+    round.stands(2, 1, Stage::Failed);
+    round.stands(2, 1, Stage::Interrupted { signal: Some(2), kill: false });
+    round.stands(1, 1, Stage::Told(vec![]));
+    round.stands(3, 1, Stage::Told(vec![]));
+    let decided = decision(&round.stands(2, 1, own(2))).unwrap();
     assert_eq!((causes(&decided), decided.restart), (vec![2], None));
 }
 
 #[test]
 fn nodes_that_only_serve_end_with_the_others() {
     let mut round = Round::running(0);
-    assert_eq!(decision(&round.stands(1, 0, Stage::Serving)), None);
-    assert_eq!(decision(&round.stands(2, 0, Stage::Serving)), None);
-    let decision = decision(&round.stands(3, 0, Stage::Succeeded)).unwrap();
+    assert_eq!(decision(&round.stands(1, 1, Stage::Serving)), None);
+    assert_eq!(decision(&round.stands(2, 1, Stage::Serving)), None);
+    let decision = decision(&round.stands(3, 1, Stage::Succeeded)).unwrap();
     assert_eq!((decision.outcome, decision.why), (Outcome::Succeeded, None));
     // What such a node has to tell is waited for: its server may be why a trainer elsewhere failed.
     let mut round = Round::running(0);
-    round.stands(1, 0, Stage::Serving);
-    round.stands(2, 0, Stage::Serving);
-    assert_eq!(stops(&round.stands(3, 0, Stage::Failed)).len(), 1);
-    round.stands(3, 0, victim(5));
-    round.stands(1, 0, own(0));
-    let decision = super::tests::decision(&round.stands(2, 0, Stage::Told(vec![]))).unwrap();
+    round.stands(1, 1, Stage::Serving);
+    round.stands(2, 1, Stage::Serving);
+    assert_eq!(stops(&round.stands(3, 1, Stage::Failed)).len(), 1);
+    round.stands(3, 1, victim(5));
+    round.stands(1, 1, own(0));
+    let decision = super::tests::decision(&round.stands(2, 1, Stage::Told(vec![]))).unwrap();
     assert_eq!(causes(&decision), [0]);
 }
 
@@ -509,14 +509,14 @@ fn gloo_meets_at_the_first_server() {
 #[test]
 fn restarts_are_counted_here() {
     let mut round = Round::running(2);
-    for attempt in 0..3 {
+    for attempt in 1..=3 {
         let mut effects = Vec::new();
         for (link, stage) in [(1, own(0)), (2, Stage::Told(vec![])), (3, Stage::Told(vec![]))] {
             effects.extend(round.stands(link, attempt, stage));
         }
         let decided = decision(&effects).unwrap();
-        assert_eq!(decided.restart.map(|restart| restart.attempt), (attempt < 2).then_some(attempt + 1));
-        if attempt < 2 {
+        assert_eq!(decided.restart.map(|restart| restart.attempt), (attempt < 3).then_some(attempt + 1));
+        if attempt < 3 {
             // Steps still come with every beat, and not more often.
             assert!(round.coordinator.deadline().unwrap() > round.now);
             round.pass(1000, &[1, 2, 3]);
@@ -531,20 +531,20 @@ fn restarts_are_counted_here() {
     let mut round = Round::running(2);
     let mut end = told(0, None, false);
     end.end.exit = Exit::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() });
-    round.stands(1, 0, Stage::Told(vec![end]));
+    round.stands(1, 1, Stage::Told(vec![end]));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
     assert_eq!(decided.restart, None);
     // Servers that did not answer may do so the next time.
     let mut round = Round::running(2);
-    round.stands(1, 0, unmet(0));
+    round.stands(1, 1, unmet(0));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
-    assert_eq!((causes(&decided), decided.restart.map(|restart| restart.attempt)), (vec![0], Some(1)));
+    assert_eq!((causes(&decided), decided.restart.map(|restart| restart.attempt)), (vec![0], Some(2)));
 }
 
 #[test]
 fn goodbye() {
     let succeed = |round: &mut Round| {
-        [1, 2, 3].into_iter().flat_map(|link| round.stands(link, 0, Stage::Succeeded)).collect::<Vec<_>>()
+        [1, 2, 3].into_iter().flat_map(|link| round.stands(link, 1, Stage::Succeeded)).collect::<Vec<_>>()
     };
     let mut round = Round::running(0);
     assert_eq!(decision(&succeed(&mut round)).unwrap().outcome, Outcome::Succeeded);
@@ -645,25 +645,25 @@ fn what_is_said_before_the_welcome_is_sent() {
     let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
     agent.step(agent::Event::Tick, at(0));
     agent.step(agent::Event::Connected, at(1));
-    let effects = stand(&mut agent, 0, Stage::Interrupted { signal: Some(2), kill: false }, 2);
-    assert_eq!(said(&effects), [(0, Stage::Interrupted { signal: Some(2), kill: false })]);
+    let effects = stand(&mut agent, 1, Stage::Interrupted { signal: Some(2), kill: false }, 2);
+    assert_eq!(said(&effects), [(1, Stage::Interrupted { signal: Some(2), kill: false })]);
 }
 
 #[test]
 fn an_agent_starts_stops_and_ends() {
     let mut agent = welcomed();
-    assert_eq!(news(&hear(&mut agent, start(1), 3)), [], "another attempt");
-    assert!(matches!(&news(&hear(&mut agent, start(0), 3))[..], [News::Start(start)] if start.you == 1));
-    assert_eq!(news(&hear(&mut agent, start(0), 4)), [], "once is enough");
+    assert_eq!(news(&hear(&mut agent, start(2), 3)), [], "another attempt");
+    assert!(matches!(&news(&hear(&mut agent, start(1), 3))[..], [News::Start(start)] if start.you == 1));
+    assert_eq!(news(&hear(&mut agent, start(1), 4)), [], "once is enough");
     let stop = |attempt| ToAgent::Stop(Stop { attempt, why: Why::CoordinatorLost { how: Loss::Refused } });
-    assert_eq!(news(&hear(&mut agent, stop(1), 5)), []);
-    assert_eq!(news(&hear(&mut agent, stop(0), 5)).len(), 1);
-    assert_eq!(news(&hear(&mut agent, stop(0), 6)), []);
-    assert_eq!(news(&hear(&mut agent, decided(1, false), 7)), []);
-    assert_eq!(news(&hear(&mut agent, decided(0, true), 7)).len(), 1);
-    assert_eq!(said(&stand(&mut agent, 0, Stage::Told(vec![]), 8)), [], "nobody asks any more");
+    assert_eq!(news(&hear(&mut agent, stop(2), 5)), []);
+    assert_eq!(news(&hear(&mut agent, stop(1), 5)).len(), 1);
+    assert_eq!(news(&hear(&mut agent, stop(1), 6)), []);
+    assert_eq!(news(&hear(&mut agent, decided(2, false), 7)), []);
+    assert_eq!(news(&hear(&mut agent, decided(1, true), 7)).len(), 1);
+    assert_eq!(said(&stand(&mut agent, 1, Stage::Told(vec![]), 8)), [], "nobody asks any more");
     // The next attempt can be over before this one is.
-    let effects = hear(&mut agent, decided(1, false), 9);
+    let effects = hear(&mut agent, decided(2, false), 9);
     assert!(effects.contains(&agent::Effect::Send(FromAgent::Bye)) && agent.is_over());
 }
 
@@ -701,11 +701,11 @@ fn a_coordinator_that_is_gone() {
 
 #[test]
 fn a_failure_that_nobody_hears_of() {
-    let alone = [News::Alone { attempt: 0 }];
+    let alone = [News::Alone { attempt: 1 }];
     // The coordinator does not answer.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
-    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 10)), []);
+    hear(&mut agent, start(1), 3);
+    assert_eq!(news(&stand(&mut agent, 1, Stage::Told(vec![]), 10)), []);
     let mut told = Vec::new();
     for second in 1..=5 {
         told.extend(news(&agent.step(agent::Event::Tick, at(10 + second * 1000))));
@@ -714,15 +714,15 @@ fn a_failure_that_nobody_hears_of() {
     assert_eq!(ANSWER, Duration::from_secs(5));
     // Nobody listens there: at once.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
+    hear(&mut agent, start(1), 3);
     agent.step(agent::Event::Closed, at(4));
     agent.step(agent::Event::NotConnected(Answer::Refused), at(5));
-    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 6)), alone);
+    assert_eq!(news(&stand(&mut agent, 1, Stage::Told(vec![]), 6)), alone);
     // The connection broke, and comes back: it is said again.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
+    hear(&mut agent, start(1), 3);
     agent.step(agent::Event::Closed, at(4));
-    assert_eq!(news(&stand(&mut agent, 0, Stage::Told(vec![]), 6)), []);
+    assert_eq!(news(&stand(&mut agent, 1, Stage::Told(vec![]), 6)), []);
     match &agent.step(agent::Event::Connected, at(7))[..] {
         [agent::Effect::Send(FromAgent::Join(join))] => assert_eq!(join.standing.stage, Stage::Told(vec![])),
         other => panic!("{other:?}"),
@@ -733,22 +733,22 @@ fn a_failure_that_nobody_hears_of() {
 fn who_leaves_says_so() {
     // A signal that crossed a restart counts for the next attempt.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
+    hear(&mut agent, start(1), 3);
     let interrupted = Stage::Interrupted { signal: Some(2), kill: false };
-    assert_eq!(said(&stand(&mut agent, 0, interrupted.clone(), 4)), [(0, interrupted.clone())]);
-    assert_eq!(said(&hear(&mut agent, decided(0, true), 5)), [(1, interrupted.clone())]);
+    assert_eq!(said(&stand(&mut agent, 1, interrupted.clone(), 4)), [(1, interrupted.clone())]);
+    assert_eq!(said(&hear(&mut agent, decided(1, true), 5)), [(2, interrupted.clone())]);
     // One that comes after it, too.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
-    hear(&mut agent, decided(0, true), 4);
-    assert_eq!(said(&stand(&mut agent, 0, interrupted.clone(), 5)), [(1, interrupted)]);
+    hear(&mut agent, start(1), 3);
+    hear(&mut agent, decided(1, true), 4);
+    assert_eq!(said(&stand(&mut agent, 1, interrupted.clone(), 5)), [(2, interrupted)]);
     // An end that nobody decided.
     let mut agent = welcomed();
-    hear(&mut agent, start(0), 3);
-    hear(&mut agent, decided(0, true), 4);
+    hear(&mut agent, start(1), 3);
+    hear(&mut agent, decided(1, true), 4);
     let effects = agent.step(agent::Event::Ended, at(5));
-    assert!(matches!(&said(&effects)[..], [(1, Stage::Unable { .. })]));
-    hear(&mut agent, decided(1, false), 6);
+    assert!(matches!(&said(&effects)[..], [(2, Stage::Unable { .. })]));
+    hear(&mut agent, decided(2, false), 6);
     assert!(agent.is_over());
     // With nobody there it is not waited for.
     let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
@@ -763,7 +763,7 @@ fn links_are_numbered_and_strangers_say_nothing() {
     let mut round = Round::running(0);
     let before = format!("{:?}", round.coordinator);
     for event in [
-        Event::Standing { link: 9, standing: Standing { attempt: 0, stage: Stage::Failed } },
+        Event::Standing { link: 9, standing: Standing { attempt: 1, stage: Stage::Failed } },
         Event::Beat { link: 9 },
         Event::Bye { link: 9 },
         Event::Gone { link: 9 },

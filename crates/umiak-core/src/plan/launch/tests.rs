@@ -21,7 +21,7 @@ fn run() -> Run {
         directory: "/w".into(),
         log_dir: "/w/log".into(),
         command: Resolved { program: "/usr/bin/python3".into(), argv: vec!["python3".into()] },
-        attempt: 0,
+        attempt: 1,
     }
 }
 
@@ -141,7 +141,7 @@ fn start() -> Start {
         device_kind: None,
     };
     Start {
-        attempt: 0,
+        attempt: 1,
         nodes: vec![node(1, 2), node(2, 3), node(3, 1)],
         paddle_store: endpoint(7001),
         torch_store: endpoint(7002),

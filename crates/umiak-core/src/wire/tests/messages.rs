@@ -141,7 +141,7 @@ fn to_agent() -> Vec<ToAgent> {
     let mut messages = vec![
         ToAgent::Welcome,
         ToAgent::Waiting(waiting()),
-        ToAgent::Start(Start { attempt: 0, nodes: vec![share], paddle_store: store, torch_store: store, you: 0 }),
+        ToAgent::Start(Start { attempt: 1, nodes: vec![share], paddle_store: store, torch_store: store, you: 0 }),
         ToAgent::Suspects { nodes: vec![node()] },
         ToAgent::Beat,
     ];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::messages::Start;
-use umiak_core::model::Part;
+use umiak_core::model::{FIRST_ATTEMPT, Part};
 
 use super::super::scenario::{Fault, Kind, NOTICE};
 use super::super::servers::{own_ranks, ranks_of};
@@ -69,7 +69,7 @@ impl Judge<'_> {
                 });
             }
             if let Some((end, outcome, _)) = node.finished {
-                let attempt = node.starts.last().map_or(0, |(_, start)| start.attempt);
+                let attempt = node.starts.last().map_or(FIRST_ATTEMPT, |(_, start)| start.attempt);
                 let known = node.decisions[..node.known].iter().any(|(_, decision)| decision.attempt == attempt);
                 let decided = known || node.other_end.is_some();
                 self.check(decided || matches!(outcome, Outcome::Interrupted | Outcome::Stopped), Rule::Serves, || {

@@ -53,7 +53,7 @@ mod tests {
     use umiak_core::formats;
     use umiak_core::formats::settings::Settings;
     use umiak_core::mask::Known;
-    use umiak_core::model::StepIndex;
+    use umiak_core::model::{FIRST_ATTEMPT, StepIndex};
     use umiak_core::plan::document::{Granted, RunPlace, Submission, names, needs, place};
     use umiak_core::plan::pool::Given;
     use umiak_core::plan::{Attempt, Wishes};
@@ -84,8 +84,8 @@ mod tests {
         let plan = place(&submission, RunPlace { run, cpus: 4, tasks, scratch, attached: false }, granted);
         let start = |slot| {
             let given = Given::default();
-            let process = plan.process(&Attempt { slot, number: 0, of_job: 0, given: &given });
-            Start { id: AttemptId { step: StepIndex(0), slot, attempt: 0 }, process, bound: false }
+            let process = plan.process(&Attempt { slot, number: FIRST_ATTEMPT, of_job: FIRST_ATTEMPT, given: &given });
+            Start { id: AttemptId { step: StepIndex(0), slot, attempt: FIRST_ATTEMPT }, process, bound: false }
         };
         let starts: Vec<Start> = plan.replicas.iter().map(|replica| start(replica.slot)).collect();
         let common = Common { set: plan.common.clone(), ..Common::default() };

@@ -13,7 +13,7 @@ use umiak_core::model::Exit;
 use umiak_core::plan::Process;
 
 /// What `env` of an attempt begins with: the variables of everybody stand once in the run's directory, three levels up
-/// (`tasks/trainer-0/attempt-0`), as [`environment`] writes them. `$0` is `command`.
+/// (`tasks/trainer-0/attempt-1`), as [`environment`] writes them. `$0` is `command`.
 const COMMON: &str = ". \"$(dirname \"$0\")/../../../common.env\"\n";
 
 /// Makes it, with `command` and `env`. An attempt's number is never used twice, so nothing is there yet.
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_command_can_be_run_by_hand() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("tasks/w-0/attempt-0");
+        let dir = root.path().join("tasks/w-0/attempt-1");
         let process = Process {
             program: "/bin/sh".into(),
             argv: vec!["sh".into(), "-c".into(), "echo \"$A $B\" it\\'s; pwd".into()],

@@ -12,7 +12,7 @@ use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
 use umiak_core::machine::round::messages::{RankPlace, Why};
-use umiak_core::model::{Device, Exit, Part, Rotation, Timestamp};
+use umiak_core::model::{Device, Exit, FIRST_ATTEMPT, Part, Rotation, Timestamp};
 use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
 use umiak_sys::logger::Rotate;
 
@@ -194,7 +194,7 @@ impl Door for LaunchDoor {
 
     fn observe(&mut self, core: &mut Core, fact: &Fact) {
         match fact {
-            Fact::Planned(_) if self.run.attempt == 0 => {
+            Fact::Planned(_) if self.run.attempt == FIRST_ATTEMPT => {
                 for line in paddle_lines::on_console(&self.spec.request) {
                     core.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
                 }
@@ -214,7 +214,7 @@ impl Door for LaunchDoor {
                 self.pod_line(paddle_lines::at_signal(&self.spec.request, *signal));
             }
             Fact::Restarting { attempt, .. } => {
-                self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.plan, attempt + 1));
+                self.pod_line(paddle_lines::at_restart(&self.spec.request, &core.plan, *attempt));
             }
             Fact::Finished { outcome, exit_code } => {
                 let signal = match core.now.stopping {

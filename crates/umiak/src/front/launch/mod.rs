@@ -32,7 +32,7 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
-use umiak_core::model::{Device, Nodes, OutputMode, Request, StepIndex};
+use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Inventory, Plan, Share};
 
@@ -249,7 +249,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         pod_log,
         late_files: None,
         late_files_due: true,
-        told_attempt: 0,
+        told_attempt: FIRST_ATTEMPT,
         peers,
         next: None,
         logs: None,

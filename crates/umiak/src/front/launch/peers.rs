@@ -14,7 +14,7 @@ use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::messages::{Join, Refusal, Stage, Standing, Start, Why};
-use umiak_core::model::{Endpoint, Nodes, OutputMode, Port};
+use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
@@ -111,7 +111,10 @@ impl Peers {
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
-            standing: Standing { attempt: 0, stage: Stage::Ready(plan::offer(&outline.layout, &outline.ports)) },
+            standing: Standing {
+                attempt: FIRST_ATTEMPT,
+                stage: Stage::Ready(plan::offer(&outline.layout, &outline.ports)),
+            },
         };
         let options = rendezvous::NetOptions {
             coordinator: place.target,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::launch::LaunchSpec;
-use umiak_core::model::{Crew, Generation, Mode, Part, Port, PortRequest, Request};
+use umiak_core::model::{Crew, FIRST_ATTEMPT, Generation, Mode, Part, Port, PortRequest, Request};
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
@@ -55,7 +55,7 @@ impl Outline {
         let Self { layout, command, log_dir, notices, .. } = self;
         let directory = std::env::current_dir().unwrap_or_default();
         let pod_name = std::iter::repeat_with(fastrand::lowercase).take(6).collect();
-        let run = Run { pod_name, scratch, directory, log_dir, command, attempt: 0 };
+        let run = Run { pod_name, scratch, directory, log_dir, command, attempt: FIRST_ATTEMPT };
         let mut plan = plan::finish(&spec.request, inventory, layout, share, &run);
         plan.notices.splice(0..0, spec.notices.iter().cloned());
         plan.notices.extend(notices);
@@ -294,7 +294,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
     let gloo = plan.gloo_dir(0, plan.attempt);
     std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
     // What an earlier attempt wrote is part of this run.
-    let overwrite = request.logs.overwrite && plan.attempt == 0;
+    let overwrite = request.logs.overwrite && plan.attempt == FIRST_ATTEMPT;
     let author = Author::new(inventory, plan);
     for file in plan.files.iter().filter(|file| !file.late) {
         write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;

@@ -31,13 +31,13 @@ pub(super) fn register(suite: &mut Suite) {
 fn cause() {
     let runs = Runs::new();
     let failed = runs.fixture("v1-job-restart");
-    Runs::log(&failed, "worker-0", 0, "first\n");
-    Runs::log(&failed, "worker-0", 1, "second\n");
-    Runs::log(&failed, "worker-1", 1, "other\n");
+    Runs::log(&failed, "worker-0", 1, "first\n");
+    Runs::log(&failed, "worker-0", 2, "second\n");
+    Runs::log(&failed, "worker-1", 2, "other\n");
     assert_eq!(runs.out("logs 1"), "second\n");
     let well = runs.fixture("v1-success");
-    Runs::log(&well, "pserver-0", 0, "server\n");
-    Runs::log(&well, "trainer-0", 0, "trainer\n");
+    Runs::log(&well, "pserver-0", 1, "server\n");
+    Runs::log(&well, "trainer-0", 1, "trainer\n");
     assert_eq!(runs.out("logs 2"), "trainer\n", "the first that decides");
     assert_eq!(runs.out("logs 2 rank 0"), "server\n");
     assert_eq!(runs.out("logs 2 pserver-0"), "server\n");
@@ -50,22 +50,22 @@ fn cause() {
 fn several() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
-    Runs::log(&run, "trainer-0", 0, "a\nb\n");
-    Runs::log(&run, "trainer-1", 0, "c\nno end");
+    Runs::log(&run, "trainer-0", 1, "a\nb\n");
+    Runs::log(&run, "trainer-1", 1, "c\nno end");
     assert_eq!(runs.out("logs 1 trainer"), "trainer-0 | a\ntrainer-0 | b\ntrainer-1 | c\ntrainer-1 | no end\n");
     assert_eq!(runs.out("logs 1 trainer --output quiet -n 1"), "b\nno end");
     let coloured = runs.umiak("logs 1 trainer").env("CLICOLOR_FORCE", "1").finish();
     assert!(coloured.out().starts_with("\u{1b}[36mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
     let json = runs.out("logs 1 trainer --output json");
     let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
-    assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 0, "text": "no end"}));
+    assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 1, "text": "no end"}));
 }
 
 fn ends() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
     let text: String = (0..50_000).flat_map(|n| ["line ".to_owned(), n.to_string(), "\n".to_owned()]).collect();
-    Runs::log(&run, "trainer-0", 0, &text);
+    Runs::log(&run, "trainer-0", 1, &text);
     assert_eq!(runs.out("logs 1"), text);
     assert_eq!(runs.out("logs 1 -n 2"), "line 49998\nline 49999\n");
     assert_eq!(runs.out("logs 1 --tail 0"), "");
@@ -80,12 +80,12 @@ fn ends() {
 fn attempts() {
     let runs = Runs::new();
     let run = runs.fixture("v1-replica-retry");
-    Runs::log(&run, "trainer-1", 0, "first\n");
-    Runs::log(&run, "trainer-1", 1, "second\n");
+    Runs::log(&run, "trainer-1", 1, "first\n");
+    Runs::log(&run, "trainer-1", 2, "second\n");
     assert_eq!(runs.out("logs 1 trainer-1"), "second\n");
-    assert_eq!(runs.out("logs 1 trainer-1 --attempt 0"), "first\n");
+    assert_eq!(runs.out("logs 1 trainer-1 --attempt 1"), "first\n");
     assert_eq!(runs.out("logs 1 trainer-1 --attempt all"), "trainer-1 | first\ntrainer-1 | second\n");
-    assert!(runs.err("logs 1 trainer-1 --attempt 7", 125).contains("error[J0009]: the log of `trainer-1`, attempt 7"));
+    assert!(runs.err("logs 1 trainer-1 --attempt 8", 125).contains("error[J0009]: the log of `trainer-1`, attempt 8"));
     assert!(runs.err("logs 1 trainer-1 --attempt last", 2).contains("or `all`"));
 }
 
@@ -94,7 +94,7 @@ fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
     let log = runs.sandbox.path().join("workerlog.0");
     let planned = |seq: u64, attempt: u64| {
         let replica = serde_json::json!({"replica": "trainer-0", "rank": 0, "node": "a", "endpoint": "127.0.0.1:6170",
-            "log": log, "log_start": starts[attempt as usize]});
+            "log": log, "log_start": starts[attempt as usize - 1]});
         serde_json::json!({"v": 1, "seq": seq, "at": 5, "type": "planned", "job": "default", "attempt": attempt,
             "umiak": "0.1.0", "world_size": 1, "log_dir": "", "replicas": [replica]})
     };
@@ -106,7 +106,7 @@ fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
     let starting = |seq: u64, attempt: u64| serde_json::json!({"v": 1, "seq": seq, "at": 5, "type": "starting", "subject": subject(attempt)});
     let end =
         serde_json::json!({"v": 1, "seq": 6, "at": 9, "type": "finished", "outcome": "succeeded", "exit_code": 0});
-    let records = [planned(0, 0), starting(1, 0), ended(2, 0), planned(3, 1), starting(4, 1), ended(5, 1), end];
+    let records = [planned(0, 1), starting(1, 1), ended(2, 1), planned(3, 2), starting(4, 2), ended(5, 2), end];
     runs.with_journal(&records.iter().flat_map(|record| [record.to_string(), "\n".to_owned()]).collect::<String>());
     log
 }
@@ -116,11 +116,11 @@ fn pointers() {
     let log = launched(&runs, [4, 10]);
     fs::write(&log, "old\nfirst\nsecond\n").expect("written");
     assert_eq!(runs.out("logs 1"), "second\n");
-    assert_eq!(runs.out("logs 1 --attempt 0"), "first\n");
-    assert_eq!(runs.out("logs 1 --attempt 0 -n 9"), "first\n");
+    assert_eq!(runs.out("logs 1 --attempt 1"), "first\n");
+    assert_eq!(runs.out("logs 1 --attempt 1 -n 9"), "first\n");
     fs::write(&log, "new\n").expect("written");
     let outcome = runs.umiak("logs 1").finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 1 was made shorter");
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 2 was made shorter");
     assert_eq!(outcome.out(), "new\n");
 }
 
@@ -128,8 +128,8 @@ fn bytes() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
     let odd = b"\xff\xfe\0 50%\r 100%\r\n\x1b[31mred\n\xc3";
-    Runs::log(&run, "trainer-0", 0, odd);
-    Runs::log(&run, "trainer-1", 0, "x\n");
+    Runs::log(&run, "trainer-0", 1, odd);
+    Runs::log(&run, "trainer-1", 1, "x\n");
     assert_eq!(runs.umiak("logs 1").finish().stdout, odd);
     let named = runs.umiak("logs 1 trainer").finish().stdout;
     assert!(named.starts_with(
@@ -141,12 +141,12 @@ fn missing() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
     let text = runs.err("logs 1", 125);
-    assert!(text.contains("error[J0009]: the log of `trainer-0`, attempt 0, cannot be shown"), "{text}");
+    assert!(text.contains("error[J0009]: the log of `trainer-0`, attempt 1, cannot be shown"), "{text}");
     assert!(
-        text.contains("HOME/runs/run-000001/tasks/trainer-0/attempt-0/log") && text.contains("no such file"),
+        text.contains("HOME/runs/run-000001/tasks/trainer-0/attempt-1/log") && text.contains("no such file"),
         "{text}"
     );
-    Runs::log(&run, "trainer-1", 0, "here\n");
+    Runs::log(&run, "trainer-1", 1, "here\n");
     let some = runs.umiak("logs 1 trainer").finish();
     some.expect_code(0).expect_err("error[J0009]");
     assert_eq!(some.out(), "trainer-1 | here\n");
@@ -160,11 +160,11 @@ fn missing() {
 fn cut() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
-    let log = Runs::log(&run, "trainer-0", 0, "e\nf\n");
+    let log = Runs::log(&run, "trainer-0", 1, "e\nf\n");
     fs::write(log.with_file_name("log.3"), "a\nb\n").expect("written");
     fs::write(log.with_file_name("log.4"), "c\nd\n").expect("written");
     let outcome = runs.umiak("logs 1").finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 0 was cut by size");
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 1 was cut by size");
     assert_eq!(outcome.out(), "a\nb\nc\nd\ne\nf\n");
     assert_eq!(runs.out("logs 1 -n 3"), "d\ne\nf\n");
     assert_eq!(runs.out("logs 1 --head 3"), "a\nb\nc\n");
@@ -218,14 +218,14 @@ impl<'a> Follower<'a> {
 fn follow() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
-    let log = Runs::log(&run, "trainer-0", 0, "one\ntwo\n");
+    let log = Runs::log(&run, "trainer-0", 1, "one\ntwo\n");
     let mut follower = Follower::start(&runs, "logs 1 -f -n 1");
     follower.expect("two\n");
     let mut file = fs::File::options().append(true).open(&log).expect("the log");
     file.write_all(b"half").expect("written");
     follower.expect("half");
     file.write_all(b" done\n").expect("written");
-    live.write(ended("trainer-0", 0, 0));
+    live.write(ended("trainer-0", 1, 0));
     follower.expect_end(" done\n");
     drop(live);
 }
@@ -233,14 +233,14 @@ fn follow() {
 fn follow_attempts() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
-    Runs::log(&run, "trainer-1", 0, "first\n");
+    Runs::log(&run, "trainer-1", 1, "first\n");
     let mut follower = Follower::start(&runs, "logs 1 trainer-1 -f");
     follower.expect("first\n");
     // It fails, and is started again.
     live.go_on(3);
-    Runs::log(&run, "trainer-1", 1, "second\n");
+    Runs::log(&run, "trainer-1", 2, "second\n");
     live.go_on(2);
-    live.write(ended("trainer-1", 1, 1));
+    live.write(ended("trainer-1", 2, 1));
     live.write(Fact::Finished { outcome: Outcome::Failed, exit_code: 1 });
     follower.expect_end("second\n");
 }
@@ -249,26 +249,26 @@ fn follow_attempts() {
 fn follow_fast_attempts() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
-    Runs::log(&run, "trainer-1", 0, "first\n");
+    Runs::log(&run, "trainer-1", 1, "first\n");
     let mut follower = Follower::start(&runs, "logs 1 trainer-1 -f");
     follower.expect("first\n");
     follower.running.signal(19);
-    Runs::log(&run, "trainer-1", 1, "second\n");
-    Runs::log(&run, "trainer-1", 2, "third\n");
+    Runs::log(&run, "trainer-1", 2, "second\n");
+    Runs::log(&run, "trainer-1", 3, "third\n");
     live.go_on(5);
-    live.write(ended("trainer-1", 1, 1));
+    live.write(ended("trainer-1", 2, 1));
     live.write(Fact::Retrying {
         scope: Scope::Replica,
-        subjects: vec![subject("trainer-1", 2)],
+        subjects: vec![subject("trainer-1", 3)],
         blame: Blame::User,
         max: 3,
         delay_micros: 0,
     });
-    live.write(Fact::Starting { subject: subject("trainer-1", 2) });
-    live.write(Fact::Started { subject: subject("trainer-1", 2), instance: Instance::of_pid(4191) });
+    live.write(Fact::Starting { subject: subject("trainer-1", 3) });
+    live.write(Fact::Started { subject: subject("trainer-1", 3), instance: Instance::of_pid(4191) });
     follower.running.signal(18);
     follower.expect("second\nthird\n");
-    live.write(ended("trainer-1", 2, 0));
+    live.write(ended("trainer-1", 3, 0));
     live.write(Fact::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
     follower.expect_end("");
 }
@@ -276,14 +276,14 @@ fn follow_fast_attempts() {
 fn nobody_reads() {
     let runs = Runs::new();
     let (run, live) = runs.live("v1-replica-retry", 6);
-    Runs::log(&run, "trainer-0", 0, "one\n");
+    Runs::log(&run, "trainer-0", 1, "one\n");
     for command in ["logs 1 -f", "logs 1 -f trainer-0"] {
         let mut follower = Follower::start(&runs, command);
         follower.expect("one\n");
         drop(follower.stdout);
         assert_eq!(follower.running.finish().code(), 0);
     }
-    let big = Runs::log(&run, "trainer-0", 0, vec![b'x'; 4 << 20]);
+    let big = Runs::log(&run, "trainer-0", 1, vec![b'x'; 4 << 20]);
     let mut running = runs.umiak("logs 1").start_unread();
     running.take_stdout().read_exact(&mut [0; 4]).expect("some bytes");
     let outcome = running.finish();
@@ -294,7 +294,7 @@ fn nobody_reads() {
 fn huge() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
-    let log = Runs::log(&run, "trainer-0", 0, "first\n");
+    let log = Runs::log(&run, "trainer-0", 1, "first\n");
     // Ten gigabytes that take no room.
     let file = fs::File::options().write(true).open(&log).expect("the log");
     file.set_len(10 << 30).expect("a sparse file");

@@ -40,7 +40,7 @@ fn show() {
         assert!(text.contains(part), "lacks {part:?}:\n{text}");
     }
     let retried = runs.out("show 2");
-    assert!(retried.contains("1 (0: was killed by SIGKILL (killed))"), "{retried}");
+    assert!(retried.contains("2 (1: was killed by SIGKILL (killed))"), "{retried}");
     assert_eq!(runs.out("show 2 --output quiet"), "succeeded\n");
     let made = umiak::history::RunDir::create(&runs.home).expect("made");
     assert!(runs.out("show 3").starts_with("? run-000003 lost\n"), "a run that was only made");
@@ -52,7 +52,7 @@ fn folds() {
     let line = |seq: u32, rest: String| format!("{{\"v\":1,\"seq\":{seq},\"at\":{},{rest}}}\n", 1_000_000 + seq);
     let mut journal = String::new();
     for replica in 0..60 {
-        let subject = format!("\"subject\":{{\"replica\":\"trainer-{replica}\",\"rank\":{replica},\"attempt\":0}}");
+        let subject = format!("\"subject\":{{\"replica\":\"trainer-{replica}\",\"rank\":{replica},\"attempt\":1}}");
         journal += &line(2 * replica, format!("\"type\":\"starting\",{subject}"));
         let code = u32::from(replica == 41);
         let exit = format!("\"exit\":{{\"kind\":\"code\",\"code\":{code}}},\"by_us\":false,\"order\":{replica}");
@@ -141,7 +141,7 @@ fn events() {
         "  worker-0 started, pid 4121\n",
         "  worker-1 was killed by SIGTERM (terminate), stopped by us\n",
         "  starting everything again in 2.0 s: attempt 2 of 2\n",
-        "  worker-0 (attempt 1) exited with 3\n",
+        "  worker-0 (attempt 2) exited with 3\n",
         "  failed, code 3\n",
     ] {
         assert!(text.contains(part), "lacks {part:?}:\n{text}");

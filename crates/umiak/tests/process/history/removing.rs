@@ -83,7 +83,7 @@ fn keeps_size() {
     let runs = Runs::new();
     for _ in 0..3 {
         let run = runs.fixture("v1-stopped");
-        Runs::log(&run, "trainer-0", 0, vec![b'x'; 1 << 20]);
+        Runs::log(&run, "trainer-0", 1, vec![b'x'; 1 << 20]);
     }
     assert_eq!(runs.out("gc --keep-size 10M --output quiet"), "");
     assert_eq!(runs.out("gc --keep-size 2500K --output quiet"), "run-000001\n");

@@ -143,7 +143,7 @@ fn crash() {
 fn restarts() {
     let cluster = Cluster::new(2);
     let flags = format!("{FLAGS} --max_restart 2 --restart-backoff 10ms");
-    let outcomes = cluster.run(&flags, &["*:print begin;flood 100000", "3@0:exit 1", "2@1:exit 1", "*:sleep 100"]);
+    let outcomes = cluster.run(&flags, &["*:print begin;flood 100000", "3@1:exit 1", "2@2:exit 1", "*:sleep 100"]);
     for outcome in &outcomes {
         outcome.expect_code(0);
     }

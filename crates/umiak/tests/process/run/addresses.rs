@@ -75,7 +75,7 @@ fn two_runs() {
 /// Replicas know each other's endpoints: one that starts again is where it was.
 fn kept() {
     let stage = Stage::new("local");
-    let document = "umiak: v1\nroles: {w: {ports: {rpc: 1}, restarts: {max: 1, backoff: 10ms}, command: [actor, ready, variable=UMIAK_ENDPOINTS_W_RPC, '@0:exit=1']}}";
+    let document = "umiak: v1\nroles: {w: {ports: {rpc: 1}, restarts: {max: 1, backoff: 10ms}, command: [actor, ready, variable=UMIAK_ENDPOINTS_W_RPC, '@1:exit=1']}}";
     stage.run(document).finish().expect_code(0);
     assert_eq!(stage.log("w-0", 0), stage.log("w-0", 1));
     assert!(stage.log("w-0", 0).starts_with("UMIAK_ENDPOINTS_W_RPC=127."), "{}", stage.log("w-0", 0));

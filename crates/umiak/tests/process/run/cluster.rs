@@ -81,7 +81,7 @@ fn names() {
     let outcome = stage.run(document).finish();
     outcome.expect_code(0);
     let task = |name: &str| {
-        std::fs::read_to_string(stage.run_dir().join(format!("tasks/{name}/attempt-0/env"))).expect("variables")
+        std::fs::read_to_string(stage.run_dir().join(format!("tasks/{name}/attempt-1/env"))).expect("variables")
     };
     let common = std::fs::read_to_string(stage.run_dir().join("common.env")).expect("variables");
     let has = |text: &str, line: &str| assert!(text.contains(line), "{line} is not in\n{text}");
@@ -109,7 +109,7 @@ fn preempted() {
     let facts = super::facts(&stage, &outcome);
     let seen = stories(&facts);
     for name in ["w-0", "w-1"] {
-        assert_eq!(seen[name], "starting@0 started@0 started@0 started@0 ended@0=0");
+        assert_eq!(seen[name], "starting@1 started@1 started@1 started@1 ended@1=0");
         assert_eq!(stage.log(name, 0), "up\nup\nup\ndown\n");
     }
     assert!(of(&facts, "pending").iter().any(|fact| text(&fact["reason"]).starts_with("pre-empted by")));
@@ -131,14 +131,14 @@ fn evicted() {
     for (word, kind, words) in [("evict", "evicted", "was evicted"), ("node-lost", "node_lost", "lost with its node")] {
         let stage = stage();
         let outcome = stage
-            .run(&format!("umiak: v1\npolicy: {{backoff: 10ms}}\nroles: {{w: {{replicas: 2, command: [actor, '1@0:{word}', '@0:sleep=60']}}}}"))
+            .run(&format!("umiak: v1\npolicy: {{backoff: 10ms}}\nroles: {{w: {{replicas: 2, command: [actor, '1@1:{word}', '@1:sleep=60']}}}}"))
             .finish();
         outcome.expect_code(0);
         let seen = stories(&super::facts(&stage, &outcome));
-        assert_eq!(seen["w-1"], format!("starting@0 started@0 ended@0={kind} starting@1 started@1 ended@1=0"));
+        assert_eq!(seen["w-1"], format!("starting@1 started@1 ended@1={kind} starting@2 started@2 ended@2=0"));
         assert_eq!(
             seen["run"],
-            format!("submitted stopping:peer_failed diagnosed:w-1={kind} restarting@1 finished:succeeded=0")
+            format!("submitted stopping:peer_failed diagnosed:w-1={kind} restarting@2 finished:succeeded=0")
         );
         outcome.expect_err(words);
         stage.assert_nothing_left();
@@ -158,7 +158,7 @@ fn killed_cluster() {
 /// Nothing is left to adopt: what was live is lost, and starts again.
 fn gone_cluster() {
     let stage = stage();
-    let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, '@0:sleep=60']}}").start();
+    let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, '@1:sleep=60']}}").start();
     stage.wait_for_log(&running, "w-1", 0, "up");
     let cluster = cluster(&stage).expect("a cluster");
     kill(&stage, running);
@@ -167,7 +167,7 @@ fn gone_cluster() {
     stage.umiak("resume 1").finish().expect_code(0);
     let seen = stories(&stage.journal());
     for name in ["w-0", "w-1"] {
-        assert_eq!(seen[name], "starting@0 started@0 ended@0=lost starting@1 started@1 ended@1=0");
+        assert_eq!(seen[name], "starting@1 started@1 ended@1=lost starting@2 started@2 ended@2=0");
     }
     stage.assert_nothing_left();
 }
@@ -211,7 +211,7 @@ fn long_home() {
     let home = stage.sandbox.path().join("a".repeat(100)).join("b".repeat(100));
     let line = |line: &str| stage.umiak(line).env("UMIAK_HOME", &home);
     let running = line("run job.yaml --engine mock-cluster").start();
-    let log = home.join("runs/run-000001/tasks/w-0/attempt-0/log");
+    let log = home.join("runs/run-000001/tasks/w-0/attempt-1/log");
     running.wait_until("output", || std::fs::read_to_string(&log).is_ok_and(|text| text == "up\n"));
     kill(&stage, running);
     line("resume 1").finish().expect_code(0);
@@ -231,7 +231,7 @@ fn detached() {
     descend::signal(pid, 9);
     stage.wait_until_free();
     stage.umiak("resume 1").finish().expect_code(0);
-    assert_eq!(stories(&stage.journal())["w-0"], "starting@0 started@0 ended@0=0");
+    assert_eq!(stories(&stage.journal())["w-0"], "starting@1 started@1 ended@1=0");
     assert_eq!(stage.log("w-0", 0), "up\ndown\n");
     stage.assert_nothing_left();
 }
@@ -240,7 +240,7 @@ const TROUBLED: &[&str] = &[
     "umiak: v1\nroles: {w: {replicas: 3, command: [actor, print=a, sleep=60ms, print=b, sleep=60ms, print=c]}}",
     "umiak: v1\nroles: {w: {replicas: 2, command: [actor, queue=150ms, print=a, sleep=60ms, print=b, print=c]}}",
     "umiak: v1\nroles: {s: {command: [actor, print=a, sleep=50ms, print=b, print=c]}, w: {replicas: 2, command: [actor, print=a, print=b, sleep=40ms, print=c], start_after: {role: s, when: succeeded}}}",
-    "umiak: v1\npolicy: {restarts: 1, backoff: 10ms, settle: 10ms}\nroles: {w: {replicas: 2, command: [actor, print=a, sleep=30ms, print=b, print=c, '1@0:exit=3', '@0:sleep=20ms']}}",
+    "umiak: v1\npolicy: {restarts: 1, backoff: 10ms, settle: 10ms}\nroles: {w: {replicas: 2, command: [actor, print=a, sleep=30ms, print=b, print=c, '1@1:exit=3', '@1:sleep=20ms']}}",
     "umiak: v1\nroles: {s: {completes: false, ports: {rpc: 1}, command: [actor, print=a, print=b, print=c, sleep=20ms, ready, sleep=60]}, w: {replicas: 2, command: [actor, print=a, print=b, sleep=40ms, print=c], start_after: s}}",
 ];
 

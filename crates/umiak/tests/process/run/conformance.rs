@@ -72,7 +72,7 @@ const START: &[Row] = &[
         "one replica",
         "umiak: v1\nroles: {w: {command: [actor, print=hello]}}",
         0,
-        &[("run", "submitted finished:succeeded=0"), ("w-0", "starting@0 started@0 ended@0=0")],
+        &[("run", "submitted finished:succeeded=0"), ("w-0", "starting@1 started@1 ended@1=0")],
     ),
     row(
         "several of several roles",
@@ -80,9 +80,9 @@ const START: &[Row] = &[
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("a-0", "starting@0 started@0 ended@0=0"),
-            ("a-1", "starting@0 started@0 ended@0=0"),
-            ("b-0", "starting@0 started@0 ended@0=0"),
+            ("a-0", "starting@1 started@1 ended@1=0"),
+            ("a-1", "starting@1 started@1 ended@1=0"),
+            ("b-0", "starting@1 started@1 ended@1=0"),
         ],
     ),
 ];
@@ -94,9 +94,9 @@ const CAUSE: &[Row] = &[
         7,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:w-1=7 finished:failed=7"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("w-1", "starting@0 started@0 ended@0=7"),
-            ("w-2", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-1", "starting@1 started@1 ended@1=7"),
+            ("w-2", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     ),
     row(
@@ -105,8 +105,8 @@ const CAUSE: &[Row] = &[
         137,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:w-0=SIG9 finished:failed=137"),
-            ("w-0", "starting@0 started@0 ended@0=SIG9"),
-            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG9"),
+            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     ),
     row(
@@ -115,7 +115,7 @@ const CAUSE: &[Row] = &[
         127,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:w-0=spawn finished:failed=127"),
-            ("w-0", "starting@0 started@0 ended@0=spawn"),
+            ("w-0", "starting@1 started@1 ended@1=spawn"),
         ],
     ),
     row(
@@ -124,7 +124,7 @@ const CAUSE: &[Row] = &[
         124,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:w-0=SIG15 finished:failed=124"),
-            ("w-0", "starting@0 started@0 timed_out@0:run ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 timed_out@1:run ended@1=SIG15/us"),
         ],
     ),
     row(
@@ -133,7 +133,7 @@ const CAUSE: &[Row] = &[
         1,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:s-0=SIG15 finished:failed=1"),
-            ("s-0", "starting@0 started@0 timed_out@0:start ended@0=SIG15/us"),
+            ("s-0", "starting@1 started@1 timed_out@1:start ended@1=SIG15/us"),
         ],
     ),
     row(
@@ -142,8 +142,8 @@ const CAUSE: &[Row] = &[
         1,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:b-0=7 finished:failed=1"),
-            ("a-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("b-0", "starting@0 started@0 ended@0=7"),
+            ("a-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("b-0", "starting@1 started@1 ended@1=7"),
         ],
     ),
 ];
@@ -162,8 +162,8 @@ const STOP: &[Row] = &[
         code: 3,
         story: &[
             ("run", "submitted stopping:user finished:stopped=3"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     },
     Row {
@@ -174,8 +174,8 @@ const STOP: &[Row] = &[
         code: 3,
         story: &[
             ("run", "submitted stopping:user finished:stopped=3"),
-            ("w-0", "starting@0 started@0 ended@0=SIG9/us"),
-            ("w-1", "starting@0 started@0 ended@0=SIG9/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG9/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG9/us"),
         ],
     },
     Row {
@@ -184,7 +184,7 @@ const STOP: &[Row] = &[
         meanwhile: Meanwhile::Stop(""),
         in_parts: false,
         code: 3,
-        story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@0 started@0 ended@0=0")],
+        story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@1 started@1 ended@1=0")],
     },
     Row {
         name: "Ctrl-C",
@@ -194,8 +194,8 @@ const STOP: &[Row] = &[
         code: 130,
         story: &[
             ("run", "submitted stopping:signal finished:interrupted=130"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     },
     Row {
@@ -206,8 +206,8 @@ const STOP: &[Row] = &[
         code: 130,
         story: &[
             ("run", "submitted stopping:signal stopping:second_signal finished:interrupted=130"),
-            ("w-0", "starting@0 started@0 ended@0=SIG9/us"),
-            ("w-1", "starting@0 started@0 ended@0=SIG9/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG9/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG9/us"),
         ],
     },
     Row {
@@ -218,8 +218,8 @@ const STOP: &[Row] = &[
         code: 143,
         story: &[
             ("run", "submitted stopping:signal finished:interrupted=143"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     },
 ];
@@ -227,36 +227,36 @@ const STOP: &[Row] = &[
 const RETRY: &[Row] = &[
     in_parts(row(
         "the replica",
-        "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 2, backoff: 10ms}, command: [actor, '1@0:exit=3', '1@1:signal=9', sleep=1]}}",
+        "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 2, backoff: 10ms}, command: [actor, '1@1:exit=3', '1@2:signal=9', sleep=1]}}",
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
             (
                 "w-1",
-                "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=SIG9 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=0",
+                "starting@1 started@1 ended@1=3 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=SIG9 attempt_failed@2 retrying@3:user starting@3 started@3 ended@3=0",
             ),
         ],
     )),
     in_parts(row(
         "its role",
-        "umiak: v1\nroles: {w: {replicas: 2, restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '1@0:exit=3', '@0:sleep=60']}, other: {command: [actor, sleep=1]}}",
+        "umiak: v1\nroles: {w: {replicas: 2, restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '1@1:exit=3', '@1:sleep=60']}, other: {command: [actor, sleep=1]}}",
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("other-0", "starting@0 started@0 ended@0=0"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us retrying@1:user starting@1 started@1 ended@1=0"),
-            ("w-1", "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=0"),
+            ("other-0", "starting@1 started@1 ended@1=0"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us retrying@2:user starting@2 started@2 ended@2=0"),
+            ("w-1", "starting@1 started@1 ended@1=3 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=0"),
         ],
     )),
     row(
         "the job",
-        "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '1@0:exit=3', '@0:sleep=60']}}",
+        "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '1@1:exit=3', '@1:sleep=60']}}",
         0,
         &[
-            ("run", "submitted stopping:peer_failed diagnosed:w-1=3 restarting@1 finished:succeeded=0"),
-            ("w-0", "starting@0 started@0 ended@0=SIG15/us starting@1 started@1 ended@1=0"),
-            ("w-1", "starting@0 started@0 ended@0=3 starting@1 started@1 ended@1=0"),
+            ("run", "submitted stopping:peer_failed diagnosed:w-1=3 restarting@2 finished:succeeded=0"),
+            ("w-0", "starting@1 started@1 ended@1=SIG15/us starting@2 started@2 ended@2=0"),
+            ("w-1", "starting@1 started@1 ended@1=3 starting@2 started@2 ended@2=0"),
         ],
     ),
     in_parts(row(
@@ -266,11 +266,11 @@ const RETRY: &[Row] = &[
         &[
             (
                 "run",
-                "submitted stopping:peer_failed diagnosed:w-0=3 restarting@1 stopping:peer_failed diagnosed:w-0=3 finished:failed=3",
+                "submitted stopping:peer_failed diagnosed:w-0=3 restarting@2 stopping:peer_failed diagnosed:w-0=3 finished:failed=3",
             ),
             (
                 "w-0",
-                "starting@0 started@0 ended@0=3 attempt_failed@0 retrying@1:user starting@1 started@1 ended@1=3 starting@2 started@2 ended@2=3 attempt_failed@2 retrying@3:user starting@3 started@3 ended@3=3",
+                "starting@1 started@1 ended@1=3 attempt_failed@1 retrying@2:user starting@2 started@2 ended@2=3 starting@3 started@3 ended@3=3 attempt_failed@3 retrying@4:user starting@4 started@4 ended@4=3",
             ),
         ],
     )),
@@ -280,7 +280,7 @@ const RETRY: &[Row] = &[
         127,
         &[
             ("run", "submitted stopping:peer_failed diagnosed:w-0=spawn finished:failed=127"),
-            ("w-0", "starting@0 started@0 ended@0=spawn"),
+            ("w-0", "starting@1 started@1 ended@1=spawn"),
         ],
     )),
 ];
@@ -292,9 +292,9 @@ const COMPLETION: &[Row] = &[
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
-            ("w-1", "starting@0 started@0 ended@0=3"),
-            ("w-2", "starting@0 started@0 ended@0=0"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
+            ("w-1", "starting@1 started@1 ended@1=3"),
+            ("w-2", "starting@1 started@1 ended@1=0"),
         ],
     ),
     row(
@@ -303,8 +303,8 @@ const COMPLETION: &[Row] = &[
         0,
         &[
             ("run", "submitted stopping:completed finished:succeeded=0"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
-            ("w-1", "starting@0 started@0 ended@0=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
+            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
         ],
     ),
     row(
@@ -313,8 +313,8 @@ const COMPLETION: &[Row] = &[
         0,
         &[
             ("run", "submitted stopping:completed finished:succeeded=0"),
-            ("s-0", "starting@0 started@0 ended@0=SIG15/us"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("s-0", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
         ],
     ),
 ];
@@ -326,8 +326,8 @@ const ORDER: &[Row] = &[
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("s-0", "starting@0 started@0 ended@0=0"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("s-0", "starting@1 started@1 ended@1=0"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
         ],
     ),
     row(
@@ -336,8 +336,8 @@ const ORDER: &[Row] = &[
         0,
         &[
             ("run", "submitted stopping:completed finished:succeeded=0"),
-            ("s-0", "starting@0 started@0 ready@0 ended@0=SIG15/us"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("s-0", "starting@1 started@1 ready@1 ended@1=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
         ],
     ),
     row(
@@ -346,9 +346,9 @@ const ORDER: &[Row] = &[
         0,
         &[
             ("run", "submitted finished:succeeded=0"),
-            ("s-0", "starting@0 started@0 ended@0=0"),
-            ("s-1", "starting@0 started@0 ended@0=0"),
-            ("w-0", "starting@0 started@0 ended@0=0"),
+            ("s-0", "starting@1 started@1 ended@1=0"),
+            ("s-1", "starting@1 started@1 ended@1=0"),
+            ("w-0", "starting@1 started@1 ended@1=0"),
         ],
     ),
 ];
@@ -508,15 +508,15 @@ fn stop_while_waiting() {
         let outcome = running.finish();
         outcome.expect_code(3);
         let seen = stories(&facts(stage, &outcome));
-        assert_eq!(seen["s-0"], "starting@0 started@0 ended@0=SIG15/us");
+        assert_eq!(seen["s-0"], "starting@1 started@1 ended@1=SIG15/us");
         assert!(!seen.contains_key("w-0"), "{seen:?}");
         stage.assert_nothing_left();
     });
 }
 
 fn logs() {
-    let of_replica = "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
-    let of_job = "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '0:print=zero', '1:print=one', '1@0:exit=3']}}";
+    let of_replica = "umiak: v1\nroles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '0:print=zero', '1:print=one', '1@1:exit=3']}}";
+    let of_job = "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {replicas: 2, command: [actor, '0:print=zero', '1:print=one', '1@1:exit=3']}}";
     on_all(|stage, can| {
         let document = if can.unit == Unit::Gang { of_job } else { of_replica };
         stage.run(document).finish().expect_code(0);
@@ -531,7 +531,7 @@ fn logs() {
         assert!(lines.iter().any(|line| line.contains("w-0") && line.contains("zero")), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("w-1") && line.contains("one")), "{lines:?}");
         for name in ["command", "env", "log", "exit.json"] {
-            assert!(stage.run_dir().join("tasks/w-1/attempt-0").join(name).exists(), "{name} is missing");
+            assert!(stage.run_dir().join("tasks/w-1/attempt-1").join(name).exists(), "{name} is missing");
         }
     });
 }
@@ -540,7 +540,7 @@ fn logs() {
 fn lost_supervisor() {
     on_all(|stage, can| {
         let time = if can.adoption { 1 } else { 60 };
-        let running = stage.run(&format!("umiak: v1\nroles: {{done: {{command: [actor, print=done]}}, w: {{command: [actor, '@0:print=up', '@0:sleep={time}']}}}}")).start();
+        let running = stage.run(&format!("umiak: v1\nroles: {{done: {{command: [actor, print=done]}}, w: {{command: [actor, '@1:print=up', '@1:sleep={time}']}}}}")).start();
         stage.wait_for_log(&running, "w-0", 0, "up");
         running.wait_until("`done` has ended", || stage.journal().iter().any(|fact| fact["type"] == "ended"));
         running.signal(9);
@@ -552,12 +552,12 @@ fn lost_supervisor() {
         outcome.expect_code(0);
         let seen = stories(&stage.journal());
         let expected = if can.adoption {
-            "starting@0 started@0 ended@0=0"
+            "starting@1 started@1 ended@1=0"
         } else {
-            "starting@0 started@0 ended@0=lost starting@1 started@1 ended@1=0"
+            "starting@1 started@1 ended@1=lost starting@2 started@2 ended@2=0"
         };
         assert_eq!(seen["w-0"], expected);
-        assert_eq!(seen["done-0"], "starting@0 started@0 ended@0=0");
+        assert_eq!(seen["done-0"], "starting@1 started@1 ended@1=0");
         assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
         stage.assert_nothing_left();
     });
@@ -603,7 +603,7 @@ fn adopted_running() {
         let seen = stories(&stage.journal());
         assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
         for name in ["w-0", "w-1", "w-2"] {
-            assert_eq!(seen[name], "starting@0 started@0 ended@0=0");
+            assert_eq!(seen[name], "starting@1 started@1 ended@1=0");
             assert_eq!(stage.log(name, 0), "up\non\ndown\n");
         }
         stage.assert_nothing_left();
@@ -621,7 +621,7 @@ fn adopted_pending() {
         let seen = stories(&facts);
         assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
         for name in ["w-0", "w-1"] {
-            assert_eq!(seen[name], "starting@0 started@0 ended@0=0");
+            assert_eq!(seen[name], "starting@1 started@1 ended@1=0");
             assert_eq!(stage.log(name, 0), "up\n");
         }
         let reasons: Vec<&str> =
@@ -645,7 +645,7 @@ fn killed_at_submission() {
         stage.umiak("resume 1").finish().expect_code(0);
         let seen = stories(&stage.journal());
         for name in ["w-0", "w-1"] {
-            assert_eq!(seen[name], "starting@0 ended@0=lost starting@1 started@1 ended@1=0");
+            assert_eq!(seen[name], "starting@1 ended@1=lost starting@2 started@2 ended@2=0");
             assert_eq!((stage.log(name, 0), stage.log(name, 1)), (String::new(), "up\n".to_owned()));
         }
         stage.assert_nothing_left();
@@ -663,7 +663,7 @@ fn adopted_ends() {
         std::thread::sleep(std::time::Duration::from_millis(700));
         stage.umiak("resume 1").finish().expect_code(7);
         let seen = stories(&stage.journal());
-        assert_eq!(seen["w-1"], "starting@0 started@0 ended@0=7");
+        assert_eq!(seen["w-1"], "starting@1 started@1 ended@1=7");
         assert!(seen["run"].starts_with("submitted resumed stopping:peer_failed diagnosed:w-1=7"), "{seen:?}");
         assert_eq!(stage.log("w-1", 0), "up\nbad\n");
         stage.assert_nothing_left();
@@ -687,7 +687,7 @@ fn adopted_and_stopped() {
             let seen = stories(&stage.journal());
             assert_eq!(seen["run"], "submitted resumed stopping:user finished:stopped=3");
             for name in ["w-0", "w-1"] {
-                assert_eq!(seen[name], format!("starting@0 started@0 ended@0={end}"));
+                assert_eq!(seen[name], format!("starting@1 started@1 ended@1={end}"));
             }
             stage.assert_nothing_left();
         }

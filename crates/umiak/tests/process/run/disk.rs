@@ -82,7 +82,7 @@ fn full_before_the_start() {
         let outcome = house.on_a_small_disk("128k", &lines).finish();
         let left = house.sandbox.read("left");
         match outcome.code() {
-            0 => assert_eq!(house.ledger()["trainer-0"], [0]),
+            0 => assert_eq!(house.ledger()["trainer-0"], [1]),
             125 => assert!(left.is_empty() && house.ledger().is_empty(), "{free}: {left}{}", outcome.err()),
             other => panic!("{free}: code {other}\n{}", outcome.err()),
         }
@@ -104,7 +104,7 @@ fn full_and_freed() {
     assert_eq!(outcome.code(), 0, "{said}");
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
     assert_eq!(status.state, State::Finished { outcome: Outcome::Succeeded, exit_code: 0 }, "{said}");
-    assert!(house.ledger().values().all(|lines| *lines == [0]));
+    assert!(house.ledger().values().all(|lines| *lines == [1]));
 }
 
 fn full_until_the_end() {
@@ -120,7 +120,7 @@ fn full_until_the_end() {
     // What could not be written was lost, and is done again by whoever resumes.
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
     assert_eq!(status.state, State::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
-    assert!(house.ledger().values().any(|lines| *lines == [0, 1]));
+    assert!(house.ledger().values().any(|lines| *lines == [1, 2]));
 }
 
 /// A start that cannot be written down waits, and goes on when there is room. The journal may have room where the
@@ -140,7 +140,7 @@ fn starts_wait() {
     }
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
     assert_eq!(status.state, State::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
-    assert_eq!(house.ledger()["second-0"], [0]);
+    assert_eq!(house.ledger()["second-0"], [1]);
 }
 
 fn read_only() {
@@ -283,7 +283,7 @@ fn removed() {
     let outcome = run.finish();
     outcome.expect_code(125).expect_err("error[J0003]").expect_err("the run's directory was removed");
     assert!(house.sandbox.path().join("done-0").exists() && house.sandbox.path().join("done-1").exists());
-    assert_eq!(house.ledger()["trainer-1"], [0], "nothing new is started");
+    assert_eq!(house.ledger()["trainer-1"], [1], "nothing new is started");
     assert_eq!(house.runs(), [""; 0], "nothing of it comes back");
     assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
 }
@@ -311,13 +311,13 @@ fn facts_first() {
     let usual = House::with(DONE);
     usual.umiak("run job.yaml").finish().expect_code(0);
     let ended = usual.records().iter().position(|record| matches!(record.fact, Fact::Ended { .. })).expect("an end");
-    assert!(usual.run().attempt(None, "trainer-0", 0).join("exit.json").exists());
+    assert!(usual.run().attempt(None, "trainer-0", 1).join("exit.json").exists());
     let house = House::with(DONE);
     let outcome = house.umiak("run job.yaml").env("UMIAK_TEST_JOURNAL_DIE", format!("{ended}.0")).start();
     outcome.finish_unchecked();
     house.wait_until_free();
     assert_eq!(house.records().len(), ended);
-    assert!(!house.run().attempt(None, "trainer-0", 0).join("exit.json").exists());
+    assert!(!house.run().attempt(None, "trainer-0", 1).join("exit.json").exists());
     house.umiak("resume 1").finish().expect_code(0);
     house.check_ended();
 }

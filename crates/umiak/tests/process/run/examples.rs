@@ -18,7 +18,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::examples::one_after_the_other", &[], one_after_the_other)
         .test("run::examples::tries_again", &[], || {
             let outcome = run("tries-again", &[]);
-            says(&outcome, "worker 0, attempt 0");
+            says(&outcome, "worker 0, attempt 1");
             outcome.expect_err("worker-1 starts again in ");
             assert_eq!(outcome.err().matches("✗ worker-1").count(), 2, "{}", outcome.err());
         });

@@ -78,7 +78,7 @@ fn outputs() {
     assert_eq!((quiet.code(), quiet.out(), quiet.err()), (0, "hello\n".to_owned(), String::new()));
     let json = stage.umiak("run job.yaml --output json").finish();
     assert_eq!((json.code(), json.err()), (0, String::new()));
-    assert_eq!(stories(&json.facts())["w-0"], "starting@0 started@0 ended@0=0");
+    assert_eq!(stories(&json.facts())["w-0"], "starting@1 started@1 ended@1=0");
     let mirrored = stage.umiak("run job.yaml --output json --mirror").finish();
     assert_eq!((mirrored.code(), mirrored.err()), (0, "hello\n".to_owned()));
     let piped = std::fs::File::open(stage.sandbox.path().join("job.yaml")).expect("it was written");
@@ -232,5 +232,5 @@ fn stop_nothing() {
     let retried = stage.umiak("retry 1").finish();
     retried.expect_code(2).expect_err("--all");
     stage.umiak("retry 1 --all --output json").finish().expect_code(0);
-    assert_eq!(stories(&stage.journal())["w-0"], "starting@0 started@0 ended@0=0 starting@1 started@1 ended@1=0");
+    assert_eq!(stories(&stage.journal())["w-0"], "starting@1 started@1 ended@1=0 starting@2 started@2 ended@2=0");
 }

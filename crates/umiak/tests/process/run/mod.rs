@@ -134,7 +134,7 @@ fn program(path: &Path, text: &str) {
 
 /// What came of it, in short: for each replica its facts in order, and under `run` those of the run.
 ///
-/// `starting@0` is attempt 0; `ended@0=3` by a code, `=SIG9` by a signal, `=spawn` without a process; `/us` by our
+/// `starting@1` is attempt 1; `ended@1=3` by a code, `=SIG9` by a signal, `=spawn` without a process; `/us` by our
 /// signal.
 fn stories(facts: &[Value]) -> BTreeMap<String, String> {
     let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();

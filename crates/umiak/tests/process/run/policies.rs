@@ -115,7 +115,7 @@ const RESTARTS: &[Row] = &[
     ),
     row(
         "of the replica: each has its own",
-        "roles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '@0:exit=3']}}",
+        "roles: {w: {replicas: 2, restarts: {max: 1, backoff: 10ms}, command: [actor, '@1:exit=3']}}",
         SUCCEEDED,
         &[("w-0", 2), ("w-1", 2)],
     ),
@@ -127,7 +127,7 @@ const RESTARTS: &[Row] = &[
     ),
     row(
         "of the role: the others go on",
-        "roles: {w: {restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '@0:exit=3']}, b: {command: [actor, sleep=500ms]}}",
+        "roles: {w: {restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '@1:exit=3']}, b: {command: [actor, sleep=500ms]}}",
         SUCCEEDED,
         &[("w-0", 2), ("b-0", 1)],
     ),
@@ -139,13 +139,13 @@ const RESTARTS: &[Row] = &[
     ),
     row(
         "of the job: all roles",
-        "policy: {restarts: 1, backoff: 10ms}\nroles: {a: {command: [actor, '@0:exit=3']}, b: {command: [actor, '@0:sleep=60']}}",
+        "policy: {restarts: 1, backoff: 10ms}\nroles: {a: {command: [actor, '@1:exit=3']}, b: {command: [actor, '@1:sleep=60']}}",
         SUCCEEDED,
         &[("a-0", 2), ("b-0", 2)],
     ),
     row(
         "scope of the policy holds for every role",
-        "policy: {restarts: 1, backoff: 10ms, scope: replica}\nroles: {w: {replicas: 2, command: [actor, '0@0:exit=3', sleep=500ms]}}",
+        "policy: {restarts: 1, backoff: 10ms, scope: replica}\nroles: {w: {replicas: 2, command: [actor, '0@1:exit=3', sleep=500ms]}}",
         SUCCEEDED,
         &[("w-0", 2), ("w-1", 1)],
     ),
@@ -158,13 +158,13 @@ const RESTARTS: &[Row] = &[
     row("after a success nobody starts again", "roles: {w: {restarts: 3, command: [actor]}}", SUCCEEDED, &[("w-0", 1)]),
     row(
         "after a time-out",
-        "roles: {w: {restarts: {max: 1, backoff: 10ms}, timeout: 300ms, command: [actor, '@0:sleep=60']}}",
+        "roles: {w: {restarts: {max: 1, backoff: 10ms}, timeout: 300ms, command: [actor, '@1:sleep=60']}}",
         SUCCEEDED,
         &[("w-0", 2)],
     ),
     Row {
         policy: "a failure of the platform spends no budget of the program",
-        document: "roles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, '@0:spawn-fails=11', '@1:exit=3', '@2:spawn-fails=12']}}",
+        document: "roles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, '@1:spawn-fails=11', '@2:exit=3', '@3:spawn-fails=12']}}",
         outcome: "succeeded",
         code: 0,
         attempts: &[("w-0", 4)],
@@ -197,7 +197,7 @@ const LIMITS: &[Row] = &[
     ),
     row(
         "timeout of an attempt: each has all of it",
-        "roles: {w: {timeout: 2500ms, restarts: {max: 2, backoff: 10ms}, command: [actor, sleep=1, '@0:exit=1', '@1:exit=1']}}",
+        "roles: {w: {timeout: 2500ms, restarts: {max: 2, backoff: 10ms}, command: [actor, sleep=1, '@1:exit=1', '@2:exit=1']}}",
         SUCCEEDED,
         &[("w-0", 3)],
     ),
@@ -263,8 +263,8 @@ fn perform(row: &Row, engine: &'static str) {
 
 /// Restarts that are older than the window do not count: the budget is never spent by failures that are far apart.
 fn window() {
-    let far = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 200ms, backoff: 10ms}, command: [actor, sleep=500ms, '@0:exit=1', '@1:exit=1', '@2:exit=1']}}";
-    let near = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 1h, backoff: 10ms}, command: [actor, '@0:exit=1', '@1:exit=1']}}";
+    let far = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 200ms, backoff: 10ms}, command: [actor, sleep=500ms, '@1:exit=1', '@2:exit=1', '@3:exit=1']}}";
+    let near = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 1h, backoff: 10ms}, command: [actor, '@1:exit=1', '@2:exit=1']}}";
     for engine in ["mock", "local"] {
         let stage = Stage::new(engine);
         let outcome = stage.run(far).finish();

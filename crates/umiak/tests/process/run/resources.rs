@@ -121,7 +121,7 @@ roles:
   again:
     resources: {memory: 64Mi}
     restarts: {max: 2, backoff: 1ms}
-    command: \"cat /proc/self/cgroup; if [ $UMIAK_ATTEMPT = 0 ]; then setsid sleep 60 & fi; [ $UMIAK_ATTEMPT = 2 ] || exit 3; touch up; until test -e go; do sleep 0.01; done\"
+    command: \"cat /proc/self/cgroup; if [ $UMIAK_ATTEMPT = 1 ]; then setsid sleep 60 & fi; [ $UMIAK_ATTEMPT = 3 ] || exit 3; touch up; until test -e go; do sleep 0.01; done\"
   unlimited: {command: \"cat /proc/self/cgroup\"}
 ";
     let fenced = Fenced::new("again", document);
@@ -130,18 +130,18 @@ roles:
     let names = |cells: Vec<String>| -> BTreeSet<String> {
         cells.iter().filter_map(|cell| Some(cell.rsplit_once('/')?.1.to_owned())).collect()
     };
-    running.wait_until("the last attempt's cgroup alone", || names(fenced.cells()) == ["again-0.2".to_owned()].into());
+    running.wait_until("the last attempt's cgroup alone", || names(fenced.cells()) == ["again-0.3".to_owned()].into());
     fenced.house.touch("go");
     running.finish().expect_code(0);
     fenced.assert_empty();
     let log = |replica: &str, attempt: u32| {
         fs::read_to_string(fenced.house.run().attempt(None, replica, attempt).join("log")).expect("a log")
     };
-    for attempt in 0..3 {
+    for attempt in 1..=3 {
         let seen = log("again-0", attempt);
         assert!(seen.contains("/umiak-run-000001-") && seen.contains(&format!("/again-0.{attempt}\n")), "{seen}");
     }
-    assert!(!log("unlimited-0", 0).contains("/umiak-run-"), "{}", log("unlimited-0", 0));
+    assert!(!log("unlimited-0", 1).contains("/umiak-run-"), "{}", log("unlimited-0", 1));
 }
 
 const WAITS: &str = "umiak: v1\nroles: {w: {replicas: 2, resources: {memory: 64Mi}, command: \"setsid sleep 60 & touch up$UMIAK_INDEX.$UMIAK_ATTEMPT; until test -e go; do sleep 0.01; done\"}}\n";
@@ -149,8 +149,8 @@ const WAITS: &str = "umiak: v1\nroles: {w: {replicas: 2, resources: {memory: 64M
 fn interrupted() {
     let fenced = Fenced::new("interrupted", WAITS);
     let running = fenced.umiak("run job.yaml").start();
-    running.wait_for_file("up0.0");
-    running.wait_for_file("up1.0");
+    running.wait_for_file("up0.1");
+    running.wait_for_file("up1.1");
     assert_eq!(fenced.cells().len(), 3, "{:?}", fenced.cells());
     running.signal(SIGINT);
     running.finish().expect_code(130);
@@ -162,8 +162,8 @@ fn killed() {
     for whom in ["supervisor", "guardian"] {
         let fenced = Fenced::new(whom, WAITS);
         let running = fenced.umiak("run job.yaml").start();
-        running.wait_for_file("up0.0");
-        running.wait_for_file("up1.0");
+        running.wait_for_file("up0.1");
+        running.wait_for_file("up1.1");
         if whom == "supervisor" {
             running.signal(SIGKILL);
         } else {
@@ -182,8 +182,8 @@ fn both_killed() {
     for next in ["resume 1", "run job.yaml", "gc"] {
         let fenced = Fenced::new(next.split(' ').next().expect("a word"), WAITS);
         let running = fenced.umiak("run job.yaml").start();
-        running.wait_for_file("up0.0");
-        running.wait_for_file("up1.0");
+        running.wait_for_file("up0.1");
+        running.wait_for_file("up1.1");
         let guardians = descend::children(running.pid());
         // Neither sees the other go.
         for pid in guardians.iter().chain([&running.pid()]) {
@@ -238,7 +238,7 @@ fn advice() {
 
 /// What a replica wrote: its CPUs, their number, and how many threads it should use.
 fn seen(house: &House, replica: &str) -> (String, String) {
-    let log = fs::read_to_string(house.run().attempt(None, replica, 0).join("log")).expect("a log");
+    let log = fs::read_to_string(house.run().attempt(None, replica, 1).join("log")).expect("a log");
     let (cpus, rest) = log.trim_end().split_once('\n').unwrap_or_else(|| panic!("two lines: {log}"));
     (cpus.trim_start_matches("Cpus_allowed_list:").trim().to_owned(), rest.replace('\n', " "))
 }

@@ -30,11 +30,11 @@ fn what_failed() {
     let house = House::with(FAILS);
     house.umiak("run job.yaml").finish().expect_code(1);
     house.umiak("retry 1").finish().expect_code(1);
-    assert_eq!(house.ledger()["trainer-1"], [0, 1]);
+    assert_eq!(house.ledger()["trainer-1"], [1, 2]);
     house.touch("good");
     house.umiak("retry 1").finish().expect_code(0);
     let ledger = house.ledger();
-    assert_eq!((&ledger["trainer-0"], &ledger["trainer-1"]), (&vec![0], &vec![0, 1, 2]));
+    assert_eq!((&ledger["trainer-0"], &ledger["trainer-1"]), (&vec![1], &vec![1, 2, 3]));
     assert_eq!(house.status().state, succeeded());
     house.check_ended();
     house.umiak("retry 1").finish().expect_code(2).expect_err("J0025").expect_err("has succeeded").expect_err("--all");
@@ -46,7 +46,7 @@ fn all() {
     house.touch("good");
     house.umiak("run job.yaml").finish().expect_code(0);
     house.umiak("retry --all 1").finish().expect_code(0);
-    assert!(house.ledger().values().all(|lines| *lines == [0, 1]), "{:?}", house.ledger());
+    assert!(house.ledger().values().all(|lines| *lines == [1, 2]), "{:?}", house.ledger());
     house.check_ended();
 }
 
@@ -55,9 +55,9 @@ fn budgets() {
         "umiak: v1\nname: budget\npolicy: {settle: 10ms}\nroles:\n  trainer: {command: \"LEDGER; exit 7\", restarts: {max: 2, backoff: 1ms}}\n",
     );
     house.umiak("run job.yaml").finish().expect_code(7);
-    assert_eq!(house.ledger()["trainer-0"], [0, 1, 2]);
+    assert_eq!(house.ledger()["trainer-0"], [1, 2, 3]);
     house.umiak("retry 1").finish().expect_code(7);
-    assert_eq!(house.ledger()["trainer-0"], [0, 1, 2, 3, 4, 5]);
+    assert_eq!(house.ledger()["trainer-0"], [1, 2, 3, 4, 5, 6]);
     house.check_ended();
 }
 
@@ -79,7 +79,7 @@ fn secrets() {
     house.check_ended();
     house.touch("good");
     house.umiak("retry 1").env("API_TOKEN", "other").finish().expect_code(0);
-    assert_eq!(house.ledger()["trainer-0"], [0, 1]);
+    assert_eq!(house.ledger()["trainer-0"], [1, 2]);
     house.check_ended();
     // A retry that cannot begin leaves no secrets in a run that has ended.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; exit 7\"}\n");
@@ -113,7 +113,7 @@ fn secret_parameters() {
     for secret in hidden {
         assert_eq!(holders(house.home.path(), secret), [""; 0]);
     }
-    let command = fs::read_to_string(house.run().attempt(None, "trainer-0", 0).join("command")).expect("a command");
+    let command = fs::read_to_string(house.run().attempt(None, "trainer-0", 1).join("command")).expect("a command");
     assert!(command.contains("# It held a secret where `********` stands"), "{command}");
     let outcome = house.umiak("retry 1").env("HEADER", "x").env("DB", "x").finish();
     outcome.expect_code(2).expect_err("error[J0025]").expect_err("command (role trainer)");

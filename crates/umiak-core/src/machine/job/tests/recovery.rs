@@ -39,8 +39,8 @@ fn all_kinds() -> Story {
     for index in 0..3 {
         story.up(at(0, index, 0));
     }
-    story.ends(at(0, 0, 0), code(0));
-    story.ends(at(0, 1, 0), code(7));
+    story.ends(at(0, 0, 1), code(0));
+    story.ends(at(0, 1, 1), code(7));
     story
 }
 
@@ -51,11 +51,11 @@ fn what_is_run_again() {
     {
         let mut next = taken(&all_kinds(), again);
         let effects = next.give(Event::Start);
-        let ids: Vec<_> = expected.into_iter().map(|index| at(0, index, 1)).collect();
+        let ids: Vec<_> = expected.into_iter().map(|index| at(0, index, 2)).collect();
         assert_eq!(spawned(&effects), ids, "{again:?}: as the next attempt");
         let closed = effects.iter().filter(|effect| {
             matches!(effect,
-            Effect::Record(Fact::Ended { exit: Exit::Lost, by_us: false, subject, .. }) if subject.attempt == 0)
+            Effect::Record(Fact::Ended { exit: Exit::Lost, by_us: false, subject, .. }) if subject.attempt == 1)
         });
         assert_eq!(closed.count(), 2, "{again:?}: who lived is closed as lost");
         assert_eq!(retried(&effects), None, "and nothing is spent");
@@ -75,7 +75,7 @@ fn what_was_lost_is_closed_and_not_signalled_even_if_the_first_thing_is_a_stop()
 fn a_job_that_had_failed_or_was_done_starts_nobody() {
     let mut failed = story(&[2]);
     failed.begin();
-    failed.ends(at(0, 1, 0), code(7));
+    failed.ends(at(0, 1, 1), code(7));
     let mut next = taken(&failed, Again::Unfinished);
     assert_eq!(spawned(&next.give(Event::Start)), []);
     next.give(Event::Gathered(vec![]));
@@ -84,7 +84,7 @@ fn a_job_that_had_failed_or_was_done_starts_nobody() {
     let mut done = story(&[1, 1]);
     done.machine.job.roles[1].completion = helper();
     done.begin();
-    done.ends(at(0, 0, 0), code(0));
+    done.ends(at(0, 0, 1), code(0));
     let mut next = taken(&done, Again::Unfinished);
     assert_eq!(spawned(&next.give(Event::Start)), []);
     assert_eq!(next.end(), Some((Outcome::Succeeded, 0)));
@@ -95,11 +95,11 @@ fn a_role_that_was_being_stopped_for_a_restart_gets_it() {
     let mut old = story(&[3]);
     restart(&mut old, 0, Scope::Role, 1, 0);
     old.begin();
-    old.ends(at(0, 0, 0), code(7));
+    old.ends(at(0, 0, 1), code(7));
     let mut next = taken(&old, Again::Unfinished);
     let effects = next.give(Event::Start);
     assert_eq!(stops(&effects), [], "those are gone");
-    let all: Vec<_> = (0..3).map(|index| (format!("role0-{index}"), 1)).collect();
+    let all: Vec<_> = (0..3).map(|index| (format!("role0-{index}"), 2)).collect();
     assert_eq!(retried(&effects), Some((all, Blame::User)));
 }
 
@@ -109,10 +109,10 @@ fn what_was_spent_stays_spent_unless_the_run_is_tried_again() {
         let mut old = story(&[1]);
         restart(&mut old, 0, Scope::Replica, 1, 0);
         old.begin();
-        old.ends(at(0, 0, 0), code(7));
+        old.ends(at(0, 0, 1), code(7));
         let mut next = taken(&old, again);
-        assert_eq!(spawned(&next.give(Event::Start)), [at(0, 0, 1)], "the back-off is not waited for again");
-        assert_eq!(retried(&next.ends(at(0, 0, 1), code(7))).is_some(), left, "{again:?}");
+        assert_eq!(spawned(&next.give(Event::Start)), [at(0, 0, 2)], "the back-off is not waited for again");
+        assert_eq!(retried(&next.ends(at(0, 0, 2), code(7))).is_some(), left, "{again:?}");
     }
 }
 
@@ -122,10 +122,10 @@ fn between_attempts() -> Story {
     story.machine.job.policy.restart.max = 1;
     story.machine.job.roles[1].start_after = vec![StartAfter { role: 0, when: When::Started }];
     story.give(Event::Start);
-    story.up(at(0, 0, 0));
-    story.up(at(1, 0, 0));
-    story.ends(at(1, 0, 0), code(0));
-    story.ends(at(0, 0, 0), code(7));
+    story.up(at(0, 0, 1));
+    story.up(at(1, 0, 1));
+    story.ends(at(1, 0, 1), code(0));
+    story.ends(at(0, 0, 1), code(7));
     story.give(Event::Gathered(vec![]));
     assert!(story.machine.is_pausing());
     story
@@ -134,17 +134,17 @@ fn between_attempts() -> Story {
 #[test]
 fn an_attempt_of_the_job_does_not_count_the_ends_of_the_one_before() {
     let mut old = between_attempts();
-    old.give(Event::Prepared { attempt: 1, ready: true });
-    assert_eq!(spawned(&old.give(Event::Timer(Timer::Backoff, 0))), [at(0, 0, 1)]);
+    old.give(Event::Prepared { attempt: 2, ready: true });
+    assert_eq!(spawned(&old.give(Event::Timer(Timer::Backoff, 1))), [at(0, 0, 2)]);
     let mut next = taken(&old, Again::Unfinished);
-    assert_eq!(spawned(&next.give(Event::Start)), [at(0, 0, 2)]);
+    assert_eq!(spawned(&next.give(Event::Start)), [at(0, 0, 3)]);
     assert_eq!(
-        spawned(&next.give(Event::Started { id: at(0, 0, 2), instance: Instance::of_pid(1) })),
-        [at(1, 0, 1)],
+        spawned(&next.give(Event::Started { id: at(0, 0, 3), instance: Instance::of_pid(1) })),
+        [at(1, 0, 2)],
         "not done yet"
     );
-    next.ends(at(0, 0, 2), code(1));
-    next.ends(at(1, 0, 1), by(SIGTERM));
+    next.ends(at(0, 0, 3), code(1));
+    next.ends(at(1, 0, 2), by(SIGTERM));
     next.give(Event::Gathered(vec![]));
     assert_eq!(next.end(), Some((Outcome::Failed, 1)), "the job's restart was spent");
 }
@@ -155,11 +155,11 @@ fn a_restart_for_the_platform_spends_its_own_budget() {
     let refused = SpawnError { doing: SpawnStage::Fork, errno: 11, reason: String::new() };
     (old.machine.job.policy.restart.max, old.machine.job.policy.restart.max_platform) = (1, 1);
     old.begin();
-    old.ends(at(0, 0, 0), Exit::Spawn(refused));
+    old.ends(at(0, 0, 1), Exit::Spawn(refused));
     old.give(Event::Gathered(vec![]));
     let mut next = taken(&old, Again::Unfinished);
     next.begin();
-    next.ends(at(0, 0, 1), code(7));
+    next.ends(at(0, 0, 2), code(7));
     next.give(Event::Gathered(vec![]));
     assert!(next.machine.is_pausing(), "that of the program is not spent");
 }
@@ -174,7 +174,7 @@ fn a_retry_that_is_lost_itself_forgets_the_same() {
         let mut machine = Machine::new(old.machine.job.clone(), old.machine.style, 7);
         machine.recover(&status, Again::Unfinished, &|_| false);
         let mut next = Story { machine, now: 60_000, effects: Vec::new() };
-        let ids: Vec<_> = expected.into_iter().map(|index| at(0, index, 1)).collect();
+        let ids: Vec<_> = expected.into_iter().map(|index| at(0, index, 2)).collect();
         assert_eq!(spawned(&next.give(Event::Start)), ids, "{why:?}");
     }
 }
@@ -196,8 +196,8 @@ fn the_time_of_a_run_counts_supervisors_only_and_begins_anew_with_a_retry() {
 fn who_was_first_is_still_first() {
     let mut old = story(&[3]);
     old.begin();
-    old.ends(at(0, 2, 0), code(7));
-    old.ends(at(0, 0, 0), code(1));
+    old.ends(at(0, 2, 1), code(7));
+    old.ends(at(0, 0, 1), code(1));
     let mut next = taken(&old, Again::Unfinished);
     next.give(Event::Start);
     next.give(Event::Gathered(vec![]));
@@ -216,9 +216,9 @@ fn what_the_engine_still_has_goes_on_under_its_number() {
     let mut old = story(&[4]);
     old.machine.job.roles[0].timeouts.run = Some(SECOND);
     old.give(Event::Start);
-    old.up(at(0, 0, 0));
-    old.up(at(0, 2, 0));
-    let mut next = adopting(&old, &[at(0, 0, 0), at(0, 1, 0)]);
+    old.up(at(0, 0, 1));
+    old.up(at(0, 2, 1));
+    let mut next = adopting(&old, &[at(0, 0, 1), at(0, 1, 1)]);
     assert_eq!((next.machine.live(), next.machine.is_finished()), ((2, 4), false));
     let effects = next.give(Event::Start);
     let lost: Vec<_> = effects
@@ -229,13 +229,13 @@ fn what_the_engine_still_has_goes_on_under_its_number() {
         })
         .collect();
     assert_eq!(lost, ["role0-2", "role0-3"]);
-    assert_eq!(spawned(&effects), [at(0, 2, 1), at(0, 3, 1)]);
+    assert_eq!(spawned(&effects), [at(0, 2, 2), at(0, 3, 2)]);
     let limit = next.now + 1000;
-    assert_eq!(timers(&effects), [(Timer::Run(at(0, 0, 0).slot), limit)], "its time runs anew");
-    next.up(at(0, 1, 0));
-    next.up(at(0, 2, 1));
-    next.up(at(0, 3, 1));
-    for id in [at(0, 0, 0), at(0, 1, 0), at(0, 2, 1), at(0, 3, 1)] {
+    assert_eq!(timers(&effects), [(Timer::Run(at(0, 0, 1).slot), limit)], "its time runs anew");
+    next.up(at(0, 1, 1));
+    next.up(at(0, 2, 2));
+    next.up(at(0, 3, 2));
+    for id in [at(0, 0, 1), at(0, 1, 1), at(0, 2, 2), at(0, 3, 2)] {
         next.ends(id, code(0));
     }
     assert_eq!(next.end(), Some((Outcome::Succeeded, 0)));
@@ -246,19 +246,19 @@ fn a_stop_of_an_earlier_supervisor_is_sent_again_and_its_victim_starts_again() {
     let mut old = story(&[2]);
     old.begin();
     old.give(Event::StopAsked { kill: false });
-    let both = [at(0, 0, 0), at(0, 1, 0)];
+    let both = [at(0, 0, 1), at(0, 1, 1)];
     let mut next = adopting(&old, &both);
     let effects = next.give(Event::Start);
     assert_eq!(stops(&effects), [(Graceful, vec![0, 1])]);
     let graces = both.map(|id| (Timer::GraceOf(Of::Replica(id.slot)), next.now + 5000));
     assert_eq!(timers(&effects), graces);
-    assert_eq!(spawned(&next.ends(both[0], by(SIGTERM))), [at(0, 0, 1)], "this supervisor was not asked to stop");
-    let effects = next.give(Event::Timer(Timer::GraceOf(Of::Replica(both[1].slot)), 0));
+    assert_eq!(spawned(&next.ends(both[0], by(SIGTERM))), [at(0, 0, 2)], "this supervisor was not asked to stop");
+    let effects = next.give(Event::Timer(Timer::GraceOf(Of::Replica(both[1].slot)), 1));
     assert_eq!(stops(&effects), [(Kill, vec![1])]);
     // What a stop of this supervisor ends stays ended.
     next.give(Event::StopAsked { kill: false });
     next.ends(both[1], by(SIGKILL));
-    next.ends(at(0, 0, 1), by(SIGTERM));
+    next.ends(at(0, 0, 2), by(SIGTERM));
     assert_eq!(next.end(), Some((Outcome::Stopped, 3)));
 }
 
@@ -267,16 +267,16 @@ fn a_stop_before_the_start_gives_what_is_stopped_again_all_of_its_time() {
     let mut old = story(&[2]);
     old.machine.job.roles[0].timeouts.run = Some(SECOND);
     old.begin();
-    old.give(Event::Timer(Timer::Run(at(0, 0, 0).slot), 0));
-    let mut next = adopting(&old, &[at(0, 0, 0), at(0, 1, 0)]);
+    old.give(Event::Timer(Timer::Run(at(0, 0, 1).slot), 1));
+    let mut next = adopting(&old, &[at(0, 0, 1), at(0, 1, 1)]);
     let effects = next.give(Event::StopAsked { kill: false });
     assert_eq!((stops(&effects), timers(&effects)), (vec![(Graceful, vec![1])], vec![(Timer::Grace, next.now + 5000)]));
     let effects = next.give(Event::Start);
     assert_eq!(stops(&effects), [(Graceful, vec![0])]);
-    let own = Timer::GraceOf(Of::Replica(at(0, 0, 0).slot));
+    let own = Timer::GraceOf(Of::Replica(at(0, 0, 1).slot));
     assert_eq!(timers(&effects), [(own, next.now + 5000)]);
-    assert_eq!(stops(&next.give(Event::Timer(Timer::Grace, 0))), [(Kill, vec![1])]);
-    assert_eq!(stops(&next.give(Event::Timer(own, 0))), [(Kill, vec![0])]);
+    assert_eq!(stops(&next.give(Event::Timer(Timer::Grace, 1))), [(Kill, vec![1])]);
+    assert_eq!(stops(&next.give(Event::Timer(own, 1))), [(Kill, vec![0])]);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_status_knows_the_handles_and_why_nothing_runs() {
     add(&mut status, Fact::Submitted { handle: "job-7".into() });
     add(&mut status, Fact::Pending { reason: "no node has 8 GPUs".into() });
     assert_eq!((status.handles.concat().as_str(), status.pending.as_deref()), ("job-7", Some("no node has 8 GPUs")));
-    let subject = Subject { replica: "role0-0".into(), rank: None, attempt: 0 };
+    let subject = Subject { replica: "role0-0".into(), rank: None, attempt: 1 };
     add(&mut status, Fact::Starting { subject: subject.clone() });
     assert!(status.pending.is_some(), "asked for is not running");
     let instance = Instance { node: Some("gpu-12".into()), ..Instance::default() };

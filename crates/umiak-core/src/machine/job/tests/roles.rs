@@ -77,15 +77,15 @@ fn a_replica_starts_again_alone_until_its_budget_is_spent() {
     let mut story = story(&[2]);
     restart(&mut story, 0, Scope::Replica, 1, 0);
     story.begin();
-    let effects = story.ends(at(0, 1, 0), code(7));
-    assert_eq!(retried(&effects), Some((vec![("role0-1".into(), 1)], Blame::User)));
-    assert!(effects.contains(&Effect::Inspect(at(0, 1, 0))) && stops(&effects).is_empty());
-    assert!(story.give(Event::Inspected { id: at(0, 1, 0), evidence: None }).len() == 2, "told in one paragraph");
-    assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 1 })))), [at(0, 1, 1)]);
-    story.up(at(0, 1, 1));
-    let effects = story.ends(at(0, 1, 1), code(8));
+    let effects = story.ends(at(0, 1, 1), code(7));
+    assert_eq!(retried(&effects), Some((vec![("role0-1".into(), 2)], Blame::User)));
+    assert!(effects.contains(&Effect::Inspect(at(0, 1, 1))) && stops(&effects).is_empty());
+    assert!(story.give(Event::Inspected { id: at(0, 1, 1), evidence: None }).len() == 2, "told in one paragraph");
+    assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 1 })))), [at(0, 1, 2)]);
+    story.up(at(0, 1, 2));
+    let effects = story.ends(at(0, 1, 2), code(8));
     assert_eq!((retried(&effects), stops(&effects)), (None, vec![(Graceful, vec![0])]));
-    story.ends(at(0, 0, 0), by(SIGTERM));
+    story.ends(at(0, 0, 1), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 8)), "one role: the cause's own code");
 }
@@ -96,11 +96,11 @@ fn a_role_starts_again_as_a_whole_while_the_others_go_on() {
     restart(&mut story, 0, Scope::Role, 1, 1);
     story.begin();
     // Whose failure it was is said of the first one, whatever the others do while they are stopped.
-    let effects = story.ends(at(0, 0, 0), refused(11));
+    let effects = story.ends(at(0, 0, 1), refused(11));
     assert_eq!(stops(&effects), [(Graceful, vec![1])]);
-    let effects = story.ends(at(0, 1, 0), code(1));
-    assert_eq!(retried(&effects), Some((vec![("role0-0".into(), 1), ("role0-1".into(), 1)], Blame::Platform)));
-    assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))), [at(0, 0, 1), at(0, 1, 1)]);
+    let effects = story.ends(at(0, 1, 1), code(1));
+    assert_eq!(retried(&effects), Some((vec![("role0-0".into(), 2), ("role0-1".into(), 2)], Blame::Platform)));
+    assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))), [at(0, 0, 2), at(0, 1, 2)]);
     assert_eq!(story.end(), None);
 }
 
@@ -116,7 +116,7 @@ fn budgets_of_user_and_platform_are_apart_and_what_cannot_run_is_not_tried_again
         let mut story = story(&[1]);
         restart(&mut story, 0, Scope::Replica, user, platform);
         story.begin();
-        let effects = story.ends(at(0, 0, 0), exit.clone());
+        let effects = story.ends(at(0, 0, 1), exit.clone());
         assert_eq!(retried(&effects).is_some(), again, "{exit:?} {user} {platform}");
     }
 }
@@ -127,13 +127,13 @@ fn the_job_starts_again_with_fresh_budgets_of_its_roles() {
     restart(&mut story, 0, Scope::Replica, 1, 0);
     story.machine.job.policy.restart.max = 1;
     story.begin();
-    assert!(retried(&story.ends(at(0, 0, 0), code(1))).is_some());
+    assert!(retried(&story.ends(at(0, 0, 1), code(1))).is_some());
     story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 0 })));
-    assert!(retried(&story.ends(at(0, 0, 1), code(1))).is_none());
+    assert!(retried(&story.ends(at(0, 0, 2), code(1))).is_none());
     story.give(Event::Gathered(vec![]));
-    story.give(Event::Prepared { attempt: 1, ready: true });
-    assert_eq!(spawned(&story.fire(Timer::Backoff)), [at(0, 0, 2)], "numbers go on");
-    assert!(retried(&story.ends(at(0, 0, 2), code(1))).is_some());
+    story.give(Event::Prepared { attempt: 2, ready: true });
+    assert_eq!(spawned(&story.fire(Timer::Backoff)), [at(0, 0, 3)], "numbers go on");
+    assert!(retried(&story.ends(at(0, 0, 3), code(1))).is_some());
 }
 
 #[test]
@@ -145,10 +145,10 @@ fn an_attempt_that_takes_too_long_has_failed_and_is_the_cause() {
         let slot = Slot { role: 0, index: 0 };
         assert_eq!(timers(&story.effects), [(Timer::Run(slot), story.now + 1000)]);
         // A notice that comes twice gives no more time.
-        assert!(is_ignored(&story.give(Event::Started { id: at(0, 0, 0), instance: Instance::of_pid(9) })));
+        assert!(is_ignored(&story.give(Event::Started { id: at(0, 0, 1), instance: Instance::of_pid(9) })));
         assert_eq!(stops(&story.fire(Timer::Run(slot))), [(Graceful, vec![0])]);
         assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Replica(slot)))), [(Kill, vec![0])]);
-        story.ends(at(0, 0, 0), exit.clone());
+        story.ends(at(0, 0, 1), exit.clone());
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.verdict().map(|verdict| verdict.causes[0].weight), Some(Weight::Certain));
         assert_eq!(story.end(), Some((Outcome::Failed, 124)), "{exit:?}: too long is too long");
@@ -174,8 +174,8 @@ fn the_run_that_takes_too_long_ends_with_124() {
     story.machine.job.policy.timeout = Some(SECOND);
     story.begin();
     story.give(Event::Timer(Timer::Deadline, 0));
-    story.ends(at(0, 0, 0), by(SIGTERM));
-    story.ends(at(1, 0, 0), by(SIGTERM));
+    story.ends(at(0, 0, 1), by(SIGTERM));
+    story.ends(at(1, 0, 1), by(SIGTERM));
     assert_eq!(story.end(), Some((Outcome::Failed, 124)));
 }
 
@@ -188,11 +188,11 @@ fn a_role_waits_until_another_is_started_ready_or_done() {
         if has_ports {
             ports(&mut story, 0);
         }
-        assert_eq!(spawned(&story.give(Event::Start)), [at(0, 0, 0)]);
+        assert_eq!(spawned(&story.give(Event::Start)), [at(0, 0, 1)]);
         let events = [
-            Event::Started { id: at(0, 0, 0), instance: Instance::of_pid(1) },
-            Event::Ready { id: at(0, 0, 0) },
-            Event::Exited { id: at(0, 0, 0), exit: code(0), usage: None },
+            Event::Started { id: at(0, 0, 1), instance: Instance::of_pid(1) },
+            Event::Ready { id: at(0, 0, 1) },
+            Event::Exited { id: at(0, 0, 1), exit: code(0), usage: None },
         ];
         let started = events.map(|event| !spawned(&story.give(event)).is_empty());
         let expected = match when {
@@ -227,9 +227,9 @@ fn a_role_that_is_stopped_to_start_again_has_not_succeeded() {
     restart(&mut story, 0, Scope::Role, 1, 0);
     after(&mut story, 1, 0, When::Succeeded);
     story.begin();
-    assert_eq!(spawned(&story.ends(at(0, 0, 0), code(1))), []);
-    assert_eq!(spawned(&story.ends(at(0, 1, 0), code(0))), [], "it ended well while it was stopped");
-    story.ends(at(0, 2, 0), by(SIGTERM));
+    assert_eq!(spawned(&story.ends(at(0, 0, 1), code(1))), []);
+    assert_eq!(spawned(&story.ends(at(0, 1, 1), code(0))), [], "it ended well while it was stopped");
+    story.ends(at(0, 2, 1), by(SIGTERM));
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))).len(), 3);
 }
 
@@ -241,11 +241,11 @@ fn who_waits_in_vain_is_refused_and_the_job_fails() {
     ports(&mut story, 0);
     after(&mut story, 1, 0, When::Ready);
     story.begin();
-    let effects = story.ends(at(0, 0, 0), code(1));
+    let effects = story.ends(at(0, 0, 1), code(1));
     assert!(effects.iter().any(|effect| matches!(effect,
         Effect::Record(Fact::Ended { exit: Exit::Unmet { role, .. }, .. }) if role == "role0")));
     assert_eq!(stops(&effects), [(Graceful, vec![1])], "decided in the same step");
-    story.ends(at(0, 1, 0), by(SIGTERM));
+    story.ends(at(0, 1, 1), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "several roles: no replica's code speaks for all");
 }
@@ -257,7 +257,7 @@ fn a_refusal_can_be_made_good_by_all_roles_anew() {
     story.machine.job.policy.restart.max = 1;
     after(&mut story, 1, 0, When::Started);
     story.give(Event::Start);
-    story.ends(at(0, 0, 0), code(1));
+    story.ends(at(0, 0, 1), code(1));
     story.give(Event::Gathered(vec![]));
     assert!(story.machine.is_pausing());
 }
@@ -268,15 +268,15 @@ fn all_is_done_while_a_role_that_does_not_decide_waits_or_backs_off() {
     waits.machine.job.roles[1].completion = helper();
     after(&mut waits, 1, 0, When::Succeeded);
     waits.begin();
-    let effects = waits.ends(at(0, 0, 0), code(0));
+    let effects = waits.ends(at(0, 0, 1), code(0));
     assert_eq!((spawned(&effects), waits.end()), (vec![], Some((Outcome::Succeeded, 0))));
 
     let mut backs_off = story(&[1, 1]);
     backs_off.machine.job.roles[1].completion = helper();
     restart(&mut backs_off, 1, Scope::Replica, 1, 0);
     backs_off.begin();
-    backs_off.ends(at(1, 0, 0), code(1));
-    backs_off.ends(at(0, 0, 0), code(0));
+    backs_off.ends(at(1, 0, 1), code(1));
+    backs_off.ends(at(0, 0, 1), code(0));
     assert_eq!(backs_off.end(), Some((Outcome::Succeeded, 0)));
 }
 
@@ -295,10 +295,10 @@ fn a_role_has_its_own_grace() {
         };
         effects.iter().filter_map(targets).flatten().collect::<Vec<_>>()
     };
-    assert_eq!(killed(&story.fire(Timer::Grace)), [at(0, 0, 0)]);
+    assert_eq!(killed(&story.fire(Timer::Grace)), [at(0, 0, 1)]);
     // The second signal kills who is left, once, and each is waited for from its own SIGKILL.
     let effects = story.give(Event::Signalled { signal: SIGINT });
-    assert_eq!(killed(&effects), [at(1, 0, 0)]);
+    assert_eq!(killed(&effects), [at(1, 0, 1)]);
     assert_eq!(timers(&effects), [(Timer::AbandonOf(Of::Role(1)), story.now + 10_000)]);
     assert_eq!(killed(&story.fire(own)), []);
 }
@@ -311,7 +311,7 @@ fn the_second_stop_kills_whatever_came_in_between() {
         assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Graceful, vec![0])]);
         between.map(|event| story.give(event));
         assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Kill, vec![0])]);
-        story.ends(at(0, 0, 0), by(SIGKILL));
+        story.ends(at(0, 0, 1), by(SIGKILL));
         assert_eq!(story.end(), Some((Outcome::Stopped, 3)));
     }
     let mut story = story(&[1]);
@@ -324,7 +324,7 @@ fn a_stop_ends_back_offs_recycling_and_pauses() {
     let mut backs_off = story(&[1]);
     restart(&mut backs_off, 0, Scope::Replica, 1, 0);
     backs_off.begin();
-    backs_off.ends(at(0, 0, 0), code(1));
+    backs_off.ends(at(0, 0, 1), code(1));
     backs_off.give(Event::StopAsked { kill: false });
     assert_eq!(backs_off.end(), Some((Outcome::Stopped, 3)));
 
@@ -332,16 +332,16 @@ fn a_stop_ends_back_offs_recycling_and_pauses() {
     restart(&mut recycles, 0, Scope::Role, 1, 0);
     recycles.machine.job.roles[0].grace = Some(SECOND);
     recycles.begin();
-    recycles.ends(at(0, 0, 0), code(1));
+    recycles.ends(at(0, 0, 1), code(1));
     let effects = recycles.give(Event::StopAsked { kill: false });
     assert_eq!(timers(&effects), [], "no more time than it had");
-    recycles.ends(at(0, 1, 0), by(SIGTERM));
+    recycles.ends(at(0, 1, 1), by(SIGTERM));
     assert_eq!(recycles.end(), Some((Outcome::Stopped, 3)));
 
     let mut pauses = story(&[1]);
     pauses.machine.job.policy.restart.max = 1;
     pauses.begin();
-    pauses.ends(at(0, 0, 0), code(1));
+    pauses.ends(at(0, 0, 1), code(1));
     pauses.give(Event::Gathered(vec![]));
     pauses.give(Event::StopAsked { kill: false });
     assert_eq!(pauses.end(), Some((Outcome::Stopped, 3)));
@@ -356,7 +356,7 @@ fn losing_the_guardian_ends_back_offs_and_recycling_with_the_job() {
         }
         restart(&mut story, 0, scope, 5, 5);
         story.begin();
-        story.ends(at(0, 0, 0), code(7));
+        story.ends(at(0, 0, 1), code(7));
         story.give(Event::EngineLost);
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.end().map(|(outcome, _)| outcome), Some(Outcome::Failed), "{scope:?}");
@@ -373,7 +373,7 @@ fn a_role_with_one_that_does_not_go_is_not_started_again() {
     story.begin();
     let slot = Slot { role: 0, index: 1 };
     story.fire(Timer::Run(slot));
-    assert_eq!(timers(&story.ends(at(0, 0, 0), code(7))), []);
+    assert_eq!(timers(&story.ends(at(0, 0, 1), code(7))), []);
     story.fire(Timer::GraceOf(Of::Replica(slot)));
     story.fire(Timer::AbandonOf(Of::Replica(slot)));
     story.give(Event::Gathered(vec![]));
@@ -385,11 +385,11 @@ fn timers_of_an_earlier_restart_of_a_role_are_fenced() {
     let mut story = story(&[2]);
     restart(&mut story, 0, Scope::Role, 5, 0);
     story.begin();
-    story.ends(at(0, 0, 0), code(1));
-    let old = story.machine.fence(Timer::GraceOf(Of::Role(0)));
-    story.ends(at(0, 1, 0), by(SIGTERM));
-    story.fire(Timer::BackoffOf(Of::Role(0)));
     story.ends(at(0, 0, 1), code(1));
+    let old = story.machine.fence(Timer::GraceOf(Of::Role(0)));
+    story.ends(at(0, 1, 1), by(SIGTERM));
+    story.fire(Timer::BackoffOf(Of::Role(0)));
+    story.ends(at(0, 0, 2), code(1));
     assert!(is_ignored(&story.give(Event::Timer(Timer::GraceOf(Of::Role(0)), old))));
     assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Role(0)))), [(Kill, vec![1])]);
 }
@@ -400,10 +400,10 @@ fn every_failure_that_is_made_good_is_told_however_late() {
     restart(&mut story, 0, Scope::Replica, 5, 0);
     story.begin();
     let slot = Slot { role: 0, index: 0 };
-    story.ends(at(0, 0, 0), code(1));
+    story.ends(at(0, 0, 1), code(1));
     story.fire(Timer::BackoffOf(Of::Replica(slot)));
-    story.ends(at(0, 0, 1), code(2));
-    for (attempt, expected) in [(0, code(1)), (1, code(2))] {
+    story.ends(at(0, 0, 2), code(2));
+    for (attempt, expected) in [(1, code(1)), (2, code(2))] {
         let effects = story.give(Event::Inspected { id: at(0, 0, attempt), evidence: None });
         let [Effect::Record(Fact::AttemptFailed(finding)), Effect::TellFailed(_)] = effects.as_slice() else {
             panic!("{effects:?}")

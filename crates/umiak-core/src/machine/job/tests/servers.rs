@@ -36,12 +36,12 @@ impl Story {
 
     fn answer(&mut self, missing: &[&str]) -> Vec<Effect> {
         let missing = missing.iter().map(ToString::to_string).collect();
-        self.give(Event::AnsweredElsewhere { role: 0, attempt: 0, missing })
+        self.give(Event::AnsweredElsewhere { role: 0, attempt: 1, missing })
     }
 
     fn decided(&mut self, outcome: Outcome) -> Vec<Effect> {
         let decided =
-            Decided { attempt: 0, outcome, verdict: None, signal: None, kill: false, code: None, restart: None };
+            Decided { attempt: 1, outcome, verdict: None, signal: None, kill: false, code: None, restart: None };
         self.give(Event::Decided(Box::new(decided)))
     }
 }
@@ -103,7 +103,7 @@ fn a_server_that_never_answers_took_too_long() {
     let mut story = story(1, 1);
     story.give(Event::Start);
     story.spawned(0, 1);
-    let effects = story.give(Event::Timer(Timer::StartUp(Slot { role: 0, index: 0 }), 0));
+    let effects = story.give(Event::Timer(Timer::StartUp(Slot { role: 0, index: 0 }), 1));
     assert_eq!(stops(&effects), [(Graceful, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
@@ -186,7 +186,7 @@ fn trainers_wait_for_servers_on_other_nodes_too() {
     let mut story = shared(1, 2, &["10.0.0.2:6170", "10.0.0.3:6170"]);
     let effects = story.give(Event::Start);
     assert_eq!(spawns(&effects), [(0, 0)]);
-    assert!(effects.contains(&Effect::AwaitElsewhere { role: 0, attempt: 0 }));
+    assert!(effects.contains(&Effect::AwaitElsewhere { role: 0, attempt: 1 }));
     story.spawned(0, 1);
     story.give(Event::Ready { id: id(0, 0) });
     assert_eq!(spawns(&story.answer(&["10.0.0.3:6170"])), []);
@@ -203,7 +203,7 @@ fn servers_that_cannot_be_reached_are_named_in_time() {
     let armed = timers(&story.give(Event::Start));
     assert_eq!(armed, [(Timer::Elsewhere(0), 1 + 65_000)]);
     story.answer(&["10.0.0.3:6170"]);
-    story.give(Event::Timer(Timer::Elsewhere(0), 0));
+    story.give(Event::Timer(Timer::Elsewhere(0), 1));
     let effects = story.give(Event::Gathered(vec![]));
     let told = stands(&effects);
     let [Stand::Told(ends)] = told.as_slice() else { panic!("{told:?}") };

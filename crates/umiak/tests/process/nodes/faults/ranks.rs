@@ -124,7 +124,7 @@ fn environment(cluster: &Cluster, name: &str, rank: usize) -> Value {
 fn restart() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
-    let actions = ["*@0:env first;touch up", "1@0:await go;exit 3", &format!("0@0:{WAIT}"), "*@1:env second"];
+    let actions = ["*@1:env first;touch up", "1@1:await go;exit 3", &format!("0@1:{WAIT}"), "*@2:env second"];
     let runs = cluster.launch_and_wait(&format!("{LONG} --max_restart 1 --restart-backoff 1ms"), &actions);
     cluster.go();
     for outcome in finish(runs) {
