@@ -33,6 +33,8 @@ impl Driver {
                 if self.core.now.stopping.is_none() {
                     self.core.now.stopping = Some((Instant::now(), *reason));
                     self.tell_stopping(*reason);
+                } else {
+                    self.tell_stopping_again(*reason);
                 }
             }
             Fact::StopSent { how: StopHow::Kill, .. } if self.core.now.stopping.is_some() => {

@@ -64,6 +64,38 @@ impl Driver {
         self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));
     }
 
+    /// They are being stopped already, and another signal has come.
+    fn answer(&self, signal: i32, kill: bool) -> Option<String> {
+        let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
+        let who = words::crowd(&self.core.plan, &live).names;
+        let signal = short_signal(signal);
+        (!live.is_empty()).then(|| match kill {
+            true => format!("{signal} received: SIGKILL to {who}; press Ctrl-C again to return to the shell at once"),
+            false => format!("{signal} received: already stopping {who}; press Ctrl-C again to kill"),
+        })
+    }
+
+    pub(super) fn tell_stopping_again(&self, reason: StopReason) {
+        let answer = match reason {
+            StopReason::Signal { signal } => self.answer(signal, false),
+            StopReason::SecondSignal { signal } => self.answer(signal, true),
+            _ => None,
+        };
+        if let Some(answer) = answer {
+            self.core.alert(|style| style.progress("Stopping", &[answer], &time_of_day()));
+        }
+    }
+
+    /// All attempts are over, and the end was asked for while what they left behind is stopped.
+    pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
+        let who = words::noun(&self.core.plan);
+        let what = match kill {
+            true => format!("{by}: SIGKILL to what {who} left behind"),
+            false => format!("{by}: processes that {who} left behind are being stopped; press Ctrl-C again to kill"),
+        };
+        self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
+    }
+
     /// An attempt failed, and another will make it good.
     pub(super) fn tell_failed(&self, finding: &Finding) {
         // The run goes on: there is nothing to explain yet.

@@ -14,7 +14,7 @@ use umiak_core::model::Instance;
 use super::control::ControlOrder;
 use super::probe::{Prober, Whom};
 use super::timers::Timers;
-use super::{Core, Driver};
+use super::{Core, Driver, short_signal};
 use crate::engine::{EngineNews, Swept};
 
 /// How far a run is.
@@ -139,7 +139,9 @@ impl Driver {
                 self.dispatch(Event::Signalled { signal });
             }
             RunStage::Sweeping => {
-                if std::mem::replace(&mut self.core.now.is_asked, true) {
+                let is_asked = std::mem::replace(&mut self.core.now.is_asked, true);
+                self.tell_sweeping(&format!("{} received", short_signal(signal)), is_asked);
+                if is_asked {
                     self.engine.end(false);
                 }
             }
@@ -149,12 +151,17 @@ impl Driver {
 
     fn hear_order(&mut self, stage: RunStage, order: ControlOrder) {
         match (order, stage) {
-            (ControlOrder::Ping {}, _) | (ControlOrder::Stop { kill: false }, RunStage::Sweeping) => {}
+            (ControlOrder::Ping {}, _) => {}
             (ControlOrder::Stop { kill }, RunStage::Going) => {
                 self.core.now.is_asked = true;
                 self.dispatch(Event::StopAsked { kill });
             }
-            (ControlOrder::Stop { kill: true }, RunStage::Sweeping) => self.engine.end(false),
+            (ControlOrder::Stop { kill }, RunStage::Sweeping) => {
+                self.tell_sweeping("asked by `umiak stop`", kill);
+                if kill {
+                    self.engine.end(false);
+                }
+            }
             (ControlOrder::Stop { .. }, RunStage::Leaving) => self.door.give_up(&mut self.core),
         }
     }

@@ -15,6 +15,7 @@ use crate::signals::state;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("drift::ctrl_c_hurries_the_last_sweep_of_a_launch", &[], sweep_hurried_by_signals)
+        .test("drift::ctrl_c_after_stop_says_what_it_does", &[], ctrl_c_after_stop)
         .test("drift::ctrl_c_hurries_the_sweep_after_an_interrupt", &[], sweep_hurried_after_interrupt)
         .test("drift::stop_kill_hurries_the_last_sweep_of_a_launch", &[], sweep_hurried_by_stop)
         .test("drift::finished_is_recorded_after_the_sweep", &[], finished_after_sweep)
@@ -96,6 +97,26 @@ fn sweep_hurried_by_signals() {
     let outcome = run.finish();
     outcome.expect_code(0);
     assert_soon(asked, &outcome);
+    outcome
+        .expect_err("stopping SIGINT received: processes that ranks left behind are being stopped; press Ctrl-C again");
+    outcome.expect_err("stopping SIGTERM received: SIGKILL to what ranks left behind");
+}
+
+/// Drift: what a Ctrl-C does was not told when the run was being stopped already.
+fn ctrl_c_after_stop() {
+    let sandbox = Sandbox::new();
+    let run =
+        sandbox.launch_toy("--nproc_per_node 2 --grace 50s", &["*:ignore 15;ignore 2;touch up;sleep 60000"]).start();
+    run.wait_for_file("up");
+    ask(umiak(&sandbox, "stop 1 --no-wait")).expect_code(0);
+    run.wait_until("the stop", || is_recorded(&sandbox, "stopping"));
+    let stops = |count: usize| journal(&sandbox).iter().filter(|fact| fact["type"] == "stopping").count() == count;
+    run.signal(SIGINT);
+    run.wait_until("the first Ctrl-C", || stops(2));
+    run.signal(SIGINT);
+    let outcome = run.finish();
+    outcome.expect_err("stopping SIGINT received: already stopping ranks 0-1; press Ctrl-C again to kill");
+    outcome.expect_err("stopping SIGINT received: SIGKILL to ranks 0-1; press Ctrl-C again to return to the shell");
 }
 
 /// Drift: the same, where the job was stopped by a signal: one more is enough.
