@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -95,19 +95,14 @@ impl AsFd for Waker {
 
 /// Tells when a file has grown, or one in a directory.
 #[derive(Debug)]
-pub struct Growth(Inotify, WatchDescriptor);
+pub struct Growth(Inotify);
 
 impl Growth {
     pub fn of(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(io::Error::from)?;
         let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB;
-        let watch = inotify.add_watch(path, flags).map_err(io::Error::from)?;
-        Ok(Self(inotify, watch))
-    }
-
-    /// Takes the watch off, which costs nothing now and makes the close cheap a few milliseconds later.
-    pub fn stop(&self) {
-        let _ = self.0.rm_watch(self.1);
+        inotify.add_watch(path, flags).map_err(io::Error::from)?;
+        Ok(Self(inotify))
     }
 
     /// Forgets the growth that was reported.

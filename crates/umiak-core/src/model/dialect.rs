@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Whose;
+
 /// Which of Paddle's two launchers the command line would have reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -28,4 +30,27 @@ pub enum OutputMode {
     Human,
     Json,
     Quiet,
+}
+
+/// `--show`: whose output is on the console.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Show {
+    /// Every replica of a document with several roles, else the first.
+    #[default]
+    Usual,
+    First,
+    All,
+    None,
+    Some(Whose),
+}
+
+impl Show {
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "first" => Self::First,
+            "all" => Self::All,
+            "none" => Self::None,
+            words => Self::Some(Whose::parse([words])),
+        }
+    }
 }

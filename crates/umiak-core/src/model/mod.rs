@@ -13,9 +13,10 @@ mod part;
 pub(crate) mod request;
 mod seconds;
 mod time;
+mod whose;
 
 pub use capabilities::{Capabilities, Hosts, OutputSource, Unit};
-pub use dialect::{ExitCodes, Generation, OutputMode};
+pub use dialect::{ExitCodes, Generation, OutputMode, Show};
 pub use exit::{Exit, SpawnError, SpawnStage, signal_name};
 pub use ids::{
     Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
@@ -32,3 +33,4 @@ pub use request::{
     PaddleHabits, PaddleVariables, Pod, PortRequest, Request, Rotation, ServerMode,
 };
 pub use time::Timestamp;
+pub use whose::Whose;

@@ -7,6 +7,7 @@
 
 mod capable;
 pub mod command;
+mod console;
 pub mod devices;
 pub mod document;
 pub mod files;
@@ -23,6 +24,7 @@ mod share;
 mod value;
 
 pub use capable::capable;
+pub use console::Console;
 pub use launch::{Layout, Run, finish, layout};
 pub use masked::by_name;
 pub use ports::{Ports, STORES, too_few_ports};

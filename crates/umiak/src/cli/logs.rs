@@ -79,7 +79,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     let names: Vec<String> = chosen.iter().map(|replica| replica.replica.clone()).collect();
     let is_named = chosen.len() > 1 || wanted.len() > 1;
-    let printer = LogPrinter::new(arguments.format.output, arguments.format.style(), is_named, names.clone());
+    let ranks = chosen.iter().zip(0..).map(|(replica, place)| replica.rank.map_or(place, |rank| rank.0));
+    let ranked = names.iter().cloned().zip(ranks).collect();
+    let printer = LogPrinter::new(arguments.format.output, arguments.format.style(), is_named, ranked);
     if arguments.follow {
         return follow::follow(&loaded, &names, &wanted, window, &printer);
     }

@@ -10,7 +10,7 @@ use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::{Began, Outcome};
 use umiak_core::formats::{self, document::Document};
-use umiak_core::model::{JobId, OutputMode};
+use umiak_core::model::{JobId, OutputMode, Show, Whose};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Wishes, capable};
 use umiak_core::status::State;
@@ -40,8 +40,21 @@ pub(super) struct Talking {
     no_progress: bool,
 }
 
+/// What the console has to do with single replicas.
+#[derive(Debug, Args)]
+pub(super) struct Showing {
+    /// Whose output is shown: `first`, `all`, `none`, a role, a replica, or ranks as in `0-3`. Several have their names
+    /// before each line; without this flag all are shown of several roles, else the first replica
+    #[arg(long, value_name = "WHOSE", value_parser = |text: &str| Ok::<Show, String>(Show::parse(text)))]
+    show: Option<Show>,
+    /// Give this replica the caller's stdin, for `breakpoint()` and `input()`: its name or its rank. A replica that is
+    /// alone has it anyway
+    #[arg(long, value_name = "REPLICA", value_parser = |text: &str| Ok::<Whose, String>(Whose::parse([text])))]
+    stdin: Option<Whose>,
+}
+
 impl Talking {
-    fn talk(self, detached: bool) -> Talk {
+    fn talk(self, showing: &Showing, detached: bool) -> Talk {
         Talk {
             output: match self.format.output {
                 Output::Human => OutputMode::Human,
@@ -49,6 +62,8 @@ impl Talking {
                 Output::Quiet => OutputMode::Quiet,
             },
             mirror: self.mirror,
+            show: showing.show.clone().unwrap_or_default(),
+            stdin: showing.stdin.clone(),
             ascii: self.format.ascii,
             no_progress: self.no_progress,
             detached,
@@ -94,6 +109,8 @@ pub(super) struct Arguments {
     strict_resources: bool,
     #[command(flatten)]
     talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
 }
 
 /// What is said of a run that goes on without us.
@@ -118,7 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         if arguments.detach {
             return detached(&home, &run, notices, arguments.talking);
         }
-        let (why, talk) = (Began::Submitted, arguments.talking.talk(false));
+        let (why, talk) = (Began::Submitted, arguments.talking.talk(&arguments.showing, false));
         let beginning = Beginning { home: &home, run, submission, notices, why, talk };
         begin::supervise(beginning, |_| {}).map(ExitCode::from)
     });
@@ -184,7 +201,15 @@ pub(super) struct Supervise {
 }
 
 pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
-    let talk = Talk { output: OutputMode::Human, mirror: false, ascii: false, no_progress: true, detached: true };
+    let talk = Talk {
+        output: OutputMode::Human,
+        mirror: false,
+        show: Show::None,
+        stdin: None,
+        ascii: false,
+        no_progress: true,
+        detached: true,
+    };
     let begun = std::cell::Cell::new(false);
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let run = find(&home, &arguments.run)?;
@@ -216,6 +241,8 @@ pub(super) struct Resume {
     run: String,
     #[command(flatten)]
     talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
 }
 
 pub(super) fn resume(arguments: &Resume) -> ExitCode {
@@ -236,7 +263,7 @@ pub(super) fn resume(arguments: &Resume) -> ExitCode {
             Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "resume")),
         }
         let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
-        take_up(&home, run, submission, Began::Resumed, arguments.talking)
+        take_up(&home, run, submission, Began::Resumed, arguments.talking.talk(&arguments.showing, false))
     });
     ended(arguments.talking, result)
 }
@@ -251,6 +278,8 @@ pub(super) struct Retry {
     all: bool,
     #[command(flatten)]
     talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
 }
 
 pub(super) fn retry(arguments: &Retry) -> ExitCode {
@@ -277,13 +306,13 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
         }
         let submission = submit::again(&run)?.ok_or_else(|| not_a_document(&run))?;
         let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
-        take_up(&home, run, submission, why, arguments.talking)
+        take_up(&home, run, submission, why, arguments.talking.talk(&arguments.showing, false))
     });
     ended(arguments.talking, result)
 }
 
-fn take_up(home: &Home, run: RunDir, submission: Submission, why: Began, talking: Talking) -> Done {
-    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk: talking.talk(false) };
+fn take_up(home: &Home, run: RunDir, submission: Submission, why: Began, talk: Talk) -> Done {
+    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk };
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 

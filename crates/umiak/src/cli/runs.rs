@@ -1,6 +1,6 @@
 //! What the commands about recorded runs have in common: finding and reading them, and printing.
 
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use umiak_core::facts::VERSION;
 
 use crate::history::index::Word;
 use crate::history::{Home, RunDir, find, journal, life_of, newest};
-use crate::screen::Style;
+use crate::screen::{Style, style::has_colour};
 use crate::views::Output;
 use crate::views::standing::{LoadedRun, RunStanding};
 
@@ -33,12 +33,9 @@ pub(super) struct Format {
 impl Format {
     /// For what goes to stdout.
     pub(super) fn style(self) -> Style {
-        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = umiak_sys::terminal::size(&std::io::stdout());
         Style {
-            colour: !is_set("NO_COLOR") && (forced || std::io::stdout().is_terminal() && !dumb),
+            colour: has_colour(&std::io::stdout()),
             ascii: self.ascii,
             // In a pipe nothing is cut.
             fixed_width: Some(terminal.map_or(usize::MAX, |(columns, _)| usize::from(columns))),

@@ -31,6 +31,7 @@ mod turn;
 pub(crate) mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::IsTerminal as _;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,9 +41,9 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
 use umiak_core::machine::attempt::{Attempt, End};
 use umiak_core::machine::job::{AttemptId, Event, Machine, Stand};
-use umiak_core::model::{Exit, Instance, OutputMode, Slot, Timestamp};
+use umiak_core::model::{Exit, Instance, OutputMode, Show, Slot, Timestamp, Whose};
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Log, Plan, Process};
+use umiak_core::plan::{Console, Log, Plan, Process};
 use umiak_core::status::{Stage, Status};
 
 use crate::clock::Clock;
@@ -59,11 +60,15 @@ use sources::Sources;
 use timers::Timers;
 
 /// How a run talks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Talk {
     pub(crate) output: OutputMode,
     /// With JSON: the mirror goes to stderr.
     pub(crate) mirror: bool,
+    /// Whose output is on the console.
+    pub(crate) show: Show,
+    /// Which replica has our stdin, if that was said.
+    pub(crate) stdin: Option<Whose>,
     pub(crate) ascii: bool,
     pub(crate) no_progress: bool,
     /// There is no terminal: lines go to a file, and the mirror nowhere.
@@ -71,11 +76,19 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    pub(crate) fn style(self) -> Style {
-        Style::detect(self.ascii, self.no_progress || self.detached || self.output != OutputMode::Human)
+    pub(crate) fn style(&self) -> Style {
+        let style = Style::detect(self.ascii, self.no_progress || self.detached || self.output != OutputMode::Human);
+        // What a person types to a rank would end up behind the status line.
+        let is_typed = self.stdin.is_some() && std::io::stdin().is_terminal();
+        Style { live: style.live && !is_typed, ..style }
     }
 
-    pub(crate) fn screen(self, style: &Style) -> Result<Screen, Diagnostic> {
+    /// Checks that those whom `--show` and `--stdin` name are there.
+    pub(crate) fn console(&self, plan: &Plan) -> Result<Console, Diagnostic> {
+        plan.console(&self.show, self.stdin.as_ref())
+    }
+
+    pub(crate) fn screen(&self, style: &Style) -> Result<Screen, Diagnostic> {
         let mirror_to = match (self.output, self.mirror) {
             _ if self.detached => MirrorTo::Nowhere,
             (OutputMode::Json, true) => MirrorTo::Stderr,
@@ -136,8 +149,10 @@ pub(crate) struct Now {
     shared: Option<u32>,
     /// Why nothing runs, as it was told last.
     pending: Option<String>,
-    /// What the mirror shows.
-    followed: Option<PathBuf>,
+    /// The files that are mirrored.
+    followed: HashMap<Slot, PathBuf>,
+    /// What of the plan's replicas has to do with the console.
+    console: Console,
     /// When the next line says that the run goes on, in a log.
     heartbeat_at: Option<Timestamp>,
     pub(crate) attempt_started: Option<Instant>,
@@ -273,11 +288,12 @@ impl Driver {
         core.now.told_started = !core.now.instances.is_empty();
         let slots: Vec<Slot> = adopted.iter().map(|id| id.slot).collect();
         self.progress("Adopted", &[words::counted(&self.core.plan, &slots)]);
-        let core = &self.core;
-        let mirrored = core.plan.mirrored().map(|replica| replica.slot);
-        if let Some(log) = adopted.iter().find(|id| Some(id.slot) == mirrored).and_then(|id| core.log(*id)) {
-            let start = std::fs::metadata(&log.path).map_or(log.start, |metadata| metadata.len());
-            self.follow(&Log { start, ..log });
+        self.core.set_console();
+        for id in adopted {
+            if let Some(log) = self.core.log(*id).filter(|_| self.core.is_shown(id.slot)) {
+                let start = std::fs::metadata(&log.path).map_or(log.start, |metadata| metadata.len());
+                self.follow(id.slot, &Log { start, ..log });
+            }
         }
     }
 }
@@ -297,6 +313,16 @@ impl Core {
     ) -> Self {
         let (now, kernel, prober) = (Now::default(), Kernel::from_now(), None);
         Self { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober }
+    }
+
+    /// For the plan that is executed now. Its words were checked when the run began.
+    fn set_console(&mut self) {
+        self.now.console = self.talk.console(&self.plan).unwrap_or_default();
+    }
+
+    /// Its output is on the console.
+    pub(crate) fn is_shown(&self, slot: Slot) -> bool {
+        self.now.console.shown.binary_search(&slot).is_ok()
     }
 
     /// For the machine, after what it is being asked about now.

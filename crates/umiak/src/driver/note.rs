@@ -22,13 +22,13 @@ impl Driver {
             Fact::Ended { subject, exit, by_us, .. } => {
                 if let Some(slot) = self.core.slot_of(subject) {
                     self.core.now.ends.insert(slot, (exit.clone(), *by_us));
-                    if self.core.plan.mirrored().is_some_and(|replica| replica.slot == slot) {
-                        self.core.screen.let_go(true);
+                    if self.core.is_shown(slot) {
+                        self.core.screen.let_go(subject.rank.map(|rank| rank.0), true);
                     }
                 }
             }
             Fact::Stopping { reason } => {
-                self.core.screen.let_go(false);
+                self.core.screen.let_go(None, false);
                 // A later reason changes neither outcome nor blame.
                 if self.core.now.stopping.is_none() {
                     self.core.now.stopping = Some((Instant::now(), *reason));

@@ -1,15 +1,19 @@
 //! The machine is asked, and its effects are performed, in order. A fact is in the journal before what it announces is
 //! done.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+
 use tracing::trace;
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Slot, SpawnError, SpawnStage, StopHow, Unit};
+use umiak_core::model::{Exit, Rank, Slot, SpawnError, SpawnStage, StopHow, Unit};
 use umiak_core::plan::{self, Log};
 
-use super::Driver;
 use super::probe::Prober;
+use super::{Core, Driver};
 use crate::engine::Start;
+use crate::screen::Mirrored;
 
 const SIGTERM: i32 = 15;
 
@@ -120,6 +124,7 @@ impl Driver {
 
     pub(super) fn spawn(&mut self, attempts: &[AttemptId]) {
         if self.core.now.shared.replace(self.core.plan.attempt) != Some(self.core.plan.attempt) {
+            self.core.set_console();
             self.engine.share(self.door.common(&self.core.plan));
         }
         let mut starts = Vec::new();
@@ -128,7 +133,6 @@ impl Driver {
             Unit::Replica => TOGETHER,
             Unit::Gang => usize::MAX,
         };
-        let mirrored = self.core.plan.mirrored().map(|replica| replica.slot);
         for id in attempts {
             let given = self.core.pool.take(id.slot, self.core.plan.role(id.slot).work.resources);
             let Some(given) = given else {
@@ -138,7 +142,10 @@ impl Driver {
             let of_job = self.core.machine.attempt();
             let attempt = plan::Attempt { slot: id.slot, number: id.attempt, of_job, given: &given };
             let mut process = self.core.plan.process(&attempt);
-            process.inherit_stdin &= can.stdin;
+            process.inherit_stdin = match self.core.now.console.stdin {
+                Some(reader) => reader == id.slot,
+                None => process.inherit_stdin && can.stdin,
+            };
             if let Err(error) = self.door.make(&mut self.core, *id, &process) {
                 self.core.pool.give_back(id.slot);
                 if is_full(&error) {
@@ -151,8 +158,8 @@ impl Driver {
                 }
                 continue;
             }
-            if mirrored == Some(id.slot) {
-                self.follow(&process.log);
+            if self.core.is_shown(id.slot) {
+                self.follow(id.slot, &process.log);
             }
             starts.push(Start { id: *id, process, bound: !given.cpus.is_empty() });
             if starts.len() == together {
@@ -177,14 +184,21 @@ impl Driver {
         }
     }
 
-    /// The mirror shows what this attempt writes.
-    pub(super) fn follow(&mut self, log: &Log) {
+    /// The console shows what this attempt writes.
+    pub(super) fn follow(&mut self, slot: Slot, log: &Log) {
+        let Core { plan, now, screen, talk, .. } = &mut self.core;
+        let Some(replica) = plan.at(slot).filter(|_| !talk.detached) else { return };
+        let Rank(rank) = replica.rank;
         // A file that attempts share is followed once.
-        if self.core.now.followed.as_ref() != Some(&log.path) {
-            self.core.screen.follow(log.path.clone(), log.start);
-            self.core.now.followed = Some(log.path.clone());
+        if now.followed.get(&slot) != Some(&log.path) {
+            // It is made by the one that writes it, a moment later.
+            let _ = OpenOptions::new().create(true).append(true).mode(0o644).open(&log.path);
+            let name = now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width));
+            let source = Mirrored { rank, name, is_interactive: now.console.stdin == Some(slot) };
+            screen.follow(source, log.path.clone(), log.start);
+            now.followed.insert(slot, log.path.clone());
         }
-        self.core.screen.take_up();
+        screen.take_up(rank);
     }
 
     fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {

@@ -69,10 +69,12 @@ impl Driver {
         let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
         let who = words::crowd(&self.core.plan, &live).names;
         let signal = short_signal(signal);
-        (!live.is_empty()).then(|| match kill {
-            true => format!("{signal} received: SIGKILL to {who}; press Ctrl-C again to return to the shell at once"),
-            false => format!("{signal} received: already stopping {who}; press Ctrl-C again to kill"),
-        })
+        let what = if kill {
+            format!("{signal} received: SIGKILL to {who}; press Ctrl-C again to return to the shell at once")
+        } else {
+            format!("{signal} received: already stopping {who}; press Ctrl-C again to kill")
+        };
+        (!live.is_empty()).then_some(what)
     }
 
     pub(super) fn tell_stopping_again(&self, reason: StopReason) {
@@ -89,9 +91,10 @@ impl Driver {
     /// All attempts are over, and the end was asked for while what they left behind is stopped.
     pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
         let who = words::noun(&self.core.plan);
-        let what = match kill {
-            true => format!("{by}: SIGKILL to what {who} left behind"),
-            false => format!("{by}: processes that {who} left behind are being stopped; press Ctrl-C again to kill"),
+        let what = if kill {
+            format!("{by}: SIGKILL to what {who} left behind")
+        } else {
+            format!("{by}: processes that {who} left behind are being stopped; press Ctrl-C again to kill")
         };
         self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
     }

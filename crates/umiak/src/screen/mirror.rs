@@ -1,10 +1,12 @@
-//! Follows a log file that somebody else writes.
+//! Follows log files that replicas write.
 //!
 //! A file that lives is watched by inotify, so that nothing wakes up while nothing is written. The kernel takes up
 //! to fifteen milliseconds to give a watch back, and a launcher that ends must not wait for that: a young job is
 //! looked at every few milliseconds instead and watched only once it has lived a while, and a watch is taken off as
-//! soon as the end has begun.
+//! soon as the end has begun. All files share one watch, which tells which of them to read, and in which order they were
+//! written.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,13 +15,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use umiak_sys::logger;
-use umiak_sys::wait::{Growth, read_at};
+use umiak_sys::wait::read_at;
+use umiak_sys::watch::{Watch, Watched};
 
-const CHUNK: usize = 128 << 10;
+use super::lines::Prefixed;
+
 /// From when on a file is worth watching.
 const WATCH_AFTER: Duration = Duration::from_millis(300);
 /// How often it is looked at before, and while its writer is being stopped.
 const LOOK: Duration = Duration::from_millis(4);
+/// How often it is looked at where the kernel has no watch left.
+const LOOK_UNWATCHED: Duration = Duration::from_millis(100);
+/// So many files fit into the usual limit of descriptors, beside what else there is.
+const FEW: usize = 256;
 
 #[derive(Debug)]
 enum Attention {
@@ -27,52 +35,218 @@ enum Attention {
     Young {
         since: Instant,
     },
-    Watched(Growth),
+    Watched(Watched),
+    /// There is nothing to watch it with.
+    Unwatched,
     /// Its writer is being stopped: looked at, no longer watched.
-    Ending(Option<Growth>),
+    Ending,
     /// Its writer has ended: what is there is all.
-    Ended(Option<Growth>),
+    Ended,
 }
 
 /// A file and how far it has been shown.
 #[derive(Debug)]
-pub(super) struct Mirror {
+struct Mirror {
+    rank: u32,
+    /// Where several are shown.
+    lines: Option<Prefixed>,
     file: File,
     attention: Attention,
     offset: u64,
-    buffer: Vec<u8>,
     path: PathBuf,
     /// The number this file gets when it is cut by size: one more than those that were there before.
     number: u64,
+    /// It is among those to be read.
+    is_due: bool,
 }
 
-impl Mirror {
-    pub(super) fn open(path: &Path, offset: u64) -> io::Result<Self> {
+/// All that is mirrored.
+#[derive(Debug, Default)]
+pub(super) struct Mirrors {
+    all: Vec<Mirror>,
+    watch: Option<Watch>,
+    watched: HashMap<Watched, usize>,
+    /// To be read, in the order in which they were written.
+    due: VecDeque<usize>,
+}
+
+impl Mirrors {
+    /// What this replica writes from now on is in `path`.
+    pub(super) fn follow(&mut self, rank: u32, lines: Option<Prefixed>, path: &Path, offset: u64) -> io::Result<()> {
+        if self.all.len() == FEW {
+            umiak_sys::limits::raise();
+        }
         let number = logger::numbers(path).last().map_or(1, |last| last + 1);
         let attention = Attention::Young { since: Instant::now() };
-        Ok(Self { file: File::open(path)?, attention, offset, buffer: vec![0; CHUNK], path: path.to_owned(), number })
+        let file = File::open(path)?;
+        let mirror = Mirror { rank, lines, file, attention, offset, path: path.to_owned(), number, is_due: false };
+        match self.find(rank) {
+            None => self.all.push(mirror),
+            Some(index) => {
+                self.unwatch(index);
+                // Those that are due stand in the list by their number.
+                let is_due = self.all[index].is_due;
+                self.all[index] = Mirror { is_due, ..mirror };
+            }
+        }
+        Ok(())
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    fn find(&self, rank: u32) -> Option<usize> {
+        self.all.iter().position(|mirror| mirror.rank == rank)
+    }
+
+    /// Of this replica, or of all.
+    fn of(&self, rank: Option<u32>) -> Vec<usize> {
+        rank.map_or_else(|| (0..self.all.len()).collect(), |rank| self.find(rank).into_iter().collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.all.first().map(|mirror| mirror.path.as_path()).filter(|_| self.all.len() == 1)
+    }
+
+    pub(super) fn lines(&mut self, index: usize) -> Option<&mut Prefixed> {
+        self.all[index].lines.as_mut()
     }
 
     /// The file's size now.
-    pub(super) fn end(&self) -> u64 {
-        self.file.metadata().map_or(self.offset, |metadata| metadata.len())
+    pub(super) fn end(&self, index: usize) -> u64 {
+        let mirror = &self.all[index];
+        mirror.file.metadata().map_or(mirror.offset, |metadata| metadata.len())
     }
 
-    /// The next bytes before `end`; empty when there are none.
-    pub(super) fn next(&mut self, end: u64) -> &[u8] {
-        let wanted = end.saturating_sub(self.offset).min(CHUNK as u64) as usize;
-        let mut count = read_at(&self.file, &mut self.buffer[..wanted], self.offset).unwrap_or(0);
-        if count == 0 && self.advance() {
-            count = read_at(&self.file, &mut self.buffer, 0).unwrap_or(0);
+    pub(super) fn has_ended(&self, index: usize) -> bool {
+        matches!(self.all[index].attention, Attention::Ended)
+    }
+
+    /// Which are to be read: those that have changed, and those that are only looked at.
+    pub(super) fn hear(&mut self) {
+        let changed = self.watch.as_ref().map(Watch::changed).unwrap_or_default();
+        for watched in changed.files {
+            if let Some(index) = self.watched.get(&watched).copied() {
+                self.make_due(index);
+            }
         }
-        self.offset += count as u64;
-        &self.buffer[..count]
+        for index in 0..self.all.len() {
+            let is_looked_at = !matches!(self.all[index].attention, Attention::Watched(_) | Attention::Ended);
+            if changed.overflowed || is_looked_at {
+                self.make_due(index);
+            }
+        }
     }
 
+    fn make_due(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.all[index].is_due, true) {
+            self.due.push_back(index);
+        }
+    }
+
+    /// The next one to be read. Once it was read it is not due any more, unless it [has more](Self::put_back).
+    pub(super) fn next_due(&mut self) -> Option<usize> {
+        let index = self.due.pop_front()?;
+        self.all[index].is_due = false;
+        Some(index)
+    }
+
+    pub(super) fn put_back(&mut self, index: usize) {
+        self.make_due(index);
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Reads the next bytes before `end`: how many; none when there are none.
+    pub(super) fn read(&mut self, index: usize, end: u64, buffer: &mut [u8]) -> usize {
+        let mirror = &mut self.all[index];
+        let wanted = end.saturating_sub(mirror.offset).min(buffer.len() as u64) as usize;
+        let mut count = read_at(&mirror.file, &mut buffer[..wanted], mirror.offset).unwrap_or(0);
+        if count == 0 && mirror.advance() {
+            count = read_at(&mirror.file, buffer, 0).unwrap_or(0);
+            // It is read now; whether it grows later is seen by looking, until it is watched in its turn.
+            if self.unwatch(index) {
+                self.all[index].attention = Attention::Young { since: Instant::now() };
+            }
+        }
+        self.all[index].offset += count as u64;
+        count
+    }
+
+    /// When to look again; files that have become old enough are watched from here on.
+    pub(super) fn attend(&mut self) -> Option<Duration> {
+        let mut look = None;
+        for index in 0..self.all.len() {
+            let next = match self.all[index].attention {
+                Attention::Young { since } if since.elapsed() >= WATCH_AFTER => {
+                    self.start_watching(index);
+                    // What came between the last look and the watch is seen now, not reported later.
+                    Some(Duration::ZERO)
+                }
+                Attention::Young { .. } | Attention::Ending => Some(LOOK),
+                Attention::Unwatched => Some(LOOK_UNWATCHED),
+                Attention::Watched(_) | Attention::Ended => None,
+            };
+            look = look.into_iter().chain(next).min();
+        }
+        look
+    }
+
+    fn start_watching(&mut self, index: usize) {
+        if self.watch.is_none() {
+            self.watch = Watch::new().ok();
+        }
+        let added = self.watch.as_ref().and_then(|watch| watch.add(&self.all[index].path).ok());
+        self.all[index].attention = match added {
+            Some(watched) => {
+                self.watched.insert(watched, index);
+                self.make_due(index);
+                Attention::Watched(watched)
+            }
+            // Where there is nothing to watch with, looking goes on.
+            None => Attention::Unwatched,
+        };
+    }
+
+    fn unwatch(&mut self, index: usize) -> bool {
+        let Attention::Watched(watched) = self.all[index].attention else { return false };
+        self.watched.remove(&watched);
+        if let Some(watch) = &self.watch {
+            watch.remove(watched);
+        }
+        true
+    }
+
+    /// The writer of this one, or of all, is being stopped, or has ended.
+    pub(super) fn let_go(&mut self, rank: Option<u32>, ended: bool) {
+        for index in self.of(rank) {
+            self.unwatch(index);
+            let attention = &mut self.all[index].attention;
+            if ended || !matches!(attention, Attention::Ended) {
+                *attention = if ended { Attention::Ended } else { Attention::Ending };
+            }
+            self.make_due(index);
+        }
+    }
+
+    /// It has a writer again.
+    pub(super) fn take_up(&mut self, rank: u32) {
+        for index in self.of(Some(rank)) {
+            self.unwatch(index);
+            self.all[index].attention = Attention::Young { since: Instant::now() };
+        }
+    }
+
+    /// What tells of growth, while there is such a thing.
+    pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().filter(|_| !self.watched.is_empty()).map(AsFd::as_fd)
+    }
+}
+
+impl Mirror {
     /// Goes on to the next file if this one has been cut and is read to its end.
     fn advance(&mut self) -> bool {
         let is_cut = |metadata: &std::fs::Metadata| {
@@ -94,58 +268,7 @@ impl Mirror {
             }
             let number = next.unwrap_or_else(|| logger::numbers(&self.path).last().map_or(1, |last| last + 1));
             (self.file, self.offset, self.number) = (file, 0, number);
-            // It is read now; whether it grows later is seen by looking, until it is watched in its turn.
-            if matches!(self.attention, Attention::Watched(_)) {
-                self.attention = Attention::Young { since: Instant::now() };
-            }
             return true;
-        }
-    }
-
-    /// When to look again, and whether by being told; a file that has become old enough is watched from here on.
-    pub(super) fn attend(&mut self) -> Option<Duration> {
-        match &self.attention {
-            Attention::Young { since } if since.elapsed() >= WATCH_AFTER => {
-                // Where there is nothing to watch with, looking goes on.
-                let Ok(growth) = Growth::of(&self.path) else { return Some(LOOK) };
-                self.attention = Attention::Watched(growth);
-                // What came between the last look and the watch is seen now, not reported later.
-                Some(Duration::ZERO)
-            }
-            Attention::Young { .. } | Attention::Ending(_) => Some(LOOK),
-            Attention::Watched(_) | Attention::Ended(_) => None,
-        }
-    }
-
-    /// Its writer is being stopped, or has ended.
-    pub(super) fn let_go(&mut self, ended: bool) {
-        let growth = match std::mem::replace(&mut self.attention, Attention::Ended(None)) {
-            Attention::Watched(growth) => {
-                growth.stop();
-                Some(growth)
-            }
-            Attention::Ending(growth) | Attention::Ended(growth) => growth,
-            Attention::Young { .. } => None,
-        };
-        self.attention = if ended { Attention::Ended(growth) } else { Attention::Ending(growth) };
-    }
-
-    /// It has a writer again.
-    pub(super) fn take_up(&mut self) {
-        self.attention = Attention::Young { since: Instant::now() };
-    }
-
-    pub(super) fn clear(&self) {
-        if let Attention::Watched(growth) = &self.attention {
-            growth.clear();
-        }
-    }
-
-    /// What tells of growth, while there is such a thing.
-    pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
-        match &self.attention {
-            Attention::Watched(growth) => Some(growth.as_fd()),
-            Attention::Young { .. } | Attention::Ending(_) | Attention::Ended(_) => None,
         }
     }
 }

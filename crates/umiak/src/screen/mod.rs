@@ -2,16 +2,18 @@
 //! user's program, our messages and the status line never mix, and so that a reader that does not read
 //! stops nothing but this thread.
 //!
-//! The mirror follows the first rank's log file; the rank itself writes that file and never waits for us.
+//! Mirrors follow the log files of ranks; the ranks themselves write those files and never wait for us. The output of one
+//! passes untouched; lines of several carry names.
 
+pub mod lines;
 mod mirror;
 mod status;
 pub mod style;
 pub mod summary;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -21,9 +23,12 @@ use umiak_core::diag::Diagnostic;
 use umiak_sys::terminal::is_foreground;
 use umiak_sys::wait::{Waker, readable};
 
-use mirror::Mirror;
+use lines::Prefixed;
+use mirror::Mirrors;
 pub use status::{Activity, StatusLine};
 pub use style::Style;
+
+const CHUNK: usize = 128 << 10;
 
 /// At most ten redraws a second.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -47,11 +52,11 @@ enum Message {
     /// Erase the status line, and answer once that is done.
     Hide(Arc<Waker>),
     /// Mirror this file from this offset.
-    Follow { path: PathBuf, offset: u64 },
-    /// The mirrored file's writer is being stopped, or has ended.
-    LetGo { ended: bool },
-    /// The mirrored file has a writer again.
-    TakeUp,
+    Follow { source: Mirrored, path: PathBuf, offset: u64 },
+    /// The writer of this rank's file, or of all, is being stopped, or has ended.
+    LetGo { rank: Option<u32>, ended: bool },
+    /// This rank's file has a writer again.
+    TakeUp { rank: u32 },
     /// Mirror what is there, erase the status line, and end.
     Close,
 }
@@ -62,6 +67,16 @@ pub enum MirrorTo {
     Stdout,
     Stderr,
     Nowhere,
+}
+
+/// A replica whose output is mirrored.
+#[derive(Debug)]
+pub struct Mirrored {
+    pub rank: u32,
+    /// Where several are: its name, and how wide names are.
+    pub name: Option<(String, usize)>,
+    /// It reads the caller's stdin, so that the beginning of a line may be a prompt.
+    pub is_interactive: bool,
 }
 
 /// The other end of the screen's thread.
@@ -136,18 +151,18 @@ impl Screen {
         let _ = readable(&[hidden.as_fd()], Some(HIDE));
     }
 
-    pub fn follow(&self, path: PathBuf, offset: u64) {
-        self.send(Message::Follow { path, offset });
+    pub fn follow(&self, source: Mirrored, path: PathBuf, offset: u64) {
+        self.send(Message::Follow { source, path, offset });
     }
 
-    /// The rank that is mirrored is being stopped, or has ended.
-    pub fn let_go(&self, ended: bool) {
-        self.send(Message::LetGo { ended });
+    /// A rank that is mirrored, or all of them, is being stopped, or has ended.
+    pub fn let_go(&self, rank: Option<u32>, ended: bool) {
+        self.send(Message::LetGo { rank, ended });
     }
 
-    /// The rank that is mirrored has been started, once more perhaps.
-    pub fn take_up(&self) {
-        self.send(Message::TakeUp);
+    /// A rank that is mirrored has been started, once more perhaps.
+    pub fn take_up(&self, rank: u32) {
+        self.send(Message::TakeUp { rank });
     }
 
     /// Asks the thread to finish; [`Screen::done`] tells when it has.
@@ -175,7 +190,11 @@ impl Screen {
 struct Painter {
     style: Style,
     mirror_to: MirrorTo,
-    mirror: Option<Mirror>,
+    mirrors: Mirrors,
+    /// What is read of a log at a time.
+    buffer: Vec<u8>,
+    /// The mirror whose line has no end yet, where lines carry names.
+    open: Option<usize>,
     status: Option<StatusLine>,
     /// Said while a line of the user's was incomplete, and held until it is.
     held: Vec<String>,
@@ -204,7 +223,9 @@ impl Painter {
         Self {
             style,
             mirror_to,
-            mirror: None,
+            mirrors: Mirrors::default(),
+            buffer: vec![0; CHUNK],
+            open: None,
             status: None,
             held: Vec::new(),
             drawn: false,
@@ -220,9 +241,7 @@ impl Painter {
     fn run(&mut self, receiver: &Receiver<Message>, waker: &Waker) {
         loop {
             waker.clear();
-            if let Some(mirror) = &self.mirror {
-                mirror.clear();
-            }
+            self.mirrors.hear();
             while let Ok(message) = receiver.try_recv() {
                 match message {
                     Message::Alert(text) => {
@@ -251,25 +270,20 @@ impl Painter {
                         self.erase();
                         hidden.wake();
                     }
-                    Message::Follow { path, offset } => {
+                    Message::Follow { source, path, offset } => {
                         if self.mirror_to != MirrorTo::Nowhere {
                             self.pump_to_end();
-                            self.mirror = Mirror::open(&path, offset).ok();
+                            self.follow(source, &path, offset);
                         }
                     }
-                    Message::TakeUp => {
-                        if let Some(mirror) = &mut self.mirror {
-                            mirror.take_up();
-                        }
-                    }
-                    Message::LetGo { ended } => {
-                        if let Some(mirror) = &mut self.mirror {
-                            mirror.let_go(ended);
-                        }
-                    }
+                    Message::TakeUp { rank } => self.mirrors.take_up(rank),
+                    Message::LetGo { rank, ended } => self.mirrors.let_go(rank, ended),
                     Message::Close => {
                         // Nobody writes any more: everything, through all files.
-                        while self.pump_once(u64::MAX) {}
+                        for index in 0..self.mirrors.len() {
+                            while self.pump_once(index, u64::MAX) {}
+                            self.end_line(index);
+                        }
                         self.flush_held();
                         self.erase();
                         return;
@@ -278,51 +292,111 @@ impl Painter {
             }
             let more = self.pump();
             self.flush_held_between_lines();
-            let look = self.mirror.as_mut().and_then(Mirror::attend);
+            let look = self.mirrors.attend();
             let timeout = if more { Some(Duration::ZERO) } else { self.draw().into_iter().chain(look).min() };
             let mut fds = vec![waker.as_fd()];
-            fds.extend(self.mirror.as_ref().and_then(Mirror::watched));
+            fds.extend(self.mirrors.watched());
             if readable(&fds, timeout).is_err() {
                 return;
             }
         }
     }
 
+    fn follow(&mut self, source: Mirrored, path: &Path, offset: u64) {
+        let is_terminal = match self.mirror_to {
+            MirrorTo::Stdout => io::stdout().is_terminal(),
+            MirrorTo::Stderr => io::stderr().is_terminal(),
+            MirrorTo::Nowhere => false,
+        };
+        let is_coloured =
+            if self.mirror_to == MirrorTo::Stdout { self.style.colour_of_data } else { self.style.colour };
+        let Mirrored { rank, name, is_interactive } = source;
+        let lines = name.map(|(name, width)| {
+            Prefixed::new(lines::prefix(&name, width, rank, is_coloured).into_bytes(), is_terminal, is_interactive)
+        });
+        if let Err(error) = self.mirrors.follow(rank, lines, path, offset) {
+            let path = path.display();
+            self.held.push(format!("the output in {path} cannot be shown ({error}); the job goes on\n"));
+        }
+    }
+
     /// Mirrors a bounded amount; whether there is more.
     fn pump(&mut self) -> bool {
-        for _ in 0..16 {
-            if !self.pump_once(u64::MAX) {
-                return false;
+        for _ in 0..16.max(self.mirrors.len()) {
+            let Some(index) = self.mirrors.next_due() else { return false };
+            if self.pump_once(index, u64::MAX) {
+                self.mirrors.put_back(index);
+            } else if index < self.mirrors.len() && self.mirrors.has_ended(index) {
+                self.end_line(index);
             }
         }
-        true
+        self.mirrors.is_due()
     }
 
-    /// Mirrors everything that is in the file at this moment.
+    /// Mirrors everything that is in the files at this moment.
     fn pump_to_end(&mut self) {
-        let Some(end) = self.mirror.as_ref().map(Mirror::end) else { return };
-        while self.pump_once(end) {}
+        for index in 0..self.mirrors.len() {
+            let end = self.mirrors.end(index);
+            while self.pump_once(index, end) {}
+        }
     }
 
-    fn pump_once(&mut self, end: u64) -> bool {
-        let Some(mirror) = &mut self.mirror else { return false };
-        let chunk = mirror.next(end);
-        let Some(last) = chunk.last().copied() else { return false };
+    /// One piece of one log; `false` when there is none, or nobody who would see it.
+    fn pump_once(&mut self, index: usize, end: u64) -> bool {
+        // All of them may be gone since the caller counted them.
+        if index >= self.mirrors.len() {
+            return false;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let count = self.mirrors.read(index, end, &mut buffer);
+        let is_shown = match self.mirrors.lines(index) {
+            None => self.show(&buffer[..count]),
+            Some(lines) => {
+                let out = if count == 0 { lines.prompt() } else { lines.feed(&buffer[..count]) };
+                self.show_named(index, &out)
+            }
+        };
+        self.buffer = buffer;
+        count > 0 && is_shown
+    }
+
+    /// Its writer has ended, perhaps in the middle of a line.
+    fn end_line(&mut self, index: usize) {
+        if let Some(out) = self.mirrors.lines(index).map(Prefixed::finish) {
+            self.show_named(index, &out);
+        }
+    }
+
+    /// Lines of one replica among several. An open line of another is ended first.
+    fn show_named(&mut self, index: usize, out: &[u8]) -> bool {
+        let Some(last) = out.last() else { return true };
+        if let Some(open) = self.open.filter(|open| *open != index) {
+            self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
+            self.show(b"\n");
+        }
+        self.open = (*last != b'\n').then_some(index);
+        self.show(out)
+    }
+
+    /// Bytes of the user's. `false` when they cannot be shown.
+    fn show(&mut self, bytes: &[u8]) -> bool {
+        let Some(last) = bytes.last() else { return true };
         self.last_shown = Instant::now();
         if self.mirror_meets_us && std::mem::take(&mut self.drawn) {
             erase_line();
         }
         let written = match self.mirror_to {
-            MirrorTo::Stdout => write_all(&mut io::stdout(), chunk),
-            MirrorTo::Stderr => write_all(&mut io::stderr(), chunk),
+            MirrorTo::Stdout => write_all(&mut io::stdout(), bytes),
+            MirrorTo::Stderr => write_all(&mut io::stderr(), bytes),
             MirrorTo::Nowhere => Ok(()),
         };
         if self.mirror_meets_us {
-            self.at_line_start = last == b'\n';
+            self.at_line_start = *last == b'\n';
         }
         if let Err(error) = written {
             // The reader is gone: the job goes on, its log has everything.
-            let log = self.mirror.take().map(|mirror| mirror.path().display().to_string()).unwrap_or_default();
+            let log = self.mirrors.path().map_or_else(|| "the logs".to_owned(), |path| path.display().to_string());
+            (self.mirrors, self.open) = (Mirrors::default(), None);
             self.held.push(format!("the output cannot be shown any more ({error}); the job goes on, it is in {log}\n"));
             return false;
         }
@@ -348,6 +422,9 @@ impl Painter {
         if !self.at_line_start {
             let _ = stderr.write_all(b"\n");
             self.at_line_start = true;
+            if let Some(open) = self.open.take() {
+                self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
+            }
         }
         let _ = write_all(&mut stderr, text.as_bytes());
     }

@@ -13,7 +13,10 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 pub struct Style {
     /// stdout and stderr lead to the same place: a terminal, or one pipe for both.
     pub streams_meet: bool,
+    /// On stderr.
     pub colour: bool,
+    /// On stdout.
+    pub colour_of_data: bool,
     pub ascii: bool,
     /// A status line may be drawn, while we are in the foreground.
     pub live: bool,
@@ -40,14 +43,14 @@ impl Style {
     pub fn detect(ascii: bool, no_progress: bool) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
         let stderr_is_terminal = std::io::stderr().is_terminal();
         let plain = !stderr_is_terminal || dumb || no_progress || is_set("CI");
         let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
         let is_same = terminal::is_same(&stdout, &stderr);
         Self {
             streams_meet: stderr_is_terminal && stdout.is_terminal() || is_same,
-            colour: !is_set("NO_COLOR") && (forced || stderr_is_terminal && !dumb),
+            colour: has_colour(&stderr),
+            colour_of_data: has_colour(&stdout),
             ascii,
             // A reader of a pipe writes to the terminal whenever it likes, and would write behind the line.
             live: !plain && (is_same || terminal::is_file_or_null(&stdout)),
@@ -125,6 +128,14 @@ impl Style {
             format!("{} {}\n", self.green(&format!("{verb:>10}")), parts.join(self.separator()))
         }
     }
+}
+
+/// Whether what goes to this stream is coloured: `NO_COLOR`, `CLICOLOR_FORCE`, and what the stream is.
+pub fn has_colour(stream: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !is_set("NO_COLOR") && (forced || stream.is_terminal() && !dumb)
 }
 
 /// Cuts to `width` cells; wide characters count as two.

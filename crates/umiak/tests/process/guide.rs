@@ -45,7 +45,7 @@ const JOBS: Guide = Guide {
         ("umiak run hello.yaml", Setting::Plain),
         ("umiak lint typo.yaml", Setting::Plain),
         ("umiak plan hello.yaml", Setting::Plain),
-        ("umiak run ctr.yaml", Setting::Plain),
+        ("umiak run --show worker ctr.yaml", Setting::Plain),
         ("umiak run flaky.yaml", Setting::Plain),
         ("umiak run -d long.yaml", Setting::Plain),
         ("umiak run -d half.yaml", Setting::Plain),
@@ -265,6 +265,9 @@ impl Example<'_> {
             without_figures(&text.replace("^C", ""))
         };
         let ranks: BTreeSet<String> = log.lines().map(neutral).collect();
+        // Lines of several replicas have names before them.
+        let is_of_rank =
+            |line: &str| ranks.contains(line) || line.split_once(" | ").is_some_and(|(_, line)| ranks.contains(line));
         let shown: Vec<String> = self.lines.iter().map(|line| neutral(line)).collect();
         let mut seen: Vec<String> = lines.iter().map(|line| neutral(line)).collect();
         if setting == Setting::Interrupt {
@@ -272,11 +275,11 @@ impl Example<'_> {
             let awaited = neutral(self.before_the_answer());
             let last = seen.iter().position(|line| *line == awaited).expect("it was waited for");
             let later = seen.split_off(last + 1);
-            seen.extend(later.into_iter().filter(|line| !ranks.contains(line)));
+            seen.extend(later.into_iter().filter(|line| !is_of_rank(line)));
         }
         for is_rank in [false, true] {
             let of = |lines: &[String]| -> Vec<String> {
-                let is_wanted = |line: &&String| is_anything(line) || ranks.contains(*line) == is_rank;
+                let is_wanted = |line: &&String| is_anything(line) || is_of_rank(line) == is_rank;
                 lines.iter().filter(is_wanted).cloned().collect()
             };
             let (shown, seen) = (of(&shown), of(&seen));

@@ -26,6 +26,7 @@ mod seeds;
 mod servers;
 mod several;
 mod shell;
+mod show;
 mod signals;
 mod surroundings;
 
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
     failure::register(&mut suite);
     restart::register(&mut suite);
     screen::register(&mut suite);
+    show::register(&mut suite);
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);

@@ -324,6 +324,8 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")
         .default("human"),
     Flag::switch("--mirror", "mirror", "With `--output json`, show the first rank's output on stderr."),
+    Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "WHOSE", "Whose output is on the console: `first`, `all`, `none`, a role, or ranks as in `0-3`. Several have their names before each line."),
+    Flag::new(Umiak, Heading::Umiak, "--stdin", "stdin", Text, "RANK", "Give this rank the caller's stdin, and show its output: for `breakpoint()` and `input()`. A rank that is alone has it anyway."),
     Flag::switch("--dry-run", "dry-run", "Print the plan and start nothing."),
     Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "WHOM", "Ignore unknown flags and set `OMP_NUM_THREADS=1`, as Paddle does."),
     Flag::new(Umiak, Heading::Umiak, "--exit-codes", "exit-codes", Choice(&["umiak", "paddle", "torch"]), "WHOSE", "Exit codes: the causing rank's own, or the old launchers'.")

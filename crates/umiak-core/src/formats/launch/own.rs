@@ -9,7 +9,9 @@ use super::environment::Environment;
 use super::{Compat, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::model::{ExitCodes, LogNames, LogRequest, OutputMode, Policy, Port, Restart, Rotation, StopPolicy};
+use crate::model::{
+    ExitCodes, LogNames, LogRequest, OutputMode, Policy, Port, Restart, Rotation, Show, StopPolicy, Whose,
+};
 
 pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
     let default = OwnFlags::default();
@@ -20,6 +22,8 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
             _ => OutputMode::Human,
         },
         mirror: arguments.is_switched_on("mirror"),
+        show: arguments.text("show").map(Show::parse).unwrap_or_default(),
+        stdin: arguments.text("stdin").map(|word| Whose::parse([word])),
         dry_run: arguments.is_switched_on("dry-run"),
         compat: if arguments.text("compat").is_some() { Compat::Paddle } else { Compat::None },
         no_progress: arguments.is_switched_on("no-progress"),

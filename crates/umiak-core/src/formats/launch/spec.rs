@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::diag::Diagnostic;
-use crate::model::{Endpoint, OutputMode, Port, Request};
+use crate::model::{Endpoint, OutputMode, Port, Request, Show, Whose};
 use crate::quote::shell;
 
 /// How the command was written: decides usage text, dispatch and interpreter.
@@ -75,6 +75,10 @@ pub struct OwnFlags {
     pub output: OutputMode,
     /// `--mirror`: with `--output json`, the first rank's output goes to stderr.
     pub mirror: bool,
+    /// `--show`: whose output is on the console.
+    pub show: Show,
+    /// `--stdin`: which rank has ours.
+    pub stdin: Option<Whose>,
     pub dry_run: bool,
     pub compat: Compat,
     pub no_progress: bool,
@@ -126,6 +130,8 @@ impl Default for OwnFlags {
         Self {
             output: OutputMode::Human,
             mirror: false,
+            show: Show::default(),
+            stdin: None,
             dry_run: false,
             compat: Compat::None,
             no_progress: false,

@@ -99,6 +99,11 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let (id, tasks, scratch) = (run.id().to_string(), run.tasks(None), run.scratch());
     let place = RunPlace { run: id, cpus: cpus_here, tasks, scratch, attached };
     let plan = document::place(&submission, place, granted);
+    talk.console(&plan)?;
+    if talk.stdin.is_some() && !kind.capabilities().stdin {
+        let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
+        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or leave `--stdin` out"));
+    }
     check_variables(kind, &plan)?;
     write_plan(&run, &plan, &submission.known)?;
     engine.check_ports(&fixed_ports(&plan))?;

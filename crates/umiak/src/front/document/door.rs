@@ -71,9 +71,6 @@ impl Door for DocumentDoor {
         if let Some(membership) = replica.member {
             std::fs::create_dir_all(core.plan.gloo_dir(membership.group, core.machine.attempt()))?;
         }
-        if core.plan.mirrored().is_some_and(|mirrored| mirrored.slot == id.slot) {
-            tasks::touch_log(process)?;
-        }
         Ok(())
     }
 

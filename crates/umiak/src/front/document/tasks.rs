@@ -23,11 +23,6 @@ pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<(
     write(&dir.join("command"), 0o700, command(process, known).as_bytes())
 }
 
-/// For a mirror, which needs its file to be there.
-pub(super) fn touch_log(process: &Process) -> io::Result<()> {
-    OpenOptions::new().create(true).append(true).mode(0o644).open(&process.log.path).map(drop)
-}
-
 fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
     file.write_all(bytes)

@@ -64,7 +64,15 @@ pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
 
 fn talk(spec: &LaunchSpec) -> Talk {
     let own = &spec.own;
-    Talk { output: own.output, mirror: own.mirror, ascii: own.ascii, no_progress: own.no_progress, detached: false }
+    Talk {
+        output: own.output,
+        mirror: own.mirror,
+        show: own.show.clone(),
+        stdin: own.stdin.clone(),
+        ascii: own.ascii,
+        no_progress: own.no_progress,
+        detached: false,
+    }
 }
 
 /// An error before anything was started.
@@ -89,6 +97,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     let share = Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?;
     // Nothing is made: the plan names the directory a run would make.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
+    talk(spec).console(&plan)?;
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
@@ -229,6 +238,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         _ => peers::meet(around, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))?,
     };
     let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
+    talk(spec).console(&plan)?;
     plan.notices.extend(shared);
     info!(
         pod = run.pod_name,

@@ -55,7 +55,7 @@ fn several() {
     assert_eq!(runs.out("logs 1 trainer"), "trainer-0 | a\ntrainer-0 | b\ntrainer-1 | c\ntrainer-1 | no end\n");
     assert_eq!(runs.out("logs 1 trainer --output quiet -n 1"), "b\nno end");
     let coloured = runs.umiak("logs 1 trainer").env("CLICOLOR_FORCE", "1").finish();
-    assert!(coloured.out().starts_with("\u{1b}[36mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
+    assert!(coloured.out().starts_with("\u{1b}[33mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
     let json = runs.out("logs 1 trainer --output json");
     let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
     assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 1, "text": "no end"}));
