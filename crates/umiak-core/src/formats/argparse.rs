@@ -34,6 +34,9 @@ pub struct Opt {
 pub enum Takes {
     Value,
     Nothing,
+    /// A truth value behind `=` or as the next word (`True`, `0`), or nothing. Not of `argparse`: one option was a switch in
+    /// one release and took a value in another.
+    Truth,
 }
 
 /// How a long option may be written.
@@ -44,6 +47,8 @@ pub enum Matching {
     /// `-` or `_` between words, and cut short where only one option of the lowest tier that has any begins so.
     /// With tiers, a table that unites two programs keeps the first one's abbreviations.
     Abbreviated { tier: u8 },
+    /// `-` or `_` between words, and never cut short.
+    Whole,
 }
 
 /// What a command line holds.
@@ -133,7 +138,12 @@ pub fn parse(options: &[Opt], argv: &[OsString]) -> Result<Outcome, Vec<ArgError
                 match (option.takes, attached) {
                     (Takes::Nothing, None) => line.items.push(given(None, false)),
                     (Takes::Nothing, Some(value)) => errors.push(unwanted(option.name, &value)),
-                    (Takes::Value, Some(value)) => line.items.push(given(Some(value), false)),
+                    (Takes::Value | Takes::Truth, Some(value)) => line.items.push(given(Some(value), false)),
+                    (Takes::Truth, None) => {
+                        let next = argv.get(position).filter(|next| next.to_str().and_then(bool_text).is_some());
+                        position += usize::from(next.is_some());
+                        line.items.push(given(next.cloned(), next.is_some()));
+                    }
                     (Takes::Value, None) => match argv.get(position) {
                         Some(next) if matches!(classify(options, next), Class::Word) => {
                             line.items.push(given(Some(next.clone()), true));
@@ -237,7 +247,7 @@ fn classify_stranger(bytes: &[u8]) -> Class<'static> {
 fn is_exact(option: &Opt, name: &[u8]) -> bool {
     match option.matching {
         Matching::Exact => option.name.as_bytes() == name,
-        Matching::Abbreviated { .. } => option.name.len() == name.len() && is_prefix(option, name),
+        Matching::Abbreviated { .. } | Matching::Whole => option.name.len() == name.len() && is_prefix(option, name),
     }
 }
 
@@ -294,6 +304,7 @@ mod tests {
         Opt { name: "--dry-run", key: 8, takes: Takes::Nothing, matching: Matching::Exact },
         Opt { name: "-v", key: 10, takes: Takes::Nothing, matching: Matching::Exact },
         Opt { name: "--output", key: 9, takes: Takes::Value, matching: Matching::Exact },
+        Opt { name: "--use_cloud", key: 11, takes: Takes::Truth, matching: Matching::Whole },
     ];
 
     fn run(words: &[&str]) -> Result<Outcome, Vec<ArgError>> {
@@ -366,6 +377,10 @@ mod tests {
             (&["-vv", "-vx", "t.py"], "-v ?-vx <t.py>"),
             (&["t.py", "-h"], "<t.py> -h"),
             (&["--gpus", "-h"], "argument --gpus: expected one argument"),
+            (&["--use_cloud", "t.py"], "--use_cloud <t.py>"),
+            (&["--use-cloud", "True", "t.py"], "--use_cloud=True <t.py>"),
+            (&["--use_cloud=0", "t.py"], "--use_cloud=0 <t.py>"),
+            (&["--use", "t.py"], "?--use <t.py>"),
         ];
         for (words, expected) in cases {
             assert_eq!(show(words), *expected, "{words:?}");
