@@ -33,6 +33,7 @@ fn backend(options: &Options, topology: &Topology) -> &'static str {
         (Backend::Auto, Some(DeviceKind::Gpu)) => "nccl",
         (Backend::Auto, Some(DeviceKind::Xpu)) => "bkcl",
         (Backend::Auto, Some(DeviceKind::Npu)) => "hccl",
+        (Backend::Auto, Some(DeviceKind::Mlu)) => "cncl",
         (explicit, _) => explicit.as_str(),
     }
 }
@@ -74,6 +75,7 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
             DeviceKind::Gpu => "FLAGS_selected_gpus",
             DeviceKind::Xpu => "FLAGS_selected_xpus",
             DeviceKind::Npu => "FLAGS_selected_npus",
+            DeviceKind::Mlu => "FLAGS_selected_mlus",
         };
         variables.push((flag, member.device_positions(",")));
         variables.push(("FLAGS_selected_accelerators", member.device_positions(",")));

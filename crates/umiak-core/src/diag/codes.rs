@@ -40,7 +40,7 @@ macro_rules! register {
 
 register! {
     L0001, 2, "wrong usage of the command line",
-        "A flag is unknown, ambiguous, lacks its value or has one of the wrong type, or the training script is missing. `umiak launch -h` lists every flag. `--compat paddle` ignores unknown flags, as Paddle does.";
+        "A flag is unknown, ambiguous, lacks its value or has one of the wrong type, or the training script is missing. `umiak launch -h` lists every flag. With Paddle's own spelling in front (`umiak fleetrun …`, `umiak python -m paddle.distributed.launch …`), and with `--compat paddle`, unknown flags are ignored with a notice, as Paddle does.";
     L0002, 2, "flags that contradict each other",
         "Two flags, or a flag and a variable, ask for different things. The message names both.";
     L0003, 2, "not in this version",
@@ -64,7 +64,7 @@ register! {
     L0012, 126, "the training script cannot be run",
         "The file is there but cannot be executed or read. Give a `.py` file or an executable.";
     L0013, 127, "no Python interpreter",
-        "The script needs an interpreter: the word before `-m` in the command, else the one of `$VIRTUAL_ENV`, else `python3` or `python` on `PATH`. None was found.";
+        "The script needs an interpreter: the word before `-m` in the command, the one that `uv run`, `poetry run` or `conda run` chooses, or the one in the first line of `fleetrun`; else the one of `$VIRTUAL_ENV`, else `python3` or `python` on `PATH`. None was found.";
     L0014, 125, "the log directory cannot be used",
         "`--log_dir` cannot be created or written. Choose another directory, or free the path.";
     L0015, 125, "a process could not be started",

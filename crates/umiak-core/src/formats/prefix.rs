@@ -1,7 +1,9 @@
 //! The prefix rule: any documented command works with `umiak` in front of it.
 //!
 //! Looks at the words of the whole command line, the program's own name first, and says which front door
-//! they mean. It reads the interpreter's own options just far enough to find `-m MODULE`.
+//! they mean. It reads the interpreter's own options just far enough to find `-m MODULE`. Programs that start another one in
+//! an environment of their own (`uv run`, `conda run -n x`) may stand before the interpreter; which one that is has to be
+//! found out by running them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,12 +21,23 @@ const TORCH: &str =
 pub enum Front {
     /// Paddle's launcher, and the words behind its name.
     Launch(Spelling, Vec<OsString>),
+    /// A launcher behind `wrapper`, and the words that follow the interpreter's name.
+    Wrapped { wrapper: Wrapper, rest: Vec<OsString> },
     /// Known, and not built yet: `torchrun`, `paddlerec.run`.
     NotInThisVersion { what: String },
     /// `umiak python …` that starts nothing we stand in for.
     Refused(Box<Diagnostic>),
     /// Our own commands.
     Other,
+}
+
+/// What stands before a launcher and decides which interpreter runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrapper {
+    /// `uv run …`, `conda run -n x …`: its words, and the interpreter's name as the last of them.
+    Runner(Vec<OsString>),
+    /// `coverage run …`: a Python program, whose interpreter is in its first line.
+    Script(OsString),
 }
 
 impl Front {
@@ -37,7 +50,7 @@ impl Front {
                 Some(if is_torch { error.hint(TORCH) } else { error })
             }
             Self::Refused(diagnostic) => Some((**diagnostic).clone()),
-            Self::Launch(..) | Self::Other => None,
+            Self::Launch(..) | Self::Wrapped { .. } | Self::Other => None,
         }
     }
 }
@@ -45,21 +58,90 @@ impl Front {
 /// Reads a whole command line: `argv[0]` is the name that umiak was called by.
 pub fn recognise(argv: &[OsString]) -> Front {
     let Some((called, words)) = argv.split_first() else { return Front::Other };
-    if let Some(front) = by_name(base_name(called), words) {
+    if let Some(front) = by_name(base_name(called), OsStr::new("fleetrun"), words) {
         return front;
     }
     let Some((first, rest)) = words.split_first() else { return Front::Other };
     match first.to_str() {
         Some("launch") => Front::Launch(Spelling::Launch, rest.to_vec()),
         _ if is_interpreter(base_name(first)) => behind_interpreter(first, rest),
-        _ => by_name(base_name(first), rest).unwrap_or(Front::Other),
+        _ if is_runner(base_name(first)) => behind_runner(words),
+        _ => by_name(base_name(first), first, rest).unwrap_or(Front::Other),
     }
 }
 
+/// Programs whose `run` starts another program in an environment that they choose.
+const RUNNERS: [&str; 11] =
+    ["uv", "poetry", "conda", "mamba", "micromamba", "pdm", "pipenv", "hatch", "rye", "pixi", "coverage"];
+
+fn is_runner(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| RUNNERS.contains(&name))
+}
+
+/// `uv run --with x python -m paddle.distributed.launch …`: their own options are not read, only where the launcher
+/// begins.
+fn behind_runner(words: &[OsString]) -> Front {
+    let runs = words.iter().position(|word| word == "run").map_or(words.len(), |run| run + 1);
+    let launcher = (runs..words.len()).find_map(|at| {
+        let (word, rest) = (&words[at], &words[at + 1..]);
+        if is_interpreter(base_name(word)) && find_module(rest).is_some_and(|(module, _)| is_launcher(&module)) {
+            return Some((at, word.clone(), rest.to_vec()));
+        }
+        if base_name(word) == "fleetrun" {
+            let rest = ["-m", "paddle.distributed.launch"].map(OsString::from).into_iter().chain(rest.iter().cloned());
+            return Some((at, "python".into(), rest.collect()));
+        }
+        // `uv run -m`, `coverage run -m`: the interpreter goes without saying.
+        let is_module = word == "-m" && rest.first().is_some_and(|module| is_launcher(module));
+        is_module.then(|| (at, "python".into(), words[at..].to_vec()))
+    });
+    let Some((at, interpreter, rest)) = launcher else {
+        let shown: Vec<_> = words[..runs].iter().map(|word| word.to_string_lossy()).collect();
+        return refuse(OsStr::new(&shown.join(" ")), words.get(runs));
+    };
+    let wrapper = if base_name(&words[0]) == "coverage" {
+        Wrapper::Script(words[0].clone())
+    } else {
+        Wrapper::Runner(words[..at].iter().cloned().chain([interpreter]).collect())
+    };
+    Front::Wrapped { wrapper, rest }
+}
+
+/// Modules that are launchers, whether built or not.
+fn is_launcher(module: &OsStr) -> bool {
+    module.to_str().is_some_and(|module| {
+        module.starts_with("paddle.distributed.")
+            || module.starts_with("torch.distributed.")
+            || matches!(module, "paddle.fleet.launch" | "paddlerec.run")
+    })
+}
+
+/// The interpreter that the first line of a Python script names, by path or by name. `head` is how the script begins.
+pub fn script_interpreter(head: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.strip_prefix("#!")?.lines();
+    let mut words = lines.next()?.split_whitespace();
+    let program = words.next()?;
+    let name = |word: &str| Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+    let interpreter = match name(program).as_str() {
+        "env" => words.find(|word| !word.starts_with('-') && !word.contains('='))?.to_owned(),
+        // What pip writes where the path is too long for a first line, or has a blank in it.
+        "sh" => {
+            let line = lines.next()?.strip_prefix("'''exec' ")?;
+            match line.strip_prefix('"') {
+                Some(quoted) => quoted.split('"').next()?.to_owned(),
+                None => line.split_whitespace().next()?.to_owned(),
+            }
+        }
+        _ => program.to_owned(),
+    };
+    is_interpreter(OsStr::new(&name(&interpreter))).then_some(interpreter)
+}
+
 /// The launchers that are programs of their own, by path or not.
-fn by_name(name: &OsStr, rest: &[OsString]) -> Option<Front> {
+fn by_name(name: &OsStr, word: &OsStr, rest: &[OsString]) -> Option<Front> {
     match name.to_str()? {
-        "fleetrun" => Some(Front::Launch(Spelling::Fleetrun, rest.to_vec())),
+        "fleetrun" => Some(Front::Launch(Spelling::Fleetrun { program: word.to_owned() }, rest.to_vec())),
         "torchrun" => Some(Front::NotInThisVersion { what: "torchrun".to_owned() }),
         _ => None,
     }
@@ -86,7 +168,15 @@ fn behind_interpreter(interpreter: &OsStr, words: &[OsString]) -> Front {
         Some("paddle.distributed.launch" | "paddle.distributed.launch.main" | "paddle.distributed.run") => {
             Front::Launch(Spelling::PaddleModule { interpreter }, rest.to_vec())
         }
-        Some("paddle.distributed.fleet.launch") => Front::Launch(Spelling::FleetModule { interpreter }, rest.to_vec()),
+        Some("paddle.distributed.fleet.launch" | "paddle.fleet.launch") => {
+            Front::Launch(Spelling::FleetModule { interpreter }, rest.to_vec())
+        }
+        // Paddle 1.x, whose numbers had these defaults.
+        Some("paddle.distributed.launch_ps") => {
+            let defaults = ["--server_num", "2", "--worker_num", "2", "--log_dir", "logs"].map(OsString::from);
+            let words = defaults.into_iter().chain(rest.iter().cloned()).collect();
+            Front::Launch(Spelling::FleetModule { interpreter }, words)
+        }
         Some(
             known @ ("torch.distributed.run"
             | "torch.distributed.launch"
@@ -153,7 +243,13 @@ mod tests {
         let join = |rest: &[OsString]| rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         match front(line) {
             Front::Launch(Spelling::Launch, rest) => format!("launch: {}", join(&rest)),
-            Front::Launch(Spelling::Fleetrun, rest) => format!("fleetrun: {}", join(&rest)),
+            Front::Launch(Spelling::Fleetrun { program }, rest) => {
+                format!("{}: {}", program.to_string_lossy(), join(&rest))
+            }
+            Front::Wrapped { wrapper: Wrapper::Runner(words), rest } => format!("[{}] {}", join(&words), join(&rest)),
+            Front::Wrapped { wrapper: Wrapper::Script(program), rest } => {
+                format!("<{}> {}", program.to_string_lossy(), join(&rest))
+            }
             Front::Launch(Spelling::PaddleModule { interpreter }, rest) => {
                 format!("paddle by {}: {}", interpreter.to_string_lossy(), join(&rest))
             }
@@ -179,6 +275,28 @@ mod tests {
             ("umiak python -W ignore -X dev -Bm paddle.distributed.launch t.py", "paddle by python: t.py"),
             ("umiak python -Wignore -Xdev -m paddle.distributed.run t.py", "paddle by python: t.py"),
             ("umiak /usr/bin/python3 -m paddle.distributed.fleet.launch t.py", "fleet by /usr/bin/python3: t.py"),
+            ("umiak /v/bin/fleetrun t.py", "/v/bin/fleetrun: t.py"),
+            ("umiak python -m paddle.fleet.launch t.py", "fleet by python: t.py"),
+            (
+                "umiak python -m paddle.distributed.launch_ps --worker_num 4 t.py",
+                "fleet by python: --server_num 2 --worker_num 2 --log_dir logs --worker_num 4 t.py",
+            ),
+            (
+                "umiak uv run --with x python -u -m paddle.distributed.launch t.py",
+                "[uv run --with x python] -u -m paddle.distributed.launch t.py",
+            ),
+            ("umiak uv run -m paddle.distributed.launch t.py", "[uv run python] -m paddle.distributed.launch t.py"),
+            (
+                "umiak conda run -n python3 python -m paddle.distributed.launch t.py",
+                "[conda run -n python3 python] -m paddle.distributed.launch t.py",
+            ),
+            (
+                "umiak poetry run fleetrun --gpus 0 t.py",
+                "[poetry run python] -m paddle.distributed.launch --gpus 0 t.py",
+            ),
+            ("umiak coverage run -p -m paddle.distributed.launch t.py", "<coverage> -m paddle.distributed.launch t.py"),
+            ("umiak uv run train.py", "refused"),
+            ("umiak uv", "refused"),
             ("umiak torchrun t.py", "later: torchrun"),
             ("torchrun t.py", "later: torchrun"),
             ("umiak python -m torch.distributed.run t.py", "later: python -m torch.distributed.run"),
@@ -196,6 +314,23 @@ mod tests {
             assert_eq!(show(line), expected, "{line}");
         }
         assert_eq!(recognise(&[]), Front::Other);
+    }
+
+    #[test]
+    fn first_lines_of_scripts() {
+        for (head, expected) in [
+            ("#!/v/bin/python3\nimport", Some("/v/bin/python3")),
+            ("#!/usr/bin/env python3.11\n", Some("python3.11")),
+            ("#!/usr/bin/env -S X=1 python -I\n", Some("python")),
+            ("#!/bin/sh\n'''exec' \"/a b/python\" \"$0\" \"$@\"\n", Some("/a b/python")),
+            ("#!/bin/sh\n'''exec' /a/python3 \"$0\" \"$@\"\n", Some("/a/python3")),
+            ("#!/bin/sh\necho\n", None),
+            ("#!/usr/bin/perl\n", None),
+            ("\u{7f}ELF", None),
+            ("", None),
+        ] {
+            assert_eq!(script_interpreter(head.as_bytes()).as_deref(), expected, "{head}");
+        }
     }
 
     #[test]

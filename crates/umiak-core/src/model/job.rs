@@ -331,6 +331,7 @@ pub enum DeviceKind {
     Gpu,
     Xpu,
     Npu,
+    Mlu,
 }
 
 impl DeviceKind {
@@ -340,6 +341,7 @@ impl DeviceKind {
             Self::Gpu => "gpu",
             Self::Xpu => "xpu",
             Self::Npu => "npu",
+            Self::Mlu => "mlu",
         }
     }
 
@@ -349,6 +351,7 @@ impl DeviceKind {
             Self::Gpu => "CUDA_VISIBLE_DEVICES",
             Self::Xpu => "XPU_VISIBLE_DEVICES",
             Self::Npu => "ASCEND_RT_VISIBLE_DEVICES",
+            Self::Mlu => "MLU_VISIBLE_DEVICES",
         }
     }
 }

@@ -29,8 +29,8 @@ pub use job::{
 };
 pub use part::Part;
 pub use request::{
-    Backend, CommandRequest, Crew, DeviceRequest, HeterStage, LogNames, LogRequest, MAX_NODES, Mode, Nodes,
-    PaddleHabits, PaddleVariables, Pod, PortRequest, Request, Rotation, ServerMode,
+    Backend, CommandRequest, Crew, DeviceRequest, HeterStage, Interpreter, LogNames, LogRequest, MAX_NODES, Mode,
+    Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Proxies, Request, Rotation, ServerMode,
 };
 pub use time::Timestamp;
 pub use whose::Whose;

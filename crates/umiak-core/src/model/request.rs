@@ -45,6 +45,7 @@ pub struct Request {
     pub backend: Backend,
     pub ports: PortRequest,
     pub logs: LogRequest,
+    pub omp: Omp,
     pub command: CommandRequest,
     pub policy: Policy,
     pub exit_codes: ExitCodes,
@@ -87,13 +88,26 @@ pub struct Rotation {
 /// What each process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandRequest {
-    /// The word of the command line that names one; `None` for the first that is found.
-    pub interpreter: Option<OsString>,
+    /// What the command line says of it; `None` for the first that is found.
+    pub interpreter: Option<Interpreter>,
     /// The training script or program, and its arguments, untouched.
     pub script: OsString,
     pub args: Vec<OsString>,
     /// The script runs under `coverage`.
     pub with_coverage: bool,
+    /// `run_check`: the script is Paddle's own check, wherever the interpreter has it.
+    pub is_check: bool,
+    /// Why the word that was read as the script may be none, for the message when it is not there.
+    pub misread: Option<String>,
+}
+
+/// How a command line names the interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interpreter {
+    /// By its name or path: the word before `-m`.
+    Named(OsString),
+    /// By a launcher that is a Python script, such as `/venv/bin/fleetrun`: the interpreter in its first line.
+    OfScript(OsString),
 }
 
 /// What only Paddle's launchers do: their lines, files and variables.
@@ -109,12 +123,30 @@ pub struct PaddleHabits {
     pub configuration: Vec<(String, String)>,
     /// The flags that make it a job with servers, as the legacy launcher names them.
     pub server_flags: Vec<String>,
-    /// Proxies are put aside under another name, and not only dropped.
-    pub keeps_proxies: bool,
-    /// `OMP_NUM_THREADS` is 1.
-    pub one_thread: bool,
+    pub proxies: Proxies,
     /// `<job_id>.gpu.log` is asked for.
     pub gpu_log: bool,
+}
+
+/// What becomes of `http_proxy` and `https_proxy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proxies {
+    /// Ranks have them, and reach each other without them: `no_proxy` names the nodes.
+    Kept,
+    /// As Paddle's current launcher: they are kept under another name (`http_proxy_original`).
+    PutAside,
+    /// As Paddle's legacy launcher.
+    Removed,
+}
+
+/// `OMP_NUM_THREADS` of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Omp {
+    /// 1, unless the variable is set: what Paddle does, which warns at import where there are more.
+    OneUnlessSet,
+    /// The CPUs that umiak may use, divided among the ranks of this node.
+    Share,
+    Count(u32),
 }
 
 /// What the variables of Paddle's launchers depend on, beside who takes part.
@@ -271,6 +303,27 @@ impl Backend {
     pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(_, backend)| *backend == self).map_or("auto", |(word, _)| word)
     }
+
+    /// What Paddle's launcher says of a word that is none of them.
+    pub fn unknown(word: &str) -> String {
+        format!(
+            "ValueError: paddle.distributed initialize error, backend argument can only be one of 'nccl', 'gloo', 'bkcl', 'auto', 'heter', 'xccl' but got {word}"
+        )
+    }
+
+    /// What it says of one that the build does not have.
+    pub fn not_compiled(self) -> String {
+        let device = match self {
+            Self::Bkcl => "xpu",
+            Self::Hccl => "npu",
+            Self::Cncl => "mlu",
+            _ => "cuda",
+        };
+        let word = self.as_str();
+        format!(
+            "ValueError: paddle.distributed initialize error, your paddle is not compiled with {device} but you assign '{word}' as backend."
+        )
+    }
 }
 
 /// Where the ranks' ports come from.
@@ -316,11 +369,14 @@ pub(crate) mod tests {
             backend: Backend::Auto,
             ports: PortRequest::Free,
             logs: LogRequest { dir: "log".into(), names: LogNames::Global, overwrite: false, rotation: None },
+            omp: Omp::OneUnlessSet,
             command: CommandRequest {
                 interpreter: None,
                 script: "train.py".into(),
                 args: vec![],
                 with_coverage: false,
+                is_check: false,
+                misread: None,
             },
             policy: Policy::default(),
             exit_codes: ExitCodes::Umiak,
@@ -331,8 +387,7 @@ pub(crate) mod tests {
                 lines: vec![],
                 configuration: vec![],
                 server_flags: vec![],
-                keeps_proxies: true,
-                one_thread: false,
+                proxies: Proxies::Kept,
                 gpu_log: false,
             }),
         }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::model::{Command, CommandRequest};
+use crate::model::{Command, CommandRequest, Interpreter};
 
 /// What the file system says about the script and the interpreters; looked up by the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,10 +48,12 @@ pub struct FirstLine {
 }
 
 /// Names of the interpreters to look for, in order. A word with a slash is a path.
-pub fn interpreter_names(asked: Option<&OsStr>, virtual_env: Option<&str>) -> Vec<String> {
+pub fn interpreter_names(asked: Option<&Interpreter>, virtual_env: Option<&str>) -> Vec<String> {
     match asked {
-        Some(interpreter) => vec![interpreter.to_string_lossy().into_owned()],
-        None => virtual_env
+        Some(Interpreter::Named(interpreter)) => vec![interpreter.to_string_lossy().into_owned()],
+        // A launcher that was named by its path has no other interpreter than its own.
+        Some(Interpreter::OfScript(script)) if script.as_encoded_bytes().contains(&b'/') => Vec::new(),
+        Some(Interpreter::OfScript(_)) | None => virtual_env
             .filter(|directory| !directory.is_empty())
             .map(|directory| format!("{directory}/bin/python"))
             .into_iter()
@@ -90,13 +92,13 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
     let shown = script.to_string_lossy();
     let extension = Path::new(script).extension().and_then(OsStr::to_str).unwrap_or("");
     match files.script {
-        ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(script, false, files)),
+        ScriptFile::Missing if extension == "py" || extension == "pyxes" => Err(missing(command, false, files)),
         ScriptFile::Missing | ScriptFile::Directory if files.script_on_path.is_some() => {
             let program = files.script_on_path.clone().expect("checked by the guard");
             check_first_line(&shown, files)?;
             Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
         }
-        ScriptFile::Missing => Err(missing(script, true, files)),
+        ScriptFile::Missing => Err(missing(command, true, files)),
         ScriptFile::Directory => {
             Err(Diagnostic::error(Code::L0012, format!("`{shown}` is a directory, not a training script"))
                 .hint("name the script inside it, as in `umiak launch train.py`"))
@@ -114,7 +116,7 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
         }
         ScriptFile::File { .. } => {
             // The full path, as Paddle passes `sys.executable`: Python finds its own environment by it.
-            let program = interpreter(files)?;
+            let program = interpreter(&files.interpreters)?;
             let mut argv: Command = vec![program.clone().into()];
             if extension != "pyxes" {
                 argv.push("-u".into());
@@ -133,9 +135,10 @@ fn with_args(mut argv: Command, command: &CommandRequest) -> Command {
     argv
 }
 
-fn interpreter(files: &Files) -> Result<PathBuf, Diagnostic> {
-    files.interpreters.iter().find_map(|(_, path)| path.clone()).ok_or_else(|| {
-        let tried = files.interpreters.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+/// The first interpreter that was found.
+pub fn interpreter(interpreters: &[(String, Option<PathBuf>)]) -> Result<PathBuf, Diagnostic> {
+    interpreters.iter().find_map(|(_, path)| path.clone()).ok_or_else(|| {
+        let tried = interpreters.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         Diagnostic::error(Code::L0013, "no Python interpreter was found")
             .row("tried", tried)
             .hint("install Python, activate a virtual environment, or name one: `umiak /path/to/python -m paddle.distributed.launch …`")
@@ -158,7 +161,8 @@ fn check_first_line(shown: &str, files: &Files) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic {
+fn missing(command: &CommandRequest, is_sought_on_path: bool, files: &Files) -> Diagnostic {
+    let script = &command.script;
     let shown = script.to_string_lossy();
     let error = Diagnostic::error(Code::L0011, format!("the training script `{shown}` was not found"));
     let is_bare = Path::new(script).components().count() == 1;
@@ -171,6 +175,9 @@ fn missing(script: &OsStr, is_sought_on_path: bool, files: &Files) -> Diagnostic
             error.row("looked for", path.display().to_string())
         }
     };
+    if let Some(misread) = &command.misread {
+        return error.hint(misread.as_str());
+    }
     // `--gpus 0 1 train.py` makes `1` the script: say what happened.
     if !shown.is_empty() && shown.chars().all(|c| c.is_ascii_digit() || c == ',' || c == ' ') {
         return error
@@ -307,6 +314,11 @@ mod tests {
     fn interpreters_in_order() {
         assert_eq!(interpreter_names(None, Some("/venv")), ["/venv/bin/python", "python3", "python"]);
         assert_eq!(interpreter_names(None, None), ["python3", "python"]);
-        assert_eq!(interpreter_names(Some(OsStr::new("python3.11")), Some("/venv")), ["python3.11"]);
+        let named = Interpreter::Named("python3.11".into());
+        assert_eq!(interpreter_names(Some(&named), Some("/venv")), ["python3.11"]);
+        let on_path = Interpreter::OfScript("fleetrun".into());
+        assert_eq!(interpreter_names(Some(&on_path), None), ["python3", "python"]);
+        let by_path = Interpreter::OfScript("/v/bin/fleetrun".into());
+        assert_eq!(interpreter_names(Some(&by_path), Some("/venv")), [""; 0]);
     }
 }

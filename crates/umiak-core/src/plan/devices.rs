@@ -124,7 +124,7 @@ fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Vis
     let kinds = match request.and_then(|request| request.kind) {
         Some(kind) => vec![kind],
         // `--devices` and an omitted list follow the machine, in the order in which Paddle looks.
-        None => vec![DeviceKind::Xpu, DeviceKind::Npu, DeviceKind::Gpu],
+        None => vec![DeviceKind::Xpu, DeviceKind::Npu, DeviceKind::Mlu, DeviceKind::Gpu],
     };
     kinds.into_iter().find_map(|kind| {
         let variable = kind.visible_variable();
@@ -139,7 +139,7 @@ fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Vis
             }
             (None, DeviceKind::Gpu) => inventory.gpus.iter().map(|gpu| gpu.index.to_string()).collect(),
             // There is no driver file to read for these: the list is taken as given.
-            (None, DeviceKind::Xpu | DeviceKind::Npu) => request
+            (None, DeviceKind::Xpu | DeviceKind::Npu | DeviceKind::Mlu) => request
                 .filter(|request| request.kind == Some(kind))
                 .map(|request| request.ids.clone())
                 .unwrap_or_default(),
@@ -206,6 +206,7 @@ fn check_backend(backend: Backend, kind: Option<DeviceKind>) -> Result<(), Diagn
         Code::L0007,
         format!("backend `{}` needs {needed}, and there are none here", backend.as_str()),
     )
+    .row("Paddle says", backend.not_compiled())
     .hint("use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out"))
 }
 
@@ -369,6 +370,15 @@ mod tests {
             (2, &[], Current, listed("--gpus", gpu, "0,0"), None, false, "L0006"),
             (0, &[], Current, listed("--xpus", Some(DeviceKind::Xpu), "0,1"), None, false, "0,1; 0@0 1@1"),
             (0, &[("XPU_VISIBLE_DEVICES", "2,3")], Current, None, None, false, "*; 2@0 3@1"),
+            (
+                8,
+                &[],
+                Legacy,
+                listed("--mlus", Some(DeviceKind::Mlu), "0,1,2,3"),
+                Some(2),
+                false,
+                "0,1,2,3; 0@0+1@1 2@2+3@3",
+            ),
         ];
         for (gpus, env, generation, devices, nproc, share, expected) in cases {
             let mut request = request();

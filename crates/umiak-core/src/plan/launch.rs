@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
 use crate::model::{
-    Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, PaddleHabits, Part, Port, Request, ServerMode,
-    Slot, StartAfter, When,
+    Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, Omp, PaddleHabits, Part, Port, Proxies, Request,
+    ServerMode, Slot, StartAfter, When,
 };
 
 use super::command::Resolved;
@@ -60,7 +60,11 @@ const ENDPOINTS: &str = "PADDLE_TRAINER_ENDPOINTS";
 /// What nodes prove to each other is no business of the ranks.
 const TOKEN: &str = "UMIAK_TOKEN";
 
+/// What Paddle takes away from its ranks.
 const PROXIES: [&str; 2] = ["http_proxy", "https_proxy"];
+
+/// Where programs look for a proxy.
+const ALL_PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
 /// How many processes and ports, and on which address.
 pub fn layout(request: &Request, inventory: &Inventory) -> Result<Layout, Diagnostic> {
@@ -122,7 +126,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
     let address = topology.nodes[you.0 as usize].address.address();
     let parts = topology.parts();
     let (replicas, counts) = replicas(request, inventory, &assignment, &topology, you, run);
-    let mut common = common(request, inventory, &assignment);
+    let mut common = common(request, inventory, &assignment, &topology);
     let mut notices = assignment.notices;
     if request.numa && inventory.numa_nodes.len() < 2 {
         notices.push(Diagnostic::notice(Code::L0023, "`--numa` has no effect: this host has one NUMA node"));
@@ -296,8 +300,10 @@ pub(super) fn answers_at(options: &Options, topology: &Topology, name: String, i
 /// What Paddle's launchers, and umiak, keep from the ranks.
 fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let mut unset = Vec::new();
-    if request.paddle.is_some() {
-        unset.extend(PROXIES);
+    if let Some(paddle) = &request.paddle {
+        if paddle.proxies != Proxies::Kept {
+            unset.extend(PROXIES);
+        }
         if request.mode != Mode::Rpc && paddle::is_too_long(&plan.options, plan.topology().endpoint_list()) {
             unset.push(ENDPOINTS);
         }
@@ -309,21 +315,49 @@ fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
 }
 
 /// Proxies that are put aside under another name.
-pub(super) fn kept_proxies(paddle: &PaddleHabits, inventory: &Inventory) -> Vec<&'static str> {
-    PROXIES.into_iter().filter(|name| paddle.keeps_proxies && inventory.env.contains_key(*name)).collect()
+pub(super) fn put_aside(paddle: &PaddleHabits, inventory: &Inventory) -> Vec<&'static str> {
+    let is_put_aside = |name: &&str| paddle.proxies == Proxies::PutAside && inventory.env.contains_key(*name);
+    PROXIES.into_iter().filter(is_put_aside).collect()
+}
+
+/// Ranks reach each other directly: the nodes' addresses join what the user has in these lists.
+fn without_proxy(inventory: &Inventory, topology: &Topology) -> Vec<Variable> {
+    let value = |name: &str| inventory.env.get(name).map(String::as_str).filter(|text| !text.is_empty());
+    if !ALL_PROXIES.iter().any(|name| value(name).is_some()) {
+        return Vec::new();
+    }
+    let with_nodes = |list: &str| {
+        let mut entries: Vec<String> = list.split(',').filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
+        for node in &topology.nodes {
+            let address = node.address.to_string();
+            if !entries.iter().any(|entry| entry.trim() == "*" || entry.trim() == address) {
+                entries.push(address);
+            }
+        }
+        entries.join(",")
+    };
+    // Programs that find the one in small letters look no further.
+    let small = value("no_proxy").or(value("NO_PROXY")).unwrap_or_default();
+    let large = value("NO_PROXY").map(|list| ("NO_PROXY".to_owned(), with_nodes(list)));
+    [("no_proxy".to_owned(), with_nodes(small))].into_iter().chain(large).collect()
 }
 
 /// Variables that are the same for all ranks.
-fn common(request: &Request, inventory: &Inventory, assignment: &Assignment) -> Vec<Variable> {
-    let mut common = Vec::new();
+fn common(request: &Request, inventory: &Inventory, assignment: &Assignment, topology: &Topology) -> Vec<Variable> {
+    let is_kept = request.paddle.as_ref().is_none_or(|paddle| paddle.proxies == Proxies::Kept);
+    let mut common = if is_kept { without_proxy(inventory, topology) } else { Vec::new() };
     let mut set = |name: &str, value: String| common.push((name.to_owned(), value));
     let is_set = |name: &str| inventory.env.contains_key(name);
-    for name in request.paddle.iter().flat_map(|paddle| kept_proxies(paddle, inventory)) {
+    for name in request.paddle.iter().flat_map(|paddle| put_aside(paddle, inventory)) {
         set(&format!("{name}_original"), inventory.env[name].clone());
     }
-    if let Some(share) = process::threads(&inventory.env, inventory.cpus, assignment.processes.len()) {
-        let is_one = request.paddle.as_ref().is_some_and(|paddle| paddle.one_thread);
-        set("OMP_NUM_THREADS", if is_one { 1 } else { share }.to_string());
+    let threads = match request.omp {
+        Omp::OneUnlessSet => (!is_set("OMP_NUM_THREADS")).then_some(1),
+        Omp::Share => Some(process::share(inventory.cpus, assignment.processes.len())),
+        Omp::Count(count) => Some(count),
+    };
+    if let Some(threads) = threads {
+        set("OMP_NUM_THREADS", threads.to_string());
     }
     // A side effect of Paddle's launcher being a program that imports the framework; scripts may look at it.
     if request.paddle.is_some() && !is_set("CUSTOM_DEVICE_ROOT") {

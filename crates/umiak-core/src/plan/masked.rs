@@ -75,15 +75,17 @@ fn masked_path(path: &Path, known: &Known) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Request;
     use crate::model::request::tests::request;
+    use crate::model::{Proxies, Request};
     use crate::plan::Inventory;
     use crate::plan::document::tests as document;
     use crate::plan::launch::tests::plan;
 
     fn launched() -> Plan {
         let env = [("http_proxy".to_owned(), "http://li:pw@proxy:80".to_owned())].into();
-        plan(&Request { processes: Some(2), ..request() }, &Inventory { env, cpus: 8, ..Inventory::default() })
+        let mut request = Request { processes: Some(2), ..request() };
+        request.paddle.as_mut().unwrap().proxies = Proxies::PutAside;
+        plan(&request, &Inventory { env, cpus: 8, ..Inventory::default() })
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::mask;
 use crate::model::{DeviceKind, Exit, ExitCodes, Generation, Mode, Nodes, PaddleHabits, Request};
 use crate::quote::python::{list, quoted};
 
-use super::launch::kept_proxies;
+use super::launch::put_aside;
 use super::{Inventory, Plan, Replica};
 
 /// Levels below the one asked for are not written.
@@ -41,16 +41,25 @@ pub fn warning(request: &Request, text: &str) -> Option<String> {
     launch_line(request, "WARNING", text)
 }
 
-/// Lines that Paddle writes on the console and that programs read there: overrides by the environment.
-pub fn on_console(request: &Request) -> &[String] {
-    request.paddle.as_ref().map_or(&[], |paddle| paddle.lines.as_slice())
+/// Lines that Paddle writes on the console and that programs read there: overrides by the environment, and that the
+/// legacy launcher found no devices.
+pub fn on_console(request: &Request, plan: &Plan) -> Vec<String> {
+    let Some(paddle) = &request.paddle else { return Vec::new() };
+    let cpu_only = cpu_only(plan).filter(|_| paddle.variables.generation == Generation::Legacy);
+    paddle.lines.iter().cloned().chain(cpu_only).collect()
+}
+
+/// What the legacy launcher says where there are no devices.
+fn cpu_only(plan: &Plan) -> Option<String> {
+    let is_on_cpu = plan.topology().device_kind.is_none();
+    is_on_cpu.then(|| legacy("WARNING", "launch.py", "launch start with CPUONLY mode"))
 }
 
 /// Before the first rank: the environment, the peers, the configuration.
 pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let Some(paddle) = &request.paddle else { return Vec::new() };
     let mut lines = vec![environ(inventory, plan), peers(request, plan)];
-    lines.extend(kept_proxies(paddle, inventory).into_iter().map(|name| {
+    lines.extend(put_aside(paddle, inventory).into_iter().map(|name| {
         format!(
             "UserWarning: Unset '{name}' to ensure stable NCCL communication in distributed training (backed up as '{name}_original')."
         )
@@ -87,9 +96,7 @@ pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<St
                 lines.extend(servers::at_start(request, inventory, plan));
                 return lines;
             }
-            if plan.topology().device_kind.is_none() {
-                lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
-            }
+            lines.extend(cpu_only(plan));
             lines.push(mode_line(plan.topology().device_kind).to_owned());
             let endpoints = plan.replicas.iter().filter_map(|replica| replica.endpoint.as_ref());
             let ports: Vec<String> = endpoints.map(|endpoint| endpoint.port.get().to_string()).collect();
@@ -114,6 +121,7 @@ fn mode_line(kind: Option<DeviceKind>) -> &'static str {
         Some(DeviceKind::Gpu) => "launch train in GPU mode!",
         Some(DeviceKind::Xpu) => "launch train in XPU mode",
         Some(DeviceKind::Npu) => "launch train in ascend npu mode!",
+        Some(DeviceKind::Mlu) => "launch train in MLU mode",
         None => "launch train in CPU mode",
     }
 }

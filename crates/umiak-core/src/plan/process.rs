@@ -152,5 +152,10 @@ impl Plan {
 
 /// What each process may compute with, where the environment does not say so.
 pub(super) fn threads(env: &std::collections::BTreeMap<String, String>, cpus: usize, processes: usize) -> Option<u32> {
-    (!env.contains_key("OMP_NUM_THREADS")).then(|| (cpus / processes.max(1)).max(1) as u32)
+    (!env.contains_key("OMP_NUM_THREADS")).then(|| share(cpus, processes))
+}
+
+/// CPUs divided among processes.
+pub(super) fn share(cpus: usize, processes: usize) -> u32 {
+    (cpus / processes.max(1)).max(1) as u32
 }

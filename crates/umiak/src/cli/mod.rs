@@ -15,6 +15,7 @@ mod runs;
 mod show;
 mod values;
 mod wait;
+mod wrapper;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -39,6 +40,17 @@ pub fn main() -> ExitCode {
         return fail(&[diagnostic]);
     }
     match front {
+        Front::Wrapped { wrapper, rest } => match wrapper::resolve(&wrapper, &rest) {
+            Ok(argv) => enter(recognise(&argv), &argv),
+            Err(diagnostic) => fail(&[diagnostic]),
+        },
+        front => enter(front, &argv),
+    }
+}
+
+/// Goes through the door that the words lead to.
+fn enter(front: Front, argv: &[OsString]) -> ExitCode {
+    match front {
         Front::Launch(spelling, words) => {
             let env = crate::host::environment();
             match parse(spelling, &words, &env) {
@@ -53,7 +65,9 @@ pub fn main() -> ExitCode {
                 Err(diagnostics) => fail(&diagnostics),
             }
         }
-        Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Other => commands::run(&argv),
+        Front::NotInThisVersion { .. } | Front::Refused(_) | Front::Wrapped { .. } | Front::Other => {
+            commands::run(argv)
+        }
     }
 }
 

@@ -7,9 +7,12 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use tracing::debug;
-use umiak_core::model::CommandRequest;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::formats::prefix::script_interpreter;
+use umiak_core::model::{CommandRequest, Interpreter};
 use umiak_core::plan::command::{self, Files, FirstLine, ScriptFile};
 use umiak_core::plan::{Address, Gpu, Inventory};
 
@@ -63,17 +66,60 @@ pub(crate) fn look_up(asked: &CommandRequest, env: &BTreeMap<String, String>) ->
         script_on_path,
         directory: std::env::current_dir().unwrap_or_default(),
         neighbours: neighbours(script),
-        interpreters: command::interpreter_names(
-            asked.interpreter.as_deref(),
-            env.get("VIRTUAL_ENV").map(String::as_str),
-        )
-        .into_iter()
-        .map(|name| {
-            let found = find_program(&name, &path);
-            (name, found)
-        })
-        .collect(),
+        interpreters: interpreters(asked, env, &path),
     }
+}
+
+/// The interpreters asked for, in order of preference, with where each was found.
+fn interpreters(
+    asked: &CommandRequest,
+    env: &BTreeMap<String, String>,
+    path: &OsStr,
+) -> Vec<(String, Option<PathBuf>)> {
+    let own = match &asked.interpreter {
+        Some(Interpreter::OfScript(script)) => Some((script.to_string_lossy().into_owned(), of_script(script, path))),
+        Some(Interpreter::Named(_)) | None => None,
+    };
+    let names =
+        command::interpreter_names(asked.interpreter.as_ref(), env.get("VIRTUAL_ENV").map(String::as_str)).into_iter();
+    let named = names.map(|name| {
+        let found = find_program(&name, path);
+        (name, found)
+    });
+    own.into_iter().chain(named).collect()
+}
+
+/// The interpreter of a Python script, by path or on `PATH`. A program of that name which is none (umiak itself may be
+/// called `fleetrun`) is passed over.
+pub(crate) fn of_script(script: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let candidates: Vec<PathBuf> = if script.as_encoded_bytes().contains(&b'/') {
+        vec![PathBuf::from(script)]
+    } else {
+        std::env::split_paths(path).map(|directory| directory.join(script)).collect()
+    };
+    candidates.iter().filter(|candidate| is_executable(candidate)).find_map(|candidate| {
+        let mut head = Vec::new();
+        File::open(candidate).ok()?.take(4096).read_to_end(&mut head).ok()?;
+        find_program(&script_interpreter(&head)?, path)
+    })
+}
+
+/// The script behind `run_check`: the check that Paddle brings along, as the interpreter finds it. The framework itself is
+/// not imported for that.
+pub(crate) fn paddle_check(asked: &CommandRequest, env: &BTreeMap<String, String>) -> Result<PathBuf, Diagnostic> {
+    const FIND: &str =
+        "import importlib.util as u; s = u.find_spec('paddle'); print(s.submodule_search_locations[0] if s else '')";
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let interpreter = command::interpreter(&interpreters(asked, env, &path))?;
+    let answer = Command::new(&interpreter).args(["-c", FIND]).stdin(Stdio::null()).output();
+    let said = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let check = Path::new(said.lines().last().unwrap_or_default()).join("distributed/launch/plugins/test.py");
+    if !said.is_empty() && check.is_file() {
+        return Ok(check);
+    }
+    Err(Diagnostic::error(Code::L0011, "`run_check` is Paddle's own check, and Paddle was not found")
+        .row("interpreter", interpreter.display().to_string())
+        .hint("name the interpreter that has it: `umiak /path/to/python -m paddle.distributed.launch run_check`"))
 }
 
 /// What stands beside a script that is not there; nothing when it is.
@@ -119,7 +165,7 @@ fn first_line(path: &Path) -> Option<FirstLine> {
     Some(FirstLine { interpreter: String::from_utf8_lossy(word).into_owned(), is_there, has_carriage_return })
 }
 
-fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
     if name.contains('/') {
         let program = PathBuf::from(name);
         return is_executable(&program).then_some(program);

@@ -95,6 +95,7 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh 2>&1 | cat", Setting::FixedPorts),
     ("PADDLE_NPROC_PER_NODE=3 umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::Plain),
     ("umiak launch --log_dri x examples/ring_allreduce.py", Setting::Plain),
+    ("umiak fleetrun --log_dri=x ./evaluate.sh", Setting::Plain),
     ("umiak launch --gpus 0,5 ./evaluate.sh", Setting::Gpus(2)),
     ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::TakenPort),
     ("umiak launch --nproc_per_node 2 train.py", Setting::Plain),

@@ -224,7 +224,7 @@ fn two_jobs_with_one_fixed_start() {
 
 fn zero_and_empty() {
     for line in [
-        "umiak launch --nproc_per_node 0 train.py",
+        "umiak python -m paddle.distributed.launch --nproc_per_node 0 train.py",
         "umiak launch --gpus '' train.py",
         "umiak launch --job_id '' train.py",
         "umiak launch --ips '' train.py",
@@ -247,6 +247,19 @@ fn compat_ignores_unknown_flags() {
     let outcome = shell.line("umiak launch --compat paddle --gpsu=0,1 --frobnicate train.py").finish();
     outcome.expect_code(0).expect_err("notice[L0023]: `--gpsu` and `--frobnicate` have no effect\n");
     assert!(shell.sandbox.path().join("started").exists());
+    // With Paddle's own words in front it goes without saying.
+    for line in ["umiak fleetrun", "fleetrun", "umiak python3 -m paddle.distributed.launch"] {
+        let outcome = shell.line(&format!("{line} --gpsu=0,1 train.py")).finish();
+        outcome.expect_code(0).expect_err(
+            "notice[L0023]: `--gpsu` has no effect: it is unknown, and ignored as Paddle does; did you mean `--gpus`?\n",
+        );
+        let outcome = starts_nothing(&shell, &format!("{line} --gpsu 0,1 train.py"));
+        outcome.expect_code(127).expect_err(
+            "hint: `--gpsu` is unknown, so `0,1` was read as the script, as Paddle does; did you mean `--gpus`?\n",
+        );
+    }
+    let outcome = shell.line("umiak launch train.py --nproc_per_node 2").finish();
+    outcome.expect_code(0).expect_err("notice[L0023]: `--nproc_per_node` stands behind the script, and goes to it\n");
 }
 
 /// Bytes that are no text reach the script untouched, in arguments, names and variables.

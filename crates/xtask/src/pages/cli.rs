@@ -50,7 +50,7 @@ const LAUNCH: &str = "
 
 Words in Paddle's flags may be joined by `_` or `-`, and a flag may be shortened as long as it stays clear. Flags under
 *Umiak* are written in full. The first word that is no flag is the script; everything after it belongs to the script.
-A flag that is in no table is an error that names the nearest one; `--compat paddle` ignores it, as Paddle does.
+A flag that is in no table is an error that names the nearest one. With Paddle's own spelling in front, and with `--compat paddle`, it is ignored with a notice, as Paddle does.
 
 *Variable* is the environment variable that overrides the flag in the current generation, as in Paddle.
 *Generation* says which of Paddle's launchers has the flag. A flag that only the legacy launcher has selects that one.
@@ -125,6 +125,7 @@ fn generation(owner: Owner) -> &'static str {
         Owner::Legacy => "legacy",
         Owner::Current => "current",
         Owner::Both => "both",
+        Owner::Old => "before 2.0",
         Owner::Umiak => "ours",
     }
 }

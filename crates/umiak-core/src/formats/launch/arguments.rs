@@ -171,7 +171,13 @@ fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
             argparse::bool_text(text).map(Value::Bool).ok_or("`true` or `false` (also yes/no, on/off, 1/0)".to_owned())
         }
         ValueKind::AnyTextIsTrue => Ok(Value::Bool(!text.is_empty())),
-        ValueKind::Switch => Ok(Value::Bool(true)),
+        ValueKind::Switch | ValueKind::Ignored => Ok(Value::Bool(true)),
+        ValueKind::Threads
+            if text == "auto" || argparse::int(text).is_some_and(|count| (1..=65_535).contains(&count)) =>
+        {
+            Ok(as_text())
+        }
+        ValueKind::Threads => Err("`auto` or a number from 1 up".to_owned()),
         ValueKind::Choice(words) if words.contains(&text) => Ok(as_text()),
         ValueKind::Choice(words) => Err(super::words::either(words)),
         ValueKind::Size if super::own::size(text).is_some() => Ok(as_text()),

@@ -7,7 +7,7 @@ use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
 use super::flags::{FLAGS, Heading, Owner, Support};
 use super::mode::Kind;
-use super::{Compat, words};
+use super::{Compat, stranger, words};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
 use crate::model::{Backend, DeviceKind, DeviceRequest, Generation, JobId, Nodes};
@@ -80,14 +80,17 @@ impl Checks<'_> {
                 // An error already, unless Paddle's behaviour was asked for.
                 Item::Unknown(token) => {
                     let token = token.to_string_lossy();
-                    self.idle(token.split('=').next().unwrap_or(&token), "it is unknown, and ignored as Paddle does");
+                    let word = token.split('=').next().unwrap_or(&token);
+                    let near = stranger::instead(word).map(|instead| format!("; {instead}")).unwrap_or_default();
+                    self.idle(word, &format!("it is unknown, and ignored as Paddle does{near}"));
                 }
                 Item::Known(given) => {
                     let flag = &FLAGS[given.key];
                     let is_about_servers = flag.heading == Heading::ParameterServer;
                     if is_about_servers && self.kind.has_servers() {
                         // Those of both generations count, and the crews have said which do not.
-                    } else if flag.owner == Owner::Legacy && self.generation == Generation::Current {
+                    } else if matches!(flag.owner, Owner::Legacy | Owner::Old) && self.generation == Generation::Current
+                    {
                         self.idle(given.name, with_master);
                     } else if is_about_servers && self.asks(flag.attribute) {
                         self.idle(given.name, "the job has no servers");
@@ -122,7 +125,7 @@ impl Checks<'_> {
         matches!(self.arguments.source(attribute), Some(Source::Flag(_)))
     }
 
-    /// `--compat paddle`, and text that Paddle takes for no address.
+    /// As Paddle, and text that Paddle takes for no address.
     pub(super) fn passes_over(&self, host: &str) -> bool {
         self.compat == Compat::Paddle && !host.contains('.')
     }
@@ -144,7 +147,7 @@ impl Checks<'_> {
         };
         for flag in FLAGS {
             if let Support::NotYet(what) = flag.support
-                && !(flag.owner == Owner::Legacy && self.generation == Generation::Current)
+                && !(matches!(flag.owner, Owner::Legacy | Owner::Old) && self.generation == Generation::Current)
                 && self.arguments.is_set(flag.attribute)
             {
                 ask(what, self.arguments.name(flag.attribute).to_owned());
@@ -163,9 +166,6 @@ impl Checks<'_> {
         }
         if self.generation == Generation::Current && script == "ipu" {
             ask("IPU jobs", "ipu".to_owned());
-        }
-        if self.generation == Generation::Current && script == "run_check" {
-            ask("the self-test, which needs two nodes,", "run_check".to_owned());
         }
         for (what, names) in asked {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -200,10 +200,11 @@ impl Checks<'_> {
     }
 
     pub(super) fn nproc_per_node(&mut self) -> Option<u32> {
-        // 0 is "not given" in Paddle.
-        let number = self.arguments.int("nproc_per_node").filter(|number| *number != 0)?;
+        // 0 is "not given" in Paddle's current launcher.
+        let is_omitted = self.compat == Compat::Paddle && self.generation == Generation::Current;
+        let number = self.arguments.int("nproc_per_node").filter(|number| *number != 0 || !is_omitted)?;
         // More processes than ports can never start.
-        let count = u16::try_from(number).ok().map(u32::from);
+        let count = u16::try_from(number).ok().filter(|count| *count > 0).map(u32::from);
         if count.is_none() {
             let name = self.arguments.name("nproc_per_node");
             self.error(
@@ -227,6 +228,7 @@ impl Checks<'_> {
             "--gpus" | "--selected_gpus" => Some(DeviceKind::Gpu),
             "--xpus" | "--selected_xpus" => Some(DeviceKind::Xpu),
             "--npus" | "--selected_npus" => Some(DeviceKind::Npu),
+            "--mlus" | "--selected_mlus" => Some(DeviceKind::Mlu),
             _ => None,
         };
         Some(DeviceRequest { source: source.to_owned(), kind, ids })
@@ -241,10 +243,11 @@ impl Checks<'_> {
         let Some(backend) = Backend::parse(text) else {
             let choices = words::either(&Backend::ALL.map(|(word, _)| word));
             let message = format!("`{name}` takes {choices}, not `{text}`");
-            self.error(match self.arguments.source("backend") {
+            let error = match self.arguments.source("backend") {
                 Some(Source::Variable(_)) => self.wrong_value("backend", message),
                 _ => Diagnostic::error(Code::L0007, message),
-            });
+            };
+            self.error(error.row("Paddle says", Backend::unknown(text)));
             return Backend::Auto;
         };
         if backend != Backend::Auto && self.kind != Kind::Collective {

@@ -25,6 +25,9 @@ pub(super) struct Announced {
     pub(super) notices: Vec<Diagnostic>,
 }
 
+/// The script that stands for Paddle's own check of a distributed environment.
+pub(super) const CHECK: &str = "run_check";
+
 /// Severity of a line in Python's `logging`.
 pub(super) const INFO: u8 = 20;
 pub(super) const WARNING: u8 = 30;
@@ -44,7 +47,10 @@ const LEVELS: [(&str, u8); 8] = [
 /// The level in upper case.
 pub(super) fn log_level(arguments: &Arguments) -> Result<&'static str, Diagnostic> {
     let Some(text) = arguments.text("log_level") else { return Ok("INFO") };
-    LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(name, _)| *name).ok_or_else(|| {
+    // Before 2.0 the level was its number.
+    let is_it =
+        |(name, number): &&(&str, u8)| name.eq_ignore_ascii_case(text) || argparse::int(text) == Some((*number).into());
+    LEVELS.iter().find(is_it).map(|(name, _)| *name).ok_or_else(|| {
         let names = LEVELS.map(|(name, _)| name);
         let message = format!("`{}` takes {}, not `{text}`", arguments.name("log_level"), super::words::either(&names));
         arguments.wrong_value("log_level", message)
@@ -72,8 +78,12 @@ pub(super) fn apply(
     let mut log = |arguments: &Arguments, severity, message: &str| {
         announced.lines.extend(log_line(arguments, severity, message));
     };
-    if script == "run_check" {
+    if script == CHECK {
         log(arguments, INFO, "Paddle Distributed Test begin...");
+        // Paddle makes two nodes of `--nnodes 1` too; who writes that out means one.
+        if arguments.source("nnodes").is_none() {
+            arguments.put("nnodes", Value::Text("2".into()), Source::Flag(CHECK));
+        }
     }
     let keeps_arguments = match env.get("PADDLE_LAUNCH_WITH_ARGS").map(|text| argparse::int(text)) {
         None => false,

@@ -37,6 +37,9 @@ pub enum Owner {
     /// Only `paddle.distributed.launch` of 2.3 and later.
     Current,
     Both,
+    /// Launchers before 2.0, and lines that came from other launchers: both generations take it for unknown, so it selects
+    /// the legacy one. Never abbreviated.
+    Old,
     /// Ours: written exactly, never abbreviated, unknown to Paddle.
     Umiak,
 }
@@ -47,7 +50,7 @@ impl Owner {
             Self::Legacy => generation == Generation::Legacy,
             Self::Current => generation == Generation::Current,
             Self::Both => true,
-            Self::Umiak => false,
+            Self::Old | Self::Umiak => false,
         }
     }
 }
@@ -65,6 +68,8 @@ pub enum ValueKind {
     AnyTextIsTrue,
     /// No value at all.
     Switch,
+    /// Nothing, or a truth value that is not looked at.
+    Ignored,
     /// No value either; how often it is given counts, `-vv` as two.
     Count,
     Choice(&'static [&'static str]),
@@ -74,6 +79,8 @@ pub enum ValueKind {
     Size,
     /// From 1 to 65535.
     Port,
+    /// `auto`, or a number from 1 up.
+    Threads,
 }
 
 /// A variable that stands for a flag.
@@ -185,7 +192,7 @@ impl Flag {
     }
 
     pub fn takes_value(&self) -> bool {
-        !matches!(self.value, ValueKind::Switch | ValueKind::Count)
+        !matches!(self.value, ValueKind::Switch | ValueKind::Count | ValueKind::Ignored)
     }
 
     /// Its value is shown nowhere.
@@ -202,17 +209,19 @@ impl Flag {
     }
 }
 
-/// The row that sets `attribute`.
+/// The row that sets `attribute`; today's, where an old flag does too.
 pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
-    FLAGS.iter().find(|flag| flag.attribute == attribute)
+    let mut rows = FLAGS.iter().filter(|flag| flag.attribute == attribute);
+    let first = rows.next();
+    first.filter(|flag| flag.owner != Owner::Old).or_else(|| rows.next()).or(first)
 }
 
 const ELASTIC: &str = "elastic jobs";
 const NO_ELASTIC: &str = "elastic jobs are not in this version";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
-use Owner::{Both, Current, Legacy, Umiak};
-use ValueKind::{AnyTextIsTrue, BoolText, Choice, Count, Duration, Int, Path, Port, Size, Text};
+use Owner::{Both, Current, Legacy, Old, Umiak};
+use ValueKind::{AnyTextIsTrue, BoolText, Choice, Count, Duration, Ignored, Int, Path, Port, Size, Text, Threads};
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
@@ -246,11 +255,10 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Both, Base, "--gpus", "devices", Text, "LIST", "Devices of this node, one process for each: `--gpus 0,1,2,3`. Physical numbers or labels, separated by commas.")
         .aliases(&["--devices", "--npus", "--xpus"])
         .variable(2, "PADDLE_DEVICES"),
-    Flag::new(Legacy, Base, "--selected_gpus", "devices", Text, "LIST", "The same as `--gpus` and `--xpus`.")
+    Flag::new(Legacy, Base, "--selected_gpus", "devices", Text, "LIST", "The same as `--gpus`, `--xpus` and `--npus`.")
         .aliases(&["--selected_xpus", "--selected_npus"]),
-    Flag::new(Legacy, Base, "--mlus", "mlus", Text, "LIST", "Cambricon devices of this node.")
-        .aliases(&["--selected_mlus"])
-        .not_yet("MLU devices"),
+    Flag::new(Legacy, Base, "--mlus", "devices", Text, "LIST", "Cambricon devices of this node, one process for each.")
+        .aliases(&["--selected_mlus"]),
     Flag::new(Legacy, Base, "--backend", "backend", Text, "NAME", "`auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`. Else `PADDLE_DISTRI_BACKEND`.")
         .default("auto"),
     Flag::new(Current, Base, "--start_port", "start_port", Int, "PORT", "First of the processes' consecutive ports; free ports when omitted.")
@@ -270,6 +278,16 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Legacy, Collective, "--enable_auto_mapping", "enable_auto_mapping", AnyTextIsTrue, "BOOL", "Start once to find the mapping, then again with it.")
         .default("False")
         .not_yet("auto mapping"),
+    Flag::new(Old, Collective, "--cluster_node_ips", "ips", Text, "LIST", "The same as `--ips`, in Paddle before 2.0."),
+    Flag::new(Old, Collective, "--node_ip", "host", Text, "IP", "The same as `--host`, in Paddle before 2.0.").aliases(&["--current_node_ip"]),
+    Flag::new(Old, Collective, "--hosts", "hosts", Text, "LIST", "Several addresses are `--ips`, one is `--host`."),
+    Flag::new(Old, Collective, "--started_port", "start_port", Int, "PORT", "The same as `--start_port`, in Paddle before 2.0."),
+    Flag::new(Old, Collective, "--use_paddlecloud", "use_paddlecloud", Ignored, "", "The platform is recognised by its variables.")
+        .no_effect("the platform is recognised by its variables"),
+    Flag::new(Old, Collective, "--print_config", "print_config", Ignored, "", "The configuration is always written to the pod log.")
+        .no_effect("the configuration is always written to the pod log"),
+    Flag::new(Old, Collective, "--use_env", "use_env", Ignored, "", "Ranks always have their variables.").no_effect("ranks always have their variables"),
+    Flag::new(Old, Collective, "--endpoints", "endpoints", Text, "LIST", "`ip:port` of all servers, in Paddle before 2.0; of all nodes where there are no servers."),
     Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of all servers, separated by commas. Their addresses, and those of the lists below, are the nodes.")
         .default("")
         .variable(17, "PADDLE_SERVERS_ENDPOINTS"),
@@ -327,9 +345,11 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "WHOSE", "Whose output is on the console: `first`, `all`, `none`, a role, or ranks as in `0-3`. Several have their names before each line."),
     Flag::new(Umiak, Heading::Umiak, "--stdin", "stdin", Text, "RANK", "Give this rank the caller's stdin, and show its output: for `breakpoint()` and `input()`. A rank that is alone has it anyway."),
     Flag::switch("--dry-run", "dry-run", "Print the plan and start nothing."),
-    Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "WHOM", "Ignore unknown flags and set `OMP_NUM_THREADS=1`, as Paddle does."),
+    Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "WHOM", "Ignore unknown flags and remove `http_proxy` and `https_proxy`, as Paddle does."),
     Flag::new(Umiak, Heading::Umiak, "--exit-codes", "exit-codes", Choice(&["umiak", "paddle", "torch"]), "WHOSE", "Exit codes: the causing rank's own, or the old launchers'.")
         .default("umiak"),
+    Flag::new(Umiak, Heading::Umiak, "--omp", "omp", Threads, "N|auto", "`OMP_NUM_THREADS` of each rank; `auto` divides the CPUs that umiak may use among the ranks of this node. Else the variable itself, else 1, as Paddle.")
+        .default("1"),
     Flag::switch("--share-devices", "share-devices", "Let several processes use one device."),
     Flag::new(Umiak, Heading::Umiak, "--log-names", "log-names", Choice(&["global", "local"]), "WHICH", "The number in `workerlog.<n>`: global rank, or index on this node.")
         .default("global"),
@@ -403,7 +423,7 @@ mod tests {
         );
         assert_eq!(
             attributes(Generation::Legacy),
-            "backend cluster_topo_path coordinator_num coordinators devices elastic_pre_hook elastic_server enable_auto_mapping force heter_devices heter_worker_num heter_workers host http_port ips job_id log_dir mlus np nproc_per_node rank_mapping_path run_mode scale server_num servers worker_num workers"
+            "backend cluster_topo_path coordinator_num coordinators devices elastic_pre_hook elastic_server enable_auto_mapping force heter_devices heter_worker_num heter_workers host http_port ips job_id log_dir np nproc_per_node rank_mapping_path run_mode scale server_num servers worker_num workers"
         );
     }
 }

@@ -13,7 +13,7 @@ const COLUMN: usize = 26;
 pub fn help(spelling: &Spelling) -> String {
     let program = match spelling {
         Spelling::Launch => "umiak launch".to_owned(),
-        Spelling::Fleetrun => "umiak fleetrun".to_owned(),
+        Spelling::Fleetrun { program } => format!("umiak {}", program.to_string_lossy()),
         Spelling::PaddleModule { interpreter } => {
             format!("umiak {} -m paddle.distributed.launch", interpreter.to_string_lossy())
         }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn entries_are_aligned_and_marked() {
-        let text = help(&Spelling::Fleetrun);
+        let text = help(&Spelling::Fleetrun { program: "fleetrun".into() });
         assert!(text.contains(
             "
   --log_dir DIR           Directory of the log files. Default: log.

@@ -16,12 +16,14 @@ mod help;
 mod mode;
 mod name;
 mod nodes;
+mod old;
 mod own;
 mod parse;
 mod pod;
 mod ports;
 mod servers;
 mod spec;
+mod stranger;
 mod words;
 
 pub use help::help;

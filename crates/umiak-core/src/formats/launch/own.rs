@@ -10,7 +10,7 @@ use super::{Compat, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
 use crate::model::{
-    ExitCodes, LogNames, LogRequest, OutputMode, Policy, Port, Restart, Rotation, Show, StopPolicy, Whose,
+    ExitCodes, LogNames, LogRequest, Omp, OutputMode, Policy, Port, Restart, Rotation, Show, StopPolicy, Whose,
 };
 
 pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
@@ -74,6 +74,17 @@ pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy 
     };
     let grace = arguments.text("grace").and_then(duration).unwrap_or(stop.grace);
     Policy { restart, stop: StopPolicy { grace, ..stop }, ..Policy::default() }
+}
+
+/// `OMP_NUM_THREADS`, where `--omp` says it.
+pub(super) fn omp(arguments: &Arguments) -> Omp {
+    match arguments.text("omp") {
+        None => Omp::OneUnlessSet,
+        Some("auto") => Omp::Share,
+        Some(number) => {
+            argparse::int(number).and_then(|number| u32::try_from(number).ok()).map_or(Omp::Share, Omp::Count)
+        }
+    }
 }
 
 /// How long trainers wait for servers.

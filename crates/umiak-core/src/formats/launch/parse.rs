@@ -12,15 +12,15 @@ use std::net::IpAddr;
 use super::arguments::{Arguments, Source};
 use super::checks::{Checks, Issues};
 use super::environment::{self, Announced};
-use super::flags::{self, FLAGS, Flag, Owner};
+use super::flags::{self, FLAGS, Owner, ValueKind};
 use super::mode::Kind;
-use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, own, pod, ports};
-use crate::diag::{Code, Diagnostic, nearest};
+use super::{Compat, LaunchSpec, Spelling, cloud, help, mode, name, old, own, pod, ports, stranger};
+use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, ArgError, Item, Line, Matching, Opt, Outcome, Takes};
 use crate::mask;
 use crate::model::{
-    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest, Request,
-    ServerMode,
+    Backend, CommandRequest, Crew, Generation, Mode, Nodes, PaddleHabits, PaddleVariables, Port, PortRequest, Proxies,
+    Request, ServerMode,
 };
 use crate::quote::{python, shell};
 
@@ -51,7 +51,10 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     let mut own = own::lower(&given);
     issues.errors.extend(own::check(&given));
     issues.errors.extend(own::fill(&mut own, env).err());
-    let script = find_script(&line, own.compat, &mut issues);
+    let compat = if spelling == Spelling::Launch { own.compat } else { Compat::Paddle };
+    let script = find_script(&line, compat, &mut issues);
+    issues.errors.extend(old::lower(&mut given));
+    issues.notices.extend(stranger::behind_script(&line, &given));
 
     let (mut arguments, mut announced) = (given.clone(), Announced::default());
     let is_fleet = matches!(spelling, Spelling::FleetModule { .. });
@@ -78,14 +81,8 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     }
     let command_line = command_line(argv, line.script_args.len());
     let shown_line = shown_line(&spelling, argv, line.script_args.len());
-    let mut checks = Checks {
-        arguments: &arguments,
-        generation,
-        compat: own.compat,
-        kind: Kind::Collective,
-        env,
-        issues: &mut issues,
-    };
+    let mut checks =
+        Checks { arguments: &arguments, generation, compat, kind: Kind::Collective, env, issues: &mut issues };
     checks.not_in_this_version(&script);
     checks.kind = checks.choose_kind();
     let kind = checks.kind;
@@ -130,8 +127,12 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         lines: announced.lines,
         configuration,
         server_flags: mode::legacy_flags(&command_line),
-        keeps_proxies: !is_fleet,
-        one_thread: own.compat == Compat::Paddle,
+        proxies: match own.compat {
+            Compat::None => Proxies::Kept,
+            // Its legacy module only drops them.
+            Compat::Paddle if is_fleet => Proxies::Removed,
+            Compat::Paddle => Proxies::PutAside,
+        },
         gpu_log: arguments.is_switched_on("enable_gpu_log"),
     };
     let max_restart = arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX));
@@ -158,11 +159,14 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         backend,
         ports: ports.unwrap_or(PortRequest::Free),
         logs: own::logs(&arguments, log_dir, arguments.is_switched_on("log_overwrite")),
+        omp: own::omp(&arguments),
         command: CommandRequest {
-            interpreter: spelling.interpreter().map(OsStr::to_owned),
+            interpreter: spelling.interpreter(),
+            with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
+            is_check: generation == Generation::Current && script == environment::CHECK,
+            misread: stranger::before_script(&line),
             script,
             args: line.script_args,
-            with_coverage: env.get("WITH_COVERAGE").is_some_and(|text| text == "ON"),
         },
         policy: own::policy(&arguments, max_restart),
         exit_codes: own::exit_codes(&arguments),
@@ -215,9 +219,14 @@ fn options(spelling: &Spelling) -> Vec<Opt> {
     };
     let rows = FLAGS.iter().enumerate();
     rows.flat_map(|(key, flag)| {
-        let takes = if flag.takes_value() { Takes::Value } else { Takes::Nothing };
+        let takes = match flag.value {
+            ValueKind::Ignored => Takes::Truth,
+            _ if flag.takes_value() => Takes::Value,
+            _ => Takes::Nothing,
+        };
         let matching = match flag.owner {
             Owner::Umiak => Matching::Exact,
+            Owner::Old => Matching::Whole,
             owner => Matching::Abbreviated { tier: u8::from(!owner.has(first)) },
         };
         flag.names().map(move |name| Opt { name, key, takes, matching })
@@ -242,56 +251,34 @@ fn usage_error(error: &ArgError) -> Diagnostic {
 
 /// The script; an error, and an empty name, when there is none.
 fn find_script(line: &Line, compat: Compat, issues: &mut Issues) -> OsString {
-    let unknown = line.items.iter().filter_map(|item| match item {
-        Item::Unknown(token) => Some(token),
-        Item::Known(_) => None,
-    });
     // An unknown flag with a blank in its value is a word to argparse, and would be the script.
     let disguised =
         line.script.as_ref().filter(|script| !line.separated && script.as_encoded_bytes().starts_with(b"--"));
     if compat == Compat::None {
-        issues.errors.extend(unknown.chain(disguised).map(|token| unknown_flag(token)));
+        issues.errors.extend(stranger::unknown(line).chain(disguised).map(|token| stranger::error(token)));
     }
     match &line.script {
         Some(script) if !script.is_empty() => return script.clone(),
         Some(_) => issues.errors.push(Diagnostic::error(Code::L0001, "the name of the training script is empty")),
-        None if issues.errors.is_empty() => issues.errors.push(missing_script(line)),
-        None => {}
+        None => issues.errors.push(missing_script(line, compat)),
     }
     OsString::new()
 }
 
-fn missing_script(line: &Line) -> Diagnostic {
+fn missing_script(line: &Line, compat: Compat) -> Diagnostic {
     let error = Diagnostic::error(Code::L0001, "the training script is missing");
-    match line.items.last() {
+    let error = match line.items.last() {
         Some(Item::Known(last)) if last.is_separate && !FLAGS[last.key].is_secret() => {
             let value = last.value.as_deref().unwrap_or_default().to_string_lossy();
             error.hint(format!("`{value}` was read as the value of `{}`; the script stands behind it", last.name))
         }
         _ => error.hint("the script stands behind the flags: `umiak launch --gpus 0,1 train.py`"),
-    }
-}
-
-fn unknown_flag(token: &OsStr) -> Diagnostic {
-    let text = token.to_string_lossy();
-    let word = text.split('=').next().unwrap_or(&text);
-    let error = Diagnostic::error(Code::L0001, format!("there is no flag `{word}`"));
-    let error = match near(word) {
-        Some(name) => error.hint(format!("did you mean `{name}`?")),
-        None => error.hint("`-h` lists every flag; flags of the script stand behind it"),
     };
-    error.hint("`--compat paddle` ignores unknown flags, as Paddle does")
-}
-
-/// The flag that was probably meant. Ours are compared without regard to `_`, and may have been cut short.
-fn near(word: &str) -> Option<&'static str> {
-    let folded = word.replace('_', "-");
-    let underscored = format!("--{}", word.trim_start_matches('-').replace('-', "_"));
-    let ours = || FLAGS.iter().filter(|flag| flag.owner == Owner::Umiak).map(|flag| flag.name);
-    ours()
-        .find(|name| *name == folded || (folded.len() > 4 && name.starts_with(&folded)))
-        .or_else(|| nearest(&folded, ours()))
-        .or_else(|| nearest(&underscored, FLAGS.iter().flat_map(Flag::names)))
+    // Otherwise they are errors of their own.
+    match stranger::beside_missing_script(line).filter(|_| compat == Compat::Paddle) {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
 }
 
 /// What Paddle's current launcher would not have known of this line: legacy flags and unknown ones, up to the
@@ -301,7 +288,7 @@ fn strangers(line: &Line) -> Vec<&OsStr> {
     for item in &line.items {
         match item {
             Item::Unknown(token) => found.push(token),
-            Item::Known(given) if FLAGS[given.key].owner == Owner::Legacy => {
+            Item::Known(given) if matches!(FLAGS[given.key].owner, Owner::Legacy | Owner::Old) => {
                 found.push(&given.token);
                 if given.is_separate {
                     break;
@@ -371,10 +358,9 @@ fn configuration(
             (Generation::Legacy, "devices") => match arguments.name("devices") {
                 "--xpus" | "--selected_xpus" => "xpus",
                 "--npus" | "--selected_npus" => "npus",
+                "--mlus" | "--selected_mlus" => "mlus",
                 _ => "gpus",
             },
-            // Only builds for those devices have it.
-            (Generation::Legacy, "mlus") => continue,
             (_, attribute) => attribute,
         };
         block.insert(name, arguments.printed(flag, generation));

@@ -1,11 +1,11 @@
 //! What a launch command line asks for, checked and complete, before anything is known of the machine.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
 use crate::diag::Diagnostic;
-use crate::model::{Endpoint, OutputMode, Port, Request, Show, Whose};
+use crate::model::{Endpoint, Interpreter, OutputMode, Port, Request, Show, Whose};
 use crate::quote::shell;
 
 /// How the command was written: decides usage text, dispatch and interpreter.
@@ -13,8 +13,8 @@ use crate::quote::shell;
 pub enum Spelling {
     /// `umiak launch …`
     Launch,
-    /// `umiak fleetrun …`, or the binary called `fleetrun`.
-    Fleetrun,
+    /// `umiak fleetrun …`, `umiak /venv/bin/fleetrun …`, or the binary called `fleetrun`: the word that names it.
+    Fleetrun { program: OsString },
     /// `umiak python -m paddle.distributed.launch …`; the word in front of `-m` is the interpreter.
     PaddleModule { interpreter: OsString },
     /// `umiak python -m paddle.distributed.fleet.launch …`
@@ -26,7 +26,7 @@ impl Spelling {
     pub fn program(&self) -> String {
         match self {
             Self::Launch => "umiak launch".to_owned(),
-            Self::Fleetrun => "umiak fleetrun".to_owned(),
+            Self::Fleetrun { program } => format!("umiak {}", shell::quoted(program)),
             Self::PaddleModule { interpreter } => {
                 format!("umiak {} -m paddle.distributed.launch", shell::quoted(interpreter))
             }
@@ -37,10 +37,13 @@ impl Spelling {
     }
 
     /// The interpreter that it names.
-    pub fn interpreter(&self) -> Option<&OsStr> {
+    pub fn interpreter(&self) -> Option<Interpreter> {
         match self {
-            Self::PaddleModule { interpreter } | Self::FleetModule { interpreter } => Some(interpreter),
-            Self::Launch | Self::Fleetrun => None,
+            Self::PaddleModule { interpreter } | Self::FleetModule { interpreter } => {
+                Some(Interpreter::Named(interpreter.clone()))
+            }
+            Self::Fleetrun { program } => Some(Interpreter::OfScript(program.clone())),
+            Self::Launch => None,
         }
     }
 }
@@ -149,7 +152,8 @@ impl Default for OwnFlags {
     }
 }
 
-/// `--compat paddle`: unknown flags are ignored, `OMP_NUM_THREADS` is 1.
+/// Whether a command line is read as leniently as Paddle reads it: with Paddle's own spelling in front, and with
+/// `--compat paddle`, which removes proxies too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compat {
     None,

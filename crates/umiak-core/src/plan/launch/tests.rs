@@ -52,28 +52,58 @@ fn four_ranks_on_cpu() {
     assert_eq!(get(&env, "PADDLE_MASTER"), Some("127.0.0.1:7001"));
     assert_eq!(get(&env, "MASTER_PORT"), Some("7002"));
     assert_eq!(get(&env, "PADDLE_CURRENT_ENDPOINT"), Some("127.0.0.1:6173"));
-    assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
+    assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("1"));
     assert!(!plan.inherit_stdin);
 }
 
 #[test]
 fn threads_as_the_user_or_paddle_says() {
-    let mut inventory = Inventory { cpus: 10, ..Inventory::default() };
-    let compat = with_habits(|paddle| paddle.one_thread = true);
-    assert_eq!(get(&plan(&compat, &inventory).common, "OMP_NUM_THREADS"), Some("1"));
-    inventory.env.insert("OMP_NUM_THREADS".into(), "3".into());
-    assert_eq!(get(&plan(&request(), &inventory).common, "OMP_NUM_THREADS"), None);
+    let unset = Inventory { cpus: 10, ..Inventory::default() };
+    let mut set = unset.clone();
+    set.env.insert("OMP_NUM_THREADS".into(), "3".into());
+    for (omp, without, with) in [
+        (Omp::OneUnlessSet, Some("1"), None),
+        (Omp::Share, Some("2"), Some("2")),
+        (Omp::Count(7), Some("7"), Some("7")),
+    ] {
+        let request = Request { processes: Some(4), omp, ..request() };
+        assert_eq!(get(&plan(&request, &unset).common, "OMP_NUM_THREADS"), without, "{omp:?}");
+        assert_eq!(get(&plan(&request, &set).common, "OMP_NUM_THREADS"), with, "{omp:?}");
+    }
 }
 
 #[test]
-fn proxies_are_put_aside_or_by_the_legacy_module_dropped() {
+fn proxies_are_kept_put_aside_or_removed() {
     let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();
     let inventory = Inventory { env, cpus: 1, ..Inventory::default() };
-    let module = with_habits(|paddle| paddle.keeps_proxies = false);
-    for (request, kept) in [(request(), Some("http://p:1")), (module, None)] {
-        let plan = plan(&request, &inventory);
-        assert!(plan.unset.contains(&"http_proxy".to_owned()));
-        assert_eq!(get(&plan.common, "http_proxy_original"), kept);
+    for (proxies, is_unset, original, no_proxy) in [
+        (Proxies::Kept, false, None, Some("127.0.0.1")),
+        (Proxies::PutAside, true, Some("http://p:1"), None),
+        (Proxies::Removed, true, None, None),
+    ] {
+        let plan = plan(&with_habits(|paddle| paddle.proxies = proxies), &inventory);
+        assert_eq!(plan.unset.contains(&"http_proxy".to_owned()), is_unset, "{proxies:?}");
+        assert_eq!(get(&plan.common, "http_proxy_original"), original, "{proxies:?}");
+        assert_eq!(get(&plan.common, "no_proxy"), no_proxy, "{proxies:?}");
+    }
+}
+
+/// The nodes' addresses are added to what the user has, each once.
+#[test]
+fn peers_are_reached_without_a_proxy() {
+    for (env, small, large) in [
+        (&[][..], None, None),
+        (&[("no_proxy", "a")], None, None),
+        (&[("HTTPS_PROXY", "p"), ("no_proxy", "a,.b")], Some("a,.b,127.0.0.1"), None),
+        (&[("all_proxy", "p"), ("NO_PROXY", "a")], Some("a,127.0.0.1"), Some("a,127.0.0.1")),
+        (&[("http_proxy", "p"), ("no_proxy", "127.0.0.1"), ("NO_PROXY", "b")], Some("127.0.0.1"), Some("b,127.0.0.1")),
+        (&[("http_proxy", "p"), ("no_proxy", "*")], Some("*"), None),
+        (&[("http_proxy", "")], None, None),
+    ] {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let plan = plan(&request(), &Inventory { env, cpus: 1, ..Inventory::default() });
+        let seen = (get(&plan.common, "no_proxy"), get(&plan.common, "NO_PROXY"));
+        assert_eq!(seen, (small, large));
     }
 }
 
@@ -166,7 +196,6 @@ fn one_of_three_nodes() {
     assert_eq!(plan.job.roles[0].replicas, 3);
     assert_eq!(plan.first_rank(), Rank(2));
     assert_eq!((plan.replica(Rank(1)), plan.replica(Rank(5))), (None, None));
-    assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
     for (local, replica) in plan.replicas.iter().enumerate() {
         let rank = 2 + local as u32;
         assert_eq!(replica.slot, Slot { role: 0, index: local as u32 });
@@ -309,7 +338,7 @@ fn without_paddles_habits_there_is_nothing_of_paddles() {
     let is_paddles = |name: &str| name.starts_with("PADDLE_") || name.ends_with("_original") || name == "POD_NAME";
     let names = || plan.common.iter().chain(&variables).map(|(name, _)| name.as_str());
     assert!(!names().any(is_paddles), "{:?}", names().collect::<Vec<_>>());
-    assert_eq!(get(&plan.common, "OMP_NUM_THREADS"), Some("2"));
+    assert_eq!(get(&plan.common, "no_proxy"), Some("127.0.0.1"));
     assert_eq!(crate::plan::paddle_lines::at_start(&request, &inventory, &plan), [""; 0]);
 }
 

@@ -7,7 +7,7 @@ use crate::model::{Crew, DeviceKind, PaddleHabits, Part, Request, ServerMode};
 use crate::plan::{Inventory, Plan, Replica};
 use crate::quote::python::{list, quoted};
 
-use super::{legacy, pod_name, table};
+use super::{cpu_only, legacy, pod_name, table};
 
 /// What its tables show of a process, as far as it has it.
 const SHOWN: [&str; 24] = [
@@ -40,9 +40,7 @@ const SHOWN: [&str; 24] = [
 /// The legacy launcher's lines between its configuration and the first process.
 pub(super) fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let mut lines: Vec<String> = request.paddle.iter().filter_map(|paddle| inferred(paddle, inventory)).collect();
-    if plan.topology().device_kind.is_none() {
-        lines.push(legacy("WARNING", "launch.py", "launch start with CPUONLY mode"));
-    }
+    lines.extend(cpu_only(plan));
     for (part, name) in [
         (Part::Server, "server"),
         (Part::Trainer, "worker"),

@@ -195,7 +195,7 @@ impl Door for LaunchDoor {
     fn observe(&mut self, core: &mut Core, fact: &Fact) {
         match fact {
             Fact::Planned(_) if self.run.attempt == FIRST_ATTEMPT => {
-                for line in paddle_lines::on_console(&self.spec.request) {
+                for line in paddle_lines::on_console(&self.spec.request, &core.plan) {
                     core.screen.talk(format!("{}\n", line.replace("<ts>", &paddle_stamp())));
                 }
             }

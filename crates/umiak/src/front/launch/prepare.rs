@@ -34,8 +34,12 @@ pub(super) struct Outline {
 
 /// Everything that can be decided here and now. Nothing is written yet.
 pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Diagnostic> {
-    let files = inventory::look_up(&request.command, &inventory.env);
-    let command = command::resolve(&request.command, &files)?;
+    let mut asked = request.command.clone();
+    if asked.is_check {
+        asked.script = inventory::paddle_check(&asked, &inventory.env)?.into();
+    }
+    let files = inventory::look_up(&asked, &inventory.env);
+    let command = command::resolve(&asked, &files)?;
     let layout = plan::layout(request, inventory)?;
     let log_dir = std::path::absolute(&request.logs.dir).map_err(|error| log_dir_error(&request.logs.dir, &error))?;
     let mut notices = Vec::new();

@@ -77,12 +77,12 @@ pub(super) const MACHINE: &[Row<'_>] = &[
     (
         "umiak launch --backend nccl train.py",
         2,
-        "error[L0007]: backend `nccl` needs GPUs, and there are none here\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `nccl` needs GPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
     ),
     (
         "PADDLE_DISTRI_BACKEND=nccl umiak launch --legacy 1 train.py",
         2,
-        "error[L0007]: backend `nccl` needs GPUs, and there are none here\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `nccl` needs GPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
     ),
     (
         "FLAGS_START_PORT=65534 umiak launch --nproc_per_node 4 train.py",
@@ -136,7 +136,7 @@ pub(super) const GPUS: &[Row<'_>] = &[
     (
         "umiak launch --backend bkcl train.py",
         2,
-        "error[L0007]: backend `bkcl` needs XPUs, and there are none here\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `bkcl` needs XPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with xpu but you assign 'bkcl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
     ),
     (
         "umiak launch --gpus GPU-nothing train.py",

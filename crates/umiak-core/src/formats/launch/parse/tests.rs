@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::formats::launch::{OwnFlags, Token};
 use crate::formats::prefix::{Front, recognise};
-use crate::model::OutputMode;
 use crate::model::{DeviceKind, DeviceRequest, ExitCodes, LogNames, Policy, Rotation};
+use crate::model::{Omp, OutputMode};
 
 mod servers;
 
@@ -124,10 +124,8 @@ fn the_guides_other_lines_are_understood_and_refused() {
         "--master etcd://127.0.0.1:2379 --nnodes 2 train.py",
         "--auto_tuner_json t.json train.py",
         "--enable_auto_mapping True --cluster_topo_path c.json train.py",
-        "--mlus 0 train.py",
         "--np 1:2 train.py",
         "ipu train.py",
-        "run_check",
     ] {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
         assert!(errors.iter().all(|error| error.code == Code::L0003 && error.exit_code() == 2), "{line}: {errors:?}");
@@ -485,7 +483,138 @@ fn flags_reach_their_fields() {
         assert_eq!(launch(&format!("{line} t")).request.devices, Some(expected), "{line}");
     }
     assert_eq!(launch("--gpus= t").request.devices, None);
-    assert_eq!(launch("--nproc_per_node 0 t").request.processes, None);
+    assert_eq!(launch("--compat paddle --nproc_per_node 0 t").request.processes, None);
+    assert_eq!(
+        refused("--nproc_per_node 0 t"),
+        "error[L0001]: `--nproc_per_node` takes a number from 1 to 65535, not `0`\n"
+    );
+    let omp = |line: &str| launch(line).request.omp;
+    assert_eq!((omp("t"), omp("--omp auto t"), omp("--omp 4 t")), (Omp::OneUnlessSet, Omp::Share, Omp::Count(4)));
+    assert!(refused("--omp 0 t").contains("`--omp` takes `auto` or a number from 1 up, not `0`"));
+}
+
+/// Flags in no table: ignored with Paddle's own spelling in front, with one notice that names them.
+#[test]
+fn paddle_ignores_unknown_flags() {
+    for spelling in
+        [Spelling::Fleetrun { program: "fleetrun".into() }, Spelling::PaddleModule { interpreter: interpreter() }]
+    {
+        let spec = run(spelling.clone(), "--gpsu=0,1 --frobnicate --log_dir d t.py", &[]).expect("Paddle takes it");
+        assert_eq!(
+            plain(&spec.notices),
+            "notice[L0023]: `--gpsu` and `--frobnicate` have no effect\n  --gpsu        it is unknown, and ignored as Paddle does; did you mean `--gpus`?\n  --frobnicate  it is unknown, and ignored as Paddle does\n"
+        );
+        assert_eq!(
+            (spec.request.generation(), spec.request.command.script.to_str()),
+            (Generation::Legacy, Some("t.py"))
+        );
+        assert_eq!(
+            habits(&spec).lines,
+            ["LAUNCH WARNING <ts> Compatible mode enable with args ['--gpsu=0,1', '--frobnicate']"]
+        );
+        // An unknown flag takes no value: the word behind it is the script, and the message about that says why.
+        let command = run(spelling.clone(), "--gpsu 0,1 t.py", &[]).expect("Paddle takes it").request.command;
+        assert_eq!(command.script, "0,1");
+        assert_eq!(
+            command.misread.as_deref(),
+            Some("`--gpsu` is unknown, so `0,1` was read as the script, as Paddle does; did you mean `--gpus`?")
+        );
+        let spec = run(spelling, "--master h:1 --what=x t.py", &[]).expect("Paddle takes it");
+        assert_eq!(spec.request.generation(), Generation::Current, "with a master nothing is handed over");
+    }
+    let fleetrun = Spelling::Fleetrun { program: "fleetrun".into() };
+    assert_eq!(
+        plain(&run(fleetrun, "--gpsu=0,1", &[]).expect_err("no script")),
+        "error[L0001]: the training script is missing\nhint: the script stands behind the flags: `umiak launch --gpus 0,1 train.py`\nhint: `--gpsu` is unknown; did you mean `--gpus`?\n"
+    );
+    assert!(refused("--gpsu=0,1").starts_with("error[L0001]: there is no flag `--gpsu`\n"));
+    assert!(refused("--gpsu=0,1").contains("error[L0001]: the training script is missing\n"));
+}
+
+#[test]
+fn flags_of_torchrun_lead_to_ours() {
+    for (line, expected) in [
+        (
+            "-m pkg.train",
+            "error[L0001]: `-m` is a flag of `torchrun`\nhint: start a module with `umiak launch python -m MODULE`\n",
+        ),
+        (
+            "--standalone t.py",
+            "error[L0001]: `--standalone` is a flag of `torchrun`\nhint: one node is the default: leave it out\n",
+        ),
+        (
+            "--rdzv_endpoint=h:1 t.py",
+            "error[L0001]: `--rdzv_endpoint` is a flag of `torchrun`\nhint: nodes meet with `--master HOST:PORT --nnodes N`\n",
+        ),
+        ("--node-rank=1 t.py", "error[L0001]: `--node-rank` is a flag of `torchrun`\nhint: use `--rank`\n"),
+    ] {
+        assert_eq!(refused(line), expected, "{line}");
+    }
+}
+
+#[test]
+fn flags_behind_the_script_get_a_notice() {
+    for (line, expected) in [
+        (
+            "x.py --nproc_per_node 2",
+            "notice[L0023]: `--nproc_per_node` stands behind the script, and goes to it\nhint: if it is meant for umiak, write it before the script: `umiak launch --nproc_per_node … x.py`\n",
+        ),
+        (
+            "x.py --gpus=0,1 --dry-run a --gpus 2",
+            "notice[L0023]: `--gpus` and `--dry-run` stand behind the script, and go to it\nhint: if it is meant for umiak, write it before the script: `umiak launch --gpus … x.py`\n",
+        ),
+        // The script's own, and what was given in its place as well.
+        ("x.py --log_dir out --devices 0 --output o --lr 0.1 nproc_per_node", ""),
+        ("--nproc_per_node 2 --gpus 0,1 x.py --nproc_per_node 3 --gpus 4", ""),
+    ] {
+        assert_eq!(plain(&launch(line).notices), expected, "{line}");
+    }
+}
+
+/// Launchers before 2.0.
+#[test]
+fn old_flags_keep_their_meaning() {
+    let spec = launch("--selected_gpus=0,1 --started_port 9999 --log_level 10 train.py");
+    assert_eq!(
+        (spec.request.ports.clone(), spec.request.generation()),
+        (fixed(9999, "--started_port"), Generation::Legacy)
+    );
+    assert_eq!(habits(&spec).log_level, "DEBUG");
+    let two = ["192.168.0.16", "192.168.0.17"];
+    for (line, name) in [
+        ("--cluster_node_ips=192.168.0.16,192.168.0.17 --node_ip=192.168.0.17 t.py", "--cluster_node_ips"),
+        ("--hosts 192.168.0.16,192.168.0.17 --host 192.168.0.17 t.py", "--hosts"),
+        ("--ips=192.168.0.16,192.168.0.17 --hosts=192.168.0.17 t.py", "--ips"),
+        (
+            "--endpoints=192.168.0.16:8585,192.168.0.17:9696,192.168.0.17:9697 --node_ip 192.168.0.17 t.py",
+            "--endpoints",
+        ),
+    ] {
+        let spec = launch(line);
+        assert_eq!(spec.request.nodes, listed(&two, name), "{line}");
+        assert_eq!(spec.request.host, "192.168.0.17".parse().ok(), "{line}");
+        assert_eq!(spec.notices, [], "{line}");
+    }
+    let spec = launch("--use_paddlecloud --print_config True --use_env=1 t.py a");
+    assert_eq!((spec.request.command.script.to_str(), spec.request.command.args), (Some("t.py"), vec!["a".into()]));
+    assert_eq!(spec.notices.len(), 1, "{}", plain(&spec.notices));
+    let spec = launch("--worker_num 2 --server_num 2 --endpoints 127.0.0.1:6100,127.0.0.1:6101 t.py");
+    let Mode::Servers(mode) = spec.request.mode else { panic!("a job with servers") };
+    assert!(matches!(mode.servers, Crew::Listed(list) if list.len() == 2));
+    assert!(
+        refused("--hosts 10.0.0.1,10.0.0.2 --ips 10.0.0.1 t").contains("`--hosts` and `--ips` ask for the same thing")
+    );
+    let mlus = launch("--mlus 0,1,2 t.py").request.devices.expect("a list");
+    assert_eq!((mlus.kind, mlus.ids.len()), (Some(DeviceKind::Mlu), 3));
+}
+
+#[test]
+fn paddles_own_check() {
+    let spec = launch("run_check");
+    assert_eq!((spec.request.nodes, spec.request.command.is_check), (auto(2, "run_check"), true));
+    assert_eq!(launch("--nnodes 1 run_check").request.nodes, Nodes::One);
+    assert_eq!(launch("--master h:1 --nnodes 4 run_check").request.nodes, master("h", 1, 4, "--master"));
+    assert!(!launch("--backend gloo run_check").request.command.is_check, "the legacy launcher has none");
 }
 
 #[test]
@@ -508,7 +637,7 @@ fn our_own_flags() {
     assert_eq!((request.exit_codes, request.share_devices, request.numa), (ExitCodes::Torch, true, true));
     let rotation = Some(Rotation { max_bytes: 1 << 20, keep: 3 });
     assert_eq!((request.logs.names, request.logs.rotation), (LogNames::Local, rotation));
-    assert_eq!((request.policy.stop.grace, habits(&spec).one_thread), (Duration::from_millis(500), true));
+    assert_eq!((request.policy.stop.grace, habits(&spec).proxies), (Duration::from_millis(500), Proxies::PutAside));
     assert_eq!(
         launch("--dry-run t.py").request.generation(),
         Generation::Current,
@@ -872,7 +1001,7 @@ fn paths_and_script_arguments_need_not_be_utf8() {
 
 /// A word that is more likely than chance to mean something.
 fn word() -> impl Strategy<Value = OsString> {
-    let names: Vec<&'static str> = FLAGS.iter().flat_map(Flag::names).collect();
+    let names: Vec<&'static str> = FLAGS.iter().flat_map(flags::Flag::names).collect();
     prop_oneof![
         3 => proptest::sample::select(names.clone()).prop_map(OsString::from),
         2 => (proptest::sample::select(names), "[0-9a-z:.,-]{0,8}").prop_map(|(name, value)| format!("{name}={value}").into()),

@@ -1,0 +1,157 @@
+//! Flags that are in no table, and flags that stand behind the script: what was probably meant.
+
+use std::ffi::{OsStr, OsString};
+
+use super::arguments::Arguments;
+use super::flags::{FLAGS, Flag, Owner};
+use super::words;
+use crate::diag::{Code, Diagnostic, nearest};
+use crate::formats::argparse::{Item, Line};
+
+/// Flags of `torchrun`, and what to write instead. `-` stands for `_` too.
+const TORCH: &[(&[&str], &str)] = &[
+    (&["-m", "--module"], "start a module with `umiak launch python -m MODULE`"),
+    (&["--standalone"], "one node is the default: leave it out"),
+    (&["--rdzv-endpoint"], "nodes meet with `--master HOST:PORT --nnodes N`"),
+    (&["--rdzv-backend", "--rdzv-conf"], "leave it out; nodes meet with `--master HOST:PORT --nnodes N`"),
+    (&["--rdzv-id"], "use `--job_id`"),
+    (&["--node-rank"], "use `--rank`"),
+    (&["--master-addr", "--master-port"], "use `--master HOST:PORT`"),
+    (&["--local-addr"], "use `--host`"),
+    (&["--max-restarts"], "use `--max_restart`"),
+    (&["--no-python"], "leave it out: a program that is not a Python file runs itself"),
+    (&["-r", "--redirects", "-t", "--tee"], "leave it out: the output of each rank is in `--log_dir`"),
+    (&["--start-method", "--monitor-interval", "--role", "--event-log-handler"], "leave it out"),
+];
+
+/// Flags that training scripts have as well: behind the script they are the script's.
+const OF_SCRIPTS: [&str; 21] = [
+    "devices",
+    "log_dir",
+    "log_level",
+    "log_overwrite",
+    "run_mode",
+    "host",
+    "rank",
+    "backend",
+    "job_id",
+    "np",
+    "scale",
+    "force",
+    "workers",
+    "output",
+    "mirror",
+    "verbose",
+    "token",
+    "isolate",
+    "ascii",
+    "endpoints",
+    "print_config",
+];
+
+/// The flags that are in no table, in the order they were written.
+pub(super) fn unknown(line: &Line) -> impl Iterator<Item = &OsString> {
+    line.items.iter().filter_map(|item| match item {
+        Item::Unknown(token) => Some(token),
+        Item::Known(_) => None,
+    })
+}
+
+/// The flag without a value behind `=`.
+fn word(token: &OsStr) -> String {
+    let text = token.to_string_lossy();
+    text.split('=').next().unwrap_or(&text).to_owned()
+}
+
+/// An unknown flag under `umiak launch`.
+pub(super) fn error(token: &OsStr) -> Diagnostic {
+    let word = word(token);
+    if let Some(instead) = of_torch(&word) {
+        return Diagnostic::error(Code::L0001, format!("`{word}` is a flag of `torchrun`")).hint(instead);
+    }
+    let error = Diagnostic::error(Code::L0001, format!("there is no flag `{word}`"));
+    let error = match instead(&word) {
+        Some(instead) => error.hint(instead),
+        None => error.hint("`-h` lists every flag; flags of the script stand behind it"),
+    };
+    error.hint("`--compat paddle` ignores unknown flags, as Paddle does")
+}
+
+/// What to write instead of an unknown flag.
+pub(super) fn instead(word: &str) -> Option<String> {
+    of_torch(word).map(str::to_owned).or_else(|| near(word).map(|name| format!("did you mean `{name}`?")))
+}
+
+fn of_torch(word: &str) -> Option<&'static str> {
+    let folded = word.replace('_', "-");
+    TORCH.iter().find(|(names, _)| names.contains(&folded.as_str())).map(|(_, instead)| *instead)
+}
+
+/// The flag that was probably meant. Ours are compared without regard to `_`, and may have been cut short.
+fn near(word: &str) -> Option<&'static str> {
+    let folded = word.replace('_', "-");
+    let underscored = format!("--{}", word.trim_start_matches('-').replace('-', "_"));
+    let ours = || FLAGS.iter().filter(|flag| flag.owner == Owner::Umiak).map(|flag| flag.name);
+    ours()
+        .find(|name| *name == folded || (folded.len() > 4 && name.starts_with(&folded)))
+        .or_else(|| nearest(&folded, ours()))
+        .or_else(|| nearest(&underscored, FLAGS.iter().flat_map(Flag::names)))
+}
+
+/// Why a word may be the script by accident: it stands right behind an unknown flag, which takes no value.
+pub(super) fn before_script(line: &Line) -> Option<String> {
+    let Some(Item::Unknown(token)) = line.items.last().filter(|_| !line.separated) else { return None };
+    if token.as_encoded_bytes().contains(&b'=') {
+        return None;
+    }
+    let word = word(token);
+    let script = line.script.as_ref()?.to_string_lossy();
+    let instead = instead(&word).map(|instead| format!("; {instead}")).unwrap_or_default();
+    Some(format!("`{word}` is unknown, so `{script}` was read as the script, as Paddle does{instead}"))
+}
+
+/// Names the unknown flags of a line that lacks its script.
+pub(super) fn beside_missing_script(line: &Line) -> Option<String> {
+    let unknown: Vec<String> = unknown(line).map(|token| word(token)).collect();
+    let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
+    let instead = match names.as_slice() {
+        [] => return None,
+        [one] => instead(one).map(|instead| format!("; {instead}")).unwrap_or_default(),
+        _ => String::new(),
+    };
+    Some(format!("{} {} unknown{instead}", words::both(&names), if names.len() == 1 { "is" } else { "are" }))
+}
+
+/// Flags of a launcher among the script's arguments.
+pub(super) fn behind_script(line: &Line, given: &Arguments) -> Option<Diagnostic> {
+    let is_meant = |flag: &&Flag, word: &str| {
+        let folded = word.replace('-', "_");
+        flag.names().any(|name| name.len() > 2 && name.replace('-', "_") == folded)
+            && !OF_SCRIPTS.contains(&flag.attribute.replace('-', "_").as_str())
+            && given.source(flag.attribute).is_none()
+    };
+    let mut found: Vec<String> = Vec::new();
+    for argument in &line.script_args {
+        let word = word(argument);
+        let is_flag = FLAGS
+            .iter()
+            .any(|flag| is_meant(&flag, &word) || (is_device_list(&word) && given.source("devices").is_none()));
+        if word.starts_with("--") && is_flag && !found.contains(&word) {
+            found.push(word);
+        }
+    }
+    let names: Vec<&str> = found.iter().map(String::as_str).collect();
+    let first = names.first()?;
+    let (stand, go) = if names.len() == 1 { ("stands", "goes") } else { ("stand", "go") };
+    let message = format!("{} {stand} behind the script, and {go} to it", words::both(&names));
+    let script = line.script.as_ref().map(|script| script.to_string_lossy()).unwrap_or_default();
+    Some(
+        Diagnostic::notice(Code::L0023, message)
+            .hint(format!("if it is meant for umiak, write it before the script: `umiak launch {first} … {script}`")),
+    )
+}
+
+/// A list of devices by its kind is the launcher's, where `--devices` may be the script's.
+fn is_device_list(word: &str) -> bool {
+    matches!(word, "--gpus" | "--selected_gpus" | "--xpus" | "--npus" | "--mlus")
+}
