@@ -17,6 +17,8 @@ pub enum Component {
     PaddlePs,
     /// PyTorch in the test environment.
     Torch,
+    /// uv, poetry and coverage, in an environment of their own. Never required in CI.
+    Runners,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
@@ -37,10 +39,11 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
+        Self::Runners,
         Self::Python,
         Self::Gpu,
         Self::Namespaces,
@@ -56,6 +59,7 @@ impl Component {
             Self::Paddle => "paddle",
             Self::PaddlePs => "paddle-ps",
             Self::Torch => "torch",
+            Self::Runners => "runners",
             Self::Python => "python",
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
@@ -73,6 +77,7 @@ impl Component {
             Self::Paddle => distribution(&environment()?, "paddlepaddle"),
             Self::PaddlePs => distribution(&ps_environment()?, "paddlepaddle"),
             Self::Torch => distribution(&environment()?, "torch"),
+            Self::Runners => distribution(&runners()?, "uv"),
             Self::Python => find_on_path("python3").map(|path| path.display().to_string()),
             Self::Gpu => {
                 let gpus = umiak_sys::devices::nvidia(Path::new(umiak_sys::devices::NVIDIA_PROC));
@@ -115,6 +120,11 @@ pub fn environment() -> Option<PathBuf> {
 /// The virtual environment that holds the Paddle with parameter servers.
 pub fn ps_environment() -> Option<PathBuf> {
     virtual_environment("UMIAK_PS_VENV", "ps")
+}
+
+/// The virtual environment that holds programs which start Python in environments of their own.
+pub fn runners() -> Option<PathBuf> {
+    virtual_environment("UMIAK_RUNNERS_VENV", "runners")
 }
 
 /// Where `variable` says, else `name` in our part of the user's cache.

@@ -14,6 +14,7 @@ mod kernel;
 mod kill;
 mod late;
 mod launch;
+mod lines;
 mod lint;
 mod log;
 mod logpath;
@@ -44,6 +45,7 @@ fn main() -> std::process::ExitCode {
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);
+    lines::register(&mut suite);
     servers::register(&mut suite);
     guide::register(&mut suite);
     input::register(&mut suite);
