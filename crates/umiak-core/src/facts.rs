@@ -91,7 +91,7 @@ pub enum Fact {
     },
     /// We decided to stop what is still running.
     Stopping { reason: StopReason },
-    /// These are about to be asked to end, or to be killed.
+    /// These are about to be interrupted, asked to end, or killed.
     StopSent { how: StopHow, replicas: Vec<String> },
     /// Ranks and launcher are stopped (Ctrl-Z) until they are continued.
     Paused,
@@ -479,7 +479,7 @@ mod tests {
             },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },
-            Fact::StopSent { how: StopHow::Graceful, replicas: vec!["trainer-3".into()] },
+            Fact::StopSent { how: StopHow::Terminate, replicas: vec!["trainer-3".into()] },
             Fact::Paused,
             Fact::Continued,
             Fact::Diagnosed(verdict),

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
-use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopHow};
+use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
@@ -119,7 +119,7 @@ pub struct ReplicaStatus {
     pub retries: Vec<Retry>,
     /// How we stopped this attempt, if we did.
     #[serde(skip)]
-    pub(crate) stop_sent: Option<StopHow>,
+    pub(crate) stop_sent: Option<StopSent>,
 }
 
 /// Where an attempt stands.
@@ -290,7 +290,7 @@ impl Status {
             Fact::StopSent { how, replicas } => {
                 for name in replicas {
                     if let Some(replica) = self.replica_mut(name) {
-                        replica.stop_sent = replica.stop_sent.max(Some(*how));
+                        replica.stop_sent = Some(replica.stop_sent.map_or(StopSent::new(*how), |sent| sent.and(*how)));
                     }
                 }
             }

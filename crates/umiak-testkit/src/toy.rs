@@ -71,8 +71,10 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
             std::thread::sleep(Duration::from_secs(60));
         }
         "ignore" => process::ignore_signal(value.parse().expect("a signal")),
+        // What asks it to end is not enough.
+        "stubborn" => [2, 15].into_iter().for_each(process::ignore_signal),
         // Exits with this code when SIGTERM comes, after printing.
-        "on-term" => process::exit_on_term(value.parse().expect("a code")),
+        "on-term" => process::exit_on(&[15], value.parse().expect("a code")),
         "touch" => std::fs::write(value, "").expect("the file can be made"),
         "await" => await_file(Path::new(value)),
         // A grandchild in the same group, or in a session of its own, that sleeps for a minute.

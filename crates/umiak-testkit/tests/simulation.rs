@@ -207,13 +207,13 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     }),
     ("a rank that is not asked to end", Rule::Terminate, |run| {
         alter(run, |effect| match effect {
-            Effect::Stop { how: StopHow::Graceful, targets } => targets.pop().is_some(),
+            Effect::Stop { how: StopHow::Terminate, targets } => targets.pop().is_some(),
             _ => false,
         })
     }),
     ("a kill in place of a request", Rule::Kill, |run| {
         alter(run, |effect| match effect {
-            Effect::Stop { how, .. } if *how == StopHow::Graceful => {
+            Effect::Stop { how, .. } if *how == StopHow::Terminate => {
                 *how = StopHow::Kill;
                 true
             }

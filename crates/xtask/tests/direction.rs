@@ -119,7 +119,7 @@ const CRATES: &[Crate] = &[
             ("terminal", &["sandbox"]),
             ("kill", &["sandbox", "toy"]),
             ("simulate", &["seeds"]),
-            ("simulate_roles", &["seeds"]),
+            ("simulate_roles", &["seeds", "simulate"]),
             ("simulate_round", &["seeds", "simulate"]),
             ("suite", &["components", "kill", "net", "toy"]),
         ],

@@ -1,10 +1,7 @@
 //! One attempt of one replica, from "asked to start" to "we know how it ended".
 
 use crate::facts::{Limit, Usage};
-use crate::model::{Exit, Instance, StopHow, Timestamp};
-
-const SIGTERM: i32 = 15;
-const SIGKILL: i32 = 9;
+use crate::model::{Exit, Instance, StopHow, StopSent, Timestamp};
 
 /// Where an attempt stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +12,8 @@ pub enum Attempt {
     Starting { since: Timestamp },
     /// The process exists.
     Running { since: Timestamp },
-    /// It was asked to end, and killed too if `killed`. The notice of its start may still be on its way.
-    Stopping { since: Timestamp, started: bool, killed: bool },
+    /// It is being stopped. The notice of its start may still be on its way.
+    Stopping { since: Timestamp, started: bool, sent: StopSent },
     /// It is over and we know how.
     Ended(End),
     /// It did not go even after it was killed; we no longer wait for it.
@@ -89,8 +86,11 @@ impl Attempt {
             Self::Waiting => "Waiting",
             Self::Starting { .. } => "Starting",
             Self::Running { .. } => "Running",
-            Self::Stopping { killed: false, .. } => "Stopping",
-            Self::Stopping { killed: true, .. } => "Killing",
+            Self::Stopping { sent, .. } => match sent.last {
+                StopHow::Interrupt => "Interrupting",
+                StopHow::Terminate => "Stopping",
+                StopHow::Kill => "Killing",
+            },
             Self::Ended(_) => "Ended",
             Self::Abandoned => "Abandoned",
         }
@@ -113,8 +113,9 @@ impl Attempt {
             Self::Waiting,
             Self::Starting { since },
             Self::Running { since },
-            Self::Stopping { since, started: true, killed: false },
-            Self::Stopping { since, started: true, killed: true },
+            Self::Stopping { since, started: true, sent: StopSent::new(StopHow::Interrupt) },
+            Self::Stopping { since, started: true, sent: StopSent::new(StopHow::Terminate) },
+            Self::Stopping { since, started: true, sent: StopSent::new(StopHow::Kill) },
             Self::Ended(end),
             Self::Abandoned,
         ]
@@ -127,7 +128,8 @@ impl Event {
             Self::Start => "Start",
             Self::Started(_) => "Started",
             Self::Exited { .. } => "Exited",
-            Self::Stop(StopHow::Graceful) => "Stop",
+            Self::Stop(StopHow::Interrupt) => "Interrupt",
+            Self::Stop(StopHow::Terminate) => "Stop",
             Self::Stop(StopHow::Kill) => "Kill",
             Self::GiveUp => "GiveUp",
         }
@@ -139,7 +141,8 @@ impl Event {
             Self::Start,
             Self::Started(Instance::default()),
             Self::Exited { exit: Exit::Code { code: 0 }, order: 0, usage: None },
-            Self::Stop(StopHow::Graceful),
+            Self::Stop(StopHow::Interrupt),
+            Self::Stop(StopHow::Terminate),
             Self::Stop(StopHow::Kill),
             Self::GiveUp,
         ]
@@ -158,38 +161,35 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
             (S::Running { since }, vec![Effect::NoteStarted(instance)])
         }
         // The notice of the start may come after the order to stop.
-        (S::Stopping { since, started: false, killed }, Event::Started(instance)) => {
-            (S::Stopping { since, started: true, killed }, vec![Effect::NoteStarted(instance)])
+        (S::Stopping { since, started: false, sent }, Event::Started(instance)) => {
+            (S::Stopping { since, started: true, sent }, vec![Effect::NoteStarted(instance)])
         }
 
         (S::Starting { since } | S::Running { since }, Event::Exited { exit, order, usage }) => {
             let (by_us, before_stop) = (false, true);
             ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
-        (S::Stopping { since, killed, .. }, Event::Exited { exit, order, usage }) => {
-            let by_us = match exit {
-                Exit::Signal { signal: SIGTERM, .. } => true,
-                Exit::Signal { signal: SIGKILL, .. } => killed,
-                _ => false,
-            };
-            let before_stop = false;
+        (S::Stopping { since, sent, .. }, Event::Exited { exit, order, usage }) => {
+            let (by_us, before_stop) = (sent.caused(&exit), false);
             ended(End { exit, by_us, before_stop, timed_out: None, order, usage, started: since, ended: now })
         }
 
         (S::Starting { since }, Event::Stop(how)) => {
-            (S::Stopping { since, started: false, killed: how == StopHow::Kill }, vec![Effect::Stop(how)])
+            (S::Stopping { since, started: false, sent: StopSent::new(how) }, vec![Effect::Stop(how)])
         }
         (S::Running { since }, Event::Stop(how)) => {
-            (S::Stopping { since, started: true, killed: how == StopHow::Kill }, vec![Effect::Stop(how)])
+            (S::Stopping { since, started: true, sent: StopSent::new(how) }, vec![Effect::Stop(how)])
         }
-        (S::Stopping { since, started, killed: false }, Event::Stop(how @ StopHow::Kill)) => {
-            (S::Stopping { since, started, killed: true }, vec![Effect::Stop(how)])
+        (S::Stopping { since, started, sent }, Event::Stop(how)) if how > sent.last => {
+            (S::Stopping { since, started, sent: sent.and(how) }, vec![Effect::Stop(how)])
         }
         // One of each is enough, and what is over cannot be stopped.
         (state @ S::Stopping { .. }, Event::Stop(_))
         | (state @ (S::Ended(_) | S::Abandoned), Event::Stop(_) | Event::GiveUp) => (state, vec![]),
 
-        (S::Stopping { killed: true, .. }, Event::GiveUp) => (S::Abandoned, vec![Effect::NoteAbandoned]),
+        (S::Stopping { sent: StopSent { last: StopHow::Kill, .. }, .. }, Event::GiveUp) => {
+            (S::Abandoned, vec![Effect::NoteAbandoned])
+        }
 
         (state, Event::Start | Event::Started(_) | Event::Exited { .. } | Event::GiveUp) => {
             (state, vec![Effect::Ignore])
@@ -226,28 +226,46 @@ mod tests {
 
     #[test]
     fn a_signal_of_ours_makes_a_victim_and_nothing_else_does() {
-        let stopping = |killed| Attempt::Stopping { since: at(0), started: true, killed };
+        use StopHow::{Interrupt, Kill, Terminate};
+        let stopping = |hows: &[StopHow]| {
+            let running = Attempt::Running { since: at(0) };
+            hows.iter().fold(running, |state, how| step(state, Event::Stop(*how), at(1)).0)
+        };
         let signal = |signal| Exit::Signal { signal, core_dumped: false };
-        for (state, exit, by_us) in [
-            (stopping(false), signal(SIGTERM), true),
-            (stopping(false), signal(SIGKILL), false),
-            (stopping(true), signal(SIGKILL), true),
-            (stopping(true), signal(11), false),
-            (stopping(false), Exit::Code { code: 1 }, false),
-            (Attempt::Running { since: at(0) }, signal(SIGTERM), false),
+        let code = |code| Exit::Code { code };
+        for (stops, exit, by_us) in [
+            (&[Terminate][..], signal(15), true),
+            (&[Terminate], signal(9), false),
+            (&[Terminate, Kill], signal(9), true),
+            (&[Terminate, Kill], signal(11), false),
+            (&[Terminate], code(1), false),
+            (&[Terminate], signal(2), false),
+            (&[], signal(15), false),
+            (&[], signal(2), false),
+            // An interrupted program may end with any code: a handler chooses it.
+            (&[Interrupt], signal(2), true),
+            (&[Interrupt], code(1), true),
+            (&[Interrupt, Terminate], code(1), true),
+            (&[Interrupt, Terminate], signal(15), true),
+            (&[Interrupt, Kill], signal(9), true),
+            (&[Interrupt], code(0), false),
+            (&[Interrupt], Exit::Lost, false),
+            // A weaker one changes nothing.
+            (&[Terminate, Interrupt], code(1), false),
         ] {
-            let (next, _) = step(state, exited(exit.clone()), at(9));
+            let (next, _) = step(stopping(stops), exited(exit.clone()), at(9));
             let Attempt::Ended(end) = next else { panic!("not ended") };
-            assert_eq!(end.by_us, by_us, "{exit:?}");
+            assert_eq!(end.by_us, by_us, "{stops:?} {exit:?}");
         }
     }
 
     #[test]
     fn a_late_start_notice_is_kept_while_stopping() {
-        let (state, effects) = step(Attempt::Starting { since: at(0) }, Event::Stop(StopHow::Graceful), at(1));
-        assert_eq!(effects, [Effect::Stop(StopHow::Graceful)]);
+        let (state, effects) = step(Attempt::Starting { since: at(0) }, Event::Stop(StopHow::Terminate), at(1));
+        assert_eq!(effects, [Effect::Stop(StopHow::Terminate)]);
         let (state, effects) = step(state, Event::Started(Instance::of_pid(7)), at(2));
         assert_eq!(effects, [Effect::NoteStarted(Instance::of_pid(7))]);
-        assert_eq!(state, Attempt::Stopping { since: at(0), started: true, killed: false });
+        let sent = StopSent::new(StopHow::Terminate);
+        assert_eq!(state, Attempt::Stopping { since: at(0), started: true, sent });
     }
 }

@@ -33,7 +33,7 @@ pub struct Role {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_after: Vec<StartAfter>,
     pub timeouts: Timeouts,
-    /// From SIGTERM to SIGKILL, where it differs from the job's.
+    /// From the first signal to SIGKILL, where it differs from the job's.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub grace: Option<Duration>,
@@ -293,7 +293,7 @@ impl Default for Restart {
 /// How ranks are stopped: SIGTERM, then SIGKILL, then given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopPolicy {
-    /// From SIGTERM to SIGKILL.
+    /// From the first signal (SIGTERM, at Ctrl-C SIGINT) to SIGKILL.
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub grace: Duration,

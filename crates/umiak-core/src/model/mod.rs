@@ -22,7 +22,7 @@ pub use ids::{
     Endpoint, FIRST_ATTEMPT, Host, InvalidName, JobId, NodeIndex, Port, Rank, RoleName, Slot, StepIndex, StepName,
     WorldSize, global_rank,
 };
-pub use instance::{Instance, StopHow};
+pub use instance::{Instance, StopHow, StopSent};
 pub use job::{
     Blame, Command, Completion, Contract, Device, DeviceKind, Job, MinSucceeded, Policy, PortNeed, Resources, Restart,
     Role, RoleRestart, Scope, StartAfter, StopPolicy, Timeouts, When, Work,

@@ -181,7 +181,7 @@ fn start(plan: &Plan, binary: &Path, directory: &Path) -> u32 {
     if plan.logger {
         command.args(["--log-max-size", "1M"]);
     }
-    let actions = if plan.stubborn { "*:ignore 15;family;sleep 60000" } else { "*:family;sleep 60000" };
+    let actions = if plan.stubborn { "*:stubborn;family;sleep 60000" } else { "*:family;sleep 60000" };
     command.arg(toy).args(["toy", actions]).current_dir(directory).env("TMPDIR", directory.join("tmp"));
     if plan.anchor == Anchor::Fork {
         command.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", PAUSE.as_millis().to_string());

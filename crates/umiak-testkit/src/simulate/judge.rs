@@ -13,6 +13,12 @@ use super::timeline::{Run, Step};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
+const SIGINT: i32 = 2;
+
+/// From SIGINT to SIGTERM: 2 s, or half the grace where that is shorter.
+pub(crate) fn after_interrupt(grace: Duration) -> Duration {
+    Duration::from_secs(2).min(grace / 2)
+}
 
 /// What must be true of one attempt.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +26,7 @@ pub(super) struct Shadow {
     pub(super) recorded: bool,
     pub(super) spawned: bool,
     pub(super) announced: bool,
+    pub(super) interrupted: bool,
     pub(super) terminated: bool,
     pub(super) killed: bool,
     pub(super) abandoned: bool,
@@ -333,6 +340,7 @@ impl<'a> Judge<'a> {
         let shadow = self.shadows[rank].clone();
         self.check(told && shadow.is_live(), Rule::OneEnd, || format!("rank {rank} ended out of nothing"));
         let expected = match exit {
+            Exit::Signal { .. } | Exit::Code { code: 1.. } if shadow.interrupted => true,
             Exit::Signal { signal: SIGTERM, .. } => shadow.terminated,
             Exit::Signal { signal: SIGKILL, .. } => shadow.killed,
             _ => false,
@@ -378,8 +386,17 @@ impl<'a> Judge<'a> {
         let all = targets == self.live();
         let grace = self.run.scenario.job.policy.stop.grace;
         let (rule, allowed) = match (how, self.stop) {
-            (StopHow::Graceful, Some((at, _))) => {
-                (Rule::Terminate, at == step.at && !targets.iter().any(|rank| self.shadows[*rank].terminated))
+            (StopHow::Interrupt, Some((at, reason))) => {
+                let asked = matches!(reason, StopReason::Signal { signal: SIGINT });
+                let first = |rank: &usize| !self.shadows[*rank].interrupted && !self.shadows[*rank].terminated;
+                (Rule::Terminate, at == step.at && asked && targets.iter().all(first))
+            }
+            (StopHow::Terminate, Some((at, reason))) => {
+                let interrupted = matches!(reason, StopReason::Signal { signal: SIGINT });
+                let waited = step.event == Event::Timer(Timer::Terminate, self.attempt)
+                    && step.at >= at + after_interrupt(grace);
+                let due = if interrupted { waited } else { at == step.at };
+                (Rule::Terminate, due && !targets.iter().any(|rank| self.shadows[*rank].terminated))
             }
             (StopHow::Kill, Some((at, _))) => {
                 let waited = step.event == Event::Timer(Timer::Grace, self.attempt) && step.at >= at + grace;
@@ -390,11 +407,14 @@ impl<'a> Judge<'a> {
         };
         self.check(all && allowed, rule, || format!("{how:?} to {targets:?}"));
         for rank in targets {
-            if how == StopHow::Kill {
-                self.shadows[rank].killed = true;
-                self.killed_at = Some(step.at);
+            match how {
+                StopHow::Interrupt => self.shadows[rank].interrupted = true,
+                StopHow::Terminate => self.shadows[rank].terminated = true,
+                StopHow::Kill => {
+                    (self.shadows[rank].terminated, self.shadows[rank].killed) = (true, true);
+                    self.killed_at = Some(step.at);
+                }
             }
-            self.shadows[rank].terminated = true;
         }
     }
 
@@ -413,10 +433,12 @@ impl<'a> Judge<'a> {
         let policy = self.run.scenario.job.policy;
         let after = match timer {
             Timer::Settle => policy.settle,
+            Timer::Terminate => after_interrupt(policy.stop.grace),
             Timer::Grace => policy.stop.grace,
             Timer::Abandon => policy.stop.abandon,
             Timer::Backoff => self.pause.map_or(Duration::ZERO, |pause| pause.delay),
             Timer::Deadline
+            | Timer::TerminateOf(_)
             | Timer::GraceOf(_)
             | Timer::AbandonOf(_)
             | Timer::BackoffOf(_)
@@ -463,7 +485,7 @@ impl<'a> Judge<'a> {
             Some(_) => false,
         };
         self.check(!owed, Rule::Decision, || "nothing was stopped".into());
-        let asked = live.iter().all(|rank| self.shadows[*rank].terminated);
+        let asked = live.iter().all(|rank| self.shadows[*rank].interrupted || self.shadows[*rank].terminated);
         self.check(self.stop.is_none() || asked, Rule::Terminate, || "not all were asked to end".into());
         let due = live.is_empty() && !matches!(self.gather, Some((_, false)));
         self.check(!due, Rule::Finish, || "all is over and nothing happens".into());
@@ -482,6 +504,10 @@ impl<'a> Judge<'a> {
                 };
                 self.check(told, Rule::Decision, || "the user's signal was not obeyed".into());
                 signals == 2
+            }
+            (Event::Timer(Timer::Terminate, _), _) => {
+                let all = self.live().iter().all(|rank| self.shadows[*rank].terminated);
+                return self.check(all, Rule::Terminate, || "not all were asked to end".into());
             }
             (Event::Timer(Timer::Grace, _), _) => true,
             (Event::Timer(Timer::Abandon, _), _) => {

@@ -26,6 +26,7 @@ mod world;
 pub use campaign::campaign;
 pub use coverage::{Pair, pairs};
 pub use invariants::{Rule, Violation};
+pub(crate) use judge::after_interrupt;
 pub use scenario::{Scenario, Script, Words};
 pub use timeline::{Death, Run, Step, Why};
 pub use world::Sabotage;

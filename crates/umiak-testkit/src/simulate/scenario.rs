@@ -50,6 +50,7 @@ pub struct Script {
     pub words: Words,
     /// From its death to the notice of it.
     pub reported: Duration,
+    pub on_interrupt: Option<(Duration, Exit, Words)>,
     pub on_term: Option<(Duration, Exit, Words)>,
     /// Nothing: uninterruptible sleep.
     pub on_kill: Option<Duration>,
@@ -225,6 +226,7 @@ fn script(rng: &mut Rng, slot: Slot, bad: bool, coupled: bool) -> Script {
             1 => millis(rng, 0..900),
             _ => millis(rng, 0..5),
         },
+        on_interrupt: if stuck { None } else { on_interrupt(rng) },
         on_term: if stuck { None } else { on_term(rng) },
         on_kill: match (stuck, rng.bool()) {
             (false, _) => Some(millis(rng, 0..5)),
@@ -249,6 +251,20 @@ fn script(rng: &mut Rng, slot: Slot, bad: bool, coupled: bool) -> Script {
 fn bad_end(rng: &mut Rng) -> Exit {
     let signals = [6, 7, 9, 9, 11, 11, 15];
     if rng.bool() { killed_by(pick(rng, &signals)) } else { code(pick(rng, &[1, 1, 2, 7, 42, 255])) }
+}
+
+/// None: it ignores SIGINT.
+fn on_interrupt(rng: &mut Rng) -> Option<(Duration, Exit, Words)> {
+    let slow = millis(rng, 10..6000);
+    let quick = millis(rng, 0..10);
+    let after = pick(rng, &[quick, quick, slow]);
+    match rng.u32(..8) {
+        0 | 1 => None,
+        2 => Some((after, code(0), Words::Silence)),
+        3 => Some((after, code(1), Words::OwnError)),
+        4 => Some((after, code(130), Words::Silence)),
+        _ => Some((after, killed_by(2), Words::Silence)),
+    }
 }
 
 /// None: it ignores SIGTERM.

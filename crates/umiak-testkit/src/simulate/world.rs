@@ -105,7 +105,7 @@ impl World {
             let item = if matches!(event, Event::Gathered(_)) { Item::Stray(event) } else { Item::Event(event) };
             self.plan(at, item);
         }
-        for timer in [Timer::Settle, Timer::Grace, Timer::Abandon, Timer::Backoff] {
+        for timer in [Timer::Settle, Timer::Terminate, Timer::Grace, Timer::Abandon, Timer::Backoff] {
             if self.rng.f64() < self.scenario.echo {
                 let at = Timestamp::from_micros(self.rng.u64(..20_000_000));
                 let attempt = self.rng.u32(..3);
@@ -246,7 +246,11 @@ impl World {
         let rank = self.scenario.rank(slot).expect("the machine names slots of its job");
         let script = self.scenario.script(self.attempt, rank);
         let (after, exit, words) = match how {
-            StopHow::Graceful => match script.on_term.clone() {
+            StopHow::Interrupt => match script.on_interrupt.clone() {
+                Some(reaction) => reaction,
+                None => return,
+            },
+            StopHow::Terminate => match script.on_term.clone() {
                 Some(reaction) => reaction,
                 None => return,
             },

@@ -169,6 +169,7 @@ impl<'a> Judge<'a> {
             // What the journal has of a stop counts, whether it was sent or not.
             shadow.stopped_before = shadow.stopped;
             shadow.asked = shadow.asked.or(shadow.stopped.map(|_| self.now));
+            shadow.terminated |= shadow.stopped >= Some(StopHow::Terminate);
             shadow.killed = shadow.killed.or(shadow.stopped.filter(|how| *how == StopHow::Kill).map(|_| self.now));
             // What nobody had decided is decided again.
             shadow.open = shadow.end().is_some_and(End::is_bad);
@@ -210,7 +211,7 @@ impl<'a> Judge<'a> {
             }
             shadow.again = shadow.stopped_before.filter(|how| Some(*how) == shadow.stopped);
             match shadow.again {
-                Some(StopHow::Graceful) => shadow.asked = Some(now),
+                Some(StopHow::Interrupt | StopHow::Terminate) => shadow.asked = Some(now),
                 Some(StopHow::Kill) => shadow.killed = Some(now),
                 None => {}
             }
@@ -244,7 +245,9 @@ impl<'a> Judge<'a> {
             Fact::Stopping { reason } => self.stopping(*reason, step),
             Fact::StopSent { how, replicas } => {
                 for slot in replicas.iter().filter_map(|name| self.slot(name)).collect::<Vec<_>>() {
-                    self.shadows.get_mut(&slot).expect("slots of its job").stopped = Some(*how);
+                    let shadow = self.shadows.get_mut(&slot).expect("slots of its job");
+                    shadow.interrupted |= *how == StopHow::Interrupt && shadow.stopped.is_none();
+                    shadow.stopped = Some(*how);
                 }
             }
             Fact::Abandoned { replicas } => self.abandoned(replicas),
@@ -370,6 +373,7 @@ impl<'a> Judge<'a> {
         let (lived, lost, before) = (shadow.is_live(), shadow.lost, shadow.stopped_before.is_some());
         let late = shadow.timed_out.is_some();
         let ours = match exit {
+            Exit::Signal { .. } | Exit::Code { code: 1.. } if shadow.interrupted => true,
             Exit::Signal { signal: 15, .. } => shadow.asked.is_some(),
             Exit::Signal { signal: 9, .. } => shadow.killed.is_some(),
             _ => false,

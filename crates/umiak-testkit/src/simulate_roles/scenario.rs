@@ -52,6 +52,7 @@ pub(super) struct Script {
     pub(super) end: Exit,
     /// From its death to the notice of it.
     pub(super) reported: Duration,
+    pub(super) on_interrupt: Option<(Duration, Exit)>,
     pub(super) on_term: Option<(Duration, Exit)>,
     /// Nothing: uninterruptible sleep.
     pub(super) on_kill: Option<Duration>,
@@ -185,6 +186,11 @@ fn script(rng: &mut Rng, role: &Role, bad: f64, tame: bool) -> Script {
             (true, false) => by(pick(rng, &[6, 9, 11, 15])),
         },
         reported: if rng.f64() < 0.8 { millis(rng, 0..5) } else { millis(rng, 0..700) },
+        on_interrupt: (!stuck && rng.f64() < 0.7).then(|| {
+            let slow = millis(rng, 10..6000);
+            let quick = millis(rng, 0..10);
+            (pick(rng, &[quick, quick, slow]), pick(rng, &[code(0), code(1), code(130), by(2), by(2)]))
+        }),
         on_term: (!stuck && rng.f64() < 0.88).then(|| {
             let slow = millis(rng, 10..6000);
             let quick = millis(rng, 0..10);

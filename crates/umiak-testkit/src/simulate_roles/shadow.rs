@@ -45,7 +45,12 @@ pub(super) struct Shadow {
     pub(super) stage: Stage,
     pub(super) spawned: bool,
     pub(super) ready: bool,
+    /// When it was interrupted or asked to end, whichever was first.
     pub(super) asked: Option<Timestamp>,
+    /// Interrupted, before anything else.
+    pub(super) interrupted: bool,
+    /// Asked to end, or killed.
+    pub(super) terminated: bool,
     pub(super) killed: Option<Timestamp>,
     pub(super) timed_out: Option<Limit>,
     /// In a back-off until then.

@@ -1,5 +1,7 @@
 //! Stopping: why, whom, when, and what the end is called.
 
+use std::time::Duration;
+
 use umiak_core::facts::{Fact, Outcome, StopReason};
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{Exit, Slot, StopHow};
@@ -8,6 +10,7 @@ use super::judge::Judge;
 use super::policy::{self, Fate};
 use super::shadow::{Shadow, Stage};
 use super::timeline::{Rule, Step, What};
+use crate::simulate::after_interrupt;
 
 impl Judge<'_> {
     fn has_failed(&self) -> bool {
@@ -62,20 +65,30 @@ impl Judge<'_> {
                 continue;
             }
             let (asked, killed, timed_out) = (shadow.asked, shadow.killed, shadow.timed_out.is_some());
-            let what = if how == StopHow::Graceful { &mut shadow.asked } else { &mut shadow.killed };
-            let first = what.is_none();
-            *what = what.or(Some(now));
-            let rule = if how == StopHow::Graceful { Rule::Terminate } else { Rule::Kill };
-            self.check(live && first, rule, || format!("{id:?} is not to be stopped"));
-            if how == StopHow::Graceful {
-                let why = self.stop.is_some() || timed_out || self.groups[id.slot.role as usize].recycling.is_some();
-                self.check(why, Rule::Terminate, || format!("{id:?} is stopped for nothing"));
-            } else {
-                // Who is impatient does not wait, as far as that was asked of the whole job.
-                let waited = asked.is_some_and(|asked| now.since(asked) >= grace);
-                let right = killed.is_none() && (waited || (self.impatient && self.stop.is_some()));
-                self.check(right, Rule::Kill, || format!("{id:?} was asked at {asked:?}, and has {grace:?}"));
+            let (interrupted, terminated) = (shadow.interrupted, shadow.terminated);
+            shadow.asked = asked.or(Some(now));
+            shadow.terminated |= how >= StopHow::Terminate;
+            if how == StopHow::Kill {
+                shadow.killed = killed.or(Some(now));
             }
+            let waited = |least: Duration| asked.is_some_and(|asked| now.since(asked) >= least);
+            let (rule, right) = match how {
+                StopHow::Interrupt => {
+                    let asks = matches!(self.stop, Some((_, StopReason::Signal { signal: 2 })));
+                    (Rule::Terminate, asked.is_none() && asks)
+                }
+                StopHow::Terminate if asked.is_none() => {
+                    let recycling = self.groups[id.slot.role as usize].recycling.is_some();
+                    (Rule::Terminate, self.stop.is_some() || timed_out || recycling)
+                }
+                StopHow::Terminate => (Rule::Terminate, interrupted && !terminated && waited(after_interrupt(grace))),
+                // Who is impatient does not wait, as far as that was asked of the whole job.
+                StopHow::Kill => {
+                    let due = waited(grace) || (self.impatient && self.stop.is_some());
+                    (Rule::Kill, killed.is_none() && due)
+                }
+            };
+            self.check(live && right, rule, || format!("{how:?} to {id:?}, asked at {asked:?}, has {grace:?}"));
         }
     }
 
@@ -101,8 +114,11 @@ impl Judge<'_> {
             }
             let grace = self.run.scenario.grace(slot);
             let (asked, killed, timed_out) = (shadow.asked, shadow.killed, shadow.timed_out.is_some());
+            let spared = shadow.interrupted && !shadow.terminated;
             let wanted = self.stop.is_some() || timed_out || self.groups[slot.role as usize].recycling.is_some();
             self.check(!wanted || asked.is_some(), Rule::Terminate, || format!("{slot:?} is not asked to end"));
+            let late = spared && asked.is_some_and(|asked| self.now > asked + after_interrupt(grace) + slack);
+            self.check(!late, Rule::Terminate, || format!("{slot:?} was interrupted, and is not asked to end"));
             let late = killed.is_none() && asked.is_some_and(|asked| self.now > asked + grace + slack);
             self.check(!late, Rule::Kill, || format!("{slot:?} is not killed"));
             let at_once = match event {

@@ -518,7 +518,8 @@ impl World {
     fn stop(&mut self, how: StopHow, id: AttemptId) {
         let Some(script) = self.alive.get(&id) else { return };
         let death = match how {
-            StopHow::Graceful => script.on_term.clone(),
+            StopHow::Interrupt => script.on_interrupt.clone(),
+            StopHow::Terminate => script.on_term.clone(),
             StopHow::Kill => script.on_kill.map(|after| (after, Exit::Signal { signal: SIGKILL, core_dumped: false })),
         };
         if let Some((after, exit)) = death {

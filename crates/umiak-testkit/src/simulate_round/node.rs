@@ -251,7 +251,8 @@ impl World {
         self.nodes[node].run.signals.push((attempt, self.now));
         let script = &self.scenario.nodes[node].script(attempt)[rank];
         let reaction = match how {
-            StopHow::Graceful => script.on_term.clone(),
+            StopHow::Interrupt => script.on_interrupt.clone(),
+            StopHow::Terminate => script.on_term.clone(),
             StopHow::Kill => script.on_kill.map(|after| (after, killed_by(9))),
         };
         if let Some((after, exit)) = reaction {

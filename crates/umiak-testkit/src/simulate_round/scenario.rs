@@ -89,6 +89,7 @@ pub struct RankScript {
     /// From its death to the notice of it.
     pub reported: Duration,
     /// None: it does not care.
+    pub on_interrupt: Option<(Duration, Exit)>,
     pub on_term: Option<(Duration, Exit)>,
     pub on_kill: Option<Duration>,
     /// When it dies of a peer's death.
@@ -380,6 +381,10 @@ pub(super) fn good(rng: &mut Rng, coupled: bool) -> RankScript {
         end: code(0),
         words: Words::Silence,
         reported: Duration::from_millis(rng.u64(..5)),
+        on_interrupt: (!stuck && rng.u32(..4) > 0).then(|| {
+            let exit = [killed_by(2), killed_by(2), code(130), code(0), code(1)][rng.usize(..5)].clone();
+            (Duration::from_millis(rng.u64(..slow)), exit)
+        }),
         on_term: (!stuck && rng.u32(..12) > 0).then(|| (Duration::from_millis(rng.u64(..slow)), exit)),
         on_kill: (!stuck).then(|| Duration::from_millis(rng.u64(..5))),
         on_lost_peer: (coupled && !stuck && rng.f64() < 0.8).then(|| Duration::from_millis(rng.u64(1..150))),

@@ -67,8 +67,8 @@ fn act(word: &str) -> Option<u8> {
         "print" => super::write_out(&mut std::io::stdout(), format!("{value}\n").as_bytes()),
         "sleep" => std::thread::sleep(duration(value)),
         "ready" => listen(),
-        "ignore-term" => super::process::ignore_signal(15),
-        "on-term" => super::process::exit_on_term(value.parse().expect("a code")),
+        "ignore-term" => [2, 15].into_iter().for_each(super::process::ignore_signal),
+        "on-term" => super::process::exit_on(&[2, 15], value.parse().expect("a code")),
         "exit" => return Some(value.parse().expect("a code")),
         "signal" => {
             umiak_sys::descend::signal(std::process::id(), value.parse().expect("a signal"));

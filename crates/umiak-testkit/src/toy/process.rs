@@ -30,18 +30,20 @@ pub(crate) fn default_signals(signals: &[i32]) {
 
 static CODE: AtomicI32 = AtomicI32::new(0);
 
-/// Exits with `code` when SIGTERM comes, after one line on stdout.
-pub(super) fn exit_on_term(code: i32) {
+/// Exits with `code` when one of these signals comes, after one line on stdout.
+pub(super) fn exit_on(signals: &[i32], code: i32) {
     CODE.store(code, Ordering::SeqCst);
     let handler: extern "C" fn(i32) = handle;
-    // SAFETY: the handler only makes async-signal-safe calls.
-    unsafe {
-        libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+    for signal in signals {
+        // SAFETY: the handler only makes async-signal-safe calls.
+        unsafe {
+            libc::signal(*signal, handler as libc::sighandler_t);
+        }
     }
 }
 
-extern "C" fn handle(_signal: i32) {
-    let text = b"caught SIGTERM\n";
+extern "C" fn handle(signal: i32) {
+    let text: &[u8] = if signal == libc::SIGTERM { b"caught SIGTERM\n" } else { b"caught SIGINT\n" };
     // SAFETY: write and _exit are async-signal-safe; the buffer is static.
     unsafe {
         libc::write(1, text.as_ptr().cast(), text.len());

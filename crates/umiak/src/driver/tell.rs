@@ -13,6 +13,8 @@ use crate::engine::{self, Swept};
 use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Others, ReplicaPlace};
 
+const SIGINT: i32 = 2;
+
 impl Driver {
     pub(super) fn progress(&self, verb: &str, parts: &[String]) {
         self.core.say(|style| style.progress(verb, parts, &time_of_day()));
@@ -55,10 +57,14 @@ impl Driver {
         let who = words::crowd(&self.core.plan, &live).names;
         let why = match reason {
             StopReason::Signal { signal } => {
-                format!("{} received: SIGTERM to {who}, again to kill", short_signal(signal))
+                let (sent, again) = match signal {
+                    SIGINT => ("SIGINT", "press Ctrl-C again to kill them"),
+                    _ => ("SIGTERM", "a second signal kills them"),
+                };
+                format!("{} received: sending {sent} to {who}; {again}", short_signal(signal))
             }
-            StopReason::User => format!("{who}, asked by `umiak stop`"),
-            StopReason::Timeout => format!("the run's `timeout` is over: SIGTERM to {who}"),
+            StopReason::User => format!("`umiak stop` received: sending SIGTERM to {who}"),
+            StopReason::Timeout => format!("the run's `timeout` is over: sending SIGTERM to {who}"),
             _ => return,
         };
         self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));

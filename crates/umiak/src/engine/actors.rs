@@ -18,6 +18,7 @@ use umiak_sys::guardian;
 
 use super::EngineNews;
 
+const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 /// Why a fork is refused; anything else is what a process meets when it has been forked.
@@ -215,8 +216,8 @@ impl Stage {
     pub(super) fn stop(&mut self, id: AttemptId, how: StopHow) -> Vec<EngineNews> {
         let Some(actor) = self.actors.get(&id) else { return Vec::new() };
         let exit = match (how, actor.on_term) {
-            (StopHow::Graceful, _) if actor.ignores_term => return Vec::new(),
-            (StopHow::Graceful, Some(code)) => Exit::Code { code },
+            (StopHow::Interrupt | StopHow::Terminate, _) if actor.ignores_term => return Vec::new(),
+            (StopHow::Interrupt | StopHow::Terminate, Some(code)) => Exit::Code { code },
             (how, _) => stopped(how),
         };
         self.withdraw(id);
@@ -233,7 +234,8 @@ impl Stage {
 /// The end of one that does nothing about being stopped.
 pub(super) fn stopped(how: StopHow) -> Exit {
     let signal = match how {
-        StopHow::Graceful => SIGTERM,
+        StopHow::Interrupt => SIGINT,
+        StopHow::Terminate => SIGTERM,
         StopHow::Kill => SIGKILL,
     };
     Exit::Signal { signal, core_dumped: false }

@@ -23,6 +23,7 @@ use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, Proce
 use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost};
 
 const SIGKILL: i32 = 9;
+const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 /// The kernel drops SIGTSTP for groups without a parent in their session.
@@ -250,7 +251,8 @@ impl Engine for Local {
     fn stop(&mut self, targets: &[AttemptId], how: StopHow) {
         debug!(?how, targets = targets.len(), "stop");
         let signal = match how {
-            StopHow::Graceful => SIGTERM,
+            StopHow::Interrupt => SIGINT,
+            StopHow::Terminate => SIGTERM,
             StopHow::Kill => SIGKILL,
         };
         self.send(&Command::Signal { signal, keys: keys(targets) });

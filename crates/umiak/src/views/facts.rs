@@ -99,7 +99,8 @@ pub(crate) fn describe(fact: &Fact) -> String {
             format!("{} {}{by_us}", who(subject), exit.describe())
         }
         Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),
-        Fact::StopSent { how: StopHow::Graceful, replicas } => format!("asked to end: {}", list(replicas)),
+        Fact::StopSent { how: StopHow::Interrupt, replicas } => format!("interrupted: {}", list(replicas)),
+        Fact::StopSent { how: StopHow::Terminate, replicas } => format!("asked to end: {}", list(replicas)),
         Fact::StopSent { how: StopHow::Kill, replicas } => format!("killed: {}", list(replicas)),
         Fact::Paused => "paused".to_owned(),
         Fact::Continued => "continued".to_owned(),

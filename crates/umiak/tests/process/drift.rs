@@ -46,7 +46,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// Long enough for what must not happen to happen.
 const MOMENT: Duration = Duration::from_millis(300);
 /// A rank that leaves behind a process that ignores SIGTERM.
-const LEAVES_A_DAEMON: &str = "0:ignore 15;daemon;touch left";
+const LEAVES_A_DAEMON: &str = "0:stubborn;daemon;touch left";
 
 /// The records of the sandbox's first run so far. One that is being written is not there yet.
 fn journal(sandbox: &Sandbox) -> Vec<Value> {
@@ -123,7 +123,7 @@ fn ctrl_c_after_stop() {
 fn sweep_hurried_after_interrupt() {
     let sandbox = Sandbox::new();
     // The daemon inherits what its rank ignores; the rank itself goes at SIGKILL, or by its own end.
-    let actions = &["0:ignore 15;daemon;touch left;await go", "1:touch up;sleep 60000"];
+    let actions = &["0:stubborn;daemon;touch left;await go", "1:touch up;sleep 60000"];
     let mut run = sandbox.launch_toy("--nproc_per_node 2 --grace 50s", actions).start();
     run.wait_for_file("left");
     run.wait_for_file("up");
@@ -215,7 +215,7 @@ fn causes_apart(fail: Failure) {
 
 fn launched_failure(sandbox: &Sandbox, stubborn: bool) -> Outcome {
     let error = "Traceback (most recent call last):\\n  File \"t.py\", line 1, in <module>\\nValueError: bad batch";
-    let last = if stubborn { "3:ignore 15;touch up;sleep 60000" } else { "3:touch up;sleep 60000" };
+    let last = if stubborn { "3:stubborn;touch up;sleep 60000" } else { "3:touch up;sleep 60000" };
     let actions =
         [&format!("0:err {error};touch told;sleep 60000"), "1:await told;await up;exit 1", "2:sleep 60000", last];
     let outcome = sandbox.launch_toy("--nproc_per_node 4 --grace 1s", &actions).finish();
@@ -325,7 +325,7 @@ fn stop_launched() {
 fn stop_kills() {
     for orders in [&["stop 1 --kill"][..], &["stop 1 --no-wait", "stop 1"]] {
         let sandbox = Sandbox::new();
-        let stubborn = &["0:ignore 15;touch up.0;sleep 60000", "1:ignore 15;touch up.1;sleep 60000"];
+        let stubborn = &["0:stubborn;touch up.0;sleep 60000", "1:stubborn;touch up.1;sleep 60000"];
         let run = sandbox.launch_toy("--nproc_per_node 2 --grace 600s", stubborn).start();
         run.wait_for_file("up.0");
         run.wait_for_file("up.1");
@@ -345,7 +345,7 @@ fn stop_kills() {
 fn stop_on_all_nodes(gentle: bool) {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
-    let ranks = if gentle { "*:daemon;touch up;sleep 60000" } else { "*:ignore 15;touch up;sleep 60000" };
+    let ranks = if gentle { "*:daemon;touch up;sleep 60000" } else { "*:stubborn;touch up;sleep 60000" };
     let grace = if gentle { "" } else { "--grace 600s" };
     let runs = cluster.launch_all(&format!("--ips $IPS --nproc_per_node 1 {grace}"), &[ranks]);
     for run in &runs {

@@ -61,8 +61,8 @@ fn seed_logs_explain_themselves() {
             .launch_toy(
                 "--nproc_per_node 8",
                 &[
-                    &format!("0:ignore 15;touch ready.0;await ready.4;sleep {delay_0};cat {victim};exit 1"),
-                    &format!("4:ignore 15;touch ready.4;await ready.0;sleep {delay_4};cat {cause};exit 1"),
+                    &format!("0:stubborn;touch ready.0;await ready.4;sleep {delay_0};cat {victim};exit 1"),
+                    &format!("4:stubborn;touch ready.4;await ready.0;sleep {delay_4};cat {cause};exit 1"),
                     &format!("*:{WAIT}"),
                 ],
             )
@@ -87,7 +87,7 @@ fn old_log_is_not_evidence() {
 fn stubborn_rank_is_killed() {
     let sandbox = Sandbox::new();
     // A file for each run: one that is there already would let rank 1 end before rank 0 is stubborn.
-    let stubborn = |file: &str| [format!("0:ignore 15;touch {file};{WAIT}"), format!("1:await {file};exit 5")];
+    let stubborn = |file: &str| [format!("0:stubborn;touch {file};{WAIT}"), format!("1:await {file};exit 5")];
     let launch = |grace: &str, [first, second]: [String; 2]| {
         sandbox.launch_toy(&format!("--nproc_per_node 2 --grace {grace}"), &[&first, &second]).finish()
     };
@@ -134,7 +134,7 @@ fn interrupt_stops_everything() {
 
 fn second_interrupt_kills() {
     let sandbox = Sandbox::new();
-    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &[&format!("*:ignore 15;touch up;{WAIT}")]).start();
+    let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &[&format!("*:stubborn;touch up;{WAIT}")]).start();
     run.wait_for_file("up");
     std::thread::sleep(Duration::from_millis(100));
     run.signal(2);

@@ -17,7 +17,7 @@ pub(crate) fn register(suite: &mut Suite) {
 /// A failed attempt's timers are still armed when the job is over; while leftovers have their grace, none is due.
 fn sweep_sleeps() {
     let sandbox = Sandbox::new();
-    let actions = &["0:ignore 15;daemon;touch left;exit 3", "1:sleep 600000"];
+    let actions = &["0:stubborn;daemon;touch left;exit 3", "1:sleep 600000"];
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 30s", actions).start();
     run.wait_for_file("left");
     let journal = || sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();

@@ -23,9 +23,9 @@ struct End {
 
 const ENDS: [End; 3] = [
     // Killed: a process on its way out does not hear SIGTERM, and says nothing.
-    End { actions: "ignore 15;ring-close;sleep 200;signal 9", code: 137, said: "was killed by SIGKILL" },
+    End { actions: "stubborn;ring-close;sleep 200;signal 9", code: 137, said: "was killed by SIGKILL" },
     // An error of its own, and a slow clean-up that does not hear SIGTERM either.
-    End { actions: "ignore 15;ERROR;ring-close;sleep 200;exit 7", code: 7, said: "ValueError: bad batch" },
+    End { actions: "stubborn;ERROR;ring-close;sleep 200;exit 7", code: 7, said: "ValueError: bad batch" },
     // The same, overtaken by our SIGTERM: its log told before we did anything.
     End { actions: "ERROR;ring-close;sleep 200;exit 7", code: 1, said: "ValueError: bad batch" },
 ];

@@ -127,7 +127,7 @@ fn unusable() {
 
 fn third_signal() {
     let sandbox = Sandbox::new();
-    let stubborn = "0:ignore 15;touch up.0;sleep 60000";
+    let stubborn = "0:stubborn;touch up.0;sleep 60000";
     let run = sandbox.launch_toy("--nproc_per_node 1 --grace 300ms", &[stubborn]).start();
     run.wait_for_file("up.0");
     run.signal(19);

@@ -104,7 +104,7 @@ fn failure_summary() {
 }
 
 fn ctrl_c() {
-    for (keys, grace, stubborn) in [(1, "60s", ""), (2, "60s", "ignore 15;")] {
+    for (keys, grace, stubborn) in [(1, "60s", ""), (2, "60s", "stubborn;")] {
         let sandbox = Sandbox::new();
         let action = format!("*:{stubborn}print ready;sleep 60000");
         let flags = format!("--nproc_per_node 2 --grace {grace}");

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use umiak_sys::descend::{children, descendants, signal};
-use umiak_testkit::components::Component::{Freezer as FreezerComponent, Namespaces};
+use umiak_testkit::components::Component::{Freezer as FreezerComponent, Namespaces, Python};
 use umiak_testkit::freezer::Freezer;
 use umiak_testkit::sandbox::{Running, Sandbox, binary, toy};
 use umiak_testkit::suite::Suite;
@@ -14,6 +14,8 @@ use umiak_testkit::toy::family::read_register;
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("signals::first_asks_and_waits_for_the_grace", &[], first_asks)
+        .test("signals::ctrl_c_is_an_interrupt_to_the_ranks", &[Python], ctrl_c_interrupts)
+        .test("signals::an_interrupt_that_is_ignored_becomes_sigterm", &[], ignored_interrupt)
         .test("signals::second_kills_at_once", &[], second_kills)
         .test("signals::third_returns_the_terminal", &[], third_returns_the_terminal)
         .test("signals::every_signal_that_ends_us_stops_the_ranks", &[], every_signal)
@@ -57,17 +59,63 @@ fn first_asks() {
     let actions = ["0:on-term 0;touch up.0;sleep 60000", "1:on-term 3;touch up.1;sleep 60000"];
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 60s", &actions).start();
     ranks(&run, 2);
+    run.signal(SIGTERM);
+    let outcome = run.finish();
+    outcome
+        .expect_code(143)
+        .expect_err("SIGTERM received: sending SIGTERM to ranks 0-1; a second signal kills them")
+        .expect_err("stopped by SIGTERM: 2 ranks");
+    for rank in 0..2 {
+        assert_eq!(sandbox.read(&format!("log/workerlog.{rank}")), "caught SIGTERM\n");
+    }
+}
+
+/// What Python programs do at Ctrl-C: `except KeyboardInterrupt` and `finally` run, and an exit of their own is no failure.
+fn ctrl_c_interrupts() {
+    let sandbox = Sandbox::new();
+    let script = "import os, sys, time\nrank = os.environ['PADDLE_TRAINER_ID']\ntry:\n    open(f'up.{rank}', 'w')\n    \
+        time.sleep(60)\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n    if rank == '1':\n        \
+        sys.exit(7)\n    raise\nfinally:\n    print('cleaned up', flush=True)\n";
+    sandbox.write("train.py", script);
+    let run = sandbox.umiak(["launch", "--nproc_per_node", "2", "--grace", "60s", "train.py"]).start();
+    ranks(&run, 2);
     run.signal(SIGINT);
     let outcome = run.finish();
-    outcome.expect_code(130).expect_err("stopped by SIGINT: 2 ranks");
+    outcome
+        .expect_code(130)
+        .expect_err("SIGINT received: sending SIGINT to ranks 0-1; press Ctrl-C again to kill them")
+        .expect_err("stopped by SIGINT: 2 ranks");
+    assert!(!outcome.err().contains("ABORT"), "no rank is to blame:\n{}", outcome.err());
     for rank in 0..2 {
-        assert_eq!(sandbox.read(&format!("log/workerlog.{rank}")), "caught SIGTERM\n", "SIGINT is ours, not theirs");
+        let log = sandbox.read(&format!("log/workerlog.{rank}"));
+        assert!(log.starts_with("interrupted\ncleaned up\n"), "{log}");
     }
+}
+
+/// SIGTERM follows after half the grace, where the grace is short; what resists that too is killed at its end.
+fn ignored_interrupt() {
+    let sandbox = Sandbox::new();
+    let actions = [
+        "0:ignore 2;on-term 0;touch up.0;sleep 60000",
+        "1:stubborn;touch up.1;sleep 60000",
+        "2:ignore 2;on-term 3;touch up.2;sleep 60000",
+    ];
+    let run = sandbox.launch_toy("--nproc_per_node 3 --grace 300ms --output json", &actions).start();
+    ranks(&run, 3);
+    run.signal(SIGINT);
+    let outcome = run.finish();
+    outcome.expect_code(130);
+    for rank in [0, 2] {
+        assert_eq!(sandbox.read(&format!("log/workerlog.{rank}")), "caught SIGTERM\n");
+    }
+    let facts = outcome.facts();
+    let sent: Vec<&str> = facts.iter().filter_map(|fact| fact["how"].as_str()).collect();
+    assert_eq!(sent, ["interrupt", "terminate", "kill"]);
 }
 
 fn second_kills() {
     let sandbox = Sandbox::new();
-    let stubborn = ["0:ignore 15;touch up.0;sleep 60000", "1:ignore 15;touch up.1;sleep 60000"];
+    let stubborn = ["0:stubborn;touch up.0;sleep 60000", "1:stubborn;touch up.1;sleep 60000"];
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 600s", &stubborn).start();
     let ranks = ranks(&run, 2);
     run.signal(SIGINT);
@@ -91,7 +139,7 @@ fn has_read_signals(run: &Running<'_>) -> bool {
 /// Three signals that the front finds together: it leaves at once, and the guardian finishes.
 fn third_returns_the_terminal() {
     let sandbox = Sandbox::new();
-    let stubborn = ["0:ignore 15;daemon;touch up.0;sleep 60000", "1:ignore 15;touch up.1;sleep 60000"];
+    let stubborn = ["0:stubborn;daemon;touch up.0;sleep 60000", "1:stubborn;touch up.1;sleep 60000"];
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 300ms", &stubborn).start();
     let ranks = ranks(&run, 2);
     run.signal(SIGSTOP);
@@ -194,7 +242,7 @@ fn nobody_reads() {
 
 fn stubborn_family() {
     let sandbox = Sandbox::new();
-    let action = format!("*:ignore 15;family;{WAIT}");
+    let action = format!("*:stubborn;family;{WAIT}");
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 200ms", &[&action]).start();
     let family = || read_register(sandbox.path());
     run.wait_until("two families", || {

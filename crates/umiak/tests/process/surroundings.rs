@@ -116,7 +116,7 @@ fn ignored_signals() {
 fn ctrl_c_on_a_terminal() {
     let sandbox = Sandbox::new();
     let toy = toy();
-    let words = ["launch", "--nproc_per_node", "2", "--grace", "60s", &toy, "toy", "*:ignore 15;print up;sleep 60000"];
+    let words = ["launch", "--nproc_per_node", "2", "--grace", "60s", &toy, "toy", "*:stubborn;print up;sleep 60000"];
     let mut session = Session::start(&sandbox, (100, 24), &words.map(str::to_owned));
     let shows = |text: &'static str| move |screen: &[String]| screen.iter().any(|line| line.contains(text));
     session.wait_for("the first rank's output", shows("up"));

@@ -67,7 +67,8 @@ fn transitions() -> BTreeSet<Transition> {
 fn words(effect: &Effect) -> String {
     match effect {
         Effect::Spawn => "spawn".to_owned(),
-        Effect::Stop(StopHow::Graceful) => "ask it to end".to_owned(),
+        Effect::Stop(StopHow::Interrupt) => "interrupt it".to_owned(),
+        Effect::Stop(StopHow::Terminate) => "ask it to end".to_owned(),
         Effect::Stop(StopHow::Kill) => "kill it".to_owned(),
         Effect::NoteStarted(_) => "record the start".to_owned(),
         Effect::NoteEnded(_) => "record the end".to_owned(),

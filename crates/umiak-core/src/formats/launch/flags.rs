@@ -360,7 +360,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
     Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Start a new log file at this size: `100M`, `1G`. Finished ones are numbered: `workerlog.0.1`."),
     Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Finished files to keep for each log, with `--log-max-size`.").default("5"),
-    Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From SIGTERM to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
+    Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From the first signal to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-backoff", "restart-backoff", Duration, "TIME", "Wait before the first restart; doubled for each further one, up to 30 s.")
         .default("1s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")

@@ -159,7 +159,7 @@ pub static POLICY: Table = Table {
             "For the whole run, restarts and all. It then ends with code 124.",
             "6h",
         ),
-        key("grace", KeyKind::Duration, "`5s`", "From SIGTERM to SIGKILL when replicas are stopped.", "30s"),
+        key("grace", KeyKind::Duration, "`5s`", "From the first signal to SIGKILL when replicas are stopped.", "30s"),
         key("gang", KeyKind::Bool, "`true`", "Nobody starts unless there is room for everybody.", "false"),
         key(
             "settle",
@@ -291,7 +291,7 @@ pub static ROLE: Table = Table {
             "From the start of a replica until its ports answer. It has then failed.",
             "2m",
         ),
-        key("grace", KeyKind::Duration, "the policy's", "From SIGTERM to SIGKILL.", "1m"),
+        key("grace", KeyKind::Duration, "the policy's", "From the first signal to SIGKILL.", "1m"),
         key("contracts", KeyKind::Contracts, "the document's", "Instead of the document's.", "[torch]"),
     ],
 };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::stopping::after_interrupt;
 use super::{Attempt, AttemptId, Effect, Machine, Of, Slot, Timer, Timestamp, attempt};
 use crate::facts::{Fact, Limit};
 use crate::model::StopHow;
@@ -57,7 +58,7 @@ impl Machine {
     pub(super) fn terminate(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
         let grace = self.grace(role_of(of));
         let before = effects.len();
-        self.for_these(&self.slots_of(of), &attempt::Event::Stop(StopHow::Graceful), now, effects);
+        self.for_these(&self.slots_of(of), &attempt::Event::Stop(StopHow::Terminate), now, effects);
         if effects.len() > before {
             self.arm(Timer::GraceOf(of), now + grace, effects);
         }
@@ -88,7 +89,8 @@ impl Machine {
     /// The timers of an attempt that is over have nothing to say.
     pub(super) fn disarm_all_of(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
         let of = Of::Replica(slot);
-        for timer in [Timer::Run(slot), Timer::StartUp(slot), Timer::GraceOf(of), Timer::AbandonOf(of)] {
+        let stops = [Timer::TerminateOf(of), Timer::GraceOf(of), Timer::AbandonOf(of)];
+        for timer in [Timer::Run(slot), Timer::StartUp(slot)].into_iter().chain(stops) {
             self.disarm(timer, effects);
         }
     }
@@ -109,12 +111,15 @@ impl Machine {
     }
 
     /// All have been asked to end; roles that have more or less time than the others have timers of their own.
-    pub(super) fn arm_own_graces(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn arm_own_graces(&mut self, how: StopHow, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in self.with_own_grace() {
             let timer = Timer::GraceOf(Of::Role(role));
             let live = self.replicas.of_role(role).live() > 0;
             // A role that was being stopped already has no more time for that.
             if let Some(grace) = self.job.roles[role as usize].grace.filter(|_| live && !self.armed.contains(&timer)) {
+                if how == StopHow::Interrupt {
+                    self.arm(Timer::TerminateOf(Of::Role(role)), now + after_interrupt(grace), effects);
+                }
                 self.arm(timer, now + grace, effects);
             }
         }

@@ -177,6 +177,8 @@ pub enum Of {
 pub enum Timer {
     /// The settle window is over.
     Settle,
+    /// SIGINT was not enough.
+    Terminate,
     /// Asking was not enough.
     Grace,
     /// Killing was not enough.
@@ -186,6 +188,7 @@ pub enum Timer {
     /// The whole run has taken too long.
     Deadline,
     /// The same for some of the job.
+    TerminateOf(Of),
     GraceOf(Of),
     AbandonOf(Of),
     BackoffOf(Of),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::replicas::Inherited;
+use super::stopping::after_interrupt;
 use super::{Attempt, AttemptId, Effect, Machine, Of, Past, Slot, Timer, Timestamp};
 use crate::facts::Fact;
 use crate::machine::attempt::End;
@@ -100,7 +101,7 @@ impl Machine {
         self.replicas.change(slot, |own| {
             (own.ready, own.timed_out, own.stopped_before) = (ready, timed_out, stopped);
             own.attempt = match stopped {
-                Some(how) => Attempt::Stopping { since, started, killed: how == StopHow::Kill },
+                Some(sent) => Attempt::Stopping { since, started, sent },
                 None if started => Attempt::Running { since },
                 None => Attempt::Starting { since },
             };
@@ -145,11 +146,10 @@ impl Machine {
 
     /// These run on: their timers are armed anew. A stop that was recorded may never have been sent, so it is sent again.
     fn go_on_with(&mut self, adopted: &[Slot], now: Timestamp, effects: &mut Vec<Effect>) {
-        for how in [StopHow::Graceful, StopHow::Kill] {
+        for how in [StopHow::Interrupt, StopHow::Terminate, StopHow::Kill] {
             let stopped = |slot: &&Slot| {
-                let killed = how == StopHow::Kill;
-                self.replicas.get(**slot).stopped_before == Some(how)
-                    && matches!(self.attempt_of(**slot), Some(Attempt::Stopping { killed: other, .. }) if *other == killed)
+                self.replicas.get(**slot).stopped_before.is_some_and(|sent| sent.last == how)
+                    && matches!(self.attempt_of(**slot), Some(Attempt::Stopping { sent, .. }) if sent.last == how)
             };
             let targets: Vec<AttemptId> = adopted.iter().filter(stopped).map(|slot| self.id(*slot)).collect();
             if targets.is_empty() {
@@ -158,8 +158,12 @@ impl Machine {
             self.send_stop(how, targets.clone(), effects);
             for slot in targets.into_iter().map(|id| id.slot) {
                 let of = Of::Replica(slot);
+                let grace = self.grace(slot.role);
+                if how == StopHow::Interrupt {
+                    self.arm(Timer::TerminateOf(of), now + after_interrupt(grace), effects);
+                }
                 let (timer, after) = match how {
-                    StopHow::Graceful => (Timer::GraceOf(of), self.grace(slot.role)),
+                    StopHow::Interrupt | StopHow::Terminate => (Timer::GraceOf(of), grace),
                     StopHow::Kill => (Timer::AbandonOf(of), self.job.policy.stop.abandon),
                 };
                 self.arm(timer, now + after, effects);

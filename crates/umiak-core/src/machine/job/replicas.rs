@@ -12,7 +12,7 @@ use crate::facts::Limit;
 use crate::machine::attempt::{Attempt, End};
 use crate::machine::restart::Past;
 use crate::machine::role::Counts;
-use crate::model::{Exit, FIRST_ATTEMPT, Slot, StopHow};
+use crate::model::{Exit, FIRST_ATTEMPT, Slot, StopSent};
 
 /// One replica: its attempt, and what else is known of it.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub(super) struct Replica {
     /// A supervisor that is gone had it live: what becomes of it is said at the start.
     pub(super) inherited: Option<Inherited>,
     /// A supervisor that is gone stopped it so. If nothing here wants that, it starts again.
-    pub(super) stopped_before: Option<StopHow>,
+    pub(super) stopped_before: Option<StopSent>,
     pub(super) past: Past,
     /// How earlier attempts ended, until that has been told.
     pub(super) untold: Vec<(u32, End)>,

@@ -111,6 +111,7 @@ impl Machine {
         }
         let stuck = self.replicas.of_role(role).abandoned() > 0;
         self.roles[role as usize].recycling = None;
+        self.disarm(Timer::TerminateOf(of), effects);
         self.disarm(Timer::GraceOf(of), effects);
         self.disarm(Timer::AbandonOf(of), effects);
         // What does not go holds devices and ports: there is no other start, and the policies decide.

@@ -1,9 +1,20 @@
 //! Stopping all: why, how hard, and what is lost with the engine.
 
+use std::time::Duration;
+
 use super::phase::Stop;
 use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
 use crate::facts::{Fact, Outcome, StopReason};
 use crate::model::{Exit, StopHow};
+
+const SIGINT: i32 = 2;
+/// From SIGINT to SIGTERM, unless the grace is short.
+const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
+
+/// How long an interrupted attempt has, of its grace, before SIGTERM follows.
+pub(super) fn after_interrupt(grace: Duration) -> Duration {
+    AFTER_INTERRUPT.min(grace / 2)
+}
 
 impl Machine {
     pub(super) fn signalled(&mut self, signal: i32, now: Timestamp, effects: &mut Vec<Effect>) {
@@ -35,11 +46,24 @@ impl Machine {
         }
         effects.push(Effect::Record(Fact::Stopping { reason }));
         self.give_up_restarts(effects);
+        let how = match reason {
+            StopReason::Signal { signal: SIGINT } | StopReason::SignalElsewhere { signal: SIGINT } => {
+                StopHow::Interrupt
+            }
+            // A kill follows at once.
+            StopReason::SecondSignal { .. } => StopHow::Interrupt,
+            _ => StopHow::Terminate,
+        };
         let before = effects.len();
-        self.for_all(&attempt::Event::Stop(StopHow::Graceful), now, effects);
-        if effects.len() > before {
-            self.arm(Timer::Grace, now + self.job.policy.stop.grace, effects);
-            self.arm_own_graces(now, effects);
+        self.for_all(&attempt::Event::Stop(how), now, effects);
+        // The time to end counts from the first of what was sent.
+        if effects.len() > before && !self.armed.contains(&Timer::Grace) {
+            let grace = self.job.policy.stop.grace;
+            if how == StopHow::Interrupt {
+                self.arm(Timer::Terminate, now + after_interrupt(grace), effects);
+            }
+            self.arm(Timer::Grace, now + grace, effects);
+            self.arm_own_graces(how, now, effects);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::diagnose;
 use crate::facts::{Evidence, Fact, Limit, Outcome, StopReason, Subject, Verdict, Weight};
-use crate::model::StopHow::{Graceful, Kill};
+use crate::model::StopHow::{Interrupt, Kill, Terminate};
 use crate::model::{
     Completion, Exit, ExitCodes, Generation, Instance, JobId, MinSucceeded, Policy, Role, RoleName, SpawnError,
     SpawnStage, StopHow, StopPolicy,
@@ -141,7 +141,7 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
     let mut story = Story::running(3);
     let effects = story.exit(1, code(7));
     let now = story.now;
-    assert_eq!(stops(&effects), [(Graceful, vec![0, 2])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0, 2])]);
     assert_eq!(timers(&effects), [(Timer::Grace, now + 5000), (Timer::Settle, now + 500)]);
     story.exit(0, by(SIGTERM));
     assert_eq!(story.verdict(), None, "the window is open while somebody lives");
@@ -197,9 +197,11 @@ fn a_signal_before_the_start_is_obeyed_first() {
 #[test]
 fn the_first_signal_asks_the_second_kills_the_third_returns() {
     let mut story = Story::running(2);
-    for (expected, effect) in
-        [(vec![(Graceful, vec![0, 1])], None), (vec![(Kill, vec![0, 1])], None), (vec![], Some(Effect::ReturnTerminal))]
-    {
+    for (expected, effect) in [
+        (vec![(Interrupt, vec![0, 1])], None),
+        (vec![(Kill, vec![0, 1])], None),
+        (vec![], Some(Effect::ReturnTerminal)),
+    ] {
         let effects = story.give(Event::Signalled { signal: SIGINT });
         assert_eq!(stops(&effects), expected);
         assert!(effect.is_none_or(|effect| effects.contains(&effect)));
@@ -208,6 +210,40 @@ fn the_first_signal_asks_the_second_kills_the_third_returns() {
     story.exit(1, by(SIGKILL));
     assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
     assert_eq!(story.verdict(), None);
+}
+
+#[test]
+fn an_interrupt_is_followed_by_sigterm_and_a_kill_within_the_grace() {
+    let mut story = Story::running(3);
+    let effects = story.give(Event::Signalled { signal: SIGINT });
+    assert_eq!(stops(&effects), [(Interrupt, vec![0, 1, 2])]);
+    assert_eq!(timers(&effects), [(Timer::Terminate, story.now + 2000), (Timer::Grace, story.now + 5000)]);
+    // A handler of its own ended it, with a code of its own: not a failure.
+    story.exit(0, code(1));
+    let effects = story.fire(Timer::Terminate);
+    assert_eq!((stops(&effects), timers(&effects)), (vec![(Terminate, vec![1, 2])], vec![]));
+    story.exit(1, by(SIGTERM));
+    assert_eq!(stops(&story.fire(Timer::Grace)), [(Kill, vec![2])]);
+    story.exit(2, by(SIGKILL));
+    assert_eq!((story.end(), story.verdict()), (Some((Outcome::Interrupted, 130)), None));
+}
+
+#[test]
+fn a_short_grace_leaves_half_of_it_to_an_interrupt() {
+    let mut story = Story::running(1);
+    story.machine.job.policy.stop.grace = std::time::Duration::from_secs(1);
+    let effects = story.give(Event::Signalled { signal: SIGINT });
+    assert_eq!(timers(&effects), [(Timer::Terminate, story.now + 500), (Timer::Grace, story.now + 1000)]);
+}
+
+#[test]
+fn what_asks_more_strongly_than_ctrl_c_gives_no_more_time() {
+    let mut story = Story::running(1);
+    story.give(Event::Signalled { signal: SIGINT });
+    let effects = story.give(Event::StopAsked { kill: false });
+    assert_eq!((stops(&effects), timers(&effects)), (vec![], vec![]), "a stop is no stronger reason than a signal");
+    let effects = story.give(Event::Signalled { signal: SIGTERM });
+    assert_eq!(stops(&effects), [(Kill, vec![0])]);
 }
 
 #[test]

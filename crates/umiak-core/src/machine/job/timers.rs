@@ -2,6 +2,7 @@
 
 use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
 use crate::facts::{Limit, Outcome, StopReason};
+use crate::model::StopHow;
 
 impl Machine {
     pub(super) fn arm(&mut self, timer: Timer, at: Timestamp, effects: &mut Vec<Effect>) {
@@ -18,17 +19,21 @@ impl Machine {
     /// The attempt that a timer belongs to.
     pub(super) fn fence(&self, timer: Timer) -> u32 {
         match timer {
-            Timer::GraceOf(Of::Replica(slot))
+            Timer::TerminateOf(Of::Replica(slot))
+            | Timer::GraceOf(Of::Replica(slot))
             | Timer::AbandonOf(Of::Replica(slot))
             | Timer::BackoffOf(Of::Replica(slot))
             | Timer::StartUp(slot)
             | Timer::Run(slot) => self.number(slot),
             Timer::Deadline => 0,
             // A role can be stopped and started again often while the job is at one attempt.
-            Timer::GraceOf(Of::Role(role)) | Timer::AbandonOf(Of::Role(role)) | Timer::BackoffOf(Of::Role(role)) => {
-                self.roles[role as usize].cycle
+            Timer::TerminateOf(Of::Role(role))
+            | Timer::GraceOf(Of::Role(role))
+            | Timer::AbandonOf(Of::Role(role))
+            | Timer::BackoffOf(Of::Role(role)) => self.roles[role as usize].cycle,
+            Timer::Settle | Timer::Terminate | Timer::Grace | Timer::Abandon | Timer::Backoff | Timer::Elsewhere(_) => {
+                self.attempt
             }
-            Timer::Settle | Timer::Grace | Timer::Abandon | Timer::Backoff | Timer::Elsewhere(_) => self.attempt,
         }
     }
 
@@ -39,6 +44,13 @@ impl Machine {
         }
         match timer {
             Timer::Settle => self.diagnose(effects),
+            Timer::Terminate => {
+                let late = self.without_own_grace();
+                self.for_these(&late, &attempt::Event::Stop(StopHow::Terminate), now, effects);
+            }
+            Timer::TerminateOf(of) => {
+                self.for_these(&self.slots_of(of), &attempt::Event::Stop(StopHow::Terminate), now, effects);
+            }
             Timer::Grace => {
                 let late = self.overdue(self.without_own_grace(), Timer::GraceOf);
                 self.kill_these(&late, Timer::Abandon, now, effects);

@@ -107,7 +107,7 @@ fn stop_twice() {
     outcome.expect_code(0);
     assert_eq!(outcome.out(), "run-000001 asked to stop\n");
     wait_for("the stop to be recorded", || {
-        house.records().iter().any(|record| matches!(record.fact, Fact::StopSent { how: StopHow::Graceful, .. }))
+        house.records().iter().any(|record| matches!(record.fact, Fact::StopSent { how: StopHow::Terminate, .. }))
     });
     let outcome = house.umiak("stop 1").finish_unwatched();
     outcome.expect_code(0);

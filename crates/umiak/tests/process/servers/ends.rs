@@ -117,7 +117,7 @@ fn server_ends_well() {
 
 fn stubborn_servers() {
     let sandbox = Sandbox::new();
-    let actions = ["pserver,heter_trainer:ignore 15;child;daemon", SERVERS, "heter_trainer:touch up;sleep 60000"];
+    let actions = ["pserver,heter_trainer:stubborn;child;daemon", SERVERS, "heter_trainer:touch up;sleep 60000"];
     let flags = HETER.replace("1s", "300ms");
     let outcome =
         sandbox.launch_toy(&flags, &[actions[0], actions[1], actions[2], "trainer:await up", TRAINERS]).finish();
@@ -138,7 +138,7 @@ fn victims() {
     let lost = "err RuntimeError: Connection reset by peer";
     let actions = [
         SERVERS.replace("pserver:", "pserver-1:"),
-        "*:ignore 15".to_owned(),
+        "*:stubborn".to_owned(),
         "pserver-0:listen;await up.0;await up.1;touch dying;sleep 100;err ValueError: bad row;exit 3".to_owned(),
         format!("0:touch up.0;await dying;{lost};exit 1"),
         format!("1:touch up.1;await dying;{lost};exit 1"),
@@ -184,7 +184,7 @@ fn interrupt() {
 
 fn second_interrupt() {
     let sandbox = Sandbox::new();
-    let actions = [&format!("pserver:ignore 15;pid;{WAIT}"), "trainer:exit 0"];
+    let actions = [&format!("pserver:stubborn;pid;{WAIT}"), "trainer:exit 0"];
     let mut run = sandbox.launch_toy("--server_num 2 --worker_num 2 --grace 600s", &actions);
     run.command.stderr(std::fs::File::create(sandbox.path().join("console")).expect("the sandbox can be written"));
     let run = run.start();

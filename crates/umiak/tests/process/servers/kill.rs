@@ -113,7 +113,7 @@ pub(super) fn try_all<Place>(
 
 /// Everybody writes its process id first. Some leave children and daemons behind, and do not go by SIGTERM.
 pub(super) fn actions(chance: &mut Chance) -> Vec<String> {
-    let stubborn = if chance.below(4) == 0 { ";ignore 15" } else { "" };
+    let stubborn = if chance.below(4) == 0 { ";stubborn" } else { "" };
     let family = if chance.coin() { ";child;daemon" } else { "" };
     vec![format!("*:pid{stubborn}{family}"), format!("pserver:listen;{WAIT}"), format!("*:reach;{WAIT}")]
 }
@@ -199,7 +199,7 @@ fn at_the_end() {
         |(), _, chance| {
             let sandbox = Sandbox::new();
             let name = format!("pserver-{}", chance.below(2));
-            let stubborn = if chance.coin() { "pserver:ignore 15" } else { "*:pid" };
+            let stubborn = if chance.coin() { "pserver:stubborn" } else { "*:pid" };
             let actions = ["*:pid", stubborn, &format!("pserver:listen;{WAIT}"), "trainer:reach;await go"];
             let run = sandbox.launch_toy("--server_num 2 --worker_num 2 --grace 100ms", &actions).start();
             for trainer in ["trainer-0", "trainer-1"] {

@@ -249,7 +249,7 @@ fn a_stop_of_an_earlier_supervisor_is_sent_again_and_its_victim_starts_again() {
     let both = [at(0, 0, 1), at(0, 1, 1)];
     let mut next = adopting(&old, &both);
     let effects = next.give(Event::Start);
-    assert_eq!(stops(&effects), [(Graceful, vec![0, 1])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0, 1])]);
     let graces = both.map(|id| (Timer::GraceOf(Of::Replica(id.slot)), next.now + 5000));
     assert_eq!(timers(&effects), graces);
     assert_eq!(spawned(&next.ends(both[0], by(SIGTERM))), [at(0, 0, 2)], "this supervisor was not asked to stop");
@@ -270,9 +270,12 @@ fn a_stop_before_the_start_gives_what_is_stopped_again_all_of_its_time() {
     old.give(Event::Timer(Timer::Run(at(0, 0, 1).slot), 1));
     let mut next = adopting(&old, &[at(0, 0, 1), at(0, 1, 1)]);
     let effects = next.give(Event::StopAsked { kill: false });
-    assert_eq!((stops(&effects), timers(&effects)), (vec![(Graceful, vec![1])], vec![(Timer::Grace, next.now + 5000)]));
+    assert_eq!(
+        (stops(&effects), timers(&effects)),
+        (vec![(Terminate, vec![1])], vec![(Timer::Grace, next.now + 5000)])
+    );
     let effects = next.give(Event::Start);
-    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0])]);
     let own = Timer::GraceOf(Of::Replica(at(0, 0, 1).slot));
     assert_eq!(timers(&effects), [(own, next.now + 5000)]);
     assert_eq!(stops(&next.give(Event::Timer(Timer::Grace, 1))), [(Kill, vec![1])]);

@@ -39,7 +39,7 @@ impl Story {
         self.give(Event::Exited { id, exit, usage: None })
     }
 
-    fn fire(&mut self, timer: Timer) -> Vec<Effect> {
+    pub(super) fn fire(&mut self, timer: Timer) -> Vec<Effect> {
         let fence = self.machine.fence(timer);
         self.give(Event::Timer(timer, fence))
     }
@@ -84,7 +84,7 @@ fn a_replica_starts_again_alone_until_its_budget_is_spent() {
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 1 })))), [at(0, 1, 2)]);
     story.up(at(0, 1, 2));
     let effects = story.ends(at(0, 1, 2), code(8));
-    assert_eq!((retried(&effects), stops(&effects)), (None, vec![(Graceful, vec![0])]));
+    assert_eq!((retried(&effects), stops(&effects)), (None, vec![(Terminate, vec![0])]));
     story.ends(at(0, 0, 1), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 8)), "one role: the cause's own code");
@@ -97,7 +97,7 @@ fn a_role_starts_again_as_a_whole_while_the_others_go_on() {
     story.begin();
     // Whose failure it was is said of the first one, whatever the others do while they are stopped.
     let effects = story.ends(at(0, 0, 1), refused(11));
-    assert_eq!(stops(&effects), [(Graceful, vec![1])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![1])]);
     let effects = story.ends(at(0, 1, 1), code(1));
     assert_eq!(retried(&effects), Some((vec![("role0-0".into(), 2), ("role0-1".into(), 2)], Blame::Platform)));
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))), [at(0, 0, 2), at(0, 1, 2)]);
@@ -146,7 +146,7 @@ fn an_attempt_that_takes_too_long_has_failed_and_is_the_cause() {
         assert_eq!(timers(&story.effects), [(Timer::Run(slot), story.now + 1000)]);
         // A notice that comes twice gives no more time.
         assert!(is_ignored(&story.give(Event::Started { id: at(0, 0, 1), instance: Instance::of_pid(9) })));
-        assert_eq!(stops(&story.fire(Timer::Run(slot))), [(Graceful, vec![0])]);
+        assert_eq!(stops(&story.fire(Timer::Run(slot))), [(Terminate, vec![0])]);
         assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Replica(slot)))), [(Kill, vec![0])]);
         story.ends(at(0, 0, 1), exit.clone());
         story.give(Event::Gathered(vec![]));
@@ -165,7 +165,7 @@ fn who_took_too_long_and_does_not_go_has_failed() {
         story.fire(timer);
     }
     let effects = story.fire(Timer::AbandonOf(Of::Replica(slot)));
-    assert_eq!(stops(&effects), [(Graceful, vec![1])], "the other does not wait for it for ever");
+    assert_eq!(stops(&effects), [(Terminate, vec![1])], "the other does not wait for it for ever");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn who_waits_in_vain_is_refused_and_the_job_fails() {
     let effects = story.ends(at(0, 0, 1), code(1));
     assert!(effects.iter().any(|effect| matches!(effect,
         Effect::Record(Fact::Ended { exit: Exit::Unmet { role, .. }, .. }) if role == "role0")));
-    assert_eq!(stops(&effects), [(Graceful, vec![1])], "decided in the same step");
+    assert_eq!(stops(&effects), [(Terminate, vec![1])], "decided in the same step");
     story.ends(at(0, 1, 1), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "several roles: no replica's code speaks for all");
@@ -287,7 +287,13 @@ fn a_role_has_its_own_grace() {
     story.begin();
     let effects = story.give(Event::Signalled { signal: SIGINT });
     let own = Timer::GraceOf(Of::Role(1));
-    assert_eq!(timers(&effects), [(Timer::Grace, story.now + 5000), (own, story.now + 20_000)]);
+    let expected = [
+        (Timer::Terminate, story.now + 2000),
+        (Timer::Grace, story.now + 5000),
+        (Timer::TerminateOf(Of::Role(1)), story.now + 2000),
+        (own, story.now + 20_000),
+    ];
+    assert_eq!(timers(&effects), expected);
     let killed = |effects: &[Effect]| {
         let targets = |effect: &Effect| match effect {
             Effect::Stop { how: Kill, targets } => Some(targets.clone()),
@@ -308,7 +314,7 @@ fn the_second_stop_kills_whatever_came_in_between() {
     for between in [None, Some(Event::Signalled { signal: SIGINT })] {
         let mut story = story(&[1]);
         story.begin();
-        assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Graceful, vec![0])]);
+        assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Terminate, vec![0])]);
         between.map(|event| story.give(event));
         assert_eq!(stops(&story.give(Event::StopAsked { kill: false })), [(Kill, vec![0])]);
         story.ends(at(0, 0, 1), by(SIGKILL));

@@ -71,7 +71,7 @@ fn trainers_start_when_all_servers_answer_and_decide_the_end() {
     assert_eq!(spawns(&story.give(Event::Ready { id: id(0, 0) })), [(1, 0)]);
     story.spawned(1, 1);
     let effects = story.ends(id(1, 0), code(0));
-    assert_eq!(stops(&effects), [(Graceful, vec![0, 1])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0, 1])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.ends(id(0, 1), code(3));
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)), "how servers end then is no failure");
@@ -104,7 +104,7 @@ fn a_server_that_never_answers_took_too_long() {
     story.give(Event::Start);
     story.spawned(0, 1);
     let effects = story.give(Event::Timer(Timer::StartUp(Slot { role: 0, index: 0 }), 1));
-    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.end(), Some((Outcome::Failed, crate::machine::exit_code::TIMED_OUT)));
@@ -120,7 +120,7 @@ fn a_node_of_servers_serves_until_all_nodes_are_told_the_end() {
     assert_eq!(stops(&story.ends(id(0, 1), code(0))), []);
     assert_eq!(story.end(), None);
     let effects = story.decided(Outcome::Succeeded);
-    assert_eq!(stops(&effects), [(Graceful, vec![0])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![0])]);
     story.ends(id(0, 0), by(SIGTERM));
     assert_eq!(story.end(), Some((Outcome::Succeeded, 0)));
 }
@@ -144,7 +144,7 @@ fn a_server_that_dies_while_trainers_elsewhere_need_it_is_told() {
     story.spawned(0, 2);
     let effects = story.ends(id(0, 0), by(SIGKILL));
     assert_eq!(stands(&effects), [Stand::Failed]);
-    assert_eq!(stops(&effects), [(Graceful, vec![1])]);
+    assert_eq!(stops(&effects), [(Terminate, vec![1])]);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn own_servers_stay_for_trainers_on_other_nodes() {
     story.spawned(1, 1);
     let effects = story.ends(id(1, 0), code(0));
     assert_eq!((stands(&effects), stops(&effects)), (vec![Stand::Serving], vec![]));
-    assert_eq!(stops(&story.decided(Outcome::Succeeded)), [(Graceful, vec![0])]);
+    assert_eq!(stops(&story.decided(Outcome::Succeeded)), [(Terminate, vec![0])]);
 }
 
 #[test]

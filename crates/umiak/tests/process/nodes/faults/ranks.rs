@@ -57,7 +57,7 @@ fn victims_are_not_blamed() {
         let cluster = Cluster::new(2);
         let snapshot = cluster.snapshot();
         let actions = [
-            "*:ignore 15;touch up;await go",
+            "*:stubborn;touch up;await go",
             &format!("{victim}:err RuntimeError: Connection reset by peer;exit 1"),
             &format!("{cause}:sleep 100;err ValueError: bad batch;exit 7"),
         ];
@@ -78,7 +78,7 @@ fn victims_are_not_blamed() {
 fn stubborn_rank() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
-    let actions = ["0:touch up;await go;exit 5", &format!("1:ignore 15;touch up;{WAIT}")];
+    let actions = ["0:touch up;await go;exit 5", &format!("1:stubborn;touch up;{WAIT}")];
     let runs = cluster.launch_and_wait("--ips $IPS --grace 500ms", &actions);
     cluster.go();
     for outcome in finish(runs) {

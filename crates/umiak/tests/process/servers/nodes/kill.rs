@@ -80,7 +80,7 @@ fn at_the_end() {
             let snapshot = cluster.snapshot();
             let host = index % 2;
             let name = format!("pserver-{host}");
-            let stubborn = if chance.coin() { "pserver:ignore 15" } else { "*:pid" };
+            let stubborn = if chance.coin() { "pserver:stubborn" } else { "*:pid" };
             let actions = ["*:pid", stubborn, &format!("pserver:listen;{WAIT}"), "trainer:reach;await go"];
             let runs = cluster.launch_all(&FLAGS.replace("--grace 1s", "--grace 100ms"), &actions);
             for (place, run) in runs.iter().enumerate() {
