@@ -6,6 +6,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::model::{Blame, Exit, Instance, Rank, Scope, StepName, StopHow};
 
@@ -85,9 +86,9 @@ pub enum Fact {
         order: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
-        /// How long its log was then, where it shares one with other attempts and other runs.
+        /// Where its output ends, in a log that it shares with other attempts and other runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        log_end: Option<u64>,
+        log_end: Option<LogEnd>,
     },
     /// We decided to stop what is still running.
     Stopping { reason: StopReason },
@@ -136,6 +137,23 @@ pub enum Fact {
     },
     /// The run is over.
     Finished { outcome: Outcome, exit_code: u8 },
+}
+
+/// Where the output of an attempt ends in a shared log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogEnd {
+    /// The length of the file at that time.
+    pub at: u64,
+    /// Of the first and the last bytes of the attempt's output. A file that was written anew has another.
+    pub digest: String,
+}
+
+impl LogEnd {
+    pub fn digest(first: &[u8], last: &[u8]) -> String {
+        let digest = Sha256::new().chain_update(first).chain_update(last).finalize();
+        let number = digest.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+        format!("{number:016x}")
+    }
 }
 
 /// Who supervises a run.
@@ -475,7 +493,7 @@ mod tests {
                 by_us: false,
                 order: 1,
                 usage: None,
-                log_end: Some(70),
+                log_end: Some(LogEnd { at: 70, digest: LogEnd::digest(b"loss 0.1\n", b"") }),
             },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },

@@ -14,6 +14,11 @@ pub fn try_exclusive(file: &File) -> io::Result<bool> {
     lock(file, libc::LOCK_EX)
 }
 
+/// Tries to be one of several holders; says whether it worked, which it does not beside an only holder. Never waits.
+pub fn try_shared(file: &File) -> io::Result<bool> {
+    lock(file, libc::LOCK_SH)
+}
+
 /// Whether somebody is the only holder. Asking holds the file for a moment.
 pub fn is_held(file: &File) -> io::Result<bool> {
     let free = lock(file, libc::LOCK_SH)?;
@@ -77,6 +82,10 @@ mod tests {
         assert!(is_held(&other).unwrap(), "whoever inherited the file holds it");
         drop(inherited);
         assert!(!is_held(&other).unwrap());
+        assert!(try_shared(&other).unwrap());
+        let third = file.reopen().unwrap();
+        assert!(try_shared(&third).unwrap() && !is_held(&third).unwrap(), "shared holders keep only one out");
+        assert!(!try_exclusive(&file.reopen().unwrap()).unwrap());
     }
 
     #[test]

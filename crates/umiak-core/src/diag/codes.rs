@@ -99,6 +99,8 @@ register! {
         "GPUs of a launched job are held for it, so that runs of documents take others. Another run holds this one already: both use it, and its memory is shared between them. Name other devices with `--gpus`, or wait for the other run to end.";
     L0031, 0, "a server that ended before it answered",
         "A server of a parameter-server job has ended with 0, and never let a connection in at its port. That is no failure by its code, so trainers on its node start without it; those on other nodes wait for it until `--server-timeout`. Paddle's server does this when its port is taken; a script that only prints something does it too.";
+    L0032, 0, "a log directory that another launch uses",
+        "Two launches that write to one log directory would mix their lines: the names of log files are the same in every launch. The later launch writes to a directory of its own below it, which has the name of its run.";
     F0001, 2, "the document cannot be read",
         "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
     F0002, 2, "not YAML",

@@ -60,6 +60,7 @@ impl StopSent {
     }
 
     /// With this one too, which may be weaker.
+    #[must_use]
     pub fn and(self, how: StopHow) -> Self {
         Self { last: self.last.max(how), ..self }
     }

@@ -13,6 +13,7 @@ use umiak_core::plan::{self, Log};
 use super::probe::Prober;
 use super::{Core, Driver};
 use crate::engine::Start;
+use crate::host::log_end;
 use crate::screen::Mirrored;
 
 const SIGTERM: i32 = 15;
@@ -70,7 +71,7 @@ impl Driver {
             && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
         {
             // The file is shared with other attempts and other runs.
-            *log_end = std::fs::metadata(&log.path).ok().map(|metadata| metadata.len());
+            *log_end = log_end::read(&log.path, log.start).ok();
         }
         self.core.recorder.fact(fact);
     }

@@ -25,4 +25,4 @@ pub use find::{find, find_whole, newest, only_live};
 pub use home::Home;
 pub use life::{Life, is_held, life, life_of, tidy};
 pub(crate) use run_dir::cannot_write;
-pub use run_dir::{RunDir, RunId, Supervisor, replace};
+pub use run_dir::{RunDir, RunId, Supervisor, ids, replace};

@@ -110,6 +110,10 @@ impl RunDir {
         Self { id, path: home.runs().join(id.to_string()) }
     }
 
+    pub fn home(&self) -> Home {
+        Home::at(self.path.ancestors().nth(2).unwrap_or(&self.path))
+    }
+
     pub fn id(&self) -> RunId {
         self.id
     }

@@ -3,5 +3,6 @@
 pub(crate) mod evidence;
 pub(crate) mod inventory;
 pub(crate) mod kernel;
+pub(crate) mod log_end;
 
 pub(crate) use inventory::environment;

@@ -17,6 +17,7 @@ mod launch;
 mod lines;
 mod lint;
 mod log;
+mod log_dir;
 mod logpath;
 mod nodes;
 mod recorded;
@@ -54,6 +55,7 @@ fn main() -> std::process::ExitCode {
     kernel::register(&mut suite);
     signals::register(&mut suite);
     log::register(&mut suite);
+    log_dir::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);
     kill::register(&mut suite);

@@ -6,12 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::Fact;
+use umiak_core::facts::{Fact, LogEnd};
 use umiak_sys::logger;
 use umiak_sys::wait::read_at;
 
 use crate::cli::runs::talk;
-use crate::history::{RunDir, journal};
+use crate::history::{RunDir, RunId, ids, is_held, journal};
+use crate::host::log_end;
 
 const BLOCK: usize = 128 << 10;
 
@@ -23,14 +24,47 @@ pub(super) struct Pointer {
     path: PathBuf,
     start: u64,
     /// Known once it is over: what stands behind is of another run.
-    end: Option<u64>,
+    end: Option<LogEnd>,
+    /// Of an attempt without an end, where a later run begins in the same file.
+    later: Option<u64>,
+    is_gone: bool,
 }
 
 /// All of a run, in the order of the plans.
 pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
     let mut pointers = Vec::new();
     journal::each(run, |item| note(run, &item.record.fact, &mut pointers))?;
+    let is_open = |pointer: &Pointer| pointer.end.is_none() && !pointer.path.starts_with(run.path());
+    if pointers.iter().any(is_open) && !is_held(run)? {
+        let later = later_starts(run)?;
+        for pointer in pointers.iter_mut().filter(|pointer| is_open(pointer)) {
+            let mut starts = later.iter().filter(|(path, _)| *path == pointer.path).map(|(_, start)| *start);
+            pointer.later = starts.next();
+            // One that begins before another of the later runs has written the file anew.
+            pointer.is_gone = starts.any(|start| Some(start) < pointer.later);
+        }
+    }
     Ok(pointers)
+}
+
+/// Where later runs began in the logs that they share with others, in their order. A supervisor that was killed could not say where its
+/// own run ended.
+fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, u64)>, Diagnostic> {
+    let home = run.home();
+    let mut starts = Vec::new();
+    let mut later: Vec<RunId> = ids(&home)?.into_iter().filter(|id| *id > run.id()).collect();
+    later.sort_unstable();
+    for later in later.into_iter().map(|id| RunDir::at(&home, id)) {
+        // What cannot be read says nothing.
+        let Ok(mut reader) = journal::Reader::open(&later) else { continue };
+        while let Ok(Some(item)) = reader.next() {
+            if let Fact::Planned(planned) = &item.record.fact {
+                starts.extend(planned.replicas.iter().map(|place| (later.path().join(&place.log), place.log_start)));
+                break;
+            }
+        }
+    }
+    Ok(starts)
 }
 
 /// What one fact says about where output is. Paths that are not absolute are within the run directory.
@@ -42,12 +76,14 @@ pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
             path: run.path().join(&place.log),
             start: place.log_start,
             end: None,
+            later: None,
+            is_gone: false,
         })),
         Fact::Ended { subject, log_end: Some(end), .. } => {
             let of =
                 |pointer: &&mut Pointer| (&pointer.replica, pointer.attempt) == (&subject.replica, subject.attempt);
             if let Some(pointer) = pointers.iter_mut().rev().find(of) {
-                pointer.end = Some(*end);
+                pointer.end = Some(end.clone());
             }
         }
         _ => {}
@@ -75,8 +111,18 @@ pub(super) struct Source {
 struct Part {
     path: PathBuf,
     start: u64,
-    /// Where the next attempt begins.
+    /// Where the next attempt begins, or another run.
     end: Option<u64>,
+    /// What must be there still.
+    own: Option<LogEnd>,
+    is_gone: bool,
+}
+
+impl Part {
+    /// All of a file.
+    fn whole(path: PathBuf) -> Self {
+        Self { path, start: 0, end: None, own: None, is_gone: false }
+    }
 }
 
 impl Source {
@@ -89,18 +135,18 @@ impl Source {
                 let later = pointers
                     .iter()
                     .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
-                let end = later.map(|other| other.start).chain(pointer.end).min();
-                Part { path: pointer.path.clone(), start: pointer.start, end }
+                let own = pointer.end.clone();
+                let known = own.as_ref().map(|end| end.at).or(pointer.later);
+                let end = later.map(|other| other.start).chain(known).min();
+                Part { path: pointer.path.clone(), start: pointer.start, end, own, is_gone: pointer.is_gone }
             }
-            _ => Part { path: own, start: 0, end: None },
+            _ => Part::whole(own),
         };
         let finished = logger::numbers(&part.path);
         let is_cut = !finished.is_empty();
-        let mut parts: Vec<Part> = finished
-            .into_iter()
-            .map(|number| Part { path: logger::finished(&part.path, number), start: 0, end: None })
-            .collect();
-        parts.push(if is_cut { Part { start: 0, end: None, ..part } } else { part });
+        let mut parts: Vec<Part> =
+            finished.into_iter().map(|number| Part::whole(logger::finished(&part.path, number))).collect();
+        parts.push(if is_cut { Part::whole(part.path) } else { part });
         Self { replica: replica.to_owned(), attempt, parts, is_cut }
     }
 
@@ -130,6 +176,13 @@ impl Source {
                 other => other.map_err(fail)?,
             };
             let length = file.metadata().map_err(fail)?.len();
+            let is_same = match &part.own {
+                Some(end) => log_end::is_same(&file, part.start, end).map_err(fail)?,
+                None => !part.is_gone && part.end.is_none_or(|end| end >= part.start),
+            };
+            if !is_same {
+                return Err(written_anew(&who, &part.path));
+            }
             let mut start = part.start;
             if length < start {
                 talk(
@@ -280,6 +333,13 @@ pub(super) fn unreadable(replica: &str, attempt: u32, path: impl AsRef<Path>, er
         .row("file", path.as_ref().display().to_string())
         .row("reason", reason)
         .hint("it was removed, is on another host, or the attempt never began; `umiak show` tells what is known")
+}
+
+fn written_anew(who: &str, path: &Path) -> Diagnostic {
+    Diagnostic::error(Code::J0009, format!("the log of {who} is gone"))
+        .row("file", path.display().to_string())
+        .row("reason", "the file was written anew since, with `--log_overwrite` or by hand")
+        .hint("what it holds now belongs to a later run")
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use umiak_sys::logger::Rotate;
 
 use super::gpu_log::GpuLog;
 use super::leaving::Leaving;
+use super::log_dir::LogDirLock;
 use super::peers::Peers;
 use super::pod_log::PodLog;
 use super::{peer_words, prepare, words};
@@ -33,6 +34,7 @@ pub(super) struct LaunchDoor {
     /// What all attempts share.
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
+    pub(super) _log_dir: LogDirLock,
     pub(super) pod_log: PodLog,
     pub(super) _gpu_log: Option<GpuLog>,
     pub(super) late_files: Option<JoinHandle<()>>,

@@ -5,6 +5,7 @@
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
 //! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all are there, and from then on |
+//! | [`log_dir`] | one live launch in a log directory |
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
 //! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
@@ -13,6 +14,7 @@
 mod door;
 mod gpu_log;
 mod leaving;
+mod log_dir;
 mod meeting;
 mod peer_words;
 mod peers;
@@ -125,14 +127,19 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let engine = Local::start(spec.own.isolate, None)?;
     let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
     let screen = talk(spec).screen(style)?;
-    let mut around = Around { spec, style, clock, sources, engine, scratch, screen };
+    let journal = None;
+    let mut around = Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal };
     let prepared = prepare(&mut around, env);
-    let Around { mut sources, engine, scratch, screen, .. } = around;
+    let Around { spec, mut sources, engine, scratch, screen, journal, .. } = around;
+    let spec = &spec;
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
         Err(ended) => {
             // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
             scratch.remove();
+            if let Some(Ok(journal)) = journal {
+                let _ = std::fs::remove_dir_all(journal.run.path());
+            }
             // What was said while we waited stands before what ends it.
             sources.finish(screen);
             return match ended {
@@ -143,7 +150,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     };
     let machine = machine(spec, &plan, door.peers.is_some());
     let mut notices = plan.notices.clone();
-    let recorder = record(spec, &door, &mut notices);
+    let recorder = record(spec, journal, &door, &mut notices);
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
     // Devices of a launched job are its own from the start.
@@ -166,9 +173,14 @@ fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
 }
 
 /// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
-fn record(spec: &LaunchSpec, door: &LaunchDoor, notices: &mut Vec<Diagnostic>) -> Recorder {
+fn record(
+    spec: &LaunchSpec,
+    begun: Option<Result<Journal, Error>>,
+    door: &LaunchDoor,
+    notices: &mut Vec<Diagnostic>,
+) -> Recorder {
     let is_host = door.peers.as_ref().is_none_or(|peers| peers.is_host);
-    let begun = (!spec.own.no_record && is_host).then(|| Journal::begin("local"));
+    let begun = begun.or_else(|| (!spec.own.no_record && is_host).then(|| Journal::begin("local")));
     let journal = begun.and_then(|journal| {
         let not_recorded = |error: &Error| {
             Diagnostic::notice(Code::J0001, "this run is not recorded")
@@ -182,16 +194,27 @@ fn record(spec: &LaunchSpec, door: &LaunchDoor, notices: &mut Vec<Diagnostic>) -
 
 /// What preparing needs of the run.
 struct Around<'a> {
-    spec: &'a Arc<LaunchSpec>,
+    spec: Arc<LaunchSpec>,
     style: &'a Style,
     clock: Clock,
     sources: Sources,
     engine: Local,
     scratch: prepare::Scratch,
     screen: Screen,
+    /// Begun early where its name is needed.
+    journal: Option<Result<Journal, Error>>,
 }
 
 impl Around<'_> {
+    /// The name of the run, where this node is the only one and records it.
+    fn run_name(&mut self) -> Option<String> {
+        if self.spec.own.no_record || !matches!(self.spec.request.nodes, Nodes::One) {
+            return None;
+        }
+        let journal = self.journal.get_or_insert_with(|| Journal::begin("local"));
+        journal.as_ref().ok().map(|journal| journal.run.id().to_string())
+    }
+
     fn notice(&self, notice: &Diagnostic) {
         if self.spec.own.output == OutputMode::Human {
             self.screen.talk(self.style.diagnostic(notice));
@@ -223,22 +246,23 @@ impl From<Diagnostic> for NotRun {
 /// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
 /// before the first rank.
 fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(LaunchDoor, Arc<Plan>), NotRun> {
-    let spec = around.spec;
+    let spec = Arc::clone(&around.spec);
     let inventory = inventory::gather(env, spec.request.numa);
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(around.scratch.candidates());
-    let outline = prepare::outline(&spec.request, &inventory, &mut |request| {
+    let mut outline = prepare::outline(&spec.request, &inventory, &mut |request| {
         around.engine.lease_ports(StepIndex::default(), request)
     })?;
-    std::fs::create_dir_all(&outline.log_dir).map_err(|error| prepare::log_dir_error(&outline.log_dir, &error))?;
+    let mut log_dir = log_dir::take(around, &mut outline)?;
+    let spec = Arc::clone(&around.spec);
     let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(&inventory))?;
     let directory = around.scratch.make()?;
     let (share, peers) = match spec.request.nodes {
         Nodes::One => (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None),
         _ => peers::meet(around, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))?,
     };
-    let (mut plan, run) = outline.complete(spec, &inventory, share, directory);
-    talk(spec).console(&plan)?;
+    let (mut plan, run) = outline.complete(&spec, &inventory, share, directory);
+    talk(&spec).console(&plan)?;
     plan.notices.extend(shared);
     info!(
         pod = run.pod_name,
@@ -249,10 +273,14 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         notices = plan.notices.len(),
         "planned"
     );
+    if peers.is_some() {
+        log_dir.take_first_log(&plan)?;
+    }
     prepare::write_files(&spec.request, &inventory, &mut plan)?;
     let pod_log = open_pod_log(&spec.request, &inventory, &plan)?;
     let door = LaunchDoor {
-        spec: Arc::clone(spec),
+        spec: Arc::clone(&spec),
+        _log_dir: log_dir,
         _gpu_log: GpuLog::start(&spec.request, &plan),
         inventory: Arc::new(inventory),
         run,

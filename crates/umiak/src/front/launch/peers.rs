@@ -2,6 +2,7 @@
 //! on.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::rendezvous::logs::{LogFile, Logs, LogsOptions};
@@ -47,7 +48,7 @@ pub(super) struct Peers {
 impl Peers {
     /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
     fn join(around: &Around<'_>, inventory: &Inventory, outline: &Outline) -> Result<Self, Diagnostic> {
-        let (spec, log_dir) = (around.spec, &outline.log_dir);
+        let (spec, log_dir) = (&Arc::clone(&around.spec), &outline.log_dir);
         let key = match &spec.own.token {
             Some(token) => Key::from_token(token.expose()),
             None => Key::from_job_id(&spec.request.job_id),

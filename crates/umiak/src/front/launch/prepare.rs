@@ -29,7 +29,7 @@ pub(super) struct Outline {
     pub(super) ports: Ports,
     command: command::Resolved,
     pub(super) log_dir: PathBuf,
-    notices: Vec<Diagnostic>,
+    pub(super) notices: Vec<Diagnostic>,
 }
 
 /// Everything that can be decided here and now. Nothing is written yet.

@@ -1,0 +1,76 @@
+//! One live launch in a log directory. Log files have the same names in every launch, so a later one that used the same
+//! directory would mix its lines with those of the first.
+//!
+//! The lock is on the directory itself: it leaves no file behind, and ends with the process that holds it. Nodes of one job
+//! may share a directory, since their files are named by global rank; so they share the lock, and keep out launches on one
+//! node. A file system without locks on directories (NFS) gives no lock, and a launch then goes on without one.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::model::Nodes;
+use umiak_core::plan::Plan;
+use umiak_sys::hold;
+
+use super::Around;
+use super::door::shown;
+use super::prepare::{Outline, log_dir_error};
+
+/// Held as long as the launch lives.
+#[derive(Debug, Default)]
+pub(super) struct LogDirLock {
+    held: Vec<File>,
+}
+
+impl LogDirLock {
+    /// Another job on several nodes shares the lock on the directory too. It is noticed by the first log file of this node.
+    pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
+        let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
+        let Ok(file) = File::options().append(true).create(true).open(&log.path) else { return Ok(()) };
+        if hold::try_exclusive(&file).unwrap_or(true) {
+            self.held.push(file);
+            return Ok(());
+        }
+        let message = format!("`{}` is in use by another launch", log.path.display());
+        Err(Diagnostic::error(Code::L0014, message).hint("give each launch its own directory with `--log_dir`"))
+    }
+}
+
+/// Makes the log directory and takes it. One that another launch uses is left to that: this launch then has a directory of
+/// its own below it.
+pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<LogDirLock, Diagnostic> {
+    let several = !matches!(around.spec.request.nodes, Nodes::One);
+    make(&outline.log_dir)?;
+    if let Some(lock) = lock(&outline.log_dir, several) {
+        return Ok(lock);
+    }
+    let name = around.run_name().unwrap_or_else(|| format!("launch-{}", std::process::id()));
+    let in_use = shown(&around.spec.request.logs.dir);
+    outline.log_dir.push(&name);
+    let mut spec = (*around.spec).clone();
+    spec.request.logs.dir.push(&name);
+    let notice = Diagnostic::notice(Code::L0032, format!("`{in_use}` is in use by another launch"))
+        .row("logs", shown(&spec.request.logs.dir))
+        .hint("give each launch its own directory with `--log_dir`");
+    outline.notices.push(notice);
+    around.spec = Arc::new(spec);
+    make(&outline.log_dir)?;
+    Ok(lock(&outline.log_dir, several).unwrap_or_default())
+}
+
+fn make(path: &Path) -> Result<(), Diagnostic> {
+    std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
+}
+
+/// Nothing if another launch has it.
+fn lock(path: &Path, several: bool) -> Option<LogDirLock> {
+    let Ok(directory) = File::open(path) else { return Some(LogDirLock::default()) };
+    let taken = if several { hold::try_shared(&directory) } else { hold::try_exclusive(&directory) };
+    match taken {
+        Ok(true) => Some(LogDirLock { held: vec![directory] }),
+        Ok(false) => None,
+        Err(_) => Some(LogDirLock::default()),
+    }
+}

@@ -1,0 +1,72 @@
+//! The end of an attempt's output in a log that it shares with other attempts and other runs, with what tells whether the
+//! bytes there are still the same.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use umiak_core::facts::LogEnd;
+use umiak_sys::wait::read_at;
+
+/// How much of each end of the output is looked at. Shorter output is compared as a whole.
+const LOOKED_AT: u64 = 16 << 10;
+
+/// The end of the output that begins at `start`: what is in the file now.
+pub(crate) fn read(path: &Path, start: u64) -> io::Result<LogEnd> {
+    let file = File::open(path)?;
+    let at = file.metadata()?.len();
+    Ok(LogEnd { at, digest: digest(&file, start, at)? })
+}
+
+/// False when the file was written anew since.
+pub(crate) fn is_same(file: &File, start: u64, end: &LogEnd) -> io::Result<bool> {
+    Ok(file.metadata()?.len() >= end.at && digest(file, start, end.at)? == end.digest)
+}
+
+fn digest(file: &File, start: u64, end: u64) -> io::Result<String> {
+    let start = start.min(end);
+    let first_end = end.min(start + LOOKED_AT);
+    let last_start = first_end.max(end.saturating_sub(LOOKED_AT));
+    Ok(LogEnd::digest(&bytes(file, start, first_end)?, &bytes(file, last_start, end)?))
+}
+
+fn bytes(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; (end - start) as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match read_at(file, &mut bytes[filled..], start + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_log_that_was_written_anew_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("workerlog.0");
+        let long = "a line that is written by one run\n".repeat(2000);
+        for own in ["", "loss 0.1\n", &long] {
+            fs::write(&path, format!("of an earlier run\n{own}")).unwrap();
+            let end = read(&path, 18).unwrap();
+            let is_same = || is_same(&File::open(&path).unwrap(), 18, &end).unwrap();
+            assert!(is_same());
+            fs::write(&path, format!("of an earlier run\n{own}and of a later one\n")).unwrap();
+            assert!(is_same(), "what follows is not ours");
+            if !own.is_empty() {
+                fs::write(&path, format!("of an earlier run\n{}", "x".repeat(own.len() * 2))).unwrap();
+                assert!(!is_same());
+                fs::write(&path, &own[..1]).unwrap();
+                assert!(!is_same());
+            }
+        }
+    }
+}

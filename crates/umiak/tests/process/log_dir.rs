@@ -1,0 +1,127 @@
+//! One log directory and several launches: each writes, explains and shows its own lines only.
+
+use umiak_testkit::components::Component::Netns;
+use umiak_testkit::sandbox::{Running, Sandbox};
+use umiak_testkit::suite::Suite;
+
+use crate::nodes::{Cluster, finish};
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("log_dir::a_later_launch_writes_below_it", &[], later_launch)
+        .test("log_dir::without_a_record_the_process_names_it", &[], unrecorded)
+        .test("log_dir::free_again_when_the_first_was_killed", &[], killed)
+        .test("log_dir::a_log_that_was_overwritten_is_not_shown", &[], overwritten)
+        .test("log_dir::a_killed_run_ends_where_the_next_begins", &[], killed_run_ends)
+        .test("log_dir::nodes_of_one_job_share_it", &[Netns], nodes_share);
+}
+
+/// A launch that says what it is, fails when the file `fail` is there, and else goes on.
+fn first(sandbox: &Sandbox) -> Running<'_> {
+    let actions = ["0:print first;touch up;await fail;err ValueError: the first;exit 7"];
+    let run = sandbox.launch_toy("--nproc_per_node 1", &actions).start();
+    run.wait_for_file("up");
+    run
+}
+
+fn later_launch() {
+    let sandbox = Sandbox::new();
+    let running = first(&sandbox);
+    let later = sandbox.launch_toy("--nproc_per_node 2", &["0:print second", "1:err KeyError: the second;exit 3"]);
+    let later = later.start().finish_unchecked();
+    later.expect_code(3);
+    let said = later.err().matches("`./log` is in use by another launch").count();
+    assert_eq!(said, 1, "said once:\n{}", later.err());
+    later
+        .expect_err("logs ./log/run-000002")
+        .expect_err("KeyError: the second")
+        .expect_err("./log/run-000002/workerlog.1");
+    assert!(!later.err().contains("the first") && !later.out().contains("first"), "{}{}", later.out(), later.err());
+    for file in ["workerlog.0", "workerlog.1", "endpoints.log"] {
+        assert!(sandbox.path().join("log/run-000002").join(file).exists(), "{file}");
+    }
+    assert_eq!(sandbox.read("log/workerlog.0"), "first\n");
+    sandbox.write("fail", "");
+    let first = running.finish();
+    first.expect_code(7).expect_err("ValueError: the first");
+    assert!(!first.err().contains("second"), "{}", first.err());
+    let logs = sandbox.umiak(["logs", "2", "rank", "0"]).finish();
+    assert_eq!(logs.out(), "second\n");
+    // The next one is alone again.
+    let third = sandbox.launch_toy("--nproc_per_node 1", &["0:print third"]).finish();
+    third.expect_code(0);
+    assert!(!third.err().contains("in use"), "{}", third.err());
+    assert_eq!(sandbox.read("log/workerlog.0"), "first\nValueError: the first\nthird\n");
+}
+
+fn unrecorded() {
+    let sandbox = Sandbox::new();
+    let running = first(&sandbox);
+    let later = sandbox.launch_toy("--nproc_per_node 1 --no-record", &["0:print second"]).start().finish_unchecked();
+    later.expect_code(0).expect_err("logs ./log/launch-");
+    sandbox.write("fail", "");
+    running.finish().expect_code(7);
+}
+
+fn killed() {
+    let sandbox = Sandbox::new();
+    let running = first(&sandbox);
+    running.signal(9);
+    running.finish();
+    let later = sandbox.launch_toy("--nproc_per_node 1", &["0:print second"]).finish();
+    later.expect_code(0);
+    assert!(!later.err().contains("in use"), "{}", later.err());
+}
+
+fn overwritten() {
+    let sandbox = Sandbox::new();
+    let old = "0:print a first run with a longer line;print and one more";
+    sandbox.launch_toy("--nproc_per_node 1", &[old]).finish().expect_code(0);
+    let logs = |run: &str| sandbox.umiak(["logs", run]).finish();
+    assert_eq!(logs("1").out(), "a first run with a longer line\nand one more\n");
+    let new = format!("0:{}", ["print of a later run"; 9].join(";"));
+    sandbox.launch_toy("--nproc_per_node 1 --log_overwrite true", &[&new]).finish().expect_code(0);
+    let gone = logs("1");
+    gone.expect_code(125).expect_err("the log of `trainer-0`").expect_err("written anew");
+    assert_eq!(gone.out(), "");
+    assert_eq!(logs("2").out(), "of a later run\n".repeat(9));
+    // What is appended changes nothing of what was there.
+    sandbox.launch_toy("--nproc_per_node 1", &["0:print appended"]).finish().expect_code(0);
+    assert_eq!(logs("2").out(), "of a later run\n".repeat(9));
+    assert_eq!(logs("3").out(), "appended\n");
+}
+
+/// Its supervisor could not record where its output ends.
+fn killed_run_ends() {
+    let sandbox = Sandbox::new();
+    let running = first(&sandbox);
+    running.signal(9);
+    running.finish();
+    sandbox.launch_toy("--nproc_per_node 1", &["0:print second"]).finish().expect_code(0);
+    assert_eq!(sandbox.read("log/workerlog.0"), "first\nsecond\n");
+    assert_eq!(sandbox.umiak(["logs", "1"]).finish().out(), "first\n");
+    sandbox.launch_toy("--nproc_per_node 1 --log_overwrite true", &["0:print third"]).finish().expect_code(0);
+    sandbox.umiak(["logs", "1"]).finish().expect_code(125).expect_err("written anew");
+}
+
+/// Their files are named by global rank. A launch on one node keeps away from them.
+fn nodes_share() {
+    let cluster = Cluster::new(2);
+    let shared = cluster.sandboxes[0].path().join("shared");
+    let flags = format!("--nproc_per_node 1 --log_dir {}", shared.display());
+    let nodes = cluster.launch_all(&format!("--ips $IPS {flags}"), &["*:print both;touch up;await go"]);
+    for node in &nodes {
+        node.wait_for_file("up");
+    }
+    let sandbox = &cluster.sandboxes[0];
+    let alone = sandbox.launch_toy(&flags, &["0:print alone"]).start().finish_unchecked();
+    alone.expect_code(0).expect_err("is in use by another launch");
+    let logs = sandbox.list("shared");
+    assert_eq!(logs.iter().filter(|name| name.starts_with("workerlog")).count(), 2, "{logs:?}");
+    assert_eq!(sandbox.read("shared/workerlog.0"), "both\n");
+    cluster.go();
+    for outcome in finish(nodes) {
+        outcome.expect_code(0);
+        assert!(!outcome.err().contains("in use"), "{}", outcome.err());
+    }
+}
