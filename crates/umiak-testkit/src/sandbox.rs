@@ -199,6 +199,13 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// The line for a shell that starts the same.
+    pub fn line(&self) -> String {
+        let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
+        let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
+        quoted.collect::<Vec<_>>().join(" ")
+    }
+
     /// Runs it to its end, checks for leftovers, and returns what it said.
     pub fn finish(self) -> Outcome {
         self.start().finish()

@@ -186,7 +186,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "several ranks that read one input would take it from each other: only a sole rank has the caller's",
+        reason: "several ranks that read one input would take it from each other: only a sole rank has the caller's, or the one that `--stdin` names",
     },
     Difference {
         surface: Surface::Process,

@@ -108,7 +108,7 @@ impl Driver {
     /// An attempt failed, and another will make it good.
     pub(super) fn tell_failed(&self, finding: &Finding) {
         // The run goes on: there is nothing to explain yet.
-        let place = ReplicaPlace { run: None, ..self.door.place(&self.core, finding) };
+        let place = ReplicaPlace { run: None, ..self.place(finding) };
         self.core.alert(|style| summary::attempt_failed(style, finding, &place));
     }
 
@@ -147,16 +147,32 @@ impl Driver {
         core.now.told = true;
         core.now.told_while_going = core.machine.live().0 > 0;
         core.screen.status(None);
-        let explained = if report.instead {
-            String::new()
+        let style = &self.core.style;
+        let text = if report.instead {
+            format!("{}{}", report.head, report.tail)
+        } else if self.core.talk.output == OutputMode::Quiet {
+            summary::cause(style, verdict, |finding| self.place(finding))
         } else {
             let others = self.others(verdict);
-            summary::failure(&self.core.style, verdict, &others, |finding| self.door.place(&self.core, finding))
+            let explained = summary::failure(style, verdict, &others, |finding| self.place(finding));
+            format!("{}{explained}{}", report.head, report.tail)
         };
-        self.core.screen.alert(format!("{}{explained}{}", report.head, report.tail));
+        self.core.screen.alert(text);
         if let Some(notice) = report.notice {
             self.core.notice(&notice);
         }
+    }
+
+    /// Where it ran, and whether what it wrote stands above what is told here.
+    fn place(&self, finding: &Finding) -> ReplicaPlace {
+        let core = &self.core;
+        let is_mirrored = match (core.talk.output, core.talk.mirror) {
+            _ if core.talk.detached => false,
+            (OutputMode::Json, mirror) => mirror,
+            (OutputMode::Human | OutputMode::Quiet, _) => core.style.streams_meet,
+        };
+        let is_shown = is_mirrored && core.slot_of(&finding.subject).is_some_and(|slot| core.is_shown(slot));
+        ReplicaPlace { is_shown, ..self.door.place(core, finding) }
     }
 
     /// Those that were stopped and are not to blame. Causes are told already.

@@ -32,6 +32,8 @@ pub struct ReplicaPlace {
     pub run: Option<String>,
     /// What limits the time until its ports answer.
     pub start_limit: Option<&'static str>,
+    /// The console has shown what it wrote.
+    pub is_shown: bool,
 }
 
 /// The ranks that we stopped.
@@ -97,12 +99,14 @@ pub fn abort(what: &str, world: u32, ranks: &[u32]) -> String {
 /// The explanation that follows the ABORT line.
 pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn(&Finding) -> ReplicaPlace) -> String {
     let mut text = String::new();
-    for (position, finding) in verdict.causes.iter().take(IN_FULL).enumerate() {
-        let first = position == 0 && verdict.causes.len() + verdict.victims.len() > 1;
-        tell(&mut text, style, finding, &place(finding), first);
+    let groups = alike(&verdict.causes);
+    for (position, group) in groups.iter().take(IN_FULL).enumerate() {
+        let first = position == 0 && groups.len() + verdict.victims.len() > 1;
+        tell(&mut text, style, group, &place, Told::All { first });
     }
-    if verdict.causes.len() > IN_FULL {
-        let _ = writeln!(text, "  and {} likewise", crowd(verdict.causes[IN_FULL..].iter(), &place).names);
+    if groups.len() > IN_FULL {
+        let rest = groups[IN_FULL..].iter().flatten().copied();
+        let _ = writeln!(text, "  and {} likewise", crowd(rest, &place).names);
     }
     if let Some(victims) = victims(&verdict.victims, &place) {
         let _ = writeln!(text, "  {}  {victims}", style.dim("followed     "));
@@ -122,6 +126,52 @@ pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn
     text
 }
 
+/// Only the cause: who failed, how, and the error.
+pub fn cause(style: &Style, verdict: &Verdict, place: impl Fn(&Finding) -> ReplicaPlace) -> String {
+    let mut text = String::new();
+    for group in alike(&verdict.causes).iter().take(IN_FULL) {
+        tell(&mut text, style, group, &place, Told::Error);
+    }
+    text
+}
+
+/// Those that ended in the same way and say the same, together: ranks that run one program often fail alike.
+fn alike(causes: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
+    for finding in causes {
+        let key = words_of(finding);
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, findings)) => findings.push(finding),
+            None => groups.push((key, vec![finding])),
+        }
+    }
+    groups.into_iter().map(|(_, findings)| findings).collect()
+}
+
+/// How it ended and what it says about that, without addresses in memory, which differ from process to process.
+fn words_of(finding: &Finding) -> String {
+    let evidence = finding.evidence.clone().unwrap_or_default();
+    let headline = evidence.headline.map(|line| line.text);
+    let quoted = if evidence.traceback.is_empty() { evidence.last_lines } else { evidence.traceback };
+    let code = evidence.signature.map(|signature| signature.code);
+    let end = (&finding.exit, finding.timed_out, finding.stopped_while_ending);
+    let words =
+        format!("{end:?} {headline:?} {code:?} {:?} {:?}\n{}", evidence.place, evidence.kernel, quoted.join("\n"));
+    let mut parts = words.split("0x");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "0x" + part.trim_start_matches(|digit: char| digit.is_ascii_hexdigit()))
+}
+
+/// How much is told of a cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// With its traceback and where to look on; `first` of several.
+    All {
+        first: bool,
+    },
+    Error,
+}
+
 fn noun(count: usize) -> &'static str {
     if count == 1 { "rank" } else { "ranks" }
 }
@@ -130,12 +180,21 @@ fn rank(finding: &Finding) -> u32 {
     finding.subject.rank.map_or(0, |rank| rank.0)
 }
 
-fn tell(text: &mut String, style: &Style, finding: &Finding, place: &ReplicaPlace, first: bool) {
+/// What the first of a group says stands for all of them.
+fn tell(
+    text: &mut String,
+    style: &Style,
+    group: &[&Finding],
+    place_of: &impl Fn(&Finding) -> ReplicaPlace,
+    told: Told,
+) {
+    let Some(finding) = group.first() else { return };
+    let place = &place_of(finding);
     let mut where_it_ran = Vec::new();
-    if !place.devices.is_empty() {
+    if !place.devices.is_empty() && group.len() == 1 {
         where_it_ran.push(place.devices.clone());
     }
-    if let Some(pid) = place.pid {
+    if let Some(pid) = place.pid.filter(|_| group.len() == 1) {
         where_it_ran.push(format!("pid {pid}"));
     }
     let details = if where_it_ran.is_empty() { String::new() } else { format!(" ({})", where_it_ran.join(", ")) };
@@ -153,11 +212,13 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &ReplicaPlac
         exit => format!("{} after {ran}", exit.describe()),
     };
     let who = match &place.name {
+        _ if group.len() > 1 => several(group, place_of),
         Some(name) => name.clone(),
         None => format!("rank {} on {}", rank(finding), place.host),
     };
     let head = format!("{} {who}{details} {how}", style.mark(Mark::Failed));
-    let first = if first { format!("{}the first cause", style.separator()) } else { String::new() };
+    let is_first = told == Told::All { first: true };
+    let first = if is_first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
     for fact in evidence.into_iter().flat_map(|evidence| &evidence.kernel) {
@@ -168,6 +229,9 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &ReplicaPlac
     }
     if let Some(place) = evidence.and_then(|evidence| evidence.place.as_ref()) {
         let _ = writeln!(text, "    {place}");
+    }
+    if told == Told::Error {
+        return;
     }
     if let Some(signature) = evidence.and_then(|evidence| evidence.signature.as_ref()) {
         if let Some(hint) = &signature.hint {
@@ -182,17 +246,44 @@ fn tell(text: &mut String, style: &Style, finding: &Finding, place: &ReplicaPlac
     let quoted =
         evidence.map(|evidence| if evidence.traceback.is_empty() { &evidence.last_lines } else { &evidence.traceback });
     let bar = if style.ascii { "|" } else { "│" };
-    for line in quoted.into_iter().flatten().take(TRACEBACK) {
-        let _ = writeln!(text, "  {} {line}", style.dim(bar));
+    let number = evidence.and_then(|evidence| evidence.headline.as_ref()).and_then(|line| line.number);
+    // What stands in the log of one that is shown is above. Torch's error file is in no log.
+    let shown = group.iter().find(|finding| place_of(finding).is_shown).filter(|_| number.is_some());
+    match (shown, evidence.is_some_and(|evidence| !evidence.traceback.is_empty())) {
+        (Some(shown), true) => {
+            let whose = crowd([*shown], place_of).names;
+            let _ = writeln!(text, "  {}", style.dim(&format!("its traceback is above, in the output of {whose}")));
+        }
+        (Some(_), false) => {}
+        (None, _) => {
+            for line in quoted.into_iter().flatten().take(TRACEBACK) {
+                let _ = writeln!(text, "  {} {line}", style.dim(bar));
+            }
+        }
     }
-    let number =
-        evidence.and_then(|evidence| evidence.headline.as_ref()).and_then(|line| line.number).map(|n| format!(":{n}"));
-    if let Some(usage) = &finding.usage {
+    let number = number.map(|number| format!(":{number}"));
+    if let Some(usage) = finding.usage.as_ref().filter(|_| group.len() == 1) {
         let cpu = duration(Duration::from_micros(usage.user_micros + usage.system_micros));
         let _ = writeln!(text, "  used {cpu} CPU, {} peak", size(usage.max_rss_kib));
     }
     let more = place.run.as_ref().map(|run| format!("{}umiak explain {run}", style.separator()));
     let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
+}
+
+/// `ranks 0-3 on gpu-a`, `trainer-0-3`.
+fn several(group: &[&Finding], place_of: &impl Fn(&Finding) -> ReplicaPlace) -> String {
+    let names = crowd(group.iter().copied(), place_of).names;
+    let places: Vec<ReplicaPlace> = group.iter().map(|finding| place_of(finding)).collect();
+    if places[0].name.is_some() {
+        return names;
+    }
+    let mut hosts: Vec<&str> = places.iter().map(|place| place.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    match hosts[..] {
+        [_, _, _, _, ..] => format!("{names} on {} nodes", hosts.len()),
+        _ => format!("{names} on {}", hosts.join(", ")),
+    }
 }
 
 /// What to do about a start that the kernel refused.
@@ -253,7 +344,7 @@ pub fn replica_parts(replica: &str) -> (&str, u32) {
 /// Why an attempt failed that another one makes good: a few lines, because the run goes on.
 pub fn attempt_failed(style: &Style, finding: &Finding, place: &ReplicaPlace) -> String {
     let mut text = String::new();
-    tell(&mut text, style, finding, place, false);
+    tell(&mut text, style, &[finding], &|_: &Finding| place.clone(), Told::All { first: false });
     text
 }
 
@@ -302,6 +393,56 @@ mod tests {
           used 12 s CPU, 1.9 GiB peak
           log ./log/workerlog.0
         ");
+    }
+
+    fn failed(rank: u32, address: &str) -> Finding {
+        let evidence = Evidence {
+            headline: Some(Line { text: "ValueError: bad batch".into(), number: Some(7) }),
+            place: Some("train.py:3 in step  raise ValueError".into()),
+            traceback: vec!["Traceback (most recent call last):".into(), format!("  <Batch at {address}>")],
+            ..Evidence::default()
+        };
+        finding(rank, Exit::Code { code: 1 }, evidence)
+    }
+
+    fn told(causes: Vec<Finding>, shown: Option<u32>) -> String {
+        let verdict = Verdict { causes, victims: vec![] };
+        failure(&Style::default(), &verdict, &Others::Nobody, |finding| ReplicaPlace {
+            host: "node-a".into(),
+            pid: Some(4000 + rank(finding)),
+            log: format!("./log/workerlog.{}", rank(finding)),
+            is_shown: Some(rank(finding)) == shown,
+            ..ReplicaPlace::default()
+        })
+    }
+
+    #[test]
+    fn tracebacks_that_are_alike_are_told_once() {
+        insta::assert_snapshot!(told(vec![failed(1, "0x7f01"), failed(0, "0x7fa2"), failed(3, "0x7f01")], None), @r"
+        ✗ ranks 0-1, 3 on node-a exited with 1 after 3m12s
+          ValueError: bad batch
+            train.py:3 in step  raise ValueError
+          │ Traceback (most recent call last):
+          │   <Batch at 0x7f01>
+          log ./log/workerlog.1:7
+        ");
+        let mut other = failed(2, "0x7f01");
+        other.exit = Exit::Code { code: 2 };
+        assert_eq!(told(vec![failed(0, "0x1"), other], None).matches("Traceback").count(), 2);
+    }
+
+    #[test]
+    fn what_the_console_has_shown_is_not_told_again() {
+        insta::assert_snapshot!(told(vec![failed(1, "0x1"), failed(0, "0x2")], Some(0)), @r"
+        ✗ ranks 0-1 on node-a exited with 1 after 3m12s
+          ValueError: bad batch
+            train.py:3 in step  raise ValueError
+          its traceback is above, in the output of rank 0
+          log ./log/workerlog.1:7
+        ");
+        let mut from_file = failed(0, "0x1");
+        from_file.evidence.as_mut().unwrap().headline.as_mut().unwrap().number = None;
+        assert!(told(vec![from_file], Some(0)).contains("Traceback"), "torch's error file is in no log");
     }
 
     #[test]

@@ -277,6 +277,7 @@ pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Replica
         name: (is_document || !status.roles.is_empty()).then(|| finding.subject.replica.clone()),
         run: None,
         start_limit: (!is_document).then_some(SERVER_TIMEOUT),
+        is_shown: false,
     }
 }
 

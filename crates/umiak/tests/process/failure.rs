@@ -1,5 +1,6 @@
 //! A job that goes wrong: the cause is named, the others are stopped, the code is right, nothing is left.
 
+use std::path::Path;
 use std::time::Duration;
 
 use umiak_testkit::sandbox::Sandbox;
@@ -21,7 +22,55 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("failure::abort_has_a_line_of_its_own", &[], abort_has_a_line_of_its_own)
         .test("failure::lost_facts_are_a_failure", &[], lost_facts_are_a_failure)
         .test("failure::a_file_without_a_first_line_is_explained", &[], a_file_without_a_first_line_is_explained)
+        .test("failure::identical_tracebacks_are_told_once", &[], identical_tracebacks)
+        .test("failure::a_traceback_on_the_console_is_not_repeated", &[], traceback_above)
+        .test("failure::quiet_tells_only_the_cause", &[], quiet)
         .test("failure::json_tells_the_verdict", &[], json_tells_the_verdict);
+}
+
+/// A traceback, as a rank prints it.
+const TRACEBACK: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 3, in <module>\\n    step()\\nValueError: bad batch";
+
+fn identical_tracebacks() {
+    let sandbox = Sandbox::new();
+    // All are causes: none of them can be stopped before it has failed.
+    let fails = format!("*:await r0;await r1;await r2;await r3;{TRACEBACK};exit 7");
+    let actions = ["*:ignore 15;ignore 2", "0:touch r0", "1:touch r1", "2:touch r2", "3:touch r3", &fails];
+    let outcome = sandbox.launch_toy("--nproc_per_node 4 --show none", &actions).finish();
+    outcome.expect_code(7).expect_err("✗ ranks 0-3 on ").expect_err("ValueError: bad batch");
+    assert_eq!(tracebacks(&outcome.err()), 1, "{}", outcome.err());
+}
+
+fn tracebacks(text: &str) -> usize {
+    text.lines().filter(|line| line.ends_with("Traceback (most recent call last):")).count()
+}
+
+/// Where the console shows both, what rank 0 has written is above already.
+fn traceback_above() {
+    for redirect in ["2>&1", "2>&1 >/dev/null", ">out 2>err; cat err"] {
+        let sandbox = Sandbox::new();
+        let launch =
+            sandbox.launch_toy("--nproc_per_node 2", &[&format!("0:{TRACEBACK};exit 7"), &format!("1:{WAIT}")]);
+        let line = format!("{} {redirect}", launch.line());
+        let outcome = sandbox.program(Path::new("/bin/sh"), ["-c", &line]).finish();
+        let text = outcome.out();
+        assert_eq!(tracebacks(&text), 1, "{redirect}:\n{text}");
+        assert_eq!(text.contains("its traceback is above, in the output of rank 0"), redirect == "2>&1", "{text}");
+        assert!(text.contains("  ValueError: bad batch"), "{text}");
+    }
+}
+
+fn quiet() {
+    let sandbox = Sandbox::new();
+    let actions = [format!("1:{TRACEBACK};exit 7"), format!("*:{WAIT}")];
+    let outcome = sandbox.launch_toy("--nproc_per_node 2 --output quiet", &[&actions[0], &actions[1]]).finish();
+    outcome.expect_code(7);
+    let text = outcome.err();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("✗ rank 1 on ") && lines[0].contains(" exited with 7 after "), "{text}");
+    assert_eq!(lines[1], "  ValueError: bad batch");
+    assert!(lines[2].starts_with("    train.py:3 in <module>"), "{text}");
 }
 
 const WAIT: &str = "sleep 60000";

@@ -30,6 +30,7 @@ mod several;
 mod shell;
 mod show;
 mod signals;
+mod stdin;
 mod surroundings;
 
 use umiak_testkit::sandbox::set_binary;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
     restart::register(&mut suite);
     screen::register(&mut suite);
     show::register(&mut suite);
+    stdin::register(&mut suite);
     conformance::register(&mut suite);
     frameworks::register(&mut suite);
     seeds::register(&mut suite);

@@ -236,6 +236,12 @@ pub static SIGNATURES: &[Signature] = &[
         "A parameter server finds out which one it is by looking for its own address and port in the list of all. \
          They are compared as text: a name in one place and an address in the other do not fit. Usually one of the \
          variables was set by hand, or by another launcher in between."),
+    Signature::new("U2108", Cause, "the program read from stdin, and there was none",
+        r"^bdb\.BdbQuit\b|^EOFError: EOF when reading a line",
+        "ranks of a job with several have no stdin; `--stdin RANK` gives the caller's to one, for `breakpoint()` and `input()`",
+        "`input()` found the end of its input, or the debugger that `breakpoint()` starts did. A rank that is alone has the \
+         stdin of `umiak`. Where there are several, none has: their stdin is `/dev/null`. `umiak launch --stdin 0 …` or \
+         `umiak run --stdin trainer-0 …` gives it to one of them, with the terminal, and shows what that one writes."),
     Signature::new("U2201", Cause, "tensor shapes do not fit",
         r"shapes cannot be multiplied|must match the size of tensor|Sizes of tensors must match|shape '\[.*\]' is invalid for input|(InvalidArgument\)|InvalidArgumentError:) .*([Ss]hape|\bdims?\b|[Dd]imension)|could not be broadcast together",
         "print the shapes just before the place named above",

@@ -61,6 +61,7 @@ impl Door for DocumentDoor {
             name: Some(finding.subject.replica.clone()),
             run: core.recorder.run_name(),
             start_limit: None,
+            is_shown: false,
         }
     }
 

@@ -90,6 +90,7 @@ impl LaunchDoor {
             log: shown(&self.spec.request.logs.dir.join(file)),
             run: core.recorder.run_name(),
             start_limit: Some(SERVER_TIMEOUT),
+            is_shown: false,
         }
     }
 
@@ -135,6 +136,7 @@ impl Door for LaunchDoor {
                 name: name(&core.plan, &finding.subject, &place.host),
                 run: core.recorder.run_name(),
                 start_limit: Some(SERVER_TIMEOUT),
+                is_shown: false,
             },
             None => self.own_place(core, &finding.subject),
         }
