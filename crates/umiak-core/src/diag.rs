@@ -10,13 +10,14 @@ mod source;
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use codes::Code;
 pub use source::{Label, Position, Source, Span};
 
 /// How bad it is: an error stops the command before anything starts, a notice is said once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     Error,
@@ -24,14 +25,16 @@ pub enum Severity {
 }
 
 /// One thing to tell the user. Read back, it has no places: their lines are not written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
+    #[schemars(with = "String")]
     pub code: Code,
     pub severity: Severity,
     /// One sentence, names in backticks, no full stop.
     pub message: String,
     /// Places in documents; the first is where it is wrong.
-    #[serde(skip_serializing_if = "Vec::is_empty", skip_deserializing)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", skip_deserializing)]
+    #[schemars(with = "Vec<source::LabelFields>")]
     pub labels: Vec<Label>,
     /// `name  value` rows below the sentence: what was seen, what was expected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

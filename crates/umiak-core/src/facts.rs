@@ -16,6 +16,9 @@ pub const VERSION: u32 = 1;
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
+    /// Which run it is of, in what commands print; in the journal of a run it goes without saying.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// Format version, [`VERSION`].
     pub v: u32,
     /// Position in the run, from 0, without gaps.
@@ -206,7 +209,20 @@ pub struct Planned {
     pub log_dir: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<PlannedRole>,
+    /// This node's.
     pub replicas: Vec<PlannedReplica>,
+    /// Where all replicas are, when the job has several nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<PlannedNode>,
+}
+
+/// A node of a job that has several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedNode {
+    /// Its address.
+    pub node: String,
+    /// By name: `trainer-3`.
+    pub replicas: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -468,6 +484,7 @@ mod tests {
             log_dir: "log".into(),
             roles: vec![PlannedRole { role: "trainer".into(), replicas: 1, decides: true }],
             replicas: vec![place],
+            nodes: vec![PlannedNode { node: "10.0.0.2".into(), replicas: vec!["trainer-4".into()] }],
         };
         let refused = Exit::Spawn(SpawnError { doing: SpawnStage::Fork, errno: 11, reason: "no room".into() });
         let began = [Began::Submitted, Began::Resumed, Began::Retried, Began::RetriedAll];
@@ -523,7 +540,7 @@ mod tests {
         for (seq, fact) in (0..).zip(samples()) {
             for epoch in [0, 4] {
                 let step = (epoch > 0).then(|| StepName::new("train").expect("a plain name"));
-                let record = Record { v: VERSION, seq, at: 1, epoch, step, fact: fact.clone() };
+                let record = Record { run: None, v: VERSION, seq, at: 1, epoch, step, fact: fact.clone() };
                 let text = serde_json::to_string(&record).expect("plain data");
                 assert_eq!(serde_json::from_str::<Record>(&text).ok(), Some(record), "{text}");
             }

@@ -75,6 +75,10 @@ impl Known {
         self.0.sort_by_key(|known| std::cmp::Reverse(known.len()));
     }
 
+    pub fn extend(&mut self, others: &Self) {
+        others.0.iter().for_each(|value| self.add(value));
+    }
+
     /// The value of `name` as it may be written; words of a command have no name.
     pub fn masked(&self, name: &str, value: &str) -> String {
         let mut text = value.to_owned();

@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::facts::{Began, Fact, Limit, Outcome, Planned, Record, StopReason, Subject, Supervised, Verdict};
+use crate::facts::{
+    Began, Fact, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
+};
 use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent};
 
 /// The state of a job.
@@ -22,6 +24,7 @@ pub struct Status {
     /// Which step of the run it is the status of; none where the run is one job. Records of other steps do not change it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
+    #[serde(skip)]
     pub state: State,
     /// What the engine calls what it was given to run: one for each unit of this attempt of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,8 +35,11 @@ pub struct Status {
     /// Which attempt of the whole group, from 1.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
-    /// In the order of the plan.
+    /// In the order of the plan. Of several nodes, those of the one that records the run.
     pub replicas: Vec<ReplicaStatus>,
+    /// Where all replicas are, when the job has several nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<PlannedNode>,
     /// The last one.
     pub supervisor: Option<Supervised>,
     /// How many supervisors came before it.
@@ -76,8 +82,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// The run as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "state", rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
     /// Nothing is started yet.
     #[default]
@@ -108,6 +113,8 @@ pub struct ReplicaStatus {
     /// The last that was begun, or that will be.
     pub attempt: u32,
     pub stage: Stage,
+    /// Where it runs, by address.
+    pub node: String,
     pub endpoint: String,
     pub devices: Vec<String>,
     /// Where the output of the last attempt is, and where it begins there.
@@ -124,7 +131,7 @@ pub struct ReplicaStatus {
 
 /// Where an attempt stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "stage", rename_all = "snake_case")]
+#[serde(tag = "status", rename_all = "snake_case")]
 pub enum Stage {
     Waiting,
     Starting {
@@ -165,6 +172,11 @@ pub struct Ended {
 impl Ended {
     pub fn is_success(&self) -> bool {
         self.exit.is_success() && self.timed_out.is_none()
+    }
+
+    /// Before it was sent anything, or for its time limit.
+    fn is_by_itself(&self) -> bool {
+        self.before_stop || self.timed_out.is_some()
     }
 
     /// Badly, and not because we stopped it for others.
@@ -339,12 +351,14 @@ impl Status {
             .iter()
             .map(|role| RoleStatus { role: role.role.clone(), replicas: role.replicas, decides: role.decides })
             .collect();
+        self.nodes.clone_from(&planned.nodes);
         for place in &planned.replicas {
             let replica = match self.replica_mut(&place.replica) {
                 Some(replica) => replica,
                 None => self.new_replica(&place.replica),
             };
             replica.rank = Some(place.rank);
+            replica.node.clone_from(&place.node);
             replica.endpoint.clone_from(&place.endpoint);
             replica.devices.clone_from(&place.devices);
             replica.log.clone_from(&place.log);
@@ -359,6 +373,7 @@ impl Status {
             rank: None,
             attempt: FIRST_ATTEMPT,
             stage: Stage::Waiting,
+            node: String::new(),
             endpoint: String::new(),
             devices: Vec::new(),
             log: String::new(),
@@ -421,6 +436,19 @@ impl Status {
 
     fn replica_mut(&mut self, name: &str) -> Option<&mut ReplicaStatus> {
         self.positions.get(name).map(|position| &mut self.replicas[*position])
+    }
+
+    /// Replicas that failed without failing the run: its policies allow that, and no verdict names them.
+    pub fn tolerated(&self) -> Vec<(&ReplicaStatus, &Ended)> {
+        let is_failed = matches!(self.state, State::Finished { outcome: Outcome::Failed, .. });
+        let verdict = self.verdict.as_ref().filter(|_| is_failed);
+        let findings = || verdict.into_iter().flat_map(|verdict| verdict.causes.iter().chain(&verdict.victims));
+        let is_named = |name: &str| findings().any(|finding| finding.subject.replica == name);
+        let failed = self.replicas.iter().filter_map(|replica| match &replica.stage {
+            Stage::Ended(ended) if ended.is_failure() && ended.is_by_itself() => Some((replica, ended)),
+            _ => None,
+        });
+        failed.filter(|(replica, _)| !is_named(&replica.replica)).collect()
     }
 
     pub fn is_finished(&self) -> bool {

@@ -24,6 +24,7 @@ pub mod kill;
 pub mod net;
 pub mod programs;
 pub mod sandbox;
+pub mod schema;
 pub mod seeds;
 pub mod simulate;
 pub mod simulate_roles;

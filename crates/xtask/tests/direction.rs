@@ -111,6 +111,7 @@ const CRATES: &[Crate] = &[
             ("freezer", &[]),
             ("gpus", &[]),
             ("programs", &[]),
+            ("schema", &[]),
             ("seeds", &[]),
             ("toy", &[]),
             ("net", &["programs"]),

@@ -189,6 +189,8 @@ register! {
         "The file was cut by size, or made shorter, since this attempt wrote to it. What is left is shown.";
     J0011, 0, "facts that this version does not know",
         "The journal holds facts of a newer umiak. What is shown leaves them out.";
+    J0012, 124, "a run did not end in time",
+        "`umiak wait --timeout` waits no longer than it was told to. The run goes on.";
     J0020, 125, "too little room on this host",
         "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than there are for it, or a limit that cannot be set here. The message says how many of which. A job is a gang unless `policy: {gang: false}` says otherwise: nobody starts unless there is room for everybody.";
     J0021, 127, "a command was not found",
@@ -206,7 +208,7 @@ register! {
     J0027, 2, "a document cannot be read",
         "The file is not there, is a directory, is no text, or may not be read.";
     J0028, 2, "a run that was not recorded as a document",
-        "A run of `umiak launch` has no document to go on with: start it again with the same command.";
+        "A run of `umiak launch` has no document, so that `resume` and `retry` have nothing to go by. The message has its command line: start it again with that.";
     J0029, 125, "a file of the run cannot be written",
         "Something of the run's directory (a plan, a task's directory) could not be made. The message names it and the reason.";
     J0030, 2, "the engine cannot run this job",

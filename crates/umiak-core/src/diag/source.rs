@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
@@ -38,7 +39,7 @@ impl Span {
 }
 
 /// Line and column, both from 1; columns count characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Position {
     pub line: usize,
     pub column: usize,
@@ -99,6 +100,18 @@ pub struct Label {
     pub(super) line: String,
     /// Bytes of `line`.
     pub(super) marked: std::ops::Range<usize>,
+}
+
+/// What is written of a label.
+#[derive(JsonSchema)]
+#[schemars(rename = "Label")]
+#[expect(dead_code, reason = "it describes what `Label` writes")]
+pub(super) struct LabelFields {
+    file: String,
+    line: usize,
+    column: usize,
+    end: Position,
+    label: String,
 }
 
 impl Serialize for Label {

@@ -81,6 +81,9 @@ pub struct Submission {
     /// The version of that file.
     pub v: u32,
     pub job: Job,
+    /// The parameters that were given with it.
+    #[serde(default)]
+    pub params: Vec<(String, String)>,
     pub engine: String,
     #[serde(default)]
     pub wishes: Wishes,
@@ -111,7 +114,7 @@ pub struct RunPlace {
 
 /// Gives out what was leased for [`needs`]; it must be that much.
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
-    let Submission { job, engine, wishes, directory, environment, programs, .. } = submission;
+    let Submission { job, params, engine, wishes, directory, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
@@ -152,10 +155,12 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
     let commands = programs.iter().cloned().zip(argv).map(|(program, argv)| Resolved { program, argv });
     let mut plan = Plan {
         v: VERSION,
+        dry_run: false,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: Some(run),
         name: job.name.to_string(),
         line: String::new(),
+        params: params.clone(),
         engine: engine.clone(),
         directory: directory.clone(),
         wishes: *wishes,
@@ -239,6 +244,7 @@ pub(super) mod tests {
     fn placed(job: Job, programs: &[&str], granted: Granted) -> Plan {
         let submission = Submission {
             v: SUBMISSION_VERSION,
+            params: Vec::new(),
             job,
             engine: "local".into(),
             wishes: Wishes::default(),

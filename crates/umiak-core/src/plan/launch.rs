@@ -139,10 +139,12 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
     }
     let mut plan = Plan {
         v: VERSION,
+        dry_run: false,
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         run: None,
         name: request.name.clone(),
         line: request.line.clone(),
+        params: Vec::new(),
         engine: "local".to_owned(),
         directory: run.directory.clone(),
         wishes: Wishes::default(),

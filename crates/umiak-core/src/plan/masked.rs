@@ -23,16 +23,16 @@ impl Plan {
                 *word = masked_word(word, known);
             }
         }
-        for (name, value) in plan.common.iter_mut().chain(&mut plan.options.said) {
+        for (name, value) in plan.common.iter_mut().chain(&mut plan.options.said).chain(&mut plan.params) {
             *value = known.masked(name, value);
         }
         plan.whole = plan.job == self.job;
         plan
     }
 
-    /// The masked plan as JSON, with each replica's variables.
+    /// The masked plan as JSON, with each replica's variables: what is printed where nothing is started.
     pub fn json(&self, known: &Known) -> String {
-        let mut plan = self.masked(known);
+        let mut plan = Self { dry_run: true, ..self.masked(known) };
         for position in 0..plan.replicas.len() {
             let env = by_name(&plan.known_variables(&plan.replicas[position]), known);
             plan.replicas[position].env = env.into_iter().collect();

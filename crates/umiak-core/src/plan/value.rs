@@ -22,6 +22,9 @@ pub const VERSION: u32 = 1;
 #[schemars(title = "Plan", description = "What a job will run on this node: `--dry-run`, `umiak plan`, `plan.json`")]
 pub struct Plan {
     pub v: u32,
+    /// Nothing was started: `--dry-run`, `umiak plan`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
     pub umiak: String,
     /// The run's name, where it has one.
     pub run: Option<String>,
@@ -31,6 +34,9 @@ pub struct Plan {
     /// The command line of a launch, secrets masked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub line: String,
+    /// The parameters that were given with a document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub params: Vec<(String, String)>,
     pub engine: String,
     /// Where it was started or submitted.
     pub directory: PathBuf,

@@ -248,7 +248,7 @@ impl World {
         let slot = pick(&mut self.rng, &self.scenario.slots());
         let fact = Fact::Starting { subject: self.machine.subject(slot) };
         let (seq, at, epoch) = (self.journal.len() as u64, self.now.as_micros(), self.epoch - 1);
-        let record = Record { v: VERSION, seq, at, epoch, step: None, fact };
+        let record = Record { run: None, v: VERSION, seq, at, epoch, step: None, fact };
         self.status.add(&record);
         self.journal.push(record);
     }
@@ -435,7 +435,7 @@ impl World {
         };
         if !lost {
             let (seq, at) = (self.journal.len() as u64, self.now.as_micros());
-            let record = Record { v: VERSION, seq, at, epoch: self.epoch, step: None, fact };
+            let record = Record { run: None, v: VERSION, seq, at, epoch: self.epoch, step: None, fact };
             self.status.add(&record);
             self.journal.push(record);
         }

@@ -1,4 +1,4 @@
-//! Our own commands: those about runs, each in its module, `lint`, and `schema`, `completions`, `man`. The launcher's flags are shown by clap's
+//! Our own commands, each in its module. The launcher's flags are shown by clap's
 //! generators from the same table that parses them.
 
 use std::ffi::OsString;
@@ -10,13 +10,15 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, nearest};
-use umiak_core::facts::Record;
 use umiak_core::formats::launch::flags::{FLAGS, Flag, ValueKind};
 
 use crate::log;
-use crate::views;
 
-use super::{events, explain, fail, gc, lint, logs, ls, plan, print, rm, run as runner, runs, show, wait};
+use super::schemas::{self, SCHEMAS};
+use super::{
+    again, attach, complete, events, explain, fail, gc, lint, logs, ls, pages, plan, print, rm, run as runner, runs,
+    show, stop, wait,
+};
 
 /// Commands of the design that are not built yet: they answer so, and do not look like typing errors.
 const LATER: &[&str] = &["submit", "store", "doctor", "top", "serve", "report", "rerun", "bugreport"];
@@ -36,9 +38,9 @@ pub fn command() -> Command {
         .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a document"))
         .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print what a document would run"))
         .subcommand(lint::command())
-        .subcommand(runner::Stop::augment_args(Command::new("stop")).about("Stop runs"))
-        .subcommand(runner::Resume::augment_args(Command::new("resume")).about("Go on with a run whose supervisor was lost"))
-        .subcommand(runner::Retry::augment_args(Command::new("retry")).about("Try again what has not succeeded of a run"))
+        .subcommand(stop::Arguments::augment_args(Command::new("stop")).about("Stop runs"))
+        .subcommand(again::Resume::augment_args(Command::new("resume")).about("Resume a run whose supervisor died"))
+        .subcommand(again::Retry::augment_args(Command::new("retry")).about("Run again what has not succeeded of a run"))
         .subcommand(runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true))
         .subcommand(
             Command::new("mock-cluster").about("Be the cluster of `--engine mock-cluster`").hide(true).arg(
@@ -51,9 +53,13 @@ pub fn command() -> Command {
         .subcommand(events::Arguments::augment_args(Command::new("events")).about("Show the facts of a run"))
         .subcommand(
             wait::Arguments::augment_args(Command::new("wait"))
-                .about("Wait until runs have ended; the exit code is theirs, of several the worst"),
+                .about("Wait until runs have ended; exits with the run's code, with several runs the highest"),
         )
-        .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that nobody supervises"))
+        .subcommand(
+            attach::Arguments::augment_args(Command::new("attach"))
+                .about("Follow the console and the status of a live run; Ctrl-C leaves it running"),
+        )
+        .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that have ended"))
         .subcommand(gc::Arguments::augment_args(Command::new("gc")).about("Remove old runs"))
         .subcommand(
             explain::Arguments::augment_args(Command::new("explain"))
@@ -61,7 +67,7 @@ pub fn command() -> Command {
         )
         .subcommand(
             Command::new("schema").about("Print the JSON schema of a format").arg(
-                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(["facts", "job", "ls", "plan", "show"])),
+                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(SCHEMAS.iter().map(|schema| schema.name))),
             ),
         )
         .subcommand(
@@ -69,11 +75,25 @@ pub fn command() -> Command {
                 Arg::new("shell").required(true).value_parser(clap::value_parser!(clap_complete::Shell)),
             ),
         )
+        .subcommand(
+            Command::new("complete").about("Print what a word can be completed to").hide(true).disable_help_flag(true).arg(
+                Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true),
+            ),
+        )
         .subcommand(Command::new("man").about("Print a man page").arg(
             Arg::new("command").value_name("COMMAND").help("Its page; the overview when omitted"),
         ))
-        .mut_subcommands(|command| if command.get_name() == "launch" { command } else { command.arg(verbose()) })
+        .mut_subcommands(|command| match command.get_name() {
+            "launch" | "complete" => command,
+            name => {
+                let is_hidden = SILENT.contains(&name);
+                command.arg(verbose().hide(is_hidden))
+            }
+        })
 }
+
+/// They read and print, and do nothing that is worth a log.
+const SILENT: &[&str] = &["ls", "show", "explain", "schema", "completions", "man"];
 
 /// Of every command but `launch`, which has it in its table.
 fn verbose() -> Arg {
@@ -125,8 +145,21 @@ fn argument(flag: &'static Flag) -> Arg {
     argument
 }
 
+/// Words that people know from other tools, and what they are here.
+const ELSEWHERE: &[(&str, &str)] = &[("status", "show"), ("kill", "stop"), ("ps", "ls")];
+
 /// Runs one of our own commands.
 pub(super) fn run(argv: &[OsString]) -> ExitCode {
+    let first = argv.get(1).and_then(|word| word.to_str());
+    if let Some((word, name)) = ELSEWHERE.iter().find(|(word, _)| Some(*word) == first) {
+        let rest: Vec<_> = argv[2..].iter().map(|word| word.to_string_lossy()).collect();
+        let line = std::iter::once(*name).chain(rest.iter().map(|word| &**word)).collect::<Vec<_>>().join(" ");
+        return fail(&[Diagnostic::error(
+            Code::L0001,
+            format!("there is no command `{word}`: it is `umiak {name}` here"),
+        )
+        .hint(format!("write `umiak {line}`"))]);
+    }
     if let Some(word) = argv.get(1).and_then(|word| word.to_str()).filter(|word| LATER.contains(word)) {
         let diagnostic = Diagnostic::error(Code::L0003, format!("`umiak {word}` is not in this version"))
             .hint("`umiak --help` lists what is");
@@ -136,7 +169,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return refuse(argv, &error),
     };
-    if let Some((name, matches)) = matches.subcommand().filter(|(name, _)| *name != "launch") {
+    if let Some((name, matches)) = matches.subcommand().filter(|(name, _)| !["launch", "complete"].contains(name)) {
         if let Err(diagnostic) = log::start(matches.get_count("verbose")) {
             return fail(&[diagnostic]);
         }
@@ -145,9 +178,9 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
     match matches.subcommand() {
         Some(("run", matches)) => runner::run(&arguments(matches)),
         Some(("plan", matches)) => plan::run(&arguments(matches)),
-        Some(("stop", matches)) => finish(runner::stop(&arguments(matches))),
-        Some(("resume", matches)) => runner::resume(&arguments(matches)),
-        Some(("retry", matches)) => runner::retry(&arguments(matches)),
+        Some(("stop", matches)) => finish(stop::run(&arguments(matches))),
+        Some(("resume", matches)) => again::resume(&arguments(matches)),
+        Some(("retry", matches)) => again::retry(&arguments(matches)),
         Some(("supervise", matches)) => runner::supervise(&arguments(matches)),
         Some(("mock-cluster", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
@@ -161,19 +194,26 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("logs", matches)) => finish(logs::run(&arguments(matches))),
         Some(("events", matches)) => finish(events::run(&arguments(matches))),
         Some(("wait", matches)) => finish(wait::run(&arguments(matches))),
+        Some(("attach", matches)) => finish(attach::run(&arguments(matches))),
         Some(("rm", matches)) => finish(rm::run(&arguments(matches))),
         Some(("gc", matches)) => finish(gc::run(&arguments(matches))),
         Some(("explain", matches)) => finish(explain::run(&arguments(matches))),
-        Some(("schema", matches)) => print(&match matches.get_one::<String>("format").map(String::as_str) {
-            Some("job") => job_schema(),
-            Some("ls") => views::listing_schema(),
-            Some("plan") => plan::schema(),
-            Some("show") => views::run_schema(),
-            _ => facts_schema(),
-        }),
+        Some(("schema", matches)) => {
+            let name = matches.get_one::<String>("format").expect("the argument is required");
+            print(&schemas::named(name).expect("clap knows the names"))
+        }
         Some(("lint", matches)) => lint::run(matches),
-        Some(("completions", matches)) => completions(*matches.get_one("shell").expect("the argument is required")),
-        Some(("man", matches)) => man(matches.get_one::<String>("command").map(String::as_str)),
+        Some(("completions", matches)) => {
+            print(&complete::script(*matches.get_one("shell").expect("the argument is required")))
+        }
+        Some(("complete", matches)) => {
+            let words: Vec<&String> = matches.get_many("word").into_iter().flatten().collect();
+            print(&complete::candidates(&words).iter().fold(String::new(), |text, word| text + word + "\n"))
+        }
+        Some(("man", matches)) => {
+            let name = matches.get_one::<String>("command").map(String::as_str);
+            pages::man_page(name).map_or_else(|| fail(&[no_command(name.unwrap_or(""))]), |page| print(&page))
+        }
         _ => ExitCode::from(2),
     }
 }
@@ -217,43 +257,4 @@ fn arguments<T: FromArgMatches>(matches: &ArgMatches) -> T {
 
 fn finish(done: runs::Done) -> ExitCode {
     done.unwrap_or_else(|diagnostic| fail(&[diagnostic]))
-}
-
-/// The schema of one line of `--output json`, which is one line of the journal.
-pub fn facts_schema() -> String {
-    let schema = schemars::schema_for!(Record);
-    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
-}
-
-/// The schema of a native document.
-pub fn job_schema() -> String {
-    let schema = umiak_core::formats::native::schema::schema();
-    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
-}
-
-fn completions(shell: clap_complete::Shell) -> ExitCode {
-    let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut command(), "umiak", &mut bytes);
-    print(&String::from_utf8_lossy(&bytes))
-}
-
-fn man(name: Option<&str>) -> ExitCode {
-    match man_page(name) {
-        Some(page) => print(&page),
-        None => fail(&[no_command(name.unwrap_or(""))]),
-    }
-}
-
-/// A man page in roff.
-pub fn man_page(name: Option<&str>) -> Option<String> {
-    let mut command = command();
-    command.build();
-    let command = match name {
-        None => command,
-        Some(name) => command.find_subcommand(name)?.clone(),
-    };
-    let title = name.map_or("umiak".to_owned(), |name| format!("umiak-{name}"));
-    let mut bytes = Vec::new();
-    clap_mangen::Man::new(command.version(env!("CARGO_PKG_VERSION"))).title(title).render(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

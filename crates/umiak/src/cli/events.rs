@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if !arguments.follow {
         let mut reader = Reader::open(&run)?;
         let mut text = Vec::new();
-        let mut lines = RecordLines::new(output);
+        let mut lines = RecordLines::new(output, run.id());
         // What stands before a damaged line is shown before that line is told.
         let end = loop {
             match reader.next() {
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         return Ok(ExitCode::SUCCESS);
     }
     let mut follower = Follower::open(&run)?;
-    let mut lines = RecordLines::new(output);
+    let mut lines = RecordLines::new(output, run.id());
     loop {
         let mut text = Vec::new();
         // Asked before the last look: whatever was written until then is seen.

@@ -3,11 +3,14 @@
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::diagnose;
-use umiak_core::facts::Fact;
+use umiak_core::facts::{Fact, Finding, Subject, Weight};
+use umiak_core::status::{Ended, ReplicaStatus};
 
 use crate::history::{Error, Home, RunDir, find, journal};
+use crate::host::evidence;
 use crate::views::Output;
 use crate::views::explanation::{ExplainedRun, human, is_told};
+use crate::views::standing::LoadedRun;
 
 use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest};
 
@@ -53,12 +56,33 @@ fn explain(run: RunDir, format: Format) -> Done {
         }
     });
     seen?;
+    let tolerated = tolerated(&loaded);
     match format.output {
-        Output::Human => print_text(&human(&format.style(), &loaded, &told)),
+        Output::Human => print_text(&human(&format.style(), &loaded, &told, &tolerated)),
         Output::Quiet => {
             let causes = loaded.verdict().into_iter().flat_map(|verdict| &verdict.causes);
             print_text(&causes.fold(String::new(), |text, cause| text + &format!("{}\n", cause.subject.replica)))
         }
-        Output::Json => print_json(&ExplainedRun::new(&loaded, &told)),
+        Output::Json => print_json(&ExplainedRun::new(&loaded, &told, tolerated)),
     }
+}
+
+/// Failures that did not fail the run, with what their logs say: nothing was recorded about why.
+fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
+    let finding = |(replica, ended): (&ReplicaStatus, &Ended)| {
+        let subject = Subject { replica: replica.replica.clone(), rank: replica.rank, attempt: replica.attempt };
+        let directory = loaded.run.attempt(None, &replica.replica, replica.attempt);
+        let log = directory.join("log");
+        Finding {
+            subject,
+            exit: ended.exit.clone(),
+            ran_micros: ended.ended.saturating_sub(ended.started),
+            weight: Weight::Likely,
+            timed_out: ended.timed_out,
+            stopped_while_ending: false,
+            evidence: log.exists().then(|| evidence::read(&log, 0, None, &directory.join("error.json"))),
+            usage: None,
+        }
+    };
+    loaded.status.tolerated().into_iter().map(finding).collect()
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::formats;
@@ -44,8 +45,8 @@ pub(super) fn command() -> Command {
 }
 
 /// What is known of one file.
-#[derive(Serialize)]
-struct CheckedFile {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct CheckedFile {
     file: String,
     ok: bool,
     diagnostics: Vec<Diagnostic>,
@@ -53,8 +54,9 @@ struct CheckedFile {
     job: Option<Job>,
 }
 
-#[derive(Serialize)]
-struct Report {
+/// What `umiak lint --output json` prints.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Report {
     v: u32,
     files: Vec<CheckedFile>,
 }

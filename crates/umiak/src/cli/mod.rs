@@ -1,6 +1,9 @@
 //! The command line: which front door, which command, which exit code.
 
+mod again;
+mod attach;
 mod commands;
+mod complete;
 mod document;
 mod events;
 mod explain;
@@ -8,11 +11,14 @@ mod gc;
 mod lint;
 mod logs;
 mod ls;
+mod pages;
 mod plan;
 mod rm;
 mod run;
 mod runs;
+mod schemas;
 mod show;
+mod stop;
 mod values;
 mod wait;
 mod wrapper;
@@ -29,8 +35,9 @@ use umiak_core::formats::prefix::{Front, recognise};
 use crate::log;
 use crate::screen::Style;
 
-pub use commands::{command, facts_schema, job_schema, man_page};
-pub use plan::schema as plan_schema;
+pub use commands::command;
+pub use pages::man_page;
+pub use schemas::SCHEMAS;
 
 /// Everything `main` does.
 pub fn main() -> ExitCode {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::Args;
 use umiak_core::formats::document::Document;
 use umiak_core::model::{Host, Hosts, Port};
-use umiak_core::plan::Plan;
 use umiak_core::plan::document::{self, Granted, RunPlace, Submission};
 
 use crate::engine::EngineKind;
@@ -66,10 +65,4 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
         Output::Quiet => print_text(""),
         Output::Human => print_text(&text(&plan, &submission.known)),
     }
-}
-
-/// The schema of a plan: `--output json` and `plan.json`.
-pub fn schema() -> String {
-    let schema = schemars::schema_for!(Plan);
-    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
 }

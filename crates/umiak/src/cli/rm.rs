@@ -49,10 +49,10 @@ pub(super) fn take_away(home: &Home, runs: &[RunDir], is_rehearsal: bool, format
     if !is_rehearsal {
         remove::remove(home, runs)?;
     }
-    let removed = RemovedRuns::new(removed);
+    let removed = RemovedRuns::new(removed, is_rehearsal);
     match format.output {
         Output::Quiet => print_text(&removed.quiet()),
         Output::Json => print_json(&removed),
-        Output::Human => print_text(&removed.human(is_rehearsal)),
+        Output::Human => print_text(&removed.human()),
     }
 }

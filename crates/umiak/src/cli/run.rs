@@ -5,25 +5,24 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
-use umiak_core::facts::{Began, Outcome};
+use umiak_core::facts::Began;
 use umiak_core::formats::{self, document::Document};
 use umiak_core::model::{JobId, OutputMode, Show, Whose};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Wishes, capable};
-use umiak_core::status::State;
 
 use crate::driver::Talk;
-use crate::driver::stop::{self, Stopped};
 use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
 use crate::front::document::submit;
-use crate::history::{Home, Life, RunDir, find, journal, life_of, tidy};
+use crate::history::{Home, RunDir, find, journal};
 use crate::views::Output;
+use crate::views::ends::DetachedRun;
 
+use super::again::not_a_document;
 use super::runs::{Done, Format, print_json, print_text, talk};
 use super::{document, fail};
 
@@ -31,7 +30,7 @@ use super::{document, fail};
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Talking {
     #[command(flatten)]
-    format: Format,
+    pub(super) format: Format,
     /// With `--output json`, show the first replica's output on stderr
     #[arg(long)]
     mirror: bool,
@@ -54,7 +53,7 @@ pub(super) struct Showing {
 }
 
 impl Talking {
-    fn talk(self, showing: &Showing, detached: bool) -> Talk {
+    pub(super) fn talk(self, showing: &Showing, detached: bool) -> Talk {
         Talk {
             output: match self.format.output {
                 Output::Human => OutputMode::Human,
@@ -113,13 +112,6 @@ pub(super) struct Arguments {
     showing: Showing,
 }
 
-/// What is said of a run that goes on without us.
-#[derive(Debug, Serialize)]
-struct Detached {
-    v: u32,
-    run: String,
-}
-
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let submitted = match submission(&arguments.what) {
         Ok(submitted) => submitted,
@@ -133,7 +125,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let run = submit::record(&submission, &masked, &home)?;
         if arguments.detach {
-            return detached(&home, &run, notices, arguments.talking);
+            return detached(&home, &run, Began::Submitted, notices, arguments.talking);
         }
         let (why, talk) = (Began::Submitted, arguments.talking.talk(&arguments.showing, false));
         let beginning = Beginning { home: &home, run, submission, notices, why, talk };
@@ -161,7 +153,7 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     if !refused.is_empty() {
         return Err(refused);
     }
-    let submission = submit::submission(&document, engine).map_err(one)?;
+    let submission = submit::submission(&document, &what.param, engine).map_err(one)?;
     Ok((submission, document))
 }
 
@@ -177,18 +169,27 @@ fn forget_unborn(run: &RunDir, made: Option<u64>) {
     }
 }
 
-fn detached(home: &Home, run: &RunDir, mut notices: Vec<Diagnostic>, talking: Talking) -> Done {
+pub(super) fn detached(home: &Home, run: &RunDir, why: Began, mut notices: Vec<Diagnostic>, talking: Talking) -> Done {
     let made = inode(run);
     notices.extend(detach::ends_at_logout());
-    let noticed = detach::start(home, run, &notices).inspect_err(|_| forget_unborn(run, made))?;
+    let noticed = detach::start(home, run, why, &notices).inspect_err(|_| forget_unborn(run, made))?;
     notices.extend(noticed);
+    if talking.format.output == Output::Human {
+        notices.iter().for_each(talk);
+    }
+    tell_detached(run, talking.format.output)
+}
+
+/// How a run that goes on without this terminal is come back to.
+pub(super) fn tell_detached(run: &RunDir, output: Output) -> Done {
     let id = run.id();
-    match talking.format.output {
-        Output::Json => print_json(&Detached { v: 1, run: id.to_string() }),
+    match output {
+        Output::Json => print_json(&DetachedRun { v: 1, run: id }),
         Output::Quiet => print_text(&format!("{id}\n")),
         Output::Human => {
-            notices.iter().for_each(talk);
-            super::say(&format!("detached; `umiak logs -f {id}` follows it, `umiak stop {id}` ends it\n"));
+            super::say(&format!(
+                "detached; `umiak attach {id}` and `umiak logs -f {id}` follow it, `umiak stop {id}` ends it\n"
+            ));
             print_text(&format!("{id}\n"))
         }
     }
@@ -198,6 +199,23 @@ fn detached(home: &Home, run: &RunDir, mut notices: Vec<Diagnostic>, talking: Ta
 #[derive(Debug, Args)]
 pub(super) struct Supervise {
     run: String,
+    #[arg(long)]
+    resumed: bool,
+    #[arg(long)]
+    retried: bool,
+    #[arg(long)]
+    retried_all: bool,
+}
+
+impl Supervise {
+    fn why(&self) -> Began {
+        match self {
+            Self { resumed: true, .. } => Began::Resumed,
+            Self { retried: true, .. } => Began::Retried,
+            Self { retried_all: true, .. } => Began::RetriedAll,
+            _ => Began::Submitted,
+        }
+    }
 }
 
 pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
@@ -214,7 +232,7 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let run = find(&home, &arguments.run)?;
         let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
-        let (notices, why) = (detach::notices(), Began::Submitted);
+        let (notices, why) = (detach::notices(), arguments.why());
         let beginning = Beginning { home: &home, run, submission, notices, why, talk };
         begin::supervise(beginning, |noticed| {
             begun.set(true);
@@ -234,172 +252,8 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     }
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Resume {
-    /// A run whose supervisor was lost: an id, the end of its number, or a name (its newest run)
-    #[arg(value_name = "RUN")]
-    run: String,
-    #[command(flatten)]
-    talking: Talking,
-    #[command(flatten)]
-    showing: Showing,
-}
-
-pub(super) fn resume(arguments: &Resume) -> ExitCode {
-    let result = super::runs::the_run(&arguments.run).and_then(|(home, run)| {
-        let status = journal::replay(&run)?.status;
-        match life_of(&run, status.is_finished())? {
-            Life::Lost => {}
-            Life::Finished => {
-                tidy(&run);
-                return Err(Diagnostic::error(Code::J0025, format!("{} has ended", run.id()))
-                    .row("how", outcome(status.state))
-                    .hint(format!("`umiak retry {}` tries again what has not succeeded", run.id())));
-            }
-            Life::Live { .. } => {
-                return Err(Diagnostic::error(Code::J0006, format!("{} has a supervisor", run.id()))
-                    .hint(format!("`umiak logs -f {}` follows it", run.id())));
-            }
-            Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "resume")),
-        }
-        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
-        take_up(&home, run, submission, Began::Resumed, arguments.talking.talk(&arguments.showing, false))
-    });
-    ended(arguments.talking, result)
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Retry {
-    /// A run that has ended: an id, the end of its number, or a name (its newest run)
-    #[arg(value_name = "RUN")]
-    run: String,
-    /// Run again what has succeeded too
-    #[arg(long)]
-    all: bool,
-    #[command(flatten)]
-    talking: Talking,
-    #[command(flatten)]
-    showing: Showing,
-}
-
-pub(super) fn retry(arguments: &Retry) -> ExitCode {
-    let result = super::runs::the_run(&arguments.run).and_then(|(home, run)| {
-        let status = journal::replay(&run)?.status;
-        match life_of(&run, status.is_finished())? {
-            Life::Finished => {}
-            Life::Lost => {
-                return Err(Diagnostic::error(
-                    Code::J0025,
-                    format!("{} has not ended: its supervisor was lost", run.id()),
-                )
-                .hint(format!("`umiak resume {}` goes on with it", run.id())));
-            }
-            Life::Live { .. } => {
-                return Err(Diagnostic::error(Code::J0006, format!("{} has a supervisor", run.id()))
-                    .hint(format!("`umiak stop {}` ends it", run.id())));
-            }
-            Life::Elsewhere { host } => return Err(stop::elsewhere(&run, &host, "retry")),
-        }
-        if matches!(status.state, State::Finished { outcome: Outcome::Succeeded, .. }) && !arguments.all {
-            return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
-                .hint("`--all` runs everything again"));
-        }
-        let submission = submit::again(&run)?.ok_or_else(|| not_a_document(&run))?;
-        let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
-        take_up(&home, run, submission, why, arguments.talking.talk(&arguments.showing, false))
-    });
-    ended(arguments.talking, result)
-}
-
-fn take_up(home: &Home, run: RunDir, submission: Submission, why: Began, talk: Talk) -> Done {
-    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk };
-    begin::supervise(beginning, |_| {}).map(ExitCode::from)
-}
-
-fn not_a_document(run: &RunDir) -> Diagnostic {
-    if journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
-        return Diagnostic::error(
-            Code::J0025,
-            format!("{} was never begun: whoever submitted it was killed", run.id()),
-        )
-        .hint(format!("run the document again; `umiak rm {}` removes what is there", run.id()));
-    }
-    Diagnostic::error(Code::J0028, format!("{} is not the run of a document", run.id()))
-        .hint("start it again with the command that started it")
-}
-
-fn outcome(state: State) -> String {
-    match state {
-        State::Finished { outcome, exit_code } => {
-            let word = match outcome {
-                Outcome::Succeeded => "succeeded",
-                Outcome::Failed => "failed",
-                Outcome::Interrupted => "interrupted",
-                Outcome::Stopped => "stopped",
-            };
-            format!("{word}, code {exit_code}")
-        }
-        _ => String::new(),
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Stop {
-    /// An id, the end of its number, or a name (its newest run)
-    #[arg(value_name = "RUN", required = true)]
-    run: Vec<String>,
-    /// SIGKILL at once
-    #[arg(long)]
-    kill: bool,
-    /// Do not wait for the end
-    #[arg(long)]
-    no_wait: bool,
-    #[command(flatten)]
-    format: Format,
-}
-
-#[derive(Debug, Serialize)]
-struct StopReport {
-    v: u32,
-    runs: Vec<StoppedRun>,
-}
-
-#[derive(Debug, Serialize)]
-struct StoppedRun {
-    run: String,
-    stopped: &'static str,
-}
-
-pub(super) fn stop(arguments: &Stop) -> Done {
-    let (mut runs, mut errors) = (Vec::new(), Vec::new());
-    // One that cannot be stopped is no reason to let the others run.
-    for word in &arguments.run {
-        match stop_one(arguments, word) {
-            Ok(stopped) => runs.push(stopped),
-            Err(diagnostic) => errors.push(diagnostic),
-        }
-    }
-    if arguments.format.output == Output::Json {
-        print_json(&StopReport { v: 1, runs })?;
-    }
-    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { fail(&errors) })
-}
-
-fn stop_one(arguments: &Stop, word: &str) -> Result<StoppedRun, Diagnostic> {
-    let (home, run) = super::runs::the_run(word)?;
-    let (stopped, text) = match stop::stop(&home, &run, arguments.kill, !arguments.no_wait)? {
-        Stopped::Over => ("over", "stopped"),
-        Stopped::Asked => ("asked", "asked to stop"),
-        Stopped::Closed => ("closed", "had no supervisor any more: recorded as stopped"),
-    };
-    if arguments.format.output == Output::Human {
-        print_text(&format!("{} {text}\n", run.id()))?;
-    }
-    Ok(StoppedRun { run: run.id().to_string(), stopped })
-}
-
 /// An error before anything was started, or what was said at the end.
-fn ended(talking: Talking, result: Done) -> ExitCode {
+pub(super) fn ended(talking: Talking, result: Done) -> ExitCode {
     result.unwrap_or_else(|diagnostic| wrong(talking, &[diagnostic]))
 }
 

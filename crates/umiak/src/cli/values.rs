@@ -22,6 +22,13 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "that is too long".to_owned())
 }
 
+/// How long at most: a span, or seconds without a unit; `500ms`.
+pub(super) fn limit(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix("ms").and_then(|number| number.parse().ok()).map(Duration::from_millis);
+    let seconds = || text.parse().ok().map(Duration::from_secs);
+    number.or_else(seconds).map_or_else(|| span(text), Ok)
+}
+
 /// A moment: so long ago, or a date with or without a time.
 pub(super) fn point(text: &str) -> Result<u64, String> {
     if let Ok(span) = span(text) {

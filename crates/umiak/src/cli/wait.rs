@@ -1,6 +1,7 @@
-//! `umiak wait RUN…`: until they have ended. Its exit code is theirs; of several, the worst.
+//! `umiak wait [RUN…]`: until they have ended. Exits with the run's code; with several runs, the highest.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
@@ -8,40 +9,54 @@ use umiak_core::status::State;
 
 use crate::history::index::Word;
 use crate::history::journal::Follower;
-use crate::history::{Life, RunDir};
+use crate::history::{Home, Life, RunDir, find, newest, only_live};
+use crate::screen::style::duration;
 use crate::views::Output;
 use crate::views::ends::{WaitedRun, WaitedRuns};
-use crate::views::run::head;
+use crate::views::run::{after_loss, head};
 use crate::views::standing::{LoadedRun, RunStanding};
 
-use super::runs::{Done, Format, print_json, print_text, talk, the_run};
+use super::runs::{Done, Format, load, print_json, print_text, talk};
+use super::values::limit;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (its newest run)
-    #[arg(value_name = "RUN", required = true)]
+    /// An id, the end of its number, or a name (a live run before an ended one); when omitted the only live run, or the
+    /// newest
+    #[arg(value_name = "RUN")]
     run: Vec<String>,
+    /// No longer than this, for all of them together: `90s`, `10min`; the code is then 124
+    #[arg(long, value_name = "TIME", value_parser = limit)]
+    timeout: Option<Duration>,
     #[command(flatten)]
     format: Format,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let runs = arguments.run.iter().map(|word| Ok(the_run(word)?.1)).collect::<Result<Vec<_>, Diagnostic>>()?;
+    let home = Home::from_environment()?;
+    let runs = if arguments.run.is_empty() {
+        vec![only_live(&home)?.map_or_else(|| newest(&home), Ok)?]
+    } else {
+        arguments.run.iter().map(|word| find(&home, word)).collect::<Result<Vec<_>, _>>()?
+    };
+    let deadline = arguments.timeout.map(|timeout| (Instant::now() + timeout, timeout));
     let style = arguments.format.style();
     let mut ends = Vec::new();
     for run in runs {
         let id = run.id();
-        match end_of(run) {
+        match end_of(run, deadline) {
             Ok((loaded, code)) => {
                 if arguments.format.output == Output::Human {
                     print_text(&head(&style, &loaded))?;
                 }
-                ends.push(WaitedRun { run: id, status: loaded.standing.word(), code });
+                ends.push(WaitedRun { run: id, status: loaded.standing.word().to_owned(), code });
             }
             // The others are waited for all the same.
-            Err(diagnostic) if diagnostic.code == Code::J0007 => {
+            Err(diagnostic) if matches!(diagnostic.code, Code::J0007 | Code::J0012) => {
                 talk(&diagnostic);
-                ends.push(WaitedRun { run: id, status: RunStanding::Lost.word(), code: diagnostic.exit_code() });
+                let run = RunDir::at(&home, id);
+                let status = load(run)?.standing.word().to_owned();
+                ends.push(WaitedRun { run: id, status, code: diagnostic.exit_code() });
             }
             Err(diagnostic) => return Err(diagnostic),
         }
@@ -53,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     Ok(ExitCode::from(worst))
 }
 
-fn end_of(run: RunDir) -> Result<(LoadedRun, u8), Diagnostic> {
+fn end_of(run: RunDir, deadline: Option<(Instant, Duration)>) -> Result<(LoadedRun, u8), Diagnostic> {
     let mut follower = Follower::open(&run)?;
     loop {
         // Asked before the last look: whatever was written until then is seen.
@@ -67,16 +82,29 @@ fn end_of(run: RunDir) -> Result<(LoadedRun, u8), Diagnostic> {
         if life == Life::Lost && follower.life()? == Life::Lost {
             return Err(lost(&run));
         }
-        follower.wait(&[])?;
+        let left = deadline.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        if let Some((_, timeout)) = deadline.filter(|_| left == Some(Duration::ZERO)) {
+            return Err(too_late(&run, timeout));
+        }
+        follower.wait_for(&[], left)?;
     }
 }
 
-/// Nobody will end it.
+fn too_late(run: &RunDir, timeout: Duration) -> Diagnostic {
+    let id = run.id();
+    let error = Diagnostic::error(Code::J0012, format!("`{id}` has not ended after {}", duration(timeout)));
+    error.hint(format!("it goes on: `umiak attach {id}` follows it, `umiak stop {id}` ends it"))
+}
+
+/// No supervisor will end it.
 pub(super) fn lost(run: &RunDir) -> Diagnostic {
     let id = run.id();
-    let mut error = Diagnostic::error(Code::J0007, format!("`{id}` has not ended, and nobody supervises it any more"));
+    let mut error = Diagnostic::error(Code::J0007, format!("`{id}` has not ended, and has no supervisor any more"));
     if let Some(supervisor) = run.read_supervisor() {
         error = error.row("supervisor", format!("pid {} on {}", supervisor.pid, supervisor.host));
     }
-    error.hint(format!("`umiak resume {id}` goes on with what is not done"))
+    match load(run.clone()) {
+        Ok(loaded) => error.hint(after_loss(&loaded)),
+        Err(_) => error,
+    }
 }

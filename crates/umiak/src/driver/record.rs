@@ -141,7 +141,7 @@ impl Recorder {
             let (v, first) = (VERSION, self.seq);
             self.seq += facts.len() as u64;
             let at = at.as_micros();
-            let record = |(seq, fact)| Record { v, seq, at, epoch: 0, step: None, fact };
+            let record = |(seq, fact)| Record { run: None, v, seq, at, epoch: 0, step: None, fact };
             return ((first..).zip(facts).map(record).collect(), None);
         };
         let records = journal.writer.number(at, facts);
@@ -226,7 +226,9 @@ impl Driver {
         let json = core.talk.output == OutputMode::Json;
         let (records, failed) = core.recorder.write(core.clock.now());
         if json {
-            for line in records.iter().filter_map(|record| serde_json::to_string(record).ok()) {
+            let run = core.recorder.run_name();
+            let of_run = |record: &Record| serde_json::to_string(&Record { run: run.clone(), ..record.clone() });
+            for line in records.iter().filter_map(|record| of_run(record).ok()) {
                 core.screen.data(format!("{line}\n"));
             }
         }

@@ -1,6 +1,7 @@
 //! How the replicas of a plan are spoken of: `8 ranks`, `2 servers and 4 trainers`, `3 replicas`.
 
-use umiak_core::facts::{Fact, Planned, PlannedReplica, PlannedRole};
+use umiak_core::contract::Node;
+use umiak_core::facts::{Fact, Planned, PlannedNode, PlannedReplica, PlannedRole};
 use umiak_core::machine::job::Machine;
 use umiak_core::model::{Part, Slot};
 use umiak_core::plan::pool::Pool;
@@ -120,7 +121,22 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
         // Ranks that are all alike have no role worth a name.
         roles: if plan.is_document() || has_parts(plan) { places.map(role).collect() } else { Vec::new() },
         replicas: plan.replicas.iter().map(replica).collect(),
+        nodes: if plan.is_document() { Vec::new() } else { nodes(plan) },
     })
+}
+
+/// Where all replicas of a launched job are, when it has several nodes.
+fn nodes(plan: &Plan) -> Vec<PlannedNode> {
+    let topology = plan.topology();
+    if topology.nodes.len() < 2 {
+        return Vec::new();
+    }
+    let named = |node: usize| {
+        let members = topology.members.iter().filter(move |member| member.node.0 as usize == node);
+        members.map(|member| format!("{}-{}", member.part.role(), member.index)).collect()
+    };
+    let node = |(index, node): (usize, &Node)| PlannedNode { node: node.address.to_string(), replicas: named(index) };
+    topology.nodes.iter().enumerate().map(node).collect()
 }
 
 fn plural(count: usize) -> &'static str {

@@ -30,7 +30,7 @@ pub enum Error {
     Garbage { path: PathBuf, line: u64, why: String },
     #[error("`{}` was written by a newer umiak", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
-    #[error("`{run}` has a supervisor")]
+    #[error("`{run}` is still running")]
     Held { run: RunId },
 }
 

@@ -321,7 +321,7 @@ mod tests {
     use crate::history::remove::remove;
 
     fn record(seq: u64, fact: Fact) -> Record {
-        Record { v: 1, seq, at: 1_000_000 + seq, epoch: 0, step: None, fact }
+        Record { run: None, v: 1, seq, at: 1_000_000 + seq, epoch: 0, step: None, fact }
     }
 
     fn run(home: &Home, name: &str) -> RunDir {
@@ -336,6 +336,7 @@ mod tests {
             log_dir: String::new(),
             roles: Vec::new(),
             replicas: Vec::new(),
+            nodes: Vec::new(),
         };
         let mut writer = journal::Writer::create(&run).unwrap();
         let finished = Fact::Finished { outcome: Outcome::Succeeded, exit_code: 0 };

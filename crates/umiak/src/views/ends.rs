@@ -1,51 +1,79 @@
-//! Runs that were waited for, and runs that were removed: `umiak wait`, `rm` and `gc`.
+//! Runs that were waited for, stopped, removed, or left to themselves: `umiak wait`, `stop`, `rm`, `gc` and `-d`.
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::history::RunId;
 
 /// What `umiak wait --output json` prints.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct WaitedRuns {
     pub v: u32,
     pub runs: Vec<WaitedRun>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct WaitedRun {
     pub run: RunId,
-    pub status: &'static str,
+    /// As in `umiak ls`.
+    pub status: String,
+    /// The exit code of the run; 124 for one that had not ended in time, 125 for one that nobody will end.
     pub code: u8,
 }
 
+/// What `umiak stop --output json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct StoppedRuns {
+    pub v: u32,
+    pub runs: Vec<StoppedRun>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct StoppedRun {
+    pub run: RunId,
+    /// As in `umiak ls`: `stopping` where the end was not waited for, another word than `stopped` where the run had
+    /// ended before it could be stopped.
+    pub status: String,
+}
+
+/// What `-d --output json` prints: a run that goes on without its terminal.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct DetachedRun {
+    pub v: u32,
+    pub run: RunId,
+}
+
 /// Runs that were removed, or would be.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RemovedRuns {
     v: u32,
+    /// Nothing was removed: `umiak gc --dry-run`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dry_run: bool,
     removed: Vec<RemovedRun>,
     bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RemovedRun {
     pub run: RunId,
     pub bytes: u64,
 }
 
 impl RemovedRuns {
-    pub(crate) fn new(removed: Vec<RemovedRun>) -> Self {
+    pub(crate) fn new(removed: Vec<RemovedRun>, dry_run: bool) -> Self {
         let bytes = removed.iter().map(|removed| removed.bytes).sum();
-        Self { v: 1, removed, bytes }
+        Self { v: 1, dry_run, removed, bytes }
     }
 
     pub(crate) fn quiet(&self) -> String {
         self.removed.iter().fold(String::new(), |text, removed| text + &format!("{}\n", removed.run))
     }
 
-    pub(crate) fn human(&self, is_rehearsal: bool) -> String {
-        let verb = if is_rehearsal { "would remove" } else { "removed" };
+    pub(crate) fn human(&self) -> String {
+        let verb = if self.dry_run { "would remove" } else { "removed" };
         let mut text = String::new();
         for removed in &self.removed {
             let _ = writeln!(text, "{verb} {}  {}", removed.run, size(removed.bytes));

@@ -2,46 +2,108 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::{Fact, Finding, StopReason, Verdict, Weight};
-use umiak_core::status::Stage;
+use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Outcome, StopReason, Verdict, Weight};
+use umiak_core::model::{Exit, signal_name};
+use umiak_core::status::{Ended, Stage, State, Status};
 
 use super::facts::{describe, stop_reason};
-use super::run::{head, how, place};
+use super::run::{after_loss, head, how, nodes, place};
 use super::standing::{LoadedRun, RunStanding};
 use super::time::moment;
 use crate::history::RunId;
 use crate::screen::Style;
 use crate::screen::summary::{self, Others};
 
-/// What the journal has about how a run went wrong.
-#[derive(Debug, Serialize)]
+/// What `umiak explain RUN --output json` prints: what the journal has about how a run went wrong.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExplainedRun {
+    /// The version of this format.
     v: u32,
     run: RunId,
-    standing: &'static str,
+    /// As in `umiak ls`.
+    status: String,
     /// Of each failure of the whole group, the last one last.
     verdicts: Vec<Verdict>,
-    /// Failures that were made good by another attempt.
-    made_good: Vec<Finding>,
+    /// Attempts that failed and were followed by another.
+    attempts: Vec<FailedAttempt>,
+    /// Failures that did not fail the run.
+    tolerated: Vec<Finding>,
+}
+
+/// An attempt that was followed by another.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FailedAttempt {
+    #[serde(flatten)]
+    finding: Finding,
+    /// What became of the next one.
+    next: NextAttempt,
+}
+
+/// What became of the attempt after a failed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum NextAttempt {
+    Succeeded,
+    Failed,
+    Stopped,
+    Running,
+    /// It has not been started, and may never be.
+    None,
+}
+
+impl NextAttempt {
+    fn after(status: &Status, finding: &Finding) -> Self {
+        let Some(replica) = status.replica(&finding.subject.replica) else { return Self::None };
+        let of = |ended: &Ended| match () {
+            () if ended.is_success() => Self::Succeeded,
+            () if ended.is_failure() => Self::Failed,
+            () => Self::Stopped,
+        };
+        match replica.past.iter().find(|past| past.attempt > finding.subject.attempt) {
+            Some(past) => past.ended.as_ref().map_or(Self::Stopped, of),
+            None if replica.attempt <= finding.subject.attempt => Self::None,
+            None => match &replica.stage {
+                Stage::Waiting => Self::None,
+                Stage::Starting { .. } | Stage::Running { .. } => Self::Running,
+                Stage::Ended(ended) => of(ended),
+                Stage::Abandoned => Self::Stopped,
+            },
+        }
+    }
+
+    fn words(self, next: u32) -> String {
+        match self {
+            Self::Succeeded => format!("made good by attempt {next}"),
+            Self::Failed => format!("followed by attempt {next}, which failed too"),
+            Self::Stopped => format!("followed by attempt {next}, which was stopped"),
+            Self::Running => format!("followed by attempt {next}, which is running"),
+            Self::None => format!("attempt {next} was not started"),
+        }
+    }
 }
 
 impl ExplainedRun {
-    pub(crate) fn new(loaded: &LoadedRun, told: &[(u64, Fact)]) -> Self {
+    pub(crate) fn new(loaded: &LoadedRun, told: &[(u64, Fact)], tolerated: Vec<Finding>) -> Self {
         let verdicts = told.iter().filter_map(|(_, fact)| match fact {
             Fact::Diagnosed(verdict) => Some(verdict.clone()),
             _ => None,
         });
-        let made_good = told.iter().filter_map(|(_, fact)| match fact {
-            Fact::AttemptFailed(finding) => Some(*finding.clone()),
+        let attempts = told.iter().filter_map(|(_, fact)| match fact {
+            Fact::AttemptFailed(finding) => {
+                let next = NextAttempt::after(&loaded.status, finding);
+                Some(FailedAttempt { finding: *finding.clone(), next })
+            }
             _ => None,
         });
         Self {
-            v: 1,
+            v: 2,
             run: loaded.run.id(),
-            standing: loaded.standing.word(),
+            status: loaded.standing.word().to_owned(),
             verdicts: verdicts.collect(),
-            made_good: made_good.collect(),
+            attempts: attempts.collect(),
+            tolerated,
         }
     }
 }
@@ -63,24 +125,24 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
     )
 }
 
-pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)]) -> String {
+pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tolerated: &[Finding]) -> String {
     let LoadedRun { run, status, standing } = loaded;
     let mut text = head(style, loaded);
+    for line in nodes(status) {
+        let _ = writeln!(text, "  {} {line}", style.dim("node"));
+    }
     let one = |finding: &Finding| {
         let verdict = Verdict { causes: vec![finding.clone()], victims: Vec::new() };
         summary::failure(style, &verdict, &Others::Nobody, |finding| place(run, status, finding))
     };
-    let last =
-        told.iter().rposition(|(_, fact)| matches!(fact, Fact::Diagnosed(_))).filter(|_| loaded.verdict().is_some());
     for (position, (at, fact)) in told.iter().enumerate() {
         match fact {
             Fact::Diagnosed(verdict) => {
-                let which =
-                    if Some(position) == last { "the failure" } else { "a failure that was followed by a restart" };
-                let _ = writeln!(text, "\n{} {which}", style.dim(&moment(*at)));
+                let _ =
+                    writeln!(text, "\n{} {}", style.dim(&moment(*at)), what_followed(loaded, &told[position + 1..]));
                 for cause in &verdict.causes {
                     text.push_str(&one(cause));
-                    let _ = writeln!(text, "  why it counts as {}", weight(cause));
+                    let _ = writeln!(text, "  {}", why(cause, status));
                 }
                 for victim in &verdict.victims {
                     let _ = writeln!(
@@ -93,7 +155,10 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)]) -> 
                 }
             }
             Fact::AttemptFailed(finding) => {
-                let _ = writeln!(text, "\n{} made good by another attempt", style.dim(&moment(*at)));
+                let next = NextAttempt::after(status, finding).words(finding.subject.attempt + 1);
+                let attempt = finding.subject.attempt;
+                let name = &finding.subject.replica;
+                let _ = writeln!(text, "\n{} attempt {attempt} of {name} failed, {next}", style.dim(&moment(*at)));
                 text.push_str(&one(finding));
             }
             Fact::Supervised(_) if position == 0 => {}
@@ -101,6 +166,10 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)]) -> 
                 let _ = writeln!(text, "\n{} {}", style.dim(&moment(*at)), describe(other));
             }
         }
+    }
+    for finding in tolerated {
+        let _ = writeln!(text, "\ntolerated: the run went on without {}", finding.subject.replica);
+        text.push_str(&one(finding));
     }
     if loaded.verdict().is_none() {
         let _ = writeln!(text, "\n{}", without_verdict(loaded));
@@ -125,32 +194,102 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)]) -> 
         }
     }
     if *standing == RunStanding::Lost {
-        let _ = writeln!(text, "{} `umiak resume {}` goes on with what is not done", style.yellow("hint:"), run.id());
+        let _ = writeln!(text, "{} {}", style.yellow("hint:"), after_loss(loaded));
     }
     text
 }
 
-fn without_verdict(loaded: &LoadedRun) -> String {
-    match (&loaded.standing, loaded.status.stopping) {
-        (RunStanding::Lost, _) => {
-            "its supervisor was lost before the run had ended: killed, or the machine was".to_owned()
+/// What a failure of the whole group led to.
+fn what_followed(loaded: &LoadedRun, later: &[(u64, Fact)]) -> String {
+    let next = later.iter().find_map(|(_, fact)| match fact {
+        Fact::Restarting { attempt, .. } => {
+            Some(format!("a failure that was followed by a restart: attempt {attempt}"))
         }
-        (RunStanding::Elsewhere(host), _) => format!("it is on {host}, and has not ended as far as its journal says"),
-        (standing, Some(StopReason::Completed)) if standing.is_over() => "it ended well".to_owned(),
-        (standing, Some(reason)) if standing.is_over() => format!("it was stopped: {}", stop_reason(reason)),
-        (standing, None) if standing.is_over() => "it ended well".to_owned(),
+        Fact::Supervised(_) => Some("a failure, before the run was taken up again".to_owned()),
+        _ => None,
+    });
+    next.unwrap_or_else(|| if loaded.standing.is_over() { "the failure" } else { "a failure" }.to_owned())
+}
+
+fn without_verdict(loaded: &LoadedRun) -> String {
+    let outcome = match loaded.status.state {
+        State::Finished { outcome, .. } => Some(outcome),
+        _ => None,
+    };
+    match (&loaded.standing, outcome, loaded.status.stopping) {
+        (RunStanding::Lost, ..) => match loaded.run.read_supervisor() {
+            Some(supervisor) if !supervisor.is_of_this_boot() => {
+                "the host was restarted before the run had ended".to_owned()
+            }
+            _ => "its supervisor was killed before the run had ended".to_owned(),
+        },
+        (RunStanding::Elsewhere(host), ..) => format!("it is on {host}, and has not ended as far as its journal says"),
+        (_, Some(Outcome::Succeeded), _) => "it ended well".to_owned(),
+        (_, Some(_), Some(reason)) if reason != StopReason::Completed => {
+            format!("it was stopped: {}", stop_reason(reason))
+        }
+        (_, Some(_), _) => "it failed, and its journal names no cause".to_owned(),
         _ => "it has not ended, and nothing has gone wrong so far".to_owned(),
     }
 }
 
-fn weight(finding: &Finding) -> &'static str {
-    match finding.weight {
-        _ if finding.timed_out.is_some() => "the cause: it took longer than it may, and our signal ended it for that",
-        Weight::Certain => "the cause: the kernel says so, it could not be started, or it names an error of its own",
-        Weight::Likely => "the cause: it ended badly before anybody was stopped, and does not say why",
-        Weight::Possible => "a cause: it ended badly after the others were being stopped, but not by that",
-        Weight::Victim => "a victim: its own words say that a peer went first",
-    }
+/// Why this one is named: the one reason that applies.
+fn why(finding: &Finding, status: &Status) -> String {
+    let evidence = finding.evidence.as_ref();
+    let signature = evidence.and_then(|evidence| evidence.signature.as_ref());
+    let is_oom = |fact: &KernelFact| matches!(fact, KernelFact::OomKilled { .. });
+    let reason = match &finding.exit {
+        _ if finding.timed_out == Some(Limit::Start) => "its ports did not answer in time".to_owned(),
+        _ if finding.timed_out == Some(Limit::Run) => "it ran longer than its time limit".to_owned(),
+        _ if evidence.is_some_and(|evidence| evidence.kernel.iter().any(is_oom)) => {
+            "the kernel killed it for memory".to_owned()
+        }
+        Exit::Spawn(_) => "it could not be started".to_owned(),
+        Exit::Unmet { .. } => "what it starts after did not come".to_owned(),
+        Exit::NodeLost { .. } => "its node was lost".to_owned(),
+        Exit::Evicted { .. } | Exit::Preempted { .. } => "the platform took it away".to_owned(),
+        Exit::Lost => "how it ended was not seen".to_owned(),
+        _ if signature.is_some_and(|signature| signature.victim) => alone(finding, status),
+        exit if finding.weight == Weight::Certain => match (signature, exit.signal()) {
+            (Some(signature), _) => format!("its log has a known error: {}", signature.title),
+            (None, Some(signal)) => format!("{} ended it, and umiak did not send that", name_of(signal)),
+            (None, None) => "its log ends with an error of its own".to_owned(),
+        },
+        _ if finding.weight == Weight::Likely => {
+            "it ended badly before any other was stopped; its log names no error".to_owned()
+        }
+        _ => match signature {
+            Some(signature) => format!("its log says: {}", signature.title),
+            None => "it ended badly while the others were being stopped, but not by our signal".to_owned(),
+        },
+    };
+    let verb = if finding.weight == Weight::Possible { "may be" } else { "is" };
+    format!("why it {verb} the cause: {reason}")
+}
+
+/// Its own words point at a peer, and no peer ended badly.
+fn alone(finding: &Finding, status: &Status) -> String {
+    let name = &finding.subject.replica;
+    let ended = |name: &str| match &status.replica(name)?.stage {
+        Stage::Ended(ended) => Some(ended.ended),
+        _ => None,
+    };
+    let at = ended(name).unwrap_or(u64::MAX);
+    let left: Vec<&str> = status
+        .replicas
+        .iter()
+        .filter(|peer| matches!(&peer.stage, Stage::Ended(end) if end.is_success() && end.ended <= at))
+        .map(|peer| peer.replica.as_str())
+        .take(3)
+        .collect();
+    let words = "its log says that a peer was gone, and no peer ended badly";
+    if left.is_empty() { words.to_owned() } else { format!("{words}; {} had exited with 0 before", left.join(", ")) }
+}
+
+/// `SIGTERM`, without the explanation.
+fn name_of(signal: i32) -> String {
+    let name = signal_name(signal);
+    name.split(' ').next().unwrap_or(&name).to_owned()
 }
 
 fn victim_words(finding: &Finding) -> String {

@@ -7,28 +7,31 @@ use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
 
 use super::Output;
 use super::time::moment;
+use crate::history::RunId;
 use crate::screen::style::duration;
 
 /// Records as lines, one after the other.
 #[derive(Debug)]
 pub(crate) struct RecordLines {
     output: Output,
+    run: RunId,
     /// The supervisor that counts.
     epoch: u32,
 }
 
 impl RecordLines {
-    pub(crate) fn new(output: Output) -> Self {
-        Self { output, epoch: 0 }
+    pub(crate) fn new(output: Output, run: RunId) -> Self {
+        Self { output, run, epoch: 0 }
     }
 
-    /// Adds one; `raw` is its line in the journal.
+    /// Adds one; `raw` is its line in the journal, which is printed with the run in front.
     pub(crate) fn add(&mut self, text: &mut Vec<u8>, record: &Record, raw: &[u8]) {
         let is_stale = record.epoch < self.epoch;
         self.epoch = self.epoch.max(record.epoch);
         match self.output {
             Output::Json => {
-                text.extend_from_slice(raw);
+                text.extend_from_slice(format!("{{\"run\":\"{}\",", self.run).as_bytes());
+                text.extend_from_slice(raw.strip_prefix(b"{").unwrap_or(raw));
                 text.push(b'\n');
             }
             Output::Human => {

@@ -92,9 +92,3 @@ pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u6
 pub(crate) fn roles(roles: &[RoleSize]) -> String {
     roles.iter().map(|role| format!("{} {}", role.role, role.replicas)).collect::<Vec<_>>().join(", ")
 }
-
-/// The schema of `--output json`.
-pub fn schema() -> String {
-    let schema = schemars::schema_for!(RunListing);
-    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
-}

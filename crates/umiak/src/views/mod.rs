@@ -26,9 +26,6 @@ pub(crate) mod time;
 
 use clap::ValueEnum;
 
-pub use listing::schema as listing_schema;
-pub use run::schema as run_schema;
-
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {

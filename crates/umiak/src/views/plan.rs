@@ -115,6 +115,7 @@ mod tests {
         known.add("hidden");
         let submission = Submission {
             v: SUBMISSION_VERSION,
+            params: Vec::new(),
             job,
             engine: "local".into(),
             wishes: Wishes::default(),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::{Finding, Limit};
+use umiak_core::facts::{Finding, Limit, PlannedNode};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, signal_name};
 use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
 
@@ -15,10 +15,10 @@ use super::table::{Giving, TableCell, painted, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
 use crate::history::index::IndexEntry;
-use crate::history::{RunDir, RunId, Supervisor};
+use crate::history::{RunDir, RunId};
 use crate::screen::Style;
 use crate::screen::style::Mark;
-use crate::screen::summary::{self, Others, ReplicaPlace, SERVER_TIMEOUT};
+use crate::screen::summary::{self, Crowd, Others, ReplicaPlace, SERVER_TIMEOUT};
 
 /// With more replicas than this only those that need a look are listed.
 const FOLDED: usize = 50;
@@ -30,32 +30,43 @@ pub(crate) struct ShownRun {
     pub v: u32,
     pub run: RunId,
     /// As in `umiak ls`.
-    pub standing: String,
+    pub status: String,
+    /// The exit code of the run, once it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
     pub engine: String,
     pub user: String,
+    /// In microseconds since the Unix epoch.
+    pub created: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The run directory.
     pub directory: String,
-    /// Its supervisor, or its last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub supervisor: Option<Supervisor>,
-    pub status: Status,
+    /// Replicas that failed without failing the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerated: Vec<String>,
+    #[serde(flatten)]
+    pub facts: Status,
 }
 
 impl ShownRun {
     pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry) -> Self {
         let LoadedRun { run, status, standing } = loaded;
         Self {
-            v: 1,
+            v: 2,
             run: run.id(),
-            standing: standing.word().to_owned(),
+            status: standing.word().to_owned(),
+            code: entry.code,
             engine: entry.engine,
             user: entry.user,
+            created: entry.created,
+            ended: entry.ended,
             labels: entry.labels,
             directory: run.path().display().to_string(),
-            supervisor: run.read_supervisor(),
-            status,
+            tolerated: status.tolerated().iter().map(|(replica, _)| replica.replica.clone()).collect(),
+            facts: status,
         }
     }
 }
@@ -81,6 +92,14 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
         row("attempts", format!("{} of the whole job", status.attempt));
     }
     row("directory", run.path().display().to_string());
+    let tolerated = status.tolerated();
+    row(
+        "tolerated",
+        tolerated.iter().map(|(name, ended)| format!("{} {}", name.replica, how(ended))).collect::<Vec<_>>().join(", "),
+    );
+    for (position, line) in nodes(status).into_iter().enumerate() {
+        row(if position == 0 { "nodes" } else { "" }, line);
+    }
     text.push_str(&replicas(run, style, status, all, *standing == RunStanding::Lost));
     if let Some(verdict) = loaded.verdict() {
         text.push('\n');
@@ -88,8 +107,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     }
     match standing {
         RunStanding::Lost => {
-            let _ =
-                writeln!(text, "\n{} `umiak resume {}` goes on with what is not done", style.yellow("hint:"), run.id());
+            let _ = writeln!(text, "\n{} {}", style.yellow("hint:"), after_loss(loaded));
         }
         RunStanding::Elsewhere(host) => {
             let _ = writeln!(text, "\n{} whether it is live can be seen on {host}", style.yellow("hint:"));
@@ -97,6 +115,25 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
         RunStanding::Is(_) => {}
     }
     text
+}
+
+/// So many nodes are listed.
+const NODES: usize = 16;
+
+/// Which replicas are on which node, a line for each. The record of a run is on one of them.
+pub(crate) fn nodes(status: &Status) -> Vec<String> {
+    let is_here = |node: &&PlannedNode| node.replicas.iter().any(|name| status.replica(name).is_some());
+    let line = |node: &PlannedNode| {
+        let parts = node.replicas.iter().map(|name| summary::replica_parts(name));
+        let names = Crowd::replicas(parts).names;
+        let here = if is_here(&node) { ", recorded here" } else { ": states and logs are on that node" };
+        format!("{}  {names}{here}", node.node)
+    };
+    let mut lines: Vec<String> = status.nodes.iter().take(NODES).map(line).collect();
+    if status.nodes.len() > NODES {
+        lines.push(format!("and {} more nodes", status.nodes.len() - NODES));
+    }
+    lines
 }
 
 /// `✗ run-000032 bert-ft failed with 3`
@@ -110,6 +147,23 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
     let name = if status.name.is_empty() { String::new() } else { format!(" {}", status.name) };
     let line = format!("{} {}{name} {}{code}", style.mark(mark), run.id(), standing.word());
     format!("{}\n", painted(style, mark, &line))
+}
+
+/// What to do about a run whose supervisor was lost.
+pub(crate) fn after_loss(loaded: &LoadedRun) -> String {
+    let id = loaded.run.id();
+    if loaded.run.document().exists() || loaded.status.next_seq == 0 {
+        return format!("`umiak resume {id}` runs what is not done");
+    }
+    format!("`umiak stop {id}` records its end; {}", again(&loaded.status))
+}
+
+/// How a launched run is repeated: with its command line, where that is known.
+pub(crate) fn again(status: &Status) -> String {
+    match status.command.as_str() {
+        "" => "start it again with the command that started it".to_owned(),
+        line => format!("start it again with `{line}`"),
+    }
 }
 
 fn supervisor(run: &RunDir, status: &Status, standing: &RunStanding) -> String {
@@ -260,12 +314,16 @@ fn signal_word(signal: i32) -> String {
 
 /// What the summary wants to know about a replica.
 pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> ReplicaPlace {
-    let host = run
-        .read_supervisor()
-        .map(|supervisor| supervisor.host)
+    let replica = status.replica(&finding.subject.replica);
+    let is_elsewhere = |node: &&PlannedNode| replica.is_none() && node.replicas.contains(&finding.subject.replica);
+    let host = status
+        .nodes
+        .iter()
+        .find(is_elsewhere)
+        .map(|node| node.node.clone())
+        .or_else(|| run.read_supervisor().map(|supervisor| supervisor.host))
         .or_else(|| status.supervisor.as_ref().map(|supervisor| supervisor.host.clone()))
         .unwrap_or_else(|| "this host".to_owned());
-    let replica = status.replica(&finding.subject.replica);
     let log = replica.map(|replica| log(run, replica, finding.subject.attempt)).unwrap_or_default();
     let is_document = run.document().exists();
     ReplicaPlace {
@@ -279,10 +337,4 @@ pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Replica
         start_limit: (!is_document).then_some(SERVER_TIMEOUT),
         is_shown: false,
     }
-}
-
-/// The schema of `--output json`.
-pub fn schema() -> String {
-    let schema = schemars::schema_for!(ShownRun);
-    format!("{}\n", serde_json::to_string_pretty(&schema).expect("a schema is JSON"))
 }

@@ -13,7 +13,7 @@ pub(super) fn page() -> String {
     let mut text = format!("{HEADER}# Command line\n\n");
     text += "| command | does |\n|---|---|\n";
     let command = umiak::cli::command();
-    for subcommand in command.get_subcommands() {
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         let _ = writeln!(text, "| `{}` | {} |", usage(subcommand), about(subcommand));
     }
     text += "\nThe flags of `umiak launch` are below. `umiak COMMAND -h` shows the others' arguments.\n";
@@ -143,7 +143,8 @@ mod tests {
             }
         }
         for command in umiak::cli::command().get_subcommands() {
-            assert!(page.contains(&format!("`umiak {}", command.get_name())), "{}", command.get_name());
+            let is_named = page.contains(&format!("`umiak {}", command.get_name()));
+            assert_eq!(is_named, !command.is_hide_set(), "{}", command.get_name());
         }
     }
 }

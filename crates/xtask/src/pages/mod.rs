@@ -13,12 +13,8 @@ use crate::tree::Generated;
 /// Every generated file.
 pub(crate) fn all() -> Vec<Generated> {
     let page = |path, content| Generated { path, content };
-    vec![
-        page("schemas/facts.v1.json", umiak::cli::facts_schema()),
-        page("schemas/ls.v1.json", umiak::views::listing_schema()),
-        page("schemas/show.v1.json", umiak::views::run_schema()),
-        page("schemas/plan.v1.json", umiak::cli::plan_schema()),
-        page("schemas/job.v1.json", umiak::cli::job_schema()),
+    let schemas = umiak::cli::SCHEMAS.iter().map(|schema| page(schema.path, (schema.text)()));
+    let pages = vec![
         page("docs/reference/job.md", job::page()),
         page("docs/reference/cli.md", cli::page()),
         page("docs/reference/error-codes.md", codes::page()),
@@ -41,8 +37,10 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/man/umiak-wait.1", man(Some("wait"))),
         page("docs/man/umiak-rm.1", man(Some("rm"))),
         page("docs/man/umiak-gc.1", man(Some("gc"))),
+        page("docs/man/umiak-attach.1", man(Some("attach"))),
         page("docs/man/umiak-explain.1", man(Some("explain"))),
-    ]
+    ];
+    schemas.chain(pages).collect()
 }
 
 /// The first line of every page.

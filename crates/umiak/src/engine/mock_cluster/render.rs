@@ -72,6 +72,7 @@ mod tests {
             Granted { hosts: names(&job), ports: ports.into_iter().filter_map(umiak_core::model::Port::new).collect() };
         let submission = Submission {
             v: 1,
+            params: Vec::new(),
             job,
             engine: "mock-cluster".into(),
             wishes: Wishes::default(),

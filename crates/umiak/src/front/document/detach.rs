@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Began;
 
 use crate::history::{Home, RunDir};
 
@@ -30,12 +31,37 @@ impl Said {
 
 /// Starts a supervisor for this run, which is to record these notices, and waits until it has begun. Returns what it has
 /// noticed itself.
-pub(crate) fn start(home: &Home, run: &RunDir, notices: &[Diagnostic]) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
-    let log = log.map_err(|error| crate::history::cannot_write(&run.supervisor_log(), &error))?;
+pub(crate) fn start(
+    home: &Home,
+    run: &RunDir,
+    why: Began,
+    notices: &[Diagnostic],
+) -> Result<Vec<Diagnostic>, Diagnostic> {
     let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find itself", &error))?;
     let mut command = Command::new(program);
-    command.arg("supervise").arg(run.id().to_string());
+    command.arg("supervise").arg(run.id().to_string()).args(flag(why));
+    begin(home, run, command, notices)
+}
+
+/// Says to a supervisor why it begins.
+fn flag(why: Began) -> Option<&'static str> {
+    match why {
+        Began::Submitted => None,
+        Began::Resumed => Some("--resumed"),
+        Began::Retried => Some("--retried"),
+        Began::RetriedAll => Some("--retried-all"),
+    }
+}
+
+/// Starts this command as the supervisor of the run.
+pub(crate) fn begin(
+    home: &Home,
+    run: &RunDir,
+    mut command: Command,
+    notices: &[Diagnostic],
+) -> Result<Vec<Diagnostic>, Diagnostic> {
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
+    let log = log.map_err(|error| crate::history::cannot_write(&run.supervisor_log(), &error))?;
     command.envs(crate::log::inherited());
     command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = umiak_sys::helper::in_own_session(&mut command)

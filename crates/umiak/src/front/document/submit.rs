@@ -17,7 +17,11 @@ use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
 
 /// A document, with what it gets of this process: where it starts, its environment, its programs.
-pub(crate) fn submission(document: &Document, engine: EngineKind) -> Result<Submission, Diagnostic> {
+pub(crate) fn submission(
+    document: &Document,
+    params: &[(String, String)],
+    engine: EngineKind,
+) -> Result<Submission, Diagnostic> {
     let directory = std::env::current_dir().map_err(|error| {
         Diagnostic::error(Code::J0029, "there is no current directory")
             .row("reason", error.to_string())
@@ -27,7 +31,8 @@ pub(crate) fn submission(document: &Document, engine: EngineKind) -> Result<Subm
     let environment = inventory::environment();
     let programs = programs(&job, engine, &directory, &environment)?;
     let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
-    Ok(Submission { v: VERSION, job, engine, wishes, known, directory, environment, programs })
+    let params = params.to_vec();
+    Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs })
 }
 
 /// Makes the run's directory, with everything in it that a supervisor needs, and the document without its secrets.
@@ -44,7 +49,7 @@ pub(crate) fn record(submission: &Submission, document: &str, home: &Home) -> Re
     Ok(run)
 }
 
-pub(super) fn write(submission: &Submission, run: &RunDir) -> std::io::Result<()> {
+pub(crate) fn write(submission: &Submission, run: &RunDir) -> std::io::Result<()> {
     replace(&run.secrets(), &serde_json::to_vec(submission)?)
 }
 
@@ -56,11 +61,42 @@ pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
 /// Of a run that has ended. What it no longer holds comes from the environment of whoever retries it.
 pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { mut job, engine, wishes, directory, commands, whole, .. } = plan;
+    let Plan { mut job, params, engine, wishes, directory, commands, whole, .. } = plan;
     let environment = inventory::environment();
     let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
     let programs = commands.into_iter().map(|command| command.program).collect();
-    Ok(Some(Submission { v: VERSION, job, engine, wishes, known, directory, environment, programs }))
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
+}
+
+/// The same with other values of its parameters. `parse` reads the document with them; its roles must stay as they
+/// were, because what has succeeded is kept.
+pub(crate) fn again_with(
+    run: &RunDir,
+    given: &[(String, String)],
+    parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
+) -> Result<Option<Submission>, Diagnostic> {
+    let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
+    let Plan { job: old, mut params, engine, wishes, directory, .. } = plan;
+    for (name, value) in given {
+        params.retain(|(other, _)| other != name);
+        params.push((name.clone(), value.clone()));
+    }
+    if let Some((name, _)) = params.iter().find(|(_, value)| value.contains(MASK)) {
+        return Err(Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again")
+            .row("parameter", name.clone())
+            .hint(format!("add `-p {name}=VALUE`")));
+    }
+    let Document { mut job, secrets: mut known, .. } = parse(&directory, &params)?;
+    let shape = |job: &Job| job.roles.iter().map(|role| (role.name.clone(), role.replicas)).collect::<Vec<_>>();
+    if shape(&job) != shape(&old) {
+        return Err(Diagnostic::error(Code::J0025, "these parameters change the roles of the run or their replicas")
+            .hint("run the document again, with these parameters"));
+    }
+    (job.name, job.labels) = (old.name, old.labels);
+    let environment = inventory::environment();
+    known.extend(&unmask(&mut job, &environment)?);
+    let programs = programs(&job, EngineKind::parse(&engine)?, &directory, &environment)?;
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
 }
 
 /// A file of a run that has a version, as far as we know that one; nothing where it is not there.

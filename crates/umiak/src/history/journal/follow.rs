@@ -86,15 +86,17 @@ impl Follower {
     /// Waits until something was written, until the writer is gone, or until one of `others` has something to say;
     /// whether that was it. To be called when the run has been looked at and seems to go on.
     pub fn wait(&mut self, others: &[BorrowedFd<'_>]) -> Result<bool, Error> {
+        self.wait_for(others, None)
+    }
+
+    /// The same, for so long at most.
+    pub fn wait_for(&mut self, others: &[BorrowedFd<'_>], limit: Option<Duration>) -> Result<bool, Error> {
         let is_here = self.run.read_supervisor().is_none_or(|supervisor| supervisor.is_of_this_boot());
         let mut fds = vec![self.watch.as_fd()];
         fds.extend_from_slice(others);
         let look = (!is_here).then_some(LOOK);
-        let ready = readable(&fds, self.again.into_iter().chain(look).min()).map_err(|source| Error::Journal {
-            doing: "watch",
-            path: self.run.journal(),
-            source,
-        })?;
+        let ready = readable(&fds, self.again.into_iter().chain(look).chain(limit).min())
+            .map_err(|source| Error::Journal { doing: "watch", path: self.run.journal(), source })?;
         self.watch.clear();
         self.again = match self.again {
             _ if ready[0] => Some(AGAIN.0),

@@ -173,6 +173,7 @@ fn read(line: &[u8]) -> Line {
     }
     let Head { v, seq, at, epoch, step, r#type } = head;
     Line::Unknown(Record {
+        run: None,
         v,
         seq,
         at,

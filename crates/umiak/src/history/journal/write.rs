@@ -110,7 +110,7 @@ impl Writer {
         let (at, epoch) = (at.as_micros(), self.epoch);
         (self.next_seq..)
             .zip(facts)
-            .map(|(seq, fact)| Record { v: VERSION, seq, at, epoch, step: None, fact })
+            .map(|(seq, fact)| Record { run: None, v: VERSION, seq, at, epoch, step: None, fact })
             .collect()
     }
 

@@ -50,11 +50,6 @@ fn newest_first() {
     assert_eq!(json["runs"][1]["status"], "failed");
     assert_eq!(json["runs"][1]["code"], 3);
     assert_eq!(json["runs"][2]["roles"][1]["role"], "trainer");
-    let schema: serde_json::Value = serde_json::from_str(&runs.out("schema ls")).expect("JSON");
-    let known = schema["$defs"]["ListedRun"]["properties"].as_object().expect("properties");
-    for key in json["runs"][0].as_object().expect("a run").keys() {
-        assert!(known.contains_key(key), "{key} is not in the schema");
-    }
 }
 
 fn chooses() {

@@ -34,7 +34,7 @@ fn refuses() {
     runs.fixture("v1-stopped");
     let (_, mut live) = runs.live("v1-success", 8);
     let text = runs.err("rm 1 2", 2);
-    assert!(text.contains("error[J0006]: `run-000002` has a supervisor"), "{text}");
+    assert!(text.contains("error[J0006]: `run-000002` is still running"), "{text}");
     assert!(text.contains("hint: stop it with `umiak stop run-000002`"), "{text}");
     live.go_on(99);
     // The end is written, but somebody still holds it.

@@ -8,6 +8,7 @@ use umiak_testkit::suite::Suite;
 use super::Runs;
 
 pub(super) fn register(suite: &mut Suite) {
+    suite.test("history::wait_gives_up_in_time", &[], timeout);
     suite.test("history::wait_has_the_runs_code", &[], codes).test("history::wait_ends_with_the_run", &[], ends).test(
         "history::wait_ends_when_the_supervisor_is_lost",
         &[],
@@ -31,7 +32,7 @@ fn codes() {
     let json = runs.umiak("wait 2 --output json").finish();
     let json: serde_json::Value = serde_json::from_str(&json.out()).expect("JSON");
     assert_eq!(json["runs"][0]["code"], 3);
-    runs.umiak("wait").finish().expect_code(2);
+    runs.umiak("wait").finish().expect_code(143);
     runs.umiak("wait 9").finish().expect_code(2);
 }
 
@@ -70,10 +71,24 @@ fn wakes(pid: u32) -> String {
 
 fn lost() {
     let runs = Runs::new();
-    let (_, live) = runs.live("v1-job-restart", 8);
+    let (run, live) = runs.live("v1-job-restart", 8);
+    fs::write(run.document(), "umiak: v1\n").expect("written");
     let running = runs.umiak("wait 1").start();
     drop(live);
     let outcome = running.finish();
-    outcome.expect_code(125).expect_err("error[J0007]: `run-000001` has not ended, and nobody supervises it any more");
-    outcome.expect_err("hint: `umiak resume run-000001` goes on with what is not done");
+    outcome.expect_code(125).expect_err("error[J0007]: `run-000001` has not ended, and has no supervisor any more");
+    outcome.expect_err("hint: `umiak resume run-000001` runs what is not done");
+}
+
+fn timeout() {
+    let runs = Runs::new();
+    let (_, mut live) = runs.live("v1-job-restart", 8);
+    for line in ["wait --timeout 50ms", "wait 1 --timeout 0 --output json"] {
+        let outcome = runs.umiak(line).finish();
+        outcome.expect_code(124).expect_err("error[J0012]: `run-000001` has not ended after");
+        assert!(outcome.out().is_empty() || outcome.out().contains("\"status\": \"stopping\""), "{}", outcome.out());
+    }
+    live.go_on(99);
+    runs.umiak("wait --timeout 60").finish().expect_code(3);
+    assert!(runs.err("wait 1 --timeout soon", 2).contains("soon"));
 }

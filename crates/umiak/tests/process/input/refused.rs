@@ -291,15 +291,11 @@ pub(super) const OWN: &[Row<'_>] = &[
         "error[L0001]: `umiak python3` starts launchers, and `http.server` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
     ),
     ("umiak man nothing", 2, "error[L0001]: there is no command `nothing`\nhint: `umiak --help` lists the commands\n"),
-    (
-        "umiak explain",
-        2,
-        "error: the following required arguments were not provided:\n  <CODE|RUN>\n\nUsage: umiak explain <CODE|RUN>\n\nFor more information, try '--help'.\n",
-    ),
+    ("umiak explain", 2, "error[J0002]: there are no runs yet\n  looked in  DIR/state\n"),
     (
         "umiak schema nothing",
         2,
-        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: facts, job, ls, plan, show]\n\nFor more information, try '--help'.\n",
+        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: detached, explain, facts, job, lint, ls, plan, removed, show, stop, wait]\n\nFor more information, try '--help'.\n",
     ),
 ];
 

@@ -11,6 +11,7 @@ mod examples;
 mod first_steps;
 mod house;
 mod nested;
+mod orders;
 mod policies;
 mod resources;
 mod retry;
@@ -38,6 +39,7 @@ pub(crate) fn register(suite: &mut Suite) {
     disk::register(suite);
     detach::register(suite);
     control::register(suite);
+    orders::register(suite);
     retry::register(suite);
 }
 
@@ -196,9 +198,12 @@ fn attempts(facts: &[Value], replica: &str) -> usize {
     facts.iter().filter(|fact| fact["type"] == "starting" && fact["subject"]["replica"] == replica).count()
 }
 
-/// The facts of a run, which are the journal's too.
+/// The facts of a run, which are the journal's too; what is printed names its run.
 fn facts(stage: &Stage, outcome: &Outcome) -> Vec<Value> {
-    let facts = outcome.facts();
+    let mut facts = outcome.facts();
+    for fact in facts.iter_mut().filter_map(Value::as_object_mut) {
+        assert!(fact.shift_remove("run").is_some(), "{fact:?}");
+    }
     assert_eq!(facts, stage.journal(), "stdout and journal differ");
     facts
 }

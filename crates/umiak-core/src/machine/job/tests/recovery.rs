@@ -14,14 +14,14 @@ fn journal(story: &Story) -> Status {
     });
     let mut status = Status::default();
     for (seq, fact) in facts.enumerate() {
-        status.add(&Record { v: 1, seq: seq as u64, at: seq as u64 * 1000, epoch: 0, step: None, fact });
+        status.add(&Record { run: None, v: 1, seq: seq as u64, at: seq as u64 * 1000, epoch: 0, step: None, fact });
     }
     status
 }
 
 fn supervised(status: &mut Status, epoch: u32, why: Began) {
     let fact = Fact::Supervised(Supervised { why, host: String::new(), pid: 1, umiak: String::new() });
-    status.add(&Record { v: 1, seq: status.next_seq, at: status.last + 5_000_000, epoch, step: None, fact });
+    status.add(&Record { run: None, v: 1, seq: status.next_seq, at: status.last + 5_000_000, epoch, step: None, fact });
 }
 
 /// The same job, taken over.
@@ -301,7 +301,7 @@ fn a_status_knows_the_handles_and_why_nothing_runs() {
     let mut status = Status::default();
     let add = |status: &mut Status, fact| {
         let seq = status.next_seq;
-        status.add(&Record { v: 1, seq, at: seq, epoch: 0, step: None, fact });
+        status.add(&Record { run: None, v: 1, seq, at: seq, epoch: 0, step: None, fact });
     };
     add(&mut status, Fact::Submitted { handle: "job-7".into() });
     add(&mut status, Fact::Pending { reason: "no node has 8 GPUs".into() });

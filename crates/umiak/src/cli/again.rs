@@ -1,0 +1,188 @@
+//! `umiak resume` and `umiak retry`: a run of a document is taken up again.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Began, Outcome};
+use umiak_core::formats::{self, document::Document};
+use umiak_core::plan::document::Submission;
+use umiak_core::status::{State, Status};
+
+use crate::driver::stop::elsewhere;
+use crate::front::document::begin::{self, Beginning};
+use crate::front::document::submit;
+use crate::history::index::Word;
+use crate::history::{Home, Life, RunDir, journal, life_of, tidy};
+use crate::views::run::again as start_again;
+use crate::views::standing::RunStanding;
+
+use super::document;
+use super::run::{Showing, Talking, detached, ended};
+use super::runs::{Done, the_run_or_newest};
+
+#[derive(Debug, Args)]
+pub(super) struct Resume {
+    /// A run whose supervisor died: an id, the end of its number, or a name; the newest run when omitted
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// Return at once; the run goes on without this terminal
+    #[arg(short, long)]
+    detach: bool,
+    #[command(flatten)]
+    talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
+}
+
+pub(super) fn resume(arguments: &Resume) -> ExitCode {
+    let result = the_run_or_newest(arguments.run.as_deref()).and_then(|(home, run)| {
+        let status = journal::replay(&run)?.status;
+        let life = life_of(&run, status.is_finished())?;
+        if let Life::Live { .. } = life {
+            return Err(is_running(&run).hint(format!("`umiak attach {}` follows it", run.id())));
+        }
+        has_document(&run, &status, &life)?;
+        match life {
+            Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "resume")),
+            Life::Finished => {
+                tidy(&run);
+                let error = Diagnostic::error(Code::J0025, format!("{} has ended", run.id())).row("how", how(&status));
+                let all = if is_success(&status) { "--all " } else { "" };
+                return Err(error.hint(format!("`umiak retry {all}{}` runs it again", run.id())));
+            }
+            Life::Lost | Life::Live { .. } => {}
+        }
+        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        let talking = (arguments.talking, &arguments.showing);
+        take_up(&home, run, submission, Began::Resumed, arguments.detach, talking)
+    });
+    ended(arguments.talking, result)
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Retry {
+    /// A run that has ended: an id, the end of its number, or a name; the newest run when omitted
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// Run again what has succeeded too
+    #[arg(long)]
+    all: bool,
+    /// Another value for a parameter of the document
+    #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
+    param: Vec<(String, String)>,
+    /// Return at once; the run goes on without this terminal
+    #[arg(short, long)]
+    detach: bool,
+    #[command(flatten)]
+    talking: Talking,
+    #[command(flatten)]
+    showing: Showing,
+}
+
+pub(super) fn retry(arguments: &Retry) -> ExitCode {
+    let result = the_run_or_newest(arguments.run.as_deref()).and_then(|(home, run)| {
+        let status = journal::replay(&run)?.status;
+        let life = life_of(&run, status.is_finished())?;
+        if let Life::Live { .. } = life {
+            return Err(is_running(&run).hint(format!("`umiak stop {}` ends it", run.id())));
+        }
+        has_document(&run, &status, &life)?;
+        match life {
+            Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "retry")),
+            Life::Lost => {
+                let error =
+                    Diagnostic::error(Code::J0025, format!("{} has not ended: its supervisor was lost", run.id()));
+                return Err(error.hint(format!("`umiak resume {}` runs what is not done", run.id())));
+            }
+            Life::Finished | Life::Live { .. } => {}
+        }
+        if is_success(&status) && !arguments.all {
+            return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
+                .hint("`--all` runs everything again"));
+        }
+        let submission = if arguments.param.is_empty() {
+            submit::again(&run)?
+        } else {
+            submit::again_with(&run, &arguments.param, |directory, params| parse(&run, directory, params))?
+        };
+        let submission = submission.ok_or_else(|| not_a_document(&run))?;
+        let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
+        take_up(&home, run, submission, why, arguments.detach, (arguments.talking, &arguments.showing))
+    });
+    ended(arguments.talking, result)
+}
+
+/// The document of a run, with other parameters. Its settings are those of where it was submitted.
+fn parse(run: &RunDir, directory: &Path, params: &[(String, String)]) -> Result<Document, Diagnostic> {
+    let first = |diagnostics: Vec<Diagnostic>| {
+        let unknown = || Diagnostic::error(Code::J0027, "the document of the run cannot be read");
+        diagnostics.into_iter().next().unwrap_or_else(unknown)
+    };
+    let source = document::read(&run.document())?;
+    let settings = document::settings(&directory.join("document.yaml")).map_err(|(_, errors)| first(errors))?;
+    formats::parse(&source, params, &settings).map_err(first)
+}
+
+fn take_up(
+    home: &Home,
+    run: RunDir,
+    submission: Submission,
+    why: Began,
+    detach: bool,
+    (talking, showing): (Talking, &Showing),
+) -> Done {
+    if detach {
+        if why != Began::Resumed {
+            // The supervisor reads it there; one that cannot begin takes it away.
+            let written = submit::write(&submission, &run);
+            written.map_err(|error| crate::history::cannot_write(&run.secrets(), &error))?;
+        }
+        return detached(home, &run, why, Vec::new(), talking);
+    }
+    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk: talking.talk(showing, false) };
+    begin::supervise(beginning, |_| {}).map(ExitCode::from)
+}
+
+fn is_running(run: &RunDir) -> Diagnostic {
+    Diagnostic::error(Code::J0006, format!("{} is still running", run.id()))
+}
+
+/// Only the run of a document can be taken up; a launch is repeated with its command line.
+fn has_document(run: &RunDir, status: &Status, life: &Life) -> Result<(), Diagnostic> {
+    if run.document().exists() || status.next_seq == 0 || matches!(life, Life::Elsewhere { .. }) {
+        return Ok(());
+    }
+    let id = run.id();
+    let how = if *life == Life::Finished { how(status) } else { "its supervisor was lost".to_owned() };
+    let before = if *life == Life::Finished { String::new() } else { format!("`umiak stop {id}` records its end; ") };
+    Err(Diagnostic::error(Code::J0028, format!("{id} was launched, and is not the run of a document"))
+        .row("how it ended", how)
+        .hint(format!("{before}{}", start_again(status))))
+}
+
+pub(super) fn not_a_document(run: &RunDir) -> Diagnostic {
+    match journal::replay(run) {
+        Ok(replay) if replay.status.next_seq == 0 => {
+            Diagnostic::error(Code::J0025, format!("{} was never begun: `umiak run` was killed before that", run.id()))
+                .hint(format!("run the document again; `umiak rm {}` removes what is there", run.id()))
+        }
+        Ok(replay) => Diagnostic::error(Code::J0028, format!("{} is not the run of a document", run.id()))
+            .hint(start_again(&replay.status)),
+        Err(error) => error.diagnostic(),
+    }
+}
+
+fn is_success(status: &Status) -> bool {
+    matches!(status.state, State::Finished { outcome: Outcome::Succeeded, .. })
+}
+
+/// `failed, code 3`
+fn how(status: &Status) -> String {
+    let word = RunStanding::Is(Word::of(status.state)).word();
+    match status.state {
+        State::Finished { exit_code, .. } => format!("{word}, code {exit_code}"),
+        _ => word.to_owned(),
+    }
+}

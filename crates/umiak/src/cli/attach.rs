@@ -1,0 +1,154 @@
+//! `umiak attach [RUN]`: the console and the status of a run that is live, from another terminal. Ctrl-C leaves the run
+//! alone.
+//!
+//! What replicas write is shown by `umiak logs -f` in a process of its own, which Ctrl-C may end; what happens to the
+//! run is told here.
+
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command, ExitCode};
+
+use clap::Args;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::Fact;
+use umiak_core::status::{State, Status};
+use umiak_sys::wait::Signals;
+
+use crate::clock::time_of_day;
+use crate::driver::stop::elsewhere;
+use crate::history::index::Word;
+use crate::history::journal::Follower;
+use crate::history::{Home, Life, RunDir, find, life, newest, only_live};
+use crate::screen::Style;
+use crate::views::facts::describe;
+use crate::views::run::head;
+use crate::views::standing::{LoadedRun, RunStanding};
+
+use super::runs::Done;
+use super::wait::lost;
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A live run: an id, the end of its number, or a name; the only live run when omitted
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+    /// So many lines of what was written before
+    #[arg(short = 'n', long, value_name = "LINES", default_value_t = 10)]
+    tail: u64,
+    /// Signs of plain ASCII
+    #[arg(long)]
+    ascii: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let home = Home::from_environment()?;
+    let run = match &arguments.run {
+        Some(word) => find(&home, word)?,
+        None => only_live(&home)?.map_or_else(|| newest(&home), Ok)?,
+    };
+    match life(&run)? {
+        Life::Live { .. } => {}
+        Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "attach")),
+        Life::Lost => return Err(lost(&run)),
+        Life::Finished => {
+            let id = run.id();
+            return Err(Diagnostic::error(Code::J0025, format!("{id} has ended"))
+                .hint(format!("`umiak logs {id}` shows what it has written, `umiak show {id}` how it went")));
+        }
+    }
+    let signals = Signals::block(&[SIGINT, SIGTERM]).map_err(|error| Diagnostic::failed("wait for signals", &error))?;
+    let mut console = console(&run, arguments).map_err(|error| Diagnostic::failed("follow the console", &error))?;
+    let style = Style::detect(arguments.ascii, true);
+    let followed = follow(&run, &style, &signals);
+    match followed {
+        Ok(Followed::Ended(status, code)) => {
+            // It ends by itself once all is shown.
+            let _ = console.wait();
+            let standing = RunStanding::Is(Word::of(status.state));
+            super::say(&head(&style, &LoadedRun { run, status: *status, standing }));
+            Ok(ExitCode::from(code))
+        }
+        Ok(Followed::Left(signal)) => {
+            end(&mut console);
+            let id = run.id();
+            super::say(&format!(
+                "\ndetached; {id} goes on: `umiak attach {id}` follows it again, `umiak stop {id}` ends it\n"
+            ));
+            Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
+        }
+        Err(diagnostic) => {
+            end(&mut console);
+            Err(diagnostic)
+        }
+    }
+}
+
+fn console(run: &RunDir, arguments: &Arguments) -> std::io::Result<Child> {
+    let (id, tail) = (run.id().to_string(), arguments.tail.to_string());
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["logs", "-f", "-n", &tail]).args(arguments.ascii.then_some("--ascii")).arg(id);
+    command.spawn()
+}
+
+fn end(console: &mut Child) {
+    let _ = console.kill();
+    let _ = console.wait();
+}
+
+enum Followed {
+    /// With the run's code.
+    Ended(Box<Status>, u8),
+    /// By this signal, which was for us.
+    Left(i32),
+}
+
+/// Tells what happens to the run, until it has ended or we are asked to leave it.
+fn follow(run: &RunDir, style: &Style, signals: &Signals) -> Result<Followed, Diagnostic> {
+    let mut follower = Follower::open(run)?;
+    follower.catch_up()?;
+    let counts = Status::counts(&follower.status().replicas);
+    let parts = [run.id().to_string(), follower.status().name.clone(), format!("{} running", counts.live)];
+    super::say(&style.progress("Attached", &parts, &time_of_day()));
+    loop {
+        // Asked before the last look: whatever was written until then is seen.
+        let life = follower.life()?;
+        let mut is_quiet = true;
+        while let Some(item) = follower.next()? {
+            is_quiet = false;
+            if is_told(&item.record.fact) {
+                super::say(&style.progress("Run", &[describe(&item.record.fact)], &time_of_day()));
+            }
+        }
+        if let State::Finished { exit_code, .. } = follower.status().state {
+            return Ok(Followed::Ended(Box::new(follower.status().clone()), exit_code));
+        }
+        if life == Life::Lost && is_quiet && follower.life()? == Life::Lost {
+            return Err(lost(run));
+        }
+        if follower.wait(&[signals.as_fd()])?
+            && let Some(signal) = signals.read().first()
+        {
+            return Ok(Followed::Left(*signal));
+        }
+    }
+}
+
+/// What changes the run's status; what single replicas do is on their console.
+fn is_told(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::Supervised(_)
+            | Fact::Pending { .. }
+            | Fact::TimedOut { .. }
+            | Fact::Stopping { .. }
+            | Fact::Paused
+            | Fact::Continued
+            | Fact::Diagnosed(_)
+            | Fact::Noticed { .. }
+            | Fact::AttemptFailed(_)
+            | Fact::Retrying { .. }
+            | Fact::Restarting { .. }
+    )
+}

@@ -1,0 +1,56 @@
+//! The schemas of everything that is printed as JSON or read as a document: `umiak schema`, `schemas/`.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use umiak_core::facts::Record;
+use umiak_core::formats::native;
+use umiak_core::plan::Plan;
+
+use crate::views::ends::{DetachedRun, RemovedRuns, StoppedRuns, WaitedRuns};
+use crate::views::explanation::ExplainedRun;
+use crate::views::listing::RunListing;
+use crate::views::run::ShownRun;
+
+/// A format, and its schema.
+#[derive(Debug, Clone, Copy)]
+pub struct FormatSchema {
+    /// As `umiak schema` takes it.
+    pub name: &'static str,
+    /// From the root of the repository; the number is the format's `v`.
+    pub path: &'static str,
+    pub text: fn() -> String,
+}
+
+/// All of them, by name.
+pub const SCHEMAS: &[FormatSchema] = &[
+    FormatSchema { name: "detached", path: "schemas/detached.v1.json", text: of::<DetachedRun> },
+    FormatSchema { name: "explain", path: "schemas/explain.v2.json", text: of::<ExplainedRun> },
+    FormatSchema { name: "facts", path: "schemas/facts.v1.json", text: of::<Record> },
+    FormatSchema { name: "job", path: "schemas/job.v1.json", text: job },
+    FormatSchema { name: "lint", path: "schemas/lint.v1.json", text: of::<super::lint::Report> },
+    FormatSchema { name: "ls", path: "schemas/ls.v1.json", text: of::<RunListing> },
+    FormatSchema { name: "plan", path: "schemas/plan.v1.json", text: of::<Plan> },
+    FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },
+    FormatSchema { name: "show", path: "schemas/show.v2.json", text: of::<ShownRun> },
+    FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
+    FormatSchema { name: "wait", path: "schemas/wait.v1.json", text: of::<WaitedRuns> },
+];
+
+/// The schema of this name.
+pub(super) fn named(name: &str) -> Option<String> {
+    SCHEMAS.iter().find(|schema| schema.name == name).map(|schema| (schema.text)())
+}
+
+/// As it is written: what is left out when it is empty is not required.
+fn of<T: JsonSchema>() -> String {
+    text(&SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>())
+}
+
+/// The native document, whose schema is made of its table of keys.
+fn job() -> String {
+    text(&native::schema::schema())
+}
+
+fn text(schema: &impl serde::Serialize) -> String {
+    format!("{}\n", serde_json::to_string_pretty(schema).expect("a schema is JSON"))
+}

@@ -1,0 +1,252 @@
+//! What other terminals can do with runs: attach, stop, take up again; and what they are told.
+
+use umiak_testkit::schema::violation;
+use umiak_testkit::suite::Suite;
+use umiak_testkit::terminal::Session;
+
+use super::house::{House, Unwatched as _, wait_for};
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("run::orders::attach_follows_to_the_end", &[], attach)
+        .test("run::orders::ctrl_c_leaves_an_attached_run_alone", &[], leave)
+        .test("run::orders::stop_all_and_only", &[], stop_all)
+        .test("run::orders::stop_says_how_it_ended", &[], stopped_meanwhile)
+        .test("run::orders::taken_up_again_detached", &[], detached)
+        .test("run::orders::retry_with_other_parameters", &[], parameters)
+        .test("run::orders::three_failures_are_not_made_good", &[], three_failures)
+        .test("run::orders::tolerated_failures_are_shown", &[], tolerated)
+        .test("run::orders::json_keeps_to_its_schemas", &[], schemas)
+        .test("run::orders::words_of_other_tools", &[], other_words)
+        .test("run::orders::completion", &[], completion);
+}
+
+const WAITS: &str = "umiak: v1\nname: waits\nroles:\n  trainer: {command: \"LEDGER; echo hello; touch up; until test -e go; do sleep 0.01; done; echo bye; exit 7\"}\n";
+
+fn attach() {
+    let house = House::with(WAITS);
+    house.umiak("attach").finish_unwatched().expect_code(2).expect_err("there are no runs yet");
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0).expect_err("umiak attach run-000001");
+    house.wait_for_file("up");
+    let attached = house.umiak("attach").start();
+    attached.wait_for_file("up");
+    house.touch("go");
+    let outcome = attached.finish_unchecked();
+    outcome.expect_code(7).expect_err("attached run-000001, waits").expect_err("run-000001 waits failed with 7");
+    assert_eq!(outcome.out(), "hello\nbye\n");
+    house.wait_until_free();
+    let ended = house.umiak("attach waits").finish_unwatched();
+    ended.expect_code(2).expect_err("error[J0025]: run-000001 has ended").expect_err("`umiak logs run-000001`");
+    house.check_ended();
+}
+
+fn leave() {
+    let house = House::with(WAITS);
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    house.wait_for_file("up");
+    let mut session = Session::of(house.umiak("attach 1"), (80, 20));
+    session.wait_for("the console", |screen| screen.iter().any(|line| line == "hello"));
+    session.type_keys(b"\x03");
+    session.wait_for("how to come back", |screen| {
+        screen.iter().any(|line| line.contains("detached; run-000001 goes on: `umiak attach run-000001`"))
+    });
+    assert_eq!(house.umiak("show 1 --output quiet").finish_unwatched().out(), "running\n");
+    house.touch("go");
+    house.umiak("wait 1").finish_unwatched().expect_code(7);
+    house.wait_until_free();
+    let (status, _) = session.finish();
+    assert_eq!(status.code(), Some(130));
+    house.check_ended();
+}
+
+fn stop_all() {
+    let house = House::with(WAITS);
+    let nothing = house.umiak("stop --all").finish_unwatched();
+    nothing.expect_code(0).expect_err("no run is live");
+    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("error[J0025]: no run is live");
+    for _ in 0..2 {
+        house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    }
+    house.wait_for_file("up");
+    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("several runs are live");
+    let outcome = house.umiak("stop --all").finish_unwatched();
+    outcome.expect_code(0);
+    assert_eq!(outcome.out(), "run-000001 stopped\nrun-000002 stopped\n");
+    house.umiak("stop --all 1").finish_unwatched().expect_code(2);
+    house.sandbox.assert_nothing_left();
+}
+
+/// The order comes while the run has its success already, and only cleans up.
+fn stopped_meanwhile() {
+    let house = House::with(
+        "umiak: v1\npolicy: {grace: 1s}\nroles:\n  trainer: {command: \"LEDGER; setsid sh -c 'trap : TERM; touch up; while :; do sleep 0.01; done' & until test -e up; do sleep 0.01; done\"}\n",
+    );
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    house.wait_for_file("up");
+    let is_sweeping =
+        || house.records().iter().any(|record| matches!(record.fact, umiak_core::facts::Fact::Ended { .. }));
+    wait_for("the replica's end", is_sweeping);
+    let outcome = house.umiak("stop").finish_unwatched();
+    outcome.expect_code(0);
+    assert_eq!(outcome.out(), "run-000001 had succeeded before it could be stopped\n");
+    house.check_ended();
+}
+
+fn detached() {
+    let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; test -e good\"}\n");
+    house.umiak("run job.yaml").finish().expect_code(1);
+    let outcome = house.umiak("retry -d --output json").finish_unwatched();
+    outcome.expect_code(0);
+    let said: serde_json::Value = serde_json::from_str(&outcome.out()).expect("JSON");
+    assert_eq!(said, serde_json::json!({ "v": 1, "run": "run-000001" }));
+    house.umiak("wait").finish_unwatched().expect_code(1);
+    house.wait_until_free();
+    house.touch("good");
+    house.umiak("retry -d 1").finish_unwatched().expect_code(0).expect_err("umiak attach run-000001");
+    house.umiak("wait").finish_unwatched().expect_code(0);
+    house.wait_until_free();
+    assert_eq!(house.ledger()["trainer-0"].len(), 3);
+    house.umiak("retry -d").finish_unwatched().expect_code(2).expect_err("has succeeded");
+    house.umiak("resume -d").finish_unwatched().expect_code(2).expect_err("`umiak retry --all run-000001`");
+    house.check_ended();
+}
+
+fn parameters() {
+    let house = House::with(
+        "umiak: v1\nparams: {code: 3, n: 1}\nroles:\n  trainer: {replicas: \"{{n}}\", command: \"LEDGER; exit {{code}}\"}\n",
+    );
+    house.umiak("run job.yaml -p code=4").finish().expect_code(4);
+    house.umiak("retry 1").finish().expect_code(4);
+    house.umiak("retry -p n=2").finish().expect_code(2).expect_err("change the roles of the run");
+    house.umiak("retry -p speed=2").finish().expect_code(2).expect_err("speed");
+    house.umiak("retry -p code=0 1").finish().expect_code(0);
+    house.check_ended();
+}
+
+fn three_failures() {
+    let house = House::with(
+        "umiak: v1\npolicy: {settle: 10ms}\nroles:\n  trainer: {command: \"LEDGER; echo 'ValueError: bad batch' >&2; exit 7\", restarts: {max: 2, backoff: 1ms}}\n",
+    );
+    house.umiak("run job.yaml").finish().expect_code(7);
+    let text = house.umiak("explain").finish_unwatched().out();
+    assert!(!text.contains("made good"), "{text}");
+    assert_eq!(text.matches("which failed too").count(), 2, "{text}");
+    assert_eq!(text.matches("why it ").count(), 1, "{text}");
+    let json = house.umiak("explain --output json").finish_unwatched().out();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["attempts"][0]["next"], &json["attempts"][1]["next"]), (&"failed".into(), &"failed".into()));
+    house.document("umiak: v1\nroles:\n  trainer: {command: \"test -e again || { touch again; exit 7; }\", restarts: {max: 2, backoff: 1ms}}\n");
+    house.umiak("run job.yaml").finish().expect_code(0);
+    let text = house.umiak("explain").finish_unwatched().out();
+    assert!(text.contains("of trainer-0 failed, made good by attempt "), "{text}");
+}
+
+fn tolerated() {
+    let house = House::with(
+        "umiak: v1\nroles:\n  trainer: {replicas: 3, command: \"LEDGER; test $UMIAK_INDEX != 1 || { echo $$ > pid; echo 'ValueError: bad shard' >&2; exit 5; }; until test -s pid && ! kill -0 $(cat pid) 2>/dev/null; do sleep 0.01; done\", completion: {min_failed: 3, min_succeeded: 2}}\n",
+    );
+    house.umiak("run job.yaml").finish().expect_code(0);
+    let shown = house.umiak("show").finish_unwatched().out();
+    assert!(shown.contains("  tolerated   trainer-1 exited with 5\n"), "{shown}");
+    let text = house.umiak("explain").finish_unwatched().out();
+    assert!(text.contains("tolerated: the run went on without trainer-1\n"), "{text}");
+    assert!(text.contains("ValueError: bad shard") && text.contains("it ended well\n"), "{text}");
+    let json = house.umiak("show --output json").finish_unwatched().out();
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["tolerated"], serde_json::json!(["trainer-1"]));
+    house.check_ended();
+}
+
+fn schemas() {
+    let house = House::with(
+        "umiak: v1\nname: fails\nlabels: {team: ads}\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; test $UMIAK_INDEX = 0 || exit 7\", ports: {rpc: 1}, restarts: {max: 1, backoff: 1ms}}\n",
+    );
+    let printed = house.umiak("run job.yaml --output json").finish();
+    let schema = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&house.umiak(&format!("schema {name}")).finish_unwatched().out()).expect("a schema")
+    };
+    let keeps = |name: &str, text: &str| {
+        let value: serde_json::Value =
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+        assert_eq!(violation(&schema(name), &value), None, "{name}: {text}");
+        value
+    };
+    for line in printed.out().lines() {
+        assert_eq!(keeps("facts", line)["run"], "run-000001");
+    }
+    house
+        .sandbox
+        .write("waits.yaml", "umiak: v1\nroles:\n  trainer: {command: \"until test -e go; do sleep 0.01; done\"}\n");
+    keeps("detached", &house.umiak("run -d waits.yaml --output json").finish_unwatched().out());
+    for (name, line) in [
+        ("ls", "ls"),
+        ("show", "show 1"),
+        ("show", "show 2"),
+        ("explain", "explain 1"),
+        ("wait", "wait 1"),
+        ("wait", "wait 2 --timeout 1ms"),
+        ("stop", "stop 2"),
+        ("plan", "plan job.yaml"),
+        ("plan", "run job.yaml --dry-run"),
+        ("plan", "launch --dry-run /bin/true"),
+        ("lint", "lint job.yaml nothing.yaml"),
+        ("removed", "gc --older-than 0s --dry-run"),
+        ("removed", "rm 2"),
+    ] {
+        // Flags of a launch stand before its script.
+        let flag = " --output json";
+        let line = match line.strip_prefix("launch") {
+            Some(rest) => format!("launch{flag}{rest}"),
+            None => format!("{line}{flag}"),
+        };
+        let value = keeps(name, &house.umiak(&line).finish_unwatched().out());
+        assert_eq!(value["dry_run"] == true, line.contains("dry-run") || name == "plan", "{line}");
+    }
+    for line in house.umiak("events 1 --output json").finish_unwatched().out().lines() {
+        keeps("facts", line);
+    }
+}
+
+fn other_words() {
+    let house = House::new();
+    for (line, hint) in [
+        ("status", "hint: write `umiak show`"),
+        ("status train", "hint: write `umiak show train`"),
+        ("kill --kill 3", "hint: write `umiak stop --kill 3`"),
+        ("ps", "hint: write `umiak ls`"),
+    ] {
+        house.umiak(line).finish_unwatched().expect_code(2).expect_err(hint);
+    }
+    let help = house.umiak("--help").finish_unwatched().out();
+    assert!(!help.contains("  kill") && !help.contains("  complete ") && help.contains("  attach"), "{help}");
+    let silent = house.umiak("ls --help").finish_unwatched().out();
+    assert!(!silent.contains("--verbose"), "{silent}");
+}
+
+/// Asked of a real shell, which has read the script.
+fn completion() {
+    let house = House::with(
+        "umiak: v1\nname: quick\nroles:\n  server: {command: \"true\"}\n  trainer: {replicas: 2, command: \"true\"}\n",
+    );
+    house.umiak("run job.yaml").finish().expect_code(0);
+    let binary = umiak_testkit::sandbox::binary().parent().expect("a directory").display().to_string();
+    let ask = |words: &str| {
+        let script = format!(
+            "PATH={binary}:$PATH; source <(umiak completions bash); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _umiak_runs umiak; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let run =
+            house.sandbox.program(std::path::Path::new("bash"), ["-c", &script]).env("UMIAK_HOME", house.home.path());
+        let outcome = run.finish_unwatched();
+        outcome.out().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(ask("umiak show q"), ["quick"]);
+    assert_eq!(ask("umiak attach run-"), ["run-000001"]);
+    assert_eq!(ask("umiak logs quick tr"), ["trainer", "trainer-0", "trainer-1"]);
+    assert_eq!(ask("umiak run jo"), ["job.yaml"]);
+    assert!(ask("umiak show --ou").contains(&"--output".to_owned()));
+    assert!(ask("umiak sh").contains(&"show".to_owned()));
+    for shell in ["zsh", "fish"] {
+        let script = house.umiak(&format!("completions {shell}")).finish_unwatched().out();
+        assert!(script.contains("umiak complete "), "{script}");
+    }
+}
