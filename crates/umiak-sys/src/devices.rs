@@ -48,6 +48,35 @@ pub fn nvidia(root: &Path) -> Vec<Gpu> {
         .collect()
 }
 
+/// One GPU that the NVIDIA driver does not list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdleGpu {
+    pub pci: String,
+    /// The kernel driver that has it, if one does.
+    pub driver: Option<String>,
+}
+
+/// Where the kernel lists what is on the PCI bus.
+pub const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+
+/// NVIDIA's GPUs on the bus (normally [`PCI_DEVICES`]), whatever driver has them, by address.
+pub fn nvidia_on_the_bus(root: &Path) -> Vec<IdleGpu> {
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    let is_gpu = |path: &Path| {
+        let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
+        // Display controllers, with or without an output; audio and switches of the same vendor are not meant.
+        read("vendor").trim() == "0x10de" && read("class").trim().starts_with("0x03")
+    };
+    let idle = |path: &Path| IdleGpu {
+        pci: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        driver: fs::read_link(path.join("driver")).ok().and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut found: Vec<IdleGpu> = paths.filter(|path| is_gpu(path)).map(|path| idle(&path)).collect();
+    found.sort_by(|one, other| one.pci.cmp(&other.pci));
+    found
+}
+
 /// One GPU that is ours until this is dropped: a lock on its device node, which is common to all containers that see it.
 /// Where there is no node, a name as for ports.
 #[derive(Debug)]

@@ -5,6 +5,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// Writes the kernel's list of a bus with so many GPUs, which no driver or another one has; give its path to umiak as
+/// `UMIAK_PCI_DEVICES`.
+pub fn fake_bus(parent: &Path, drivers: &[Option<&str>]) -> PathBuf {
+    let root = parent.join("pci-devices");
+    let device = |address: &str, vendor: &str, class: &str, driver: Option<&str>| {
+        let directory = root.join(address);
+        std::fs::create_dir_all(&directory).expect("the sandbox can be written");
+        std::fs::write(directory.join("vendor"), format!("{vendor}\n")).expect("the sandbox can be written");
+        std::fs::write(directory.join("class"), format!("{class}\n")).expect("the sandbox can be written");
+        if let Some(driver) = driver {
+            let target = format!("../../../bus/pci/drivers/{driver}");
+            std::os::unix::fs::symlink(target, directory.join("driver")).expect("the sandbox can be written");
+        }
+    };
+    // Others that are not meant: a network card, and the audio function of a GPU.
+    device("0000:00:03.0", "0x1af4", "0x020000", Some("virtio-pci"));
+    device("0000:10:00.1", "0x10de", "0x040300", None);
+    for (index, driver) in drivers.iter().enumerate() {
+        device(&format!("0000:{:02x}:00.0", 0x10 + index), "0x10de", "0x030200", *driver);
+    }
+    root
+}
+
 /// Writes the driver's directory below `parent`; give its path to umiak as `UMIAK_NVIDIA_PROC`. Their device nodes have
 /// numbers that no other test uses: GPUs are leased by them, for the whole host.
 pub fn fake(parent: &Path, count: u32) -> PathBuf {

@@ -92,6 +92,7 @@ impl Sandbox {
         set("TMPDIR", self.path().join("tmp").into());
         // A machine with GPUs must not change what a test sees.
         set("UMIAK_NVIDIA_PROC", self.path().join("no-gpus").into());
+        set("UMIAK_PCI_DEVICES", self.path().join("no-gpus").into());
         set("UMIAK_HOME", self.path().join("state").into());
         set("UMIAK_TEST_MARK", self.mark.clone().into());
         environment

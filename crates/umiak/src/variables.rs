@@ -10,6 +10,9 @@ pub struct Variable {
 /// Where the NVIDIA driver's list of devices stands.
 pub const NVIDIA_PROC: &str = "UMIAK_NVIDIA_PROC";
 
+/// Where the kernel's list of PCI devices stands.
+pub const PCI_DEVICES: &str = "UMIAK_PCI_DEVICES";
+
 /// What to log.
 pub const LOG: &str = "UMIAK_LOG";
 /// Where to log.
@@ -20,6 +23,10 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: NVIDIA_PROC,
         text: "Directory to read instead of `/proc/driver/nvidia/gpus`: one sub-directory for each GPU, named by its PCI address, holding the driver's `information` file. For tests, and for containers that mount it elsewhere.",
+    },
+    Variable {
+        name: PCI_DEVICES,
+        text: "Directory to read instead of `/sys/bus/pci/devices`, when devices are named and the driver lists no GPU. For tests.",
     },
     Variable {
         name: "UMIAK_TOKEN",

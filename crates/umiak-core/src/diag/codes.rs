@@ -101,6 +101,8 @@ register! {
         "A server of a parameter-server job has ended with 0, and never let a connection in at its port. That is no failure by its code, so trainers on its node start without it; those on other nodes wait for it until `--server-timeout`. Paddle's server does this when its port is taken; a script that only prints something does it too.";
     L0032, 0, "a log directory that another launch uses",
         "Two launches that write to one log directory would mix their lines: the names of log files are the same in every launch. The later launch writes to a directory of its own below it, which has the name of its run.";
+    L0033, 2, "GPUs without a working driver",
+        "Devices were named, and the PCI bus has NVIDIA GPUs, but the NVIDIA driver lists none of them: it is not loaded, it failed to start, or another driver has them. The job is refused, because on CPU it would only seem to work. On a machine without any GPU the list sets the number of processes, as a rehearsal.";
     F0001, 2, "the document cannot be read",
         "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
     F0002, 2, "not YAML",

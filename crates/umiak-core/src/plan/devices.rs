@@ -104,6 +104,9 @@ fn select(
             Ok(Some((visible, labels)))
         }
         (Some(devices), None) => {
+            if devices.kind.is_none_or(|kind| kind == DeviceKind::Gpu) && !inventory.idle_gpus.is_empty() {
+                return Err(no_driver(devices, inventory));
+            }
             notices.push(
                 Diagnostic::notice(
                     Code::L0020,
@@ -118,6 +121,20 @@ fn select(
             Ok(Some((visible, chosen)))
         }
     }
+}
+
+/// There are GPUs, and nothing could use them: on CPU the job would only seem to work.
+fn no_driver(devices: &DeviceRequest, inventory: &Inventory) -> Diagnostic {
+    let found = inventory.idle_gpus.iter().map(|gpu| match &gpu.driver {
+        Some(driver) => format!("{} (driver `{driver}`)", gpu.pci),
+        None => format!("{} (no driver)", gpu.pci),
+    });
+    let message = format!("`{}` names devices, but the NVIDIA driver is not working", devices.source);
+    Diagnostic::error(Code::L0033, message)
+        .row("on the bus", found.collect::<Vec<_>>().join("\n"))
+        .row("driver", "lists no GPU in `/proc/driver/nvidia/gpus`")
+        .hint("load the driver (`modprobe nvidia`, then `nvidia-smi` lists the GPUs)")
+        .hint(format!("to try the job on CPU, use `--nproc_per_node N` instead of `{}`", devices.source))
 }
 
 fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Visible> {

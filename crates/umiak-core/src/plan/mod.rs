@@ -40,6 +40,8 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inventory {
     pub gpus: Vec<Gpu>,
+    /// NVIDIA GPUs on the bus, looked for where devices are named and the driver lists none.
+    pub idle_gpus: Vec<IdleGpu>,
     /// CPUs we may use.
     pub cpus: usize,
     pub addresses: Vec<Address>,
@@ -60,6 +62,15 @@ pub struct Gpu {
     pub minor: u32,
     /// The NUMA node it hangs on, where known.
     pub numa_node: Option<u32>,
+}
+
+/// One GPU that the NVIDIA driver does not list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdleGpu {
+    /// Its address on the PCI bus.
+    pub pci: String,
+    /// The kernel driver that has it, if one does: `nouveau`, `vfio-pci`.
+    pub driver: Option<String>,
 }
 
 /// One address of one interface.

@@ -12,9 +12,9 @@ use std::process::{Command, Stdio};
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::formats::prefix::script_interpreter;
-use umiak_core::model::{CommandRequest, Interpreter};
+use umiak_core::model::{CommandRequest, Interpreter, Request};
 use umiak_core::plan::command::{self, Files, FirstLine, ScriptFile};
-use umiak_core::plan::{Address, Gpu, Inventory};
+use umiak_core::plan::{Address, Gpu, IdleGpu, Inventory};
 
 use crate::variables;
 
@@ -25,27 +25,47 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
         .collect()
 }
 
-pub(crate) fn gather(env: BTreeMap<String, String>, with_numa: bool) -> Inventory {
+/// What takes a look of its own, and is not always needed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extras {
+    numa: bool,
+    idle_gpus: bool,
+}
+
+impl Extras {
+    pub(crate) fn of(request: &Request) -> Self {
+        Self { numa: request.numa, idle_gpus: request.devices.is_some() }
+    }
+}
+
+pub(crate) fn gather(env: BTreeMap<String, String>, extras: Extras) -> Inventory {
     let root = env.get(variables::NVIDIA_PROC).map_or(umiak_sys::devices::NVIDIA_PROC, String::as_str);
     let gpus = umiak_sys::devices::nvidia(Path::new(root));
+    let idle_gpus = if gpus.is_empty() && extras.idle_gpus {
+        let root = env.get(variables::PCI_DEVICES).map_or(umiak_sys::devices::PCI_DEVICES, String::as_str);
+        umiak_sys::devices::nvidia_on_the_bus(Path::new(root))
+    } else {
+        Vec::new()
+    };
     let inventory = Inventory {
         gpus: gpus
             .into_iter()
             .map(|gpu| Gpu {
                 index: gpu.index,
-                numa_node: if with_numa { umiak_sys::host::numa_node_of(&gpu.pci) } else { None },
+                numa_node: if extras.numa { umiak_sys::host::numa_node_of(&gpu.pci) } else { None },
                 name: gpu.name,
                 uuid: gpu.uuid,
                 minor: gpu.minor,
             })
             .collect(),
+        idle_gpus: idle_gpus.into_iter().map(|gpu| IdleGpu { pci: gpu.pci, driver: gpu.driver }).collect(),
         cpus: umiak_sys::host::cpus(),
         addresses: umiak_sys::host::addresses()
             .into_iter()
             .map(|address| Address { interface: address.interface, ip: address.ip })
             .collect(),
         hostname: umiak_sys::host::name(),
-        numa_nodes: if with_numa { umiak_sys::host::numa_nodes() } else { Vec::new() },
+        numa_nodes: if extras.numa { umiak_sys::host::numa_nodes() } else { Vec::new() },
         env,
     };
     let (gpus, addresses) = (inventory.gpus.len(), inventory.addresses.len());

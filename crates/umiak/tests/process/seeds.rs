@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use umiak_testkit::components::Component::Python;
+use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
 use crate::shell::Shell;
@@ -11,6 +12,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("seeds::one_node_with_eight_gpus", &[Python], one_node_with_eight_gpus)
         .test("seeds::omitted_gpus_are_all_that_are_there", &[Python], omitted_gpus)
         .test("seeds::without_gpus_it_is_a_rehearsal", &[Python], rehearsal)
+        .test("seeds::gpus_without_a_driver_are_refused", &[Python], gpus_without_a_driver)
         .test("seeds::gpus_that_are_not_there", &[], gpus_that_are_not_there);
 }
 
@@ -156,6 +158,31 @@ fn rehearsal() {
     let notice =
         "notice[L0020]: `--gpus` names devices, but this machine has none: a rehearsal on CPU\n  processes  8\n";
     assert_eq!(said.matches(notice).count(), 1, "said once: {said}");
+}
+
+/// On CPU the job would only seem to work.
+fn gpus_without_a_driver() {
+    let sandbox = Sandbox::new();
+    sandbox.write("train.py", "");
+    let before = sandbox.list(".");
+    let bus = umiak_testkit::gpus::fake_bus(sandbox.path(), &[None, Some("nouveau")]);
+    let launch = |words: &str| {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        sandbox.umiak(words).env("UMIAK_PCI_DEVICES", &bus).finish()
+    };
+    for flag in ["--gpus", "--devices"] {
+        let refused = launch(&format!("launch {flag} 0,1 train.py"));
+        refused.expect_code(2);
+        assert_eq!(
+            refused.err(),
+            format!(
+                "error[L0033]: `{flag}` names devices, but the NVIDIA driver is not working\n  on the bus  0000:10:00.0 (no driver)\n              0000:11:00.0 (driver `nouveau`)\n  driver      lists no GPU in `/proc/driver/nvidia/gpus`\nhint: load the driver (`modprobe nvidia`, then `nvidia-smi` lists the GPUs)\nhint: to try the job on CPU, use `--nproc_per_node N` instead of `{flag}`\n"
+            )
+        );
+    }
+    let made: Vec<String> = sandbox.list(".").into_iter().filter(|name| name != "pci-devices").collect();
+    assert_eq!(made, before, "nothing was made or started");
+    launch("launch --nproc_per_node 2 train.py").expect_code(0);
 }
 
 fn gpus_that_are_not_there() {

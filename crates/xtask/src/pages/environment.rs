@@ -274,6 +274,7 @@ fn plan(sample: &Sample) -> Plan {
         .collect();
     let inventory = Inventory {
         gpus,
+        idle_gpus: Vec::new(),
         cpus: 8,
         addresses: Vec::new(),
         numa_nodes: Vec::new(),

@@ -27,7 +27,7 @@ use crate::engine::mock_cluster::MockCluster;
 use crate::engine::{Engine, EngineKind, FixedPort};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
-use crate::host::inventory;
+use crate::host::inventory::{self, Extras};
 
 /// Why a supervisor begins, and what it needs for that.
 pub(crate) struct Beginning<'a> {
@@ -79,7 +79,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     }
     let mut sources = Sources::new()?;
     let kind = EngineKind::parse(&submission.engine)?;
-    let inventory = inventory::gather(submission.environment.clone(), false);
+    let inventory = inventory::gather(submission.environment.clone(), Extras::default());
     let needed = document::needs(job);
     let cpus = (wishes.strict_resources && kind.capabilities().here).then(own_cpus);
     check_cpus(job, needed.cpus, cpus.as_deref())?;

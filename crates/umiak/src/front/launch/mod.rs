@@ -50,7 +50,7 @@ use crate::driver::{Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
 use crate::history::Error;
-use crate::host::inventory;
+use crate::host::inventory::{self, Extras};
 use crate::screen::{Screen, Style, write_data};
 
 /// Runs the job and returns the exit code. To be called while the process has one thread.
@@ -88,7 +88,7 @@ fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
 }
 
 fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Result<u8, Diagnostic> {
-    let inventory = inventory::gather(env, spec.request.numa);
+    let inventory = inventory::gather(env, Extras::of(&spec.request));
     let mut held = Vec::new();
     let mut lease = |request| {
         let (leased, leases) = umiak_sys::ports::lease(&request).map_err(NotLeased::TooFew)?;
@@ -247,7 +247,7 @@ impl From<Diagnostic> for NotRun {
 /// before the first rank.
 fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(LaunchDoor, Arc<Plan>), NotRun> {
     let spec = Arc::clone(&around.spec);
-    let inventory = inventory::gather(env, spec.request.numa);
+    let inventory = inventory::gather(env, Extras::of(&spec.request));
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(around.scratch.candidates());
     let mut outline = prepare::outline(&spec.request, &inventory, &mut |request| {
