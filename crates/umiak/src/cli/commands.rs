@@ -230,11 +230,25 @@ fn refuse(argv: &[OsString], error: &clap::Error) -> ExitCode {
             fail(&[Diagnostic::error(Code::L0001, format!("`umiak` itself has no flag `{first}`"))
                 .hint("flags of the launcher stand behind its name: `umiak launch --gpus 0,1 train.py`")])
         }
-        _ => {
+        // Its text is the whole help.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            ExitCode::from(2)
         }
+        _ => fail(&[usage_error(&error.to_string())]),
     }
+}
+
+/// Clap's message in our form: the first paragraph says what is wrong, the others are tips and the usage.
+fn usage_error(text: &str) -> Diagnostic {
+    let paragraphs = text.split("\n\n").map(|lines| lines.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut paragraphs = paragraphs.filter(|text| !text.is_empty() && !text.starts_with("For more information"));
+    let first = paragraphs.next().unwrap_or_default();
+    let error = Diagnostic::error(Code::L0001, first.trim_start_matches("error: "));
+    paragraphs.fold(error, |error, text| match text.strip_prefix("Usage: ") {
+        Some(usage) => error.hint(format!("usage: `{usage}`")),
+        None => error.hint(text.trim_start_matches("tip: ")),
+    })
 }
 
 /// A first word that is no command: misspelt, or a script without the command that starts it.

@@ -91,6 +91,10 @@ fn proxies_are_kept_put_aside_or_removed() {
 /// The nodes' addresses are added to what the user has, each once.
 #[test]
 fn peers_are_reached_without_a_proxy() {
+    let (second, mut inventory) = second();
+    inventory.env.insert("https_proxy".into(), "p".into());
+    let plan_of_three = three_nodes(&second, &inventory);
+    assert_eq!(get(&plan_of_three.common, "no_proxy"), Some("10.0.0.1,10.0.0.2,10.0.0.3"));
     for (env, small, large) in [
         (&[][..], None, None),
         (&[("no_proxy", "a")], None, None),

@@ -290,12 +290,22 @@ pub(super) const OWN: &[Row<'_>] = &[
         2,
         "error[L0001]: `umiak python3` starts launchers, and `http.server` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
     ),
+    (
+        "umiak ls --outptu json",
+        2,
+        "error[L0001]: unexpected argument '--outptu' found\nhint: a similar argument exists: '--output'\nhint: usage: `umiak ls --output <FORMAT>`\n",
+    ),
     ("umiak man nothing", 2, "error[L0001]: there is no command `nothing`\nhint: `umiak --help` lists the commands\n"),
     ("umiak explain", 2, "error[J0002]: there are no runs yet\n  looked in  DIR/state\n"),
     (
+        "umiak plan",
+        2,
+        "error[L0001]: the following required arguments were not provided: <FILE>\nhint: usage: `umiak plan <FILE>`\n",
+    ),
+    (
         "umiak schema nothing",
         2,
-        "error: invalid value 'nothing' for '<FORMAT>'\n  [possible values: detached, explain, facts, job, lint, ls, plan, removed, show, stop, wait]\n\nFor more information, try '--help'.\n",
+        "error[L0001]: invalid value 'nothing' for '<FORMAT>' [possible values: detached, explain, facts, job, lint, ls, plan, removed, show, stop, wait]\n",
     ),
 ];
 
