@@ -7,6 +7,7 @@ use super::flags::{FLAGS, Flag, Owner};
 use super::words;
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{Item, Line};
+use crate::formats::prefix::{Front, recognise};
 
 /// Flags of `torchrun`, and what to write instead. `-` stands for `_` too.
 const TORCH: &[(&[&str], &str)] = &[
@@ -122,21 +123,25 @@ pub(super) fn beside_missing_script(line: &Line) -> Option<String> {
     Some(format!("{} {} unknown{instead}", words::both(&names), if names.len() == 1 { "is" } else { "are" }))
 }
 
-/// Flags of a launcher among the script's arguments.
+/// Flags of a launcher among the script's arguments, unless the script is a launcher itself.
 pub(super) fn behind_script(line: &Line, given: &Arguments) -> Option<Diagnostic> {
-    let is_meant = |flag: &&Flag, word: &str| {
+    let script = line.script.as_ref()?;
+    let line_of_words: Vec<OsString> =
+        ["umiak".into(), script.clone()].into_iter().chain(line.script_args.iter().cloned()).collect();
+    if matches!(recognise(&line_of_words), Front::Launch(..) | Front::Wrapped { .. } | Front::NotInThisVersion { .. }) {
+        return None;
+    }
+    let is_meant = |word: &str| {
         let folded = word.replace('-', "_");
-        flag.names().any(|name| name.len() > 2 && name.replace('-', "_") == folded)
-            && !OF_SCRIPTS.contains(&flag.attribute.replace('-', "_").as_str())
-            && given.source(flag.attribute).is_none()
+        FLAGS.iter().any(|flag| {
+            flag.names().any(|name| name.len() > 2 && name.replace('-', "_") == folded)
+                && given.source(flag.attribute).is_none()
+                && (is_device_list(word) || !OF_SCRIPTS.contains(&flag.attribute))
+        })
     };
     let mut found: Vec<String> = Vec::new();
-    for argument in &line.script_args {
-        let word = word(argument);
-        let is_flag = FLAGS
-            .iter()
-            .any(|flag| is_meant(&flag, &word) || (is_device_list(&word) && given.source("devices").is_none()));
-        if word.starts_with("--") && is_flag && !found.contains(&word) {
+    for word in line.script_args.iter().map(|argument| word(argument)).filter(|word| word.starts_with("--")) {
+        if is_meant(&word) && !found.contains(&word) {
             found.push(word);
         }
     }
@@ -144,7 +149,7 @@ pub(super) fn behind_script(line: &Line, given: &Arguments) -> Option<Diagnostic
     let first = names.first()?;
     let (stand, go) = if names.len() == 1 { ("stands", "goes") } else { ("stand", "go") };
     let message = format!("{} {stand} behind the script, and {go} to it", words::both(&names));
-    let script = line.script.as_ref().map(|script| script.to_string_lossy()).unwrap_or_default();
+    let script = script.to_string_lossy();
     Some(
         Diagnostic::notice(Code::L0023, message)
             .hint(format!("if it is meant for umiak, write it before the script: `umiak launch {first} … {script}`")),

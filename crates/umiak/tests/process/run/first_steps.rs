@@ -31,7 +31,7 @@ fn mistakes() {
     stage.sandbox.write("nothing.yaml", "umiak: v1\nroles: {w: {replicas: 2}}");
     stage.sandbox.write("lost.yaml", "umiak: v1\nroles: {w: {command: 'true', dir: nowhere}}");
     for (line, code, words) in [
-        ("run", 2, &["<FILE>", "Usage: umiak run"][..]),
+        ("run", 2, &["<FILE>", "usage: `umiak run"][..]),
         ("run no-such.yaml", 2, &["error[F0001]", "there is no file `no-such.yaml`"]),
         ("run tmp", 2, &["error[F0001]", "`tmp` is a directory", "hint: "]),
         ("run empty.yaml", 2, &["`empty.yaml` is empty", "hint: a native document starts with `umiak: v1`"]),

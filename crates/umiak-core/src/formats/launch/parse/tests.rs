@@ -566,6 +566,9 @@ fn flags_behind_the_script_get_a_notice() {
         // The script's own, and what was given in its place as well.
         ("x.py --log_dir out --devices 0 --output o --lr 0.1 nproc_per_node", ""),
         ("--nproc_per_node 2 --gpus 0,1 x.py --nproc_per_node 3 --gpus 4", ""),
+        // A launcher inside a rank.
+        ("python -m paddle.distributed.launch --nproc_per_node 2 x.py", ""),
+        ("torchrun --nproc_per_node 2 x.py", ""),
     ] {
         assert_eq!(plain(&launch(line).notices), expected, "{line}");
     }
