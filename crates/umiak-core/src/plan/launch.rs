@@ -59,6 +59,8 @@ const ENDPOINTS: &str = "PADDLE_TRAINER_ENDPOINTS";
 
 /// What nodes prove to each other is no business of the ranks.
 const TOKEN: &str = "UMIAK_TOKEN";
+/// Says to a launch that it is the process that goes on without its terminal.
+pub const DETACHED: &str = "UMIAK_DETACHED";
 
 /// What Paddle takes away from its ranks.
 const PROXIES: [&str; 2] = ["http_proxy", "https_proxy"];
@@ -310,9 +312,7 @@ fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
             unset.push(ENDPOINTS);
         }
     }
-    if inventory.env.contains_key(TOKEN) {
-        unset.push(TOKEN);
-    }
+    unset.extend([TOKEN, DETACHED].into_iter().filter(|name| inventory.env.contains_key(*name)));
     unset.into_iter().map(str::to_owned).collect()
 }
 

@@ -31,6 +31,7 @@ use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::{LaunchSpec, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
+use umiak_core::plan::DETACHED;
 
 use crate::log;
 use crate::screen::Style;
@@ -60,6 +61,7 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
     match front {
         Front::Launch(spelling, words) => {
             let env = crate::host::environment();
+            let is_detached = env.contains_key(DETACHED);
             match parse(spelling, &words, &env) {
                 Ok(Parsed::Help(text)) => print(&text),
                 Ok(Parsed::Launch(spec)) => {
@@ -67,6 +69,9 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
                         return fail(&[diagnostic]);
                     }
                     options(&spec);
+                    if spec.own.detach && !spec.own.dry_run && !is_detached {
+                        return run::launch_detached(&spec.own);
+                    }
                     ExitCode::from(crate::front::launch::launch(*spec, env))
                 }
                 Err(diagnostics) => fail(&diagnostics),

@@ -15,6 +15,7 @@ const EXAMPLES: &[(&str, &[Term])] = &[
             ("umiak launch --gpus 0,1,2,3 train.py --lr 0.1", "Four ranks on this node, one for each GPU"),
             ("umiak launch --nproc_per_node 2 train.py", "Two ranks on CPUs"),
             ("umiak launch --ips 10.0.0.1,10.0.0.2 train.py", "The same line on both nodes"),
+            ("umiak launch -d train.py", "Return at once; `umiak attach` follows the run"),
             ("umiak launch --dry-run --output json train.py", "What would run"),
         ],
     ),

@@ -8,6 +8,7 @@ use clap::Args;
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic, Severity};
 use umiak_core::facts::Began;
+use umiak_core::formats::launch::OwnFlags;
 use umiak_core::formats::{self, document::Document};
 use umiak_core::model::{JobId, OutputMode, Show, Whose};
 use umiak_core::plan::document::Submission;
@@ -178,6 +179,35 @@ pub(super) fn detached(home: &Home, run: &RunDir, why: Began, mut notices: Vec<D
         notices.iter().for_each(talk);
     }
     tell_detached(run, talking.format.output)
+}
+
+/// `umiak launch -d`.
+pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
+    let output = match own.output {
+        OutputMode::Human => Output::Human,
+        OutputMode::Json => Output::Json,
+        OutputMode::Quiet => Output::Quiet,
+    };
+    let format = Format { output, ascii: own.ascii };
+    let talking = Talking { format, mirror: false, no_progress: true };
+    if own.no_record {
+        let error = Diagnostic::error(Code::L0001, "`--detach` and `--no-record` exclude each other");
+        return wrong(talking, &[error.hint("a run that goes on without its terminal is found by its record")]);
+    }
+    let result = detach::launch().and_then(|launched| {
+        if output == Output::Human {
+            detach::ends_at_logout().iter().chain(&launched.notices).for_each(talk);
+        }
+        let Some(run) = launched.run else {
+            super::say(&format!(
+                "detached; the first node records the run, this one writes to {}\n",
+                launched.log.display()
+            ));
+            return Ok(ExitCode::SUCCESS);
+        };
+        tell_detached(&run, output)
+    });
+    ended(talking, result)
 }
 
 /// How a run that goes on without this terminal is come back to.

@@ -356,6 +356,8 @@ pub const FLAGS: &[Flag] = &[
     Flag::switch("--no-progress", "no-progress", "No status line."),
     Flag::switch("--ascii", "ascii", "Plain characters only."),
     Flag::switch("--no-record", "no-record", "Do not record the run: `umiak ls`, `show` and `explain` will not know it."),
+    Flag::switch("--detach", "detach", "Return once the ranks are planned; the run goes on without this terminal. `umiak attach` follows it.")
+        .aliases(&["-d"]),
     Flag::switch("--isolate", "isolate", "A PID namespace for the job: when its guardian ends, the kernel ends all of it."),
     Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
     Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Start a new log file at this size: `100M`, `1G`. Finished ones are numbered: `workerlog.0.1`."),

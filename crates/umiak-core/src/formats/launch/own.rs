@@ -29,6 +29,7 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         no_progress: arguments.is_switched_on("no-progress"),
         ascii: arguments.is_switched_on("ascii"),
         no_record: arguments.is_switched_on("no-record"),
+        detach: arguments.is_switched_on("detach"),
         isolate: arguments.is_switched_on("isolate"),
         token: arguments.text("token").and_then(Token::new),
         rdzv_port: arguments.int("rdzv-port").and_then(|port| u16::try_from(port).ok()).and_then(Port::new),

@@ -90,6 +90,8 @@ pub struct OwnFlags {
     pub isolate: bool,
     /// Leave no run behind.
     pub no_record: bool,
+    /// The run goes on without its terminal.
+    pub detach: bool,
     /// `--token`, else `UMIAK_TOKEN`: what nodes prove to each other that they know.
     pub token: Option<Token>,
     /// `--rdzv-port`, else `UMIAK_PORT`: where the nodes of a list meet.
@@ -141,6 +143,7 @@ impl Default for OwnFlags {
             ascii: false,
             isolate: false,
             no_record: false,
+            detach: false,
             token: None,
             rdzv_port: None,
             rdzv_timeout: Duration::from_secs(600),

@@ -3,14 +3,16 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 
 use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
+use umiak_core::plan::DETACHED;
 
-use crate::history::{Home, RunDir};
+use crate::history::{Home, RunDir, RunId};
 
 /// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,6 +20,8 @@ use crate::history::{Home, RunDir};
 pub(crate) enum Said {
     Notice(Diagnostic),
     Ready,
+    /// Ready, as this run; of several nodes only one has a run.
+    Begun(Option<RunId>),
     Failed(Diagnostic),
 }
 
@@ -54,27 +58,87 @@ fn flag(why: Began) -> Option<&'static str> {
 }
 
 /// Starts this command as the supervisor of the run.
-pub(crate) fn begin(
+fn begin(
     home: &Home,
     run: &RunDir,
     mut command: Command,
     notices: &[Diagnostic],
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(run.supervisor_log());
-    let log = log.map_err(|error| crate::history::cannot_write(&run.supervisor_log(), &error))?;
-    command.envs(crate::log::inherited());
-    command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+    command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped());
+    let text = serde_json::to_vec(notices).expect("notices are JSON");
+    let lost = |how: Lost| {
+        let id = run.id();
+        let error = Diagnostic::error(Code::J0007, format!("the supervisor of {id} was lost as it began"));
+        how.of(error).hint(format!("`umiak resume {id}` goes on with the run"))
+    };
+    spawn(command, &run.supervisor_log(), &text, lost).map(|(noticed, _)| noticed)
+}
+
+/// A launch that was started to go on without its terminal.
+pub(crate) struct DetachedLaunch {
+    /// Of several nodes only one records the run.
+    pub(crate) run: Option<RunDir>,
+    pub(crate) notices: Vec<Diagnostic>,
+    /// What it says.
+    pub(crate) log: PathBuf,
+}
+
+/// Starts this very command line again, in a session of its own, and waits until its run has begun.
+pub(crate) fn launch() -> Result<DetachedLaunch, Diagnostic> {
+    let home = Home::from_environment().map_err(|error| error.diagnostic())?;
+    home.make().map_err(|error| error.diagnostic())?;
+    // It has a place in the run's directory once there is one.
+    let log = home.path().join(format!("detached-{}.log", std::process::id()));
+    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find itself", &error))?;
+    let mut command = Command::new(program);
+    let mut words = std::env::args_os();
+    command.arg0(words.next().unwrap_or_default()).args(words).env(DETACHED, "1").stdin(Stdio::null());
+    let lost = |how: Lost| how.of(Diagnostic::error(Code::J0007, "the launch ended before its ranks were started"));
+    let (notices, run) = spawn(command, &log, &[], lost).inspect_err(|_| drop(std::fs::remove_file(&log)))?;
+    let Some(run) = run.map(|run| RunDir::at(&home, run)) else {
+        return Ok(DetachedLaunch { run: None, notices, log });
+    };
+    let log = std::fs::rename(&log, run.supervisor_log()).map_or(log, |()| run.supervisor_log());
+    Ok(DetachedLaunch { run: Some(run), notices, log })
+}
+
+/// How a supervisor ended before it had begun.
+struct Lost {
+    status: ExitStatus,
+    said: String,
+}
+
+impl Lost {
+    fn of(&self, error: Diagnostic) -> Diagnostic {
+        let error = error.row("how", self.status.to_string());
+        if self.said.is_empty() { error } else { error.row("it said", &*self.said) }
+    }
+}
+
+/// Starts a supervisor that writes to this log, and waits until it has begun. Returns what it has noticed, and its run
+/// where it names one.
+fn spawn(
+    mut command: Command,
+    log: &Path,
+    input: &[u8],
+    lost: impl FnOnce(Lost) -> Diagnostic,
+) -> Result<(Vec<Diagnostic>, Option<RunId>), Diagnostic> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
+    let file = file.map_err(|error| crate::history::cannot_write(log, &error))?;
+    command.envs(crate::log::inherited()).stdout(Stdio::piped()).stderr(file);
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()
         .map_err(|error| Diagnostic::failed("start a supervisor", &error))?;
-    let text = serde_json::to_vec(notices).expect("notices are JSON");
     // One that is gone already shows itself below.
-    let _ = child.stdin.take().expect("it was piped").write_all(&text);
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input);
+    }
     let mut noticed = Vec::new();
     for line in BufReader::new(child.stdout.take().expect("it was piped")).lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(Said::Notice(notice)) => noticed.push(notice),
-            Ok(Said::Ready) => return Ok(noticed),
+            Ok(Said::Ready) => return Ok((noticed, None)),
+            Ok(Said::Begun(run)) => return Ok((noticed, run)),
             Ok(Said::Failed(error)) => {
                 // What it has taken back must be gone when we say so.
                 let _ = child.wait();
@@ -85,11 +149,8 @@ pub(crate) fn begin(
     }
     let status = child.wait().map_err(|error| Diagnostic::failed("wait for its supervisor", &error))?;
     // It was killed, or it failed in a way that it could only write to its log.
-    let how = std::fs::read_to_string(run.supervisor_log()).unwrap_or_default();
-    let error = Diagnostic::error(Code::J0007, format!("the supervisor of {} was lost as it began", run.id()))
-        .row("how", status.to_string());
-    let error = if how.trim().is_empty() { error } else { error.row("it said", how.trim()) };
-    Err(error.hint(format!("`umiak resume {}` goes on with the run", run.id())))
+    let said = std::fs::read_to_string(log).unwrap_or_default().trim().to_owned();
+    Err(lost(Lost { status, said }))
 }
 
 /// Those that whoever started this supervisor wants to have recorded, from stdin.

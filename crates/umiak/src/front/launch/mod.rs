@@ -49,6 +49,7 @@ use crate::driver::sources::Sources;
 use crate::driver::{Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
+use crate::front::document::detach::Said;
 use crate::history::Error;
 use crate::host::inventory::{self, Extras};
 use crate::screen::{Screen, Style, write_data};
@@ -59,21 +60,26 @@ pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
     let style = talk(&spec).style();
     let result = if spec.own.dry_run { dry(&spec, env, &style) } else { run(&spec, env, &style) };
     result.unwrap_or_else(|diagnostic| {
-        report(&style, spec.own.output, &diagnostic);
-        diagnostic.exit_code()
+        report(&style, talk(&spec).output, &diagnostic);
+        let code = diagnostic.exit_code();
+        if spec.own.detach {
+            Said::Failed(diagnostic).say();
+        }
+        code
     })
 }
 
 fn talk(spec: &LaunchSpec) -> Talk {
     let own = &spec.own;
     Talk {
-        output: own.output,
+        // What goes on without a terminal writes to a log.
+        output: if own.detach { OutputMode::Human } else { own.output },
         mirror: own.mirror,
         show: own.show.clone(),
         stdin: own.stdin.clone(),
         ascii: own.ascii,
         no_progress: own.no_progress,
-        detached: false,
+        detached: own.detach,
     }
 }
 
@@ -158,6 +164,11 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
     let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
     driver.announce(&notices)?;
+    if spec.own.detach {
+        let run = driver.core.recorder.run_name().and_then(|run| run.parse().ok());
+        notices.into_iter().map(Said::Notice).chain([Said::Begun(run)]).for_each(|said| said.say());
+        umiak_sys::helper::silence_stdout();
+    }
     driver.run()
 }
 

@@ -13,6 +13,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::orders::stop_all_and_only", &[], stop_all)
         .test("run::orders::stop_says_how_it_ended", &[], stopped_meanwhile)
         .test("run::orders::taken_up_again_detached", &[], detached)
+        .test("run::orders::a_launch_goes_on_detached", &[], launched)
         .test("run::orders::retry_with_other_parameters", &[], parameters)
         .test("run::orders::three_failures_are_not_made_good", &[], three_failures)
         .test("run::orders::tolerated_failures_are_shown", &[], tolerated)
@@ -109,6 +110,32 @@ fn detached() {
     house.umiak("retry -d").finish_unwatched().expect_code(2).expect_err("has succeeded");
     house.umiak("resume -d").finish_unwatched().expect_code(2).expect_err("`umiak retry --all run-000001`");
     house.check_ended();
+}
+
+fn launched() {
+    let house = House::new();
+    house.sandbox.write(
+        "train.sh",
+        "echo hello $PADDLE_TRAINER_ID [$UMIAK_DETACHED]; touch up; until test -e go; do sleep 0.01; done; exit 6\n",
+    );
+    let outcome = house.umiak("launch -d --nproc_per_node 2 /bin/sh train.sh").finish_unwatched();
+    outcome.expect_code(0).expect_err("`umiak attach run-000001`");
+    assert_eq!(outcome.out(), "run-000001\n");
+    house.wait_for_file("up");
+    assert_eq!(house.umiak("show train --output quiet").finish_unwatched().out(), "running\n");
+    house.touch("go");
+    house.umiak("wait train").finish_unwatched().expect_code(6);
+    house.wait_until_free();
+    let logs = house.umiak("logs 1 trainer-0").finish_unwatched();
+    assert_eq!(logs.out(), "hello 0 []\n");
+    let log = std::fs::read_to_string(house.run().supervisor_log()).expect("its log");
+    assert!(log.contains("ABORT!!!") && !log.lines().any(|line| line.starts_with("hello")), "{log}");
+    house.sandbox.assert_nothing_left();
+    assert!(!house.sandbox.list("state").iter().any(|name| name.starts_with("detached-")));
+    let refused = house.umiak("launch -d --nproc_per_node 2 nothing.py").finish_unwatched();
+    refused.expect_code(127).expect_err("nothing.py");
+    house.umiak("launch -d --no-record train.sh").finish_unwatched().expect_code(2).expect_err("exclude each other");
+    assert_eq!(house.runs().len(), 1);
 }
 
 fn parameters() {
