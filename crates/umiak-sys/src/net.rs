@@ -1,8 +1,8 @@
-//! The coordinator's socket, connections that nobody waits for, what a process with thousands of connections needs, and
-//! Unix sockets with long paths.
+//! The coordinator's socket, connections that nobody waits for, which sockets listen, what a process with thousands of
+//! connections needs, and Unix sockets with long paths.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +57,56 @@ impl Connecting {
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
+}
+
+/// The TCP sockets that listen in this network namespace. They are read from the kernel's tables: a connection would count
+/// as one, and some servers accept only so many.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listeners(Vec<SocketAddr>);
+
+impl Listeners {
+    /// Empty where the tables cannot be read.
+    pub fn read() -> Self {
+        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(std::fs::read_to_string);
+        Self(tables.iter().flatten().flat_map(|table| table.lines().filter_map(listener)).collect())
+    }
+
+    /// True if a socket accepts connections to this port of this address; without one, of any.
+    pub fn accepts(&self, address: Option<IpAddr>, port: u16) -> bool {
+        let is_for = |ip: IpAddr, address: IpAddr| {
+            let of_family = ip.is_ipv4() == address.is_ipv4() || ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+            ip == address || (ip.is_unspecified() && of_family)
+        };
+        let mut of_port = self.0.iter().filter(|listener| listener.port() == port);
+        of_port.any(|listener| address.is_none_or(|address| is_for(listener.ip(), address)))
+    }
+}
+
+/// True if this host has the address: a socket can be bound to it.
+pub fn is_own(address: IpAddr) -> bool {
+    TcpListener::bind((address, 0)).is_ok()
+}
+
+/// The local address of a line of `/proc/net/tcp`, if that socket listens:
+/// `   0: 0100007F:1F90 00000000:0000 0A …`. Addresses are words of the host's byte order.
+fn listener(line: &str) -> Option<SocketAddr> {
+    const LISTEN: &str = "0A";
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    if fields.nth(1)? != LISTEN {
+        return None;
+    }
+    let (address, port) = local.split_once(':')?;
+    let word = |at: usize| Some(u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let ip = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let words: Vec<u8> = (0..4).map(word).collect::<Option<Vec<_>>>()?.concat();
+            IpAddr::from(<[u8; 16]>::try_from(words).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
 fn family(address: SocketAddr) -> AddressFamily {
@@ -122,6 +172,36 @@ mod tests {
         drop(listener.accept().unwrap());
         drop((client, listener));
         listen(port, 1 << 16).unwrap();
+    }
+
+    #[test]
+    fn lines_of_the_kernels_tables() {
+        if cfg!(target_endian = "little") {
+            let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1";
+            assert_eq!(listener(v4), Some("127.0.0.1:8080".parse().unwrap()));
+            assert_eq!(listener(&v4.replace(" 0A ", " 01 ")), None);
+            let v6 = "   1: B80D0120000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0";
+            assert_eq!(listener(v6), Some("[2001:db8::1]:80".parse().unwrap()));
+            let mapped = "   1: 0000000000000000FFFF00000100007F:0050 00000000000000000000000000000000:0000 0A 0";
+            assert_eq!(listener(mapped), Some("127.0.0.1:80".parse().unwrap()));
+        }
+        assert_eq!(listener("  sl  local_address rem_address   st tx_queue rx_queue"), None);
+    }
+
+    #[test]
+    fn sockets_that_listen_are_found_without_connecting() {
+        let (here, there) = (Some(IpAddr::from([127, 0, 0, 1])), Some(IpAddr::from([127, 0, 0, 2])));
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = bound.local_addr().unwrap().port();
+        let accepts = || [here, there, None].map(|address| Listeners::read().accepts(address, port));
+        assert_eq!(accepts(), [true, false, true]);
+        bound.set_nonblocking(true).unwrap();
+        assert_eq!(bound.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(bound);
+        assert_eq!(accepts(), [false, false, false]);
+        let _all = listen(port, 1 << 16).unwrap();
+        assert_eq!(accepts(), [true, true, true]);
+        assert!(is_own(IpAddr::from([127, 9, 9, 9])) && !is_own(IpAddr::from([192, 0, 2, 1])));
     }
 
     #[test]
