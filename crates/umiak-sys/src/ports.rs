@@ -5,9 +5,14 @@
 //! choosing the same port between the choice and the moment a rank listens. That nobody else listens is
 //! tested by binding. Ports stay below the ephemeral range (an outgoing connection cannot take them)
 //! and clear of the kernel's reserved list.
+//!
+//! A port that is chosen is leased on all addresses, since a rank may listen on all of them. A port that is asked for by
+//! its number is leased on its address: 127.0.0.1 and 127.0.0.2 may both have it. Each lease is taken first and then
+//! compared with those of the other kind, so that of two that are taken at once at most one stays.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -26,6 +31,8 @@ const LOWEST: u16 = 10_000;
 pub struct LeaseRequest {
     pub count: u16,
     pub range: PortRange,
+    /// Where exact ports are wanted; on all addresses without it.
+    pub address: Option<IpAddr>,
     /// Where to begin looking, so that jobs started together do not queue for the same ports.
     pub seed: u64,
 }
@@ -35,6 +42,8 @@ pub struct LeaseRequest {
 pub enum PortRange {
     /// Where the kernel leaves room.
     Anywhere,
+    /// These, consecutive from here, as far as they are free; for the others anywhere.
+    Rather { start: u16 },
     /// Inside this range, ends included.
     Within { low: u16, high: u16 },
     /// Exactly these: consecutive from here.
@@ -78,29 +87,40 @@ pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<PortLease>), LeaseEr
     }
     let kernel = Kernel::read();
     match request.range {
-        PortRange::Exactly { start } => exactly(start, request.count),
+        PortRange::Exactly { start } => exactly(start, request.count, request.address),
         PortRange::Within { low, high } => {
             walk(low, high, request, &[]).map(|(ports, leases)| (Leased { ports, inside_ephemeral: false }, leases))
         }
-        PortRange::Anywhere => {
-            let room = (kernel.ephemeral.0 > LOWEST).then(|| (LOWEST, kernel.ephemeral.0 - 1));
-            let below = room.and_then(|(low, high)| walk(low, high, request, &kernel.reserved).ok());
-            match below {
-                Some((ports, leases)) => Ok((Leased { ports, inside_ephemeral: false }, leases)),
-                None => walk(kernel.ephemeral.0.max(1024), kernel.ephemeral.1, request, &kernel.reserved)
-                    .map(|(ports, leases)| (Leased { ports, inside_ephemeral: true }, leases)),
-            }
+        PortRange::Anywhere => anywhere(&kernel, request),
+        PortRange::Rather { start } => {
+            let last = start.saturating_add(request.count.saturating_sub(1));
+            let (mut ports, mut leases) = free(start..=last, request.count, &kernel.reserved, &mut None);
+            let others = LeaseRequest { count: request.count - ports.len() as u16, ..request.clone() };
+            let (mut leased, more) = anywhere(&kernel, &others)?;
+            ports.append(&mut leased.ports);
+            leases.extend(more);
+            Ok((Leased { ports, ..leased }, leases))
         }
     }
 }
 
-fn exactly(start: u16, count: u16) -> Result<(Leased, Vec<PortLease>), LeaseError> {
+fn anywhere(kernel: &Kernel, request: &LeaseRequest) -> Result<(Leased, Vec<PortLease>), LeaseError> {
+    let room = (kernel.ephemeral.0 > LOWEST).then(|| (LOWEST, kernel.ephemeral.0 - 1));
+    let below = room.and_then(|(low, high)| walk(low, high, request, &kernel.reserved).ok());
+    match below {
+        Some((ports, leases)) => Ok((Leased { ports, inside_ephemeral: false }, leases)),
+        None => walk(kernel.ephemeral.0.max(1024), kernel.ephemeral.1, request, &kernel.reserved)
+            .map(|(ports, leases)| (Leased { ports, inside_ephemeral: true }, leases)),
+    }
+}
+
+fn exactly(start: u16, count: u16, address: Option<IpAddr>) -> Result<(Leased, Vec<PortLease>), LeaseError> {
     let last = start.saturating_add(count.saturating_sub(1));
     let mut leases = Vec::new();
     let mut taken = Vec::new();
     let mut refused = None;
     for port in start..=last {
-        match take(port, Bind::Again) {
+        match take(port, address, Bind::Again) {
             Ok(lease) => leases.push(lease),
             Err(Taken::ByUmiak) => taken.push((port, true)),
             Err(Taken::ByOther) => taken.push((port, false)),
@@ -121,33 +141,46 @@ fn walk(
     reserved: &[(u16, u16)],
 ) -> Result<(Vec<u16>, Vec<PortLease>), LeaseError> {
     let size = u64::from(high.saturating_sub(low)) + 1;
-    let mut ports = Vec::new();
-    let mut leases = Vec::new();
+    let from_seed = (0..size).map(|step| low + ((request.seed % size + step) % size) as u16);
     let mut refused = None;
-    for step in 0..size {
-        if ports.len() == request.count as usize {
-            break;
-        }
-        let port = low + ((request.seed % size + step) % size) as u16;
-        if reserved.iter().any(|(first, last)| (*first..=*last).contains(&port)) {
-            continue;
-        }
-        match take(port, Bind::First) {
-            Ok(lease) => {
-                ports.push(port);
-                leases.push(lease);
-            }
-            Err(Taken::Refused(errno)) => {
-                refused = Some(errno);
-                break;
-            }
-            Err(Taken::ByUmiak | Taken::ByOther) => {}
-        }
-    }
+    let (ports, leases) = free(from_seed, request.count, reserved, &mut refused);
     if ports.len() == request.count as usize {
         Ok((ports, leases))
     } else {
         Err(LeaseError { wanted: request.count, found: ports.len() as u16, low, high, taken: Vec::new(), refused })
+    }
+}
+
+/// So many of these, on all addresses, as far as they are free.
+fn free(
+    candidates: impl Iterator<Item = u16>,
+    count: u16,
+    reserved: &[(u16, u16)],
+    refused: &mut Option<i32>,
+) -> (Vec<u16>, Vec<PortLease>) {
+    let is_reserved = |port: &u16| reserved.iter().any(|(first, last)| (*first..=*last).contains(port));
+    let mut candidates = candidates.filter(|port| !is_reserved(port));
+    let mut found: Vec<(u16, PortLease)> = Vec::new();
+    loop {
+        while found.len() < count as usize
+            && refused.is_none()
+            && let Some(port) = candidates.next()
+        {
+            match take(port, None, Bind::First) {
+                Ok(lease) => found.push((port, lease)),
+                Err(Taken::Refused(errno)) => *refused = Some(errno),
+                Err(Taken::ByUmiak | Taken::ByOther) => {}
+            }
+        }
+        // All at once, since it reads a table of the kernel.
+        let before = found.len();
+        if before > 0 {
+            let leased = leased_on_addresses();
+            found.retain(|(port, _)| !leased.contains(port));
+        }
+        if found.len() == before {
+            return found.into_iter().unzip();
+        }
     }
 }
 
@@ -179,15 +212,41 @@ enum Bind {
     Again,
 }
 
-fn take(port: u16, how: Bind) -> Result<PortLease, Taken> {
-    let address = UnixAddr::from_abstract_name(format!("umiak-port-{port}")).map_err(|_| Taken::ByUmiak)?;
-    let name = UnixDatagram::bind_addr(&address).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
-    is_free(port, how).map_err(|error| Taken::ByOther.or_refused(&error))?;
+/// What leases are called: `umiak-port-6170` on all addresses, `umiak-port-6170-127.0.0.1` on one.
+const NAME: &str = "umiak-port-";
+
+fn take(port: u16, address: Option<IpAddr>, how: Bind) -> Result<PortLease, Taken> {
+    let named = |name: String| UnixAddr::from_abstract_name(name).map_err(|_| Taken::ByUmiak);
+    let everywhere = named(format!("{NAME}{port}"))?;
+    let name = match address {
+        Some(address) => named(format!("{NAME}{port}-{address}"))?,
+        None => everywhere.clone(),
+    };
+    let name = UnixDatagram::bind_addr(&name).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
+    // A name that can be reached is held.
+    if address.is_some() && name.connect_addr(&everywhere).is_ok() {
+        return Err(Taken::ByUmiak);
+    }
+    is_free(port, address, how).map_err(|error| Taken::ByOther.or_refused(&error))?;
     Ok(PortLease { _name: name })
 }
 
-/// Free on every address, in both families: one socket asks for all of them.
-fn is_free(port: u16, how: Bind) -> io::Result<()> {
+/// The ports that are leased on single addresses. Lines of `/proc/net/unix` end with the name.
+fn leased_on_addresses() -> BTreeSet<u16> {
+    let table = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.rsplit_once('@')?.1.strip_prefix(NAME)?.split_once('-'));
+    names.filter_map(|(port, _)| port.parse().ok()).collect()
+}
+
+/// Free on this address; without one, on every address, in both families: one socket asks for all of them.
+fn is_free(port: u16, address: Option<IpAddr>, how: Bind) -> io::Result<()> {
+    if let Some(address) = address {
+        match try_bind(SocketAddr::new(address, port), how) {
+            // It is reached at an address that is not on this host: then all of them matter.
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {}
+            other => return other.map(drop),
+        }
+    }
     match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), how) {
         // No IPv6 on this host is no reason to refuse.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
@@ -251,7 +310,46 @@ mod tests {
     }
 
     fn request(count: u16, range: PortRange) -> LeaseRequest {
-        LeaseRequest { count, range, seed: u64::from(std::process::id()) * 131 }
+        LeaseRequest { count, range, address: None, seed: u64::from(std::process::id()) * 131 }
+    }
+
+    fn exact(port: u16, address: [u8; 4]) -> LeaseRequest {
+        LeaseRequest { address: Some(address.into()), ..request(1, PortRange::Exactly { start: port }) }
+    }
+
+    #[test]
+    fn a_named_port_is_leased_on_its_address() {
+        let (leased, held) = lease(&request(1, PortRange::Anywhere)).unwrap();
+        let port = leased.ports[0];
+        // One that was chosen is chosen on all of them.
+        assert_eq!(lease(&exact(port, [127, 0, 0, 1])).unwrap_err().taken, [(port, true)]);
+        drop(held);
+        let first = lease(&exact(port, [127, 0, 0, 1])).unwrap();
+        let second = lease(&exact(port, [127, 0, 0, 2])).unwrap();
+        assert_eq!(lease(&exact(port, [127, 0, 0, 2])).unwrap_err().taken, [(port, true)]);
+        // Nothing that is chosen meets one that is named.
+        let chosen = |range| lease(&request(1, range)).map(|(leased, _)| leased.ports);
+        assert_eq!(chosen(PortRange::Within { low: port, high: port }).unwrap_err().found, 0);
+        assert_ne!(chosen(PortRange::Rather { start: port }).unwrap(), [port]);
+        drop((first, second));
+        assert_eq!(chosen(PortRange::Rather { start: port }).unwrap(), [port]);
+        let _listener = TcpListener::bind(("127.0.0.2", port)).unwrap();
+        assert_eq!(lease(&exact(port, [127, 0, 0, 2])).unwrap_err().taken, [(port, false)]);
+        assert!(lease(&exact(port, [127, 0, 0, 1])).is_ok());
+        assert_ne!(chosen(PortRange::Rather { start: port }).unwrap(), [port], "a rank may listen on all addresses");
+        // An address of another host is no obstacle.
+        assert!(lease(&exact(port + 1, [192, 0, 2, 1])).is_ok());
+    }
+
+    #[test]
+    fn preferred_ports_come_first_and_others_stand_in_for_those_that_are_taken() {
+        let (leased, held) = lease(&request(3, PortRange::Anywhere)).unwrap();
+        let start = leased.ports[0];
+        drop(held);
+        let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, start + 1)).unwrap();
+        let (leased, _held) = lease(&request(3, PortRange::Rather { start })).unwrap();
+        assert_eq!((leased.ports.len(), leased.ports[0], leased.ports[1]), (3, start, start + 2));
+        assert!(!leased.ports.contains(&(start + 1)));
     }
 
     #[test]
@@ -281,7 +379,7 @@ mod tests {
         drop(served);
         drop(listener);
         drop(client);
-        assert!(is_free(port, Bind::First).is_err());
+        assert!(is_free(port, None, Bind::First).is_err());
         assert!(lease(&request(1, PortRange::Exactly { start: port })).is_ok());
     }
 

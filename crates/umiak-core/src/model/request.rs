@@ -61,6 +61,16 @@ impl Request {
         self.uneven || matches!(self.mode, Mode::Servers(_))
     }
 
+    /// The first port of ranks on several nodes, where the user names none: firewalls between nodes are opened for what
+    /// Paddle's launchers take.
+    pub fn usual_port(&self) -> Option<u16> {
+        let generation = self.paddle.as_ref().filter(|_| self.nodes != Nodes::One)?.variables.generation;
+        Some(match generation {
+            Generation::Current => 6070,
+            Generation::Legacy => 6170,
+        })
+    }
+
     /// Whose habits to keep where Paddle's two launchers differ.
     pub fn generation(&self) -> Generation {
         self.paddle.as_ref().map_or(Generation::Current, |paddle| paddle.variables.generation)

@@ -174,7 +174,7 @@ fn lease_ports(
     range: PortRange,
 ) -> Result<Leased, LeaseError> {
     let count = if range == PortRange::Anywhere { 2 } else { 1 };
-    let request = LeaseRequest { count, range, seed: u64::from(std::process::id()) * 257 };
+    let request = LeaseRequest { count, range, address: None, seed: u64::from(std::process::id()) * 257 };
     match ask(service, front, Command::Lease { job, request }) {
         Notice::Leased(leased) => leased,
         other => panic!("{other:?}"),

@@ -31,7 +31,7 @@ pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
         Diagnostic::error(Code::J0020, format!("{} ports on one host are more than there are", needs.ports))
             .hint("start fewer replicas, or name fewer ports")
     })?;
-    Ok((count > 0).then(|| LeaseRequest { count, range: PortRange::Anywhere, seed: fastrand::u64(..) }))
+    Ok((count > 0).then(|| LeaseRequest { count, range: PortRange::Anywhere, address: None, seed: fastrand::u64(..) }))
 }
 
 pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {

@@ -134,7 +134,8 @@ impl Leasing<'_, '_> {
         let mut chosen = match self.place() {
             // A fixed start is for the endpoints; for the stores any free ports do.
             PortRange::Exactly { .. } if open == 0 => self.take(stores, PortRange::Anywhere)?,
-            place @ PortRange::Exactly { .. } => {
+            // So are the usual ones.
+            place @ (PortRange::Exactly { .. } | PortRange::Rather { .. }) => {
                 let mut endpoints = self.take(open, place)?;
                 endpoints.extend(self.take(stores, PortRange::Anywhere)?);
                 endpoints
@@ -164,7 +165,10 @@ impl Leasing<'_, '_> {
 
     fn place(&self) -> PortRange {
         match self.request.ports {
-            PortRequest::Free => PortRange::Anywhere,
+            PortRequest::Free => match self.request.usual_port() {
+                Some(start) => PortRange::Rather { start },
+                None => PortRange::Anywhere,
+            },
             PortRequest::Range { low, high, .. } => PortRange::Within { low, high },
             PortRequest::Fixed { start, .. } => PortRange::Exactly { start },
         }
@@ -193,7 +197,8 @@ impl Leasing<'_, '_> {
     }
 
     fn ask(&mut self, request: &PortRequest, count: u16, place: PortRange) -> Result<Vec<Port>, Diagnostic> {
-        let leased = (self.lease)(LeaseRequest { count, range: place, seed: fastrand::u64(..) });
+        let address = self.layout.address.filter(|_| matches!(place, PortRange::Exactly { .. }));
+        let leased = (self.lease)(LeaseRequest { count, range: place, address, seed: fastrand::u64(..) });
         let leased = leased.map_err(|error| match error {
             NotLeased::Lost(diagnostic) => *diagnostic,
             NotLeased::TooFew(error) => match error.refused {

@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::order_by_rank_by_address_by_arrival", &[Netns], order)
         .test("nodes::alone_with_nnodes_it_prints_the_command_for_others", &[Netns], auto)
         .test("nodes::five_nodes", &[Netns], five)
+        .test("nodes::ports_are_paddles_where_they_are_free", &[Netns], usual_ports)
         .test("nodes::a_node_with_several_addresses", &[Netns], several_addresses)
         .test("nodes::a_node_address_that_is_on_no_interface", &[Netns], foreign_address)
         .test("nodes::the_late_are_waited_for", &[Netns], late)
@@ -151,6 +152,30 @@ fn several_addresses() {
         run.finish_unchecked().expect_code(0);
     }
     snapshot.assert_as_before();
+}
+
+/// From 6070 up, and from 6170 in the older generation; for one that is taken there, another. What the user says goes first.
+fn usual_ports() {
+    let cluster = Cluster::new(2);
+    let endpoints = |flags: &str| {
+        all_well(&cluster, &format!("--ips $IPS {flags} --log_overwrite true"));
+        let text = cluster.sandboxes[0].read("log/endpoints.log");
+        assert_eq!(text, cluster.sandboxes[1].read("log/endpoints.log"));
+        text
+    };
+    let paddles = endpoints("--nproc_per_node 2");
+    for endpoint in ["192.168.0.1:6070", "192.168.0.1:6071", "192.168.0.2:6070", "192.168.0.2:6071"] {
+        assert!(paddles.contains(endpoint), "{endpoint}: {paddles}");
+    }
+    let older = endpoints("--gpus 0 --selected_gpus 0");
+    assert!(older.contains("192.168.0.1:6170") && older.contains("192.168.0.2:6170"), "{older}");
+    let _taken = Echo::start(cluster.network.host(1), cluster.network.host(1).at(6070));
+    let moved = endpoints("--nproc_per_node 2");
+    for (endpoint, is_there) in [("192.168.0.1:6070", true), ("192.168.0.2:6070", false), ("192.168.0.2:6071", true)] {
+        assert_eq!(moved.contains(endpoint), is_there, "{endpoint}: {moved}");
+    }
+    let fixed = endpoints("--nproc_per_node 2 --start_port 9100");
+    assert!(fixed.contains("192.168.0.2:9101"), "{fixed}");
 }
 
 /// A container that is known by its host's address.

@@ -17,6 +17,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::run_mode_ps", &[], || numbers("--run_mode ps --server_num 2 --trainer_num 2", "1"))
         .test("servers::run_mode_ps_by_implication", &[], || numbers("--server_num=2 --trainer_num=2", "1"))
         .test("servers::lists_of_one_node", &[], lists)
+        .test("servers::one_port_on_two_addresses", &[], two_addresses)
         .test("servers::workers_without_ports", &[Netns], workers_without_ports)
         .test("servers::trainers_wait_for_late_servers", &[], late_servers)
         .test("servers::trainers_do_not_wait_where_told_so", &[], no_waiting)
@@ -109,6 +110,28 @@ fn workers_without_ports() {
     let seen = environment(&cluster.sandboxes[0], "env.1");
     let ports = [("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:6172,127.0.0.1:6173"), ("PADDLE_PORT", "6173")];
     expect_variables(&seen, "trainer-1", &ports);
+}
+
+/// Two nodes on one host: each address has its own ports.
+fn two_addresses() {
+    let ports = free_ports(3);
+    let [server, worker, meeting] = [ports[0], ports[1], ports[2]];
+    let list = |port: u16| format!("127.0.0.1:{port},127.0.0.2:{port}");
+    let flags = format!("--servers {} --workers {} --rdzv-port {meeting}", list(server), list(worker));
+    let sandboxes = [Sandbox::new(), Sandbox::new()];
+    let launch = |number: usize| {
+        let flags = format!("{flags} --host 127.0.0.{}", number + 1);
+        sandboxes[number].launch_toy(&flags, &["*:env env", SERVERS, TRAINERS]).start()
+    };
+    let runs = [launch(0), launch(1)];
+    for run in runs {
+        expect_well(&run.finish());
+    }
+    for (number, sandbox) in sandboxes.iter().enumerate() {
+        let own = [("POD_IP", format!("127.0.0.{}", number + 1)), ("PADDLE_PORT", server.to_string())];
+        let own = own.each_ref().map(|(name, value)| (*name, value.as_str()));
+        expect_variables(&environment(sandbox, &format!("env.pserver-{number}")), "the server", &own);
+    }
 }
 
 /// Trainers that came before would not reach them. Those that listen at once do not hurry anybody.
