@@ -89,6 +89,7 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "env" => dump_environment(value),
         // Parameter servers, and who needs them.
         "listen" => part::listen(),
+        "listen-once" => part::listen_once(),
         "listen-gloo" => part::listen_for_gloo(),
         "reach" => part::reach(),
         "seek" => part::seek(),

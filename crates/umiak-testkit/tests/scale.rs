@@ -122,7 +122,7 @@ fn served(replicas: u32) -> Vec<Role> {
     let port = PortNeed { name: "rpc".into(), count: 1, fixed: None };
     let servers = Role {
         completion: Completion { decides: false, ..Completion::default() },
-        timeouts: Timeouts { start: Some(Duration::from_secs(9)), run: Some(Duration::from_secs(99)) },
+        timeouts: Timeouts { start: Some(Duration::from_secs(9)), patience: None, run: Some(Duration::from_secs(99)) },
         work: Work { ports: vec![port], ..Work::default() },
         ..role("server", replicas / 2)
     };

@@ -97,12 +97,14 @@ register! {
         "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
     L0030, 0, "a GPU that another run uses",
         "GPUs of a launched job are held for it, so that runs of documents take others. Another run holds this one already: both use it, and its memory is shared between them. Name other devices with `--gpus`, or wait for the other run to end.";
-    L0031, 0, "a server that ended before it answered",
-        "A server of a parameter-server job has ended with 0, and never let a connection in at its port. That is no failure by its code, so trainers on its node start without it; those on other nodes wait for it until `--server-timeout`. Paddle's server does this when its port is taken; a script that only prints something does it too.";
+    L0031, 0, "a server that ended before it listened",
+        "A server of a parameter-server job has ended with 0, and never listened at its port. That is no failure by its code, so the trainers of all nodes start without it. Paddle's server does this when its port is taken; a script that only prints something does it too.";
     L0032, 0, "a log directory that another launch uses",
         "Two launches that write to one log directory would mix their lines: the names of log files are the same in every launch. The later launch writes to a directory of its own below it, which has the name of its run.";
     L0033, 2, "GPUs without a working driver",
         "Devices were named, and the PCI bus has NVIDIA GPUs, but the NVIDIA driver lists none of them: it is not loaded, it failed to start, or another driver has them. The job is refused, because on CPU it would only seem to work. On a machine without any GPU the list sets the number of processes, as a rehearsal.";
+    L0034, 0, "trainers start before all servers listen",
+        "A server of a parameter-server job runs, and nothing listened at its port for 30 s. Trainers were started all the same, as Paddle starts them: most of them try to connect until it works. A server that listens at another port than its own does this, and one that is slow. `--server-timeout` waits longer, and ends the job when the time is up; `--server-timeout 0s` waits for nothing.";
     F0001, 2, "the document cannot be read",
         "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
     F0002, 2, "not YAML",

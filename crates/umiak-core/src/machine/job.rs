@@ -246,7 +246,7 @@ impl Machine {
         }
         self.arm_deadline(now, effects);
         self.look_for_starts = true;
-        self.await_elsewhere(now, effects);
+        self.begin_waits(now, effects);
         if self.engine_lost {
             // Nothing is left that could start them or tell how they ended.
             self.start_due(now, effects);

@@ -149,10 +149,14 @@ pub enum When {
 /// How long things may take; nothing means for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Timeouts {
-    /// From the start of a replica until its ports answer, where somebody waits for that.
+    /// From the start of a replica until it listens at its ports, where another role waits for that. It has then failed.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub start: Option<Duration>,
+    /// How long roles that wait until it listens at its ports do so. They then start all the same.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
+    pub patience: Option<Duration>,
     /// One attempt of a replica. It has then failed.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]

@@ -30,7 +30,8 @@ pub use job::{
 pub use part::Part;
 pub use request::{
     Backend, CommandRequest, Crew, DeviceRequest, HeterStage, Interpreter, LogNames, LogRequest, MAX_NODES, Mode,
-    Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Proxies, Request, Rotation, ServerMode,
+    Nodes, Omp, PaddleHabits, PaddleVariables, Pod, PortRequest, Proxies, Request, Rotation, SERVER_PATIENCE,
+    ServerMode,
 };
 pub use time::Timestamp;
 pub use whose::Whose;

@@ -49,16 +49,27 @@ pub struct Request {
     pub command: CommandRequest,
     pub policy: Policy,
     pub exit_codes: ExitCodes,
-    /// Trainers wait so long until all servers answer; not at all when it is zero.
-    pub server_timeout: Duration,
+    /// `--server-timeout`: servers that do not listen by then have failed; when it is zero, trainers wait for none. Without
+    /// it trainers wait for [`SERVER_PATIENCE`], and then start.
+    pub server_timeout: Option<Duration>,
     /// Where it stands in for one of Paddle's launchers.
     pub paddle: Option<PaddleHabits>,
 }
 
+/// How long trainers wait for servers that do not listen at their ports, where the user does not say.
+pub const SERVER_PATIENCE: Duration = Duration::from_secs(30);
+
 impl Request {
-    /// Nodes may have different numbers of processes: where parts are spread over them they mostly do.
+    /// Trainers start when servers listen, not at once.
+    pub fn waits_for_servers(&self) -> bool {
+        self.server_timeout != Some(Duration::ZERO)
+    }
+
+    /// Nodes may have different numbers of processes: where parts are spread over them they mostly do, and over a master
+    /// Paddle allows it.
     pub fn may_be_uneven(&self) -> bool {
-        self.uneven || matches!(self.mode, Mode::Servers(_))
+        let by_master = matches!(self.nodes, Nodes::Master { .. } | Nodes::Auto { .. });
+        self.uneven || by_master || matches!(self.mode, Mode::Servers(_))
     }
 
     /// The first port of ranks on several nodes, where the user names none: firewalls between nodes are opened for what
@@ -390,7 +401,7 @@ pub(crate) mod tests {
             },
             policy: Policy::default(),
             exit_codes: ExitCodes::Umiak,
-            server_timeout: Duration::from_secs(600),
+            server_timeout: None,
             paddle: Some(PaddleHabits {
                 variables: PaddleVariables { env_limit: Some(48_000), ..PaddleVariables::default() },
                 log_level: "INFO".into(),

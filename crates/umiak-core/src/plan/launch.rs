@@ -8,7 +8,7 @@ use crate::contract::{Lazy, Member, Options, Topology, Variable, paddle};
 use crate::diag::{Code, Diagnostic};
 use crate::model::{
     Contract, Crew, DeviceKind, Job, LogNames, Mode, NodeIndex, Nodes, Omp, PaddleHabits, Part, Port, Proxies, Request,
-    ServerMode, Slot, StartAfter, When,
+    SERVER_PATIENCE, ServerMode, Slot, StartAfter, When,
 };
 
 use super::command::Resolved;
@@ -17,7 +17,8 @@ use super::seats::{self, Seat};
 use super::share::Share;
 use super::value::VERSION;
 use super::{
-    Address, Awaited, Inventory, Log, LogLayout, Membership, Plan, Replica, Wishes, files, nodes, numa, process,
+    Address, Awaited, AwaitedElsewhere, Inventory, Log, LogLayout, Membership, Plan, Replica, Wishes, files, nodes,
+    numa, process,
 };
 
 /// What is known before ports are: how many processes, on which address.
@@ -172,7 +173,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         plan.options.said = said(&plan, inventory);
     }
     plan.unset = unset(request, inventory, &plan);
-    plan.awaited = awaited(request, &plan, you);
+    plan.awaited = awaited(request, plan.topology(), you);
     if request.paddle.is_some() {
         plan.files = files::all(request.logs.overwrite, &plan);
     }
@@ -261,11 +262,12 @@ fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
         role.work.contracts = Some(contracts.clone());
         match servers {
             Some(_) if *part == Part::Server => {
-                role.timeouts.start = Some(request.server_timeout).filter(|time| !time.is_zero());
+                role.timeouts.start = request.server_timeout.filter(|time| !time.is_zero());
+                role.timeouts.patience = request.server_timeout.is_none().then_some(SERVER_PATIENCE);
             }
             // All others wait for all servers.
             Some(servers) => {
-                let when = if request.server_timeout.is_zero() { When::Started } else { When::Ready };
+                let when = if request.waits_for_servers() { When::Ready } else { When::Started };
                 role.start_after = vec![StartAfter { role: servers as u16, when }];
             }
             None => {}
@@ -277,23 +279,25 @@ fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
 }
 
 /// Servers on other nodes, where a process here waits for servers.
-fn awaited(request: &Request, plan: &Plan, you: NodeIndex) -> Vec<Awaited> {
-    let (topology, options) = (plan.topology(), &plan.options);
+fn awaited(request: &Request, topology: &Topology, you: NodeIndex) -> Vec<AwaitedElsewhere> {
     let waits = topology.members.iter().any(|member| member.node == you && member.part != Part::Server);
-    if !waits || request.server_timeout.is_zero() {
+    if !waits || !request.waits_for_servers() {
         return Vec::new();
     }
-    if let Mode::Servers(mode) = &request.mode
-        && let Some(pod) = &mode.pod
-    {
-        let servers = pod.servers.iter().zip(0..);
-        return servers.map(|(server, index)| answers_at(options, topology, server.clone(), index)).collect();
-    }
+    // A platform's list may hold names.
+    let names = match &request.mode {
+        Mode::Servers(mode) => mode.pod.as_ref().map(|pod| &pod.servers),
+        Mode::Collective | Mode::Rpc => None,
+    };
     let elsewhere = topology.members.iter().filter(|member| member.part == Part::Server && member.node != you);
-    elsewhere.map(|member| answers_at(options, topology, member.endpoint.to_string(), member.index)).collect()
+    let awaited = |member: &Member| {
+        let name = names.and_then(|names| names.get(member.index as usize)).cloned();
+        AwaitedElsewhere { node: member.node, name: name.unwrap_or_else(|| member.endpoint.to_string()) }
+    };
+    elsewhere.map(awaited).collect()
 }
 
-/// Where a server answers. With gloo the first of them hosts its rendezvous, and opens its own port only when all trainers
+/// Where a server listens. With gloo the first of them hosts its rendezvous, and opens its own port only when all trainers
 /// have been there: waiting for that would never end.
 pub(super) fn answers_at(options: &Options, topology: &Topology, name: String, index: u32) -> Awaited {
     let with_gloo = options.with_gloo.as_deref().is_some_and(|with| with != "0");

@@ -31,7 +31,7 @@ pub use ports::{Ports, STORES, too_few_ports};
 pub use process::{Attempt, MAX_VARIABLE, Memory, Process};
 pub use seats::Seat;
 pub use share::{Share, offer};
-pub use value::{Awaited, Log, LogLayout, Membership, Plan, Replica, VERSION, Wishes};
+pub use value::{Awaited, AwaitedElsewhere, Log, LogLayout, Membership, Plan, Replica, VERSION, Wishes};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::{Lazy, Member, NamedPorts, Options, RolePlaces, Topology, Variable};
 use crate::diag::Diagnostic;
-use crate::model::{Contract, Device, Endpoint, Host, Job, Part, Port, Rank, Role, RoleName, Rotation, Slot};
+use crate::model::{
+    Contract, Device, Endpoint, Host, Job, NodeIndex, Part, Port, Rank, Role, RoleName, Rotation, Slot,
+};
 
 use super::command::Resolved;
 use super::files::FilePlan;
@@ -67,8 +69,8 @@ pub struct Plan {
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub common: Vec<Variable>,
     pub options: Options,
-    /// Servers on other nodes that must answer before trainers start here.
-    pub awaited: Vec<Awaited>,
+    /// Servers on other nodes that trainers here wait for.
+    pub awaited: Vec<AwaitedElsewhere>,
     /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
     /// To be told before anything starts.
@@ -163,7 +165,15 @@ pub struct Log {
     pub start: u64,
 }
 
-/// Something that must answer before others start: at its own port, or at one that it opens first.
+/// A server on another node, which tells when it listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AwaitedElsewhere {
+    pub node: NodeIndex,
+    /// `host:port`, as people know it.
+    pub name: String,
+}
+
+/// A port that must be listened at before others start: its own, or one that is opened first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Awaited {
     /// `host:port`, as people know it.
@@ -260,7 +270,7 @@ impl Plan {
         parts.collect()
     }
 
-    /// Where it answers when it is ready: all of these.
+    /// Where it listens when it is ready: all of these.
     pub fn answers(&self, replica: &Replica) -> Vec<Awaited> {
         if self.is_document() {
             let ports = replica.ports.iter().flat_map(|(_, ports)| ports);

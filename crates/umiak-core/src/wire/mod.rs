@@ -14,7 +14,7 @@ pub mod handshake;
 mod tests;
 
 /// Of the protocol: sides of different versions do not talk.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// How long a frame from an agent may be that has not joined.
 pub const BEFORE_JOIN: usize = 1 << 20;

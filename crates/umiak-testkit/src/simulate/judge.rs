@@ -243,6 +243,8 @@ impl<'a> Judge<'a> {
             Effect::DisarmTimer(_)
             | Effect::Await(_)
             | Effect::AwaitElsewhere { .. }
+            | Effect::TellReady { .. }
+            | Effect::StartUnready { .. }
             | Effect::Inspect(_)
             | Effect::Forsake(_)
             | Effect::TellFailed(_) => {
@@ -443,6 +445,7 @@ impl<'a> Judge<'a> {
             | Timer::AbandonOf(_)
             | Timer::BackoffOf(_)
             | Timer::Elsewhere(_)
+            | Timer::Patience(_)
             | Timer::StartUp(_)
             | Timer::Run(_) => return self.check(false, Rule::Timers, || format!("{timer:?} was armed")),
         };

@@ -199,6 +199,8 @@ impl World {
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
             | Effect::AwaitElsewhere { .. }
+            | Effect::TellReady { .. }
+            | Effect::StartUnready { .. }
             | Effect::Inspect(_)
             | Effect::Release { .. }
             | Effect::Forsake(_)

@@ -112,6 +112,7 @@ impl<'a> Judge<'a> {
                     let same = announced == Some(&Fact::Finished { outcome: *outcome, exit_code: *code });
                     self.check(same, Rule::FactFirst, || "the end is not in the journal".to_owned());
                 }
+                Effect::StartUnready { role } => self.start_unready(*role),
                 Effect::Prepare { attempt } => {
                     let recorded = self.pause.is_some() && self.attempt == *attempt;
                     self.check(recorded, Rule::FactFirst, || "the restart is not in the journal".to_owned());
@@ -139,7 +140,7 @@ impl<'a> Judge<'a> {
         self.verdict = None;
         self.pause = None;
         for group in &mut self.groups {
-            group.recycling = None;
+            (group.recycling, group.overdue) = (None, false);
         }
         let retried = why != Began::Resumed;
         if retried {
@@ -314,6 +315,15 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Those that wait for this role do so no longer: not before it is time.
+    fn start_unready(&mut self, role: u16) {
+        let patience = self.run.scenario.job.roles[role as usize].timeouts.patience;
+        let due = patience.and_then(|patience| Some(self.started? + patience));
+        let in_time = due.is_some_and(|due| self.now >= due);
+        self.check(in_time, Rule::Order, || format!("role {role} was waited for until {due:?} only"));
+        self.groups[role as usize].overdue = true;
+    }
+
     pub(super) fn slots_of(&self, role: u16) -> Vec<Slot> {
         self.shadows.keys().copied().filter(|slot| slot.role == role).collect()
     }
@@ -321,7 +331,8 @@ impl<'a> Judge<'a> {
     /// Whether what is waited for has come, as far as was said, and in truth where that is asked.
     fn has_come(&self, after: StartAfter, in_truth: bool) -> bool {
         let other = &self.run.scenario.job.roles[after.role as usize];
-        let ports = after.when == When::Ready && !other.work.ports.is_empty();
+        let overdue = self.groups[after.role as usize].overdue;
+        let ports = after.when == When::Ready && !other.work.ports.is_empty() && !overdue;
         if after.when == When::Succeeded {
             return self.fate(after.role) == Fate::Good;
         }
@@ -457,8 +468,23 @@ impl<'a> Judge<'a> {
         if idle && !waits && !self.guardian_lost {
             let vain = role.start_after.iter().any(|after| self.is_vain(*after));
             self.check(!vain, Rule::Order, || format!("{slot:?} waits in vain"));
+            self.waits_at_most(slot);
             let due = role.start_after.iter().all(|after| self.has_come(*after, false));
             self.check(!due, Rule::Order, || format!("{slot:?} waits for nothing"));
+        }
+    }
+
+    /// A role that has not started in the first attempt waits no longer than the one before it allows.
+    fn waits_at_most(&mut self, slot: Slot) {
+        let first =
+            self.attempt == FIRST_ATTEMPT && self.shadows[&slot].number.is_none() && self.began == Timestamp::default();
+        let Some(started) = self.started.filter(|_| first && self.stop.is_none()) else { return };
+        let roles = &self.run.scenario.job.roles;
+        for after in roles[slot.role as usize].start_after.iter().filter(|after| after.when == When::Ready) {
+            let Some(patience) = roles[after.role as usize].timeouts.patience else { continue };
+            let in_time = self.now <= started + patience + self.run.scenario.late;
+            let holds = in_time || self.groups[after.role as usize].overdue;
+            self.check(holds, Rule::Order, || format!("{slot:?} waits for {after:?} beyond its patience"));
         }
     }
 

@@ -147,6 +147,7 @@ fn role(rng: &mut Rng, position: u16, widest: u32, own_grace: bool) -> Role {
         start_after,
         timeouts: Timeouts {
             start: pick(rng, &[None, Some(100), Some(1500)]).map(Duration::from_millis),
+            patience: pick(rng, &[None, None, None, Some(50), Some(700)]).map(Duration::from_millis),
             run: pick(rng, &[None, None, None, Some(1000), Some(4000)]).map(Duration::from_millis),
         },
         grace: (own_grace && rng.bool()).then(|| Duration::from_millis(pick(rng, &[0, 50, 700, 9000]))),

@@ -91,6 +91,8 @@ impl Shadow {
 /// One role.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
+    /// It is not waited for any longer.
+    pub(super) overdue: bool,
     /// The failure for which all of it is being stopped, and when that was.
     pub(super) recycling: Option<(Blame, Timestamp)>,
     /// When all of it was started again.

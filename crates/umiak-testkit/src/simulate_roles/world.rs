@@ -471,6 +471,8 @@ impl World {
             }
             // All replicas are here.
             Effect::AwaitElsewhere { .. }
+            | Effect::TellReady { .. }
+            | Effect::StartUnready { .. }
             | Effect::Release { .. }
             | Effect::Forsake(_)
             | Effect::TellFailed(_)

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use umiak_core::facts::Outcome;
 use umiak_core::machine::round::messages::Why as Reason;
-use umiak_core::model::Exit;
 
 use crate::seeds::{Seen, Summary, spread};
 use crate::simulate::Why;
@@ -46,6 +45,7 @@ fn things(run: &Run) -> BTreeSet<String> {
                 Some(Reason::Interrupted { signal: None, .. }) => "decided: stopped",
                 Some(Reason::Unable { .. }) => "decided: unable",
                 Some(Reason::TimeUp { .. }) => "decided: time is up",
+                Some(Reason::Refused { .. }) => "decided: refused",
                 Some(Reason::CoordinatorLost { .. }) => "decided: coordinator lost",
             });
         }
@@ -90,9 +90,8 @@ fn servers(run: &Run, met: &mut impl FnMut(&str)) {
                 (false, false) => "a server died",
             });
         }
-        let causes = node.decisions.iter().filter_map(|(_, decision)| decision.verdict.as_ref());
-        if causes.flat_map(|verdict| &verdict.causes).any(|cause| matches!(cause.exit, Exit::Unmet { .. })) {
-            met("no answer from elsewhere");
+        if node.unready > 0 {
+            met("trainers did not wait longer");
         }
     }
 }

@@ -40,7 +40,7 @@ impl Scenario {
                 device_kind: None,
             })
         };
-        Standing { attempt, stage }
+        Standing::new(attempt, stage)
     }
 }
 
@@ -95,6 +95,7 @@ impl World {
                     self.job(node, Event::Alone);
                 }
             }
+            News::Servers(servers) => self.hear_servers(node, &servers),
             News::Unreached(_) | News::Waiting(_) | News::Suspects(_) | News::Quiet | News::Back => {}
         }
     }
@@ -156,7 +157,7 @@ impl World {
                 };
                 self.note(|| format!("  job {node} stands {stage:?}"));
                 let is_serving = stage == Stage::Serving;
-                self.stand(node, Standing { attempt, stage });
+                self.stand(node, Standing::new(attempt, stage));
                 if is_serving {
                     self.serve(node, attempt);
                 }
@@ -170,10 +171,12 @@ impl World {
                 run.survivors = survivors;
             }
             Effect::AwaitElsewhere { attempt, .. } => self.await_elsewhere(node, attempt),
+            Effect::TellReady { attempt } => self.agent(node, agent::Event::Listening { attempt }),
             Effect::Report(_) => {
                 let attempt = self.nodes[node].machine.attempt();
                 self.nodes[node].run.reports.push(attempt);
             }
+            Effect::StartUnready { .. } => self.nodes[node].run.unready += 1,
             Effect::Record(Fact::TimedOut { .. }) => self.nodes[node].run.late += 1,
             Effect::Record(_)
             | Effect::ReturnTerminal
@@ -221,7 +224,6 @@ impl World {
         if front.run.spawned.last().is_none_or(|(last, _)| *last != attempt) {
             front.run.spawned.push((attempt, self.now));
             front.run.deaths.push((front.first_rank, vec![None; count]));
-            front.answers = vec![false; count];
         }
         for id in ids {
             let rank = self.scenario.local(node, id.slot);

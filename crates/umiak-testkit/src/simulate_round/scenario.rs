@@ -33,6 +33,8 @@ pub struct Scenario {
     pub uneven: bool,
     /// There are servers, and how long they may take to answer; nothing means that nobody waits for that.
     pub server_timeout: Option<Duration>,
+    /// Servers that do not listen in that time have failed; else trainers start all the same.
+    pub patient: bool,
     pub limits: Limits,
     pub restart: Restart,
     /// The first is the coordinator's own.
@@ -203,6 +205,7 @@ impl Scenario {
             expects,
             uneven,
             server_timeout: None,
+            patient: false,
             limits,
             restart: Restart {
                 max: rng.u32(..=3),

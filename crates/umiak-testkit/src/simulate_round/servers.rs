@@ -1,10 +1,10 @@
-//! Parameter servers: which nodes have some, what those will do, and who hears that they answer.
+//! Parameter servers: which nodes have some, what those will do, and which nodes hear that they listen.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use umiak_core::machine::job::{AttemptId, Event};
-use umiak_core::machine::round::messages::{NodeShare, Start};
+use umiak_core::machine::round::messages::{NodeShare, Servers, Start};
 use umiak_core::model::{Exit, Part, Role, RoleName, Slot, StartAfter, StepIndex, When};
 
 use super::node::Fate;
@@ -12,7 +12,7 @@ use super::scenario::{ABANDON, GRACE, Kind, LIFE, NodeScript, RankScript, Scenar
 use super::world::{Item, Sabotage, World};
 use crate::simulate::{Why, Words};
 
-/// How long servers may take to answer.
+/// How long servers may take until they listen, or trainers wait for that.
 const START: Duration = Duration::from_millis(1500);
 /// How much longer those on other nodes may take.
 const ELSEWHERE: Duration = Duration::from_secs(5);
@@ -20,10 +20,8 @@ const ELSEWHERE: Duration = Duration::from_secs(5);
 /// What one server will do, beside what every rank does.
 #[derive(Debug, Clone)]
 pub struct ServerScript {
-    /// From its start until it answers on its own node; never, if it does not.
+    /// From its start until it listens; never, if it does not.
     pub answers: Option<Duration>,
-    /// From there until it answers on other nodes, the same.
-    pub elsewhere: Option<Duration>,
     /// It ends like this so long after the last trainer of the job has ended well.
     pub after_all: Option<(Duration, Exit)>,
 }
@@ -33,6 +31,7 @@ impl Scenario {
     pub(super) fn serve(&mut self, rng: &mut Rng) {
         self.uneven = true;
         self.server_timeout = Some(if rng.u32(..12) == 0 { Duration::ZERO } else { START });
+        self.patient = rng.bool();
         let count = self.nodes.len();
         let (server, trainer) = (rng.usize(..count), rng.usize(..count));
         for (index, node) in self.nodes.iter_mut().enumerate() {
@@ -82,7 +81,7 @@ impl Scenario {
         self.server_timeout.map_or(Duration::ZERO, waits)
     }
 
-    /// Whether trainers wait until servers answer.
+    /// True if trainers wait until servers listen.
     pub(super) fn waits(&self) -> bool {
         self.server_timeout.is_some_and(|timeout| !timeout.is_zero())
     }
@@ -93,7 +92,12 @@ impl Scenario {
             return vec![Role::new(RoleName::new("trainer").expect("a plain name"), script.ranks[0].len() as u32)];
         };
         let mut servers = Part::Server.as_role(script.servers as u32);
-        servers.timeouts.start = Some(timeout).filter(|timeout| !timeout.is_zero());
+        let limit = Some(timeout).filter(|timeout| !timeout.is_zero());
+        if self.patient {
+            servers.timeouts.start = limit;
+        } else {
+            servers.timeouts.patience = limit;
+        }
         let mut trainers = Part::Trainer.as_role((script.ranks[0].len() - script.servers) as u32);
         let when = if timeout.is_zero() { When::Started } else { When::Ready };
         trainers.start_after = vec![StartAfter { role: 0, when }];
@@ -122,20 +126,15 @@ impl NodeScript {
 }
 
 fn healthy(rng: &mut Rng) -> RankScript {
-    let server = ServerScript {
-        answers: Some(Duration::from_millis(rng.u64(..1000))),
-        elsewhere: Some(Duration::from_millis(rng.u64(..300))),
-        after_all: None,
-    };
+    let server = ServerScript { answers: Some(Duration::from_millis(rng.u64(..1000))), after_all: None };
     RankScript { life: None, server: Some(server), ..good(rng, false) }
 }
 
 fn spoil_server(rng: &mut Rng, rank: &mut RankScript) {
     let Some(server) = &mut rank.server else { return };
     match rng.u32(..16) {
-        0 => server.answers = None,
+        0 | 2 => server.answers = None,
         1 => server.answers = Some(START + Duration::from_millis(rng.u64(..1000))),
-        2 => server.elsewhere = None,
         // Of itself, and well: a trainer may have asked it to.
         3 => rank.life = Some(Duration::from_millis(rng.u64(..4000))),
         4 | 5 => server.after_all = Some((Duration::from_millis(rng.u64(..400)), code(0))),
@@ -187,68 +186,45 @@ impl World {
         }
     }
 
-    /// Somebody knocks at the servers of other nodes.
+    /// An attempt begins: what was heard before counts.
     pub(super) fn await_elsewhere(&mut self, node: usize, attempt: u32) {
-        let Some((_, start)) = self.nodes[node].run.starts.last() else { return };
-        let own = own_ranks(start, start.you);
-        let others = ranks_of(start, Part::Server).into_iter().filter(|rank| !own.contains(rank)).collect();
-        self.nodes[node].missing = (attempt, others);
-        for other in 0..self.nodes.len() {
-            for rank in 0..self.scenario.nodes[other].servers {
-                if other != node && self.nodes[other].attempt == attempt && self.nodes[other].answers[rank] {
-                    self.answer_elsewhere(node, other, attempt, rank);
-                }
-            }
+        if let Some(servers) = self.nodes[node].servers.clone().filter(|servers| servers.attempt == attempt) {
+            self.hear_servers(node, &servers);
         }
     }
 
-    /// A server has opened its port, if it lives.
+    /// A server listens, if it lives.
     pub(super) fn open(&mut self, node: usize, attempt: u32, rank: usize) {
         let front = &mut self.nodes[node];
         if front.attempt != attempt || !front.alive[rank] {
             return;
         }
-        front.answers[rank] = true;
-        self.note(|| format!("    server {rank} of node {node} answers"));
-        self.plan(self.now, Item::Answer { node, of: node, attempt, rank });
-        for other in 0..self.nodes.len() {
-            if other != node && self.nodes[other].missing.0 == attempt {
-                self.answer_elsewhere(other, node, attempt, rank);
-            }
-        }
+        let number = front.first_rank + rank as u32;
+        front.run.answers.push((attempt, number, self.now));
+        self.note(|| format!("    server {rank} of node {node} listens"));
+        let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };
+        self.job(node, Event::Ready { id });
     }
 
-    fn answer_elsewhere(&mut self, node: usize, of: usize, attempt: u32, rank: usize) {
-        let script = &self.scenario.nodes[of].script(attempt)[rank];
-        if let Some(after) = script.server.as_ref().and_then(|server| server.elsewhere) {
-            let at = self.now + after + Duration::from_micros(self.rng.u64(..20_000));
-            self.plan(at, Item::Answer { node, of, attempt, rank });
-        }
-    }
-
-    /// A node hears a server's answer.
-    pub(super) fn answer(&mut self, node: usize, of: usize, attempt: u32, rank: usize) {
-        // Who has died since then does not answer.
-        if self.nodes[of].attempt != attempt || !self.nodes[of].alive[rank] {
-            return;
-        }
-        let number = self.nodes[of].first_rank + rank as u32;
-        if node == of {
-            self.nodes[node].run.answers.push((attempt, number, self.now));
-            let id = AttemptId { step: StepIndex(0), slot: self.scenario.slot(node, rank), attempt };
-            return self.job(node, Event::Ready { id });
-        }
-        let (asked, missing) = &mut self.nodes[node].missing;
-        let Some(place) = missing.iter().position(|other| *other == number).filter(|_| *asked == attempt) else {
+    /// A node hears which nodes have servers that do not listen yet.
+    pub(super) fn hear_servers(&mut self, node: usize, servers: &Servers) {
+        let attempt = servers.attempt;
+        self.nodes[node].servers = Some(servers.clone());
+        let Some((_, start)) = self.nodes[node].run.starts.last().filter(|(_, start)| start.attempt == attempt) else {
             return;
         };
-        missing.remove(place);
+        let missing = |rank: &u32| {
+            let mut missing = servers.missing.iter().filter(|other| **other != start.you);
+            missing.any(|other| own_ranks(start, *other).contains(rank))
+        };
+        let mut missing: Vec<u32> = ranks_of(start, Part::Server).into_iter().filter(missing).collect();
         if self.sabotage == Some(Sabotage::OneForAll) {
             missing.clear();
         }
         let missing = missing.iter().map(ToString::to_string).collect();
-        self.nodes[node].run.answers.push((attempt, number, self.now));
-        self.job(node, Event::AnsweredElsewhere { role: 0, attempt, missing });
+        if self.nodes[node].machine.attempt() == attempt && !self.nodes[node].machine.missing_elsewhere(0).is_empty() {
+            self.job(node, Event::AnsweredElsewhere { role: 0, attempt, missing });
+        }
     }
 
     /// A trainer has ended well. Some servers end when all have.

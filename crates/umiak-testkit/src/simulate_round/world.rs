@@ -11,7 +11,7 @@ use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
-use umiak_core::machine::round::messages::{Decision, Join, Standing, Start};
+use umiak_core::machine::round::messages::{Decision, Join, Servers, Standing, Start};
 use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
 
 use super::judge::{self, Violation};
@@ -83,13 +83,6 @@ pub(super) enum Item {
         attempt: u32,
         rank: usize,
     },
-    /// A node hears a server's answer, its own or another's.
-    Answer {
-        node: usize,
-        of: usize,
-        attempt: u32,
-        rank: usize,
-    },
     Death {
         node: usize,
         attempt: u32,
@@ -112,10 +105,8 @@ pub(super) struct Node {
     pub(super) tries: u64,
     tick: u64,
     pub(super) alive: Vec<bool>,
-    /// Servers whose ports are open.
-    pub(super) answers: Vec<bool>,
-    /// Servers on other nodes that have not answered in this attempt.
-    pub(super) missing: (u32, Vec<u32>),
+    /// The last word about servers of other nodes.
+    pub(super) servers: Option<Servers>,
     pub(super) attempt: u32,
     pub(super) first_rank: u32,
     pub(super) run: NodeRun,
@@ -144,7 +135,7 @@ pub struct NodeRun {
     pub spawned: Vec<(u32, Timestamp)>,
     /// When trainers were started, by attempt.
     pub trained: Vec<(u32, Timestamp)>,
-    /// Servers that it has heard an answer of: attempt, rank, when.
+    /// When its servers began to listen: attempt, rank, when.
     pub answers: Vec<(u32, u32, Timestamp)>,
     /// When it said that it only serves, by attempt.
     pub served: Vec<(u32, Timestamp)>,
@@ -152,6 +143,8 @@ pub struct NodeRun {
     pub signals: Vec<(u32, Timestamp)>,
     /// Attempts of which a verdict was shown.
     pub reports: Vec<u32>,
+    /// How often trainers started although a server did not listen.
+    pub unready: usize,
     /// How many servers took too long.
     pub late: usize,
     pub finished: Option<(Timestamp, Outcome, u8)>,
@@ -272,8 +265,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         tries: 0,
         tick: 0,
         alive: vec![false; processes],
-        answers: vec![false; processes],
-        missing: (FIRST_ATTEMPT, Vec::new()),
+        servers: None,
         attempt: FIRST_ATTEMPT,
         first_rank: 0,
         run: NodeRun::default(),
@@ -329,7 +321,6 @@ impl World {
             | Item::Connect { node, .. }
             | Item::Job(node, _)
             | Item::Stand(node, _)
-            | Item::Answer { node, .. }
             | Item::Fault(Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node }) => {
                 Some(*node)
             }
@@ -361,7 +352,6 @@ impl World {
             Item::Job(node, event) => self.job(node, event),
             Item::Stand(node, standing) => self.stand(node, standing),
             Item::Open { node, attempt, rank } => self.open(node, attempt, rank),
-            Item::Answer { node, of, attempt, rank } => self.answer(node, of, attempt, rank),
             Item::Death { node, attempt, rank, fate } => self.die(node, attempt, rank, fate),
         }
     }

@@ -79,6 +79,15 @@ pub(super) fn listen() {
     listen_at(&own_endpoint());
 }
 
+/// A server that accepts one connection and no other.
+pub(super) fn listen_once() {
+    let endpoint = own_endpoint();
+    let listener = TcpListener::bind(&endpoint).unwrap_or_else(|error| panic!("{endpoint}: {error}"));
+    say(&format!("listening at {endpoint}"));
+    let (_peer, from) = listener.accept().unwrap_or_else(|error| panic!("{endpoint}: {error}"));
+    say(&format!("accepted {from}"));
+}
+
 /// The first server, where gloo's processes meet.
 pub(super) fn listen_for_gloo() {
     listen_at(&variable("PADDLE_GLOO_HTTP_ENDPOINT"));

@@ -14,7 +14,7 @@
 //! | [`gather`] | evidence of attempts that ended badly |
 //! | [`tell`], [`words`] | what a person is told meanwhile, and how replicas are spoken of |
 //! | [`timers`] | what is due when |
-//! | [`probe`] | ports that have to answer before others start |
+//! | [`probe`] | ports that must be listened at before others start |
 //! | [`control`], [`stop`] | orders of other processes: both ends |
 
 pub(crate) mod control;
@@ -217,6 +217,11 @@ pub(crate) trait Door {
     }
     /// Tells the other nodes how things stand here.
     fn stand(&mut self, _core: &mut Core, _: Stand) {}
+    /// Tells the other nodes that what they wait for is ready here.
+    fn tell_ready(&mut self, _attempt: u32) {}
+    /// Some of this role on other nodes are waited for: from now on, and for what is known already, the answer is
+    /// [`Event::AnsweredElsewhere`].
+    fn await_elsewhere(&mut self, _core: &mut Core, _role: u16, _attempt: u32) {}
 
     /// Other descriptors that are waited for.
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
@@ -347,8 +352,16 @@ impl Core {
         self.now.instances.get(&slot)?.node.clone()
     }
 
-    /// Where this attempt has not answered yet, if that is waited for.
-    pub(crate) fn awaited_at(&self, id: AttemptId) -> Option<&str> {
+    /// Some servers on other nodes listen: these do not yet.
+    pub(crate) fn listen_elsewhere(&mut self, role: u16, attempt: u32, missing: Vec<String>) {
+        if let Some(prober) = &mut self.prober {
+            prober.await_elsewhere(missing.clone());
+        }
+        self.queue(Event::AnsweredElsewhere { role, attempt, missing });
+    }
+
+    /// Where this attempt does not listen yet, if that is waited for.
+    pub(crate) fn awaited_at(&self, id: AttemptId) -> Option<String> {
         self.prober.as_ref()?.awaited_at(id)
     }
 

@@ -86,7 +86,15 @@ impl Driver {
             Effect::ArmTimer { timer, attempt, at } => self.core.now.timers.arm(timer, attempt, at),
             Effect::DisarmTimer(timer) => self.core.now.timers.disarm(timer),
             Effect::Await(id) => self.await_ready(id),
-            Effect::AwaitElsewhere { role, attempt } => self.await_elsewhere(role, attempt),
+            Effect::AwaitElsewhere { role, attempt } => {
+                let missing = self.core.machine.missing_elsewhere(role).to_vec();
+                if let Some(prober) = self.prober() {
+                    prober.await_elsewhere(missing);
+                }
+                self.door.await_elsewhere(&mut self.core, role, attempt);
+            }
+            Effect::TellReady { attempt } => self.door.tell_ready(attempt),
+            Effect::StartUnready { role } => self.start_unready(role),
             Effect::Inspect(id) => {
                 let mut evidence = self.gather(&[id], &[]);
                 let evidence = evidence.pop().map(|(_, evidence)| Box::new(evidence));
@@ -233,14 +241,7 @@ impl Driver {
         }
     }
 
-    fn await_elsewhere(&mut self, role: u16, attempt: u32) {
-        let awaited = self.core.plan.awaited.clone();
-        if let Some(prober) = self.prober() {
-            prober.await_elsewhere(role, attempt, awaited);
-        }
-    }
-
-    /// Without a thread nothing answers, and the time-out tells so.
+    /// Without a thread nothing is seen to listen, and the time-out tells so.
     fn prober(&mut self) -> Option<&mut Prober> {
         if self.core.prober.is_none() {
             self.core.prober = Prober::start(self.core.clock.now()).ok();

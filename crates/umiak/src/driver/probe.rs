@@ -1,110 +1,107 @@
-//! Ports that have to answer before others start. They are asked on the network's thread: the driver must hear of failures
-//! meanwhile.
+//! Ports that must listen before others start. The kernel's tables of sockets are read on the network's thread: the driver
+//! must hear of failures meanwhile. Nothing connects to the ports, because some servers accept only so many connections.
+//! Servers on other nodes are looked at there, and the rendezvous tells.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::Timestamp;
 use umiak_core::plan::Awaited;
+use umiak_sys::net::{Listeners, is_own};
 use umiak_sys::wait::Waker;
 
-/// Between two tries: at first, and after many of them.
+/// Between two looks: at first, and after many of them.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// For one try.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// What answers sooner is not worth a line.
+/// A shorter wait is not worth a line.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
-/// Which replicas have answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Whom {
-    /// This attempt, with all its ports.
-    Own(AttemptId),
-    /// One of this role on other nodes: what is still missing there.
-    Elsewhere { role: u16, attempt: u32, missing: Vec<String> },
-}
-
-/// What is asked for: an attempt of ours, or the position among those elsewhere.
-type Key = (Option<AttemptId>, usize);
-
-/// Everything that is waited for. Dropping it ends the asking.
+/// Everything that is waited for. Dropping it ends the looking.
 pub(super) struct Prober {
-    /// What has not answered yet: its names, and the task that asks.
-    asked: BTreeMap<Key, (Vec<String>, AbortHandle)>,
-    /// Of those elsewhere.
-    role: (u16, u32),
+    asked: Arc<Mutex<BTreeMap<AttemptId, Asked>>>,
+    /// Servers on other nodes that do not listen yet.
+    elsewhere: Vec<String>,
+    task: Option<AbortHandle>,
     tell_at: Option<Timestamp>,
-    answers: (Sender<Key>, Receiver<Key>),
     waker: Arc<Waker>,
 }
 
+/// One attempt.
+struct Asked {
+    /// Its ports, as people know them.
+    names: Vec<String>,
+    /// All of these, each at any of its places.
+    at: Vec<Vec<Place>>,
+    listens: bool,
+}
+
+/// A port of an address; of all that this host has, where the address is not this host's.
+type Place = (Option<IpAddr>, u16);
+
 impl Prober {
     pub(super) fn start(now: Timestamp) -> io::Result<Self> {
-        let (asked, tell_at) = (BTreeMap::new(), Some(now + WORTH_A_LINE));
-        Ok(Self { asked, role: (0, 0), tell_at, answers: mpsc::channel(), waker: Arc::new(Waker::new()?) })
+        let (asked, elsewhere, task) = (Arc::default(), Vec::new(), None);
+        Ok(Self { asked, elsewhere, task, tell_at: Some(now + WORTH_A_LINE), waker: Arc::new(Waker::new()?) })
     }
 
-    /// All of these have to answer.
-    pub(super) fn await_own(&mut self, id: AttemptId, at: Vec<Awaited>) {
-        self.ask((Some(id), 0), at);
+    fn asked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each of these is told by itself.
-    pub(super) fn await_elsewhere(&mut self, role: u16, attempt: u32, awaited: Vec<Awaited>) {
-        self.role = (role, attempt);
-        for (position, awaited) in awaited.into_iter().enumerate() {
-            self.ask((None, position), vec![awaited]);
+    /// All of these must listen.
+    pub(super) fn await_own(&mut self, id: AttemptId, awaited: Vec<Awaited>) {
+        let at = awaited.iter().map(|port| port.at.iter().filter_map(|at| place(at)).collect()).collect();
+        let names = awaited.into_iter().map(|port| port.name).collect();
+        self.asked().insert(id, Asked { names, at, listens: false });
+        let Ok(network) = crate::network::handle() else { return };
+        // A new one looks at once, and often.
+        let task = network.spawn(look(Arc::clone(&self.asked), Arc::clone(&self.waker)));
+        if let Some(old) = self.task.replace(task.abort_handle()) {
+            old.abort();
         }
     }
 
-    fn ask(&mut self, key: Key, at: Vec<Awaited>) {
-        let names = at.iter().map(|awaited| awaited.name.clone()).collect();
-        let (answers, waker) = (self.answers.0.clone(), Arc::clone(&self.waker));
-        let Ok(network) = crate::network::handle() else { return };
-        let task = network.spawn(async move {
-            for awaited in &at {
-                answer(awaited).await;
-            }
-            let _ = answers.send(key);
-            waker.wake();
-        });
-        self.asked.insert(key, (names, task.abort_handle()));
+    /// These, on other nodes, do not listen yet.
+    pub(super) fn await_elsewhere(&mut self, missing: Vec<String>) {
+        self.elsewhere = missing;
     }
 
     /// This attempt is over.
     pub(super) fn forget(&mut self, id: AttemptId) {
-        if let Some((_, task)) = self.asked.remove(&(Some(id), 0)) {
-            task.abort();
-        }
+        self.asked().remove(&id);
     }
 
-    /// What has answered since.
-    pub(super) fn answered(&mut self) -> Vec<Whom> {
+    /// What listens by now.
+    pub(super) fn listening(&mut self) -> Vec<AttemptId> {
         self.waker.clear();
-        let keys: Vec<Key> = self.answers.1.try_iter().filter(|key| self.asked.remove(key).is_some()).collect();
-        let mut answered: Vec<Whom> = keys.iter().filter_map(|(own, _)| own.map(Whom::Own)).collect();
-        if keys.iter().any(|(own, _)| own.is_none()) {
-            let missing = self.asked.iter().filter(|((own, _), _)| own.is_none());
-            let missing = missing.flat_map(|(_, (names, _))| names.clone()).collect();
-            let (role, attempt) = self.role;
-            answered.push(Whom::Elsewhere { role, attempt, missing });
-        }
-        answered
+        let mut listening = Vec::new();
+        self.asked().retain(|id, asked| {
+            if asked.listens {
+                listening.push(*id);
+            }
+            !asked.listens
+        });
+        listening
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.asked.is_empty()
+        self.asked().is_empty() && self.elsewhere.is_empty()
     }
 
-    pub(super) fn awaited_at(&self, id: AttemptId) -> Option<&str> {
-        self.asked.get(&(Some(id), 0)).and_then(|(names, _)| names.first()).map(String::as_str)
+    /// The port of this attempt at which nothing listens yet.
+    pub(super) fn awaited_at(&self, id: AttemptId) -> Option<String> {
+        self.asked().get(&id).and_then(|asked| asked.names.first().cloned())
+    }
+
+    /// Every port at which nothing listens yet.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let own: Vec<String> = self.asked().values().flat_map(|asked| asked.names.clone()).collect();
+        own.into_iter().chain(self.elsewhere.iter().cloned()).collect()
     }
 
     /// When to say that something still waits.
@@ -115,14 +112,13 @@ impl Prober {
     /// What is late, once: it is mostly busy.
     pub(super) fn late(&mut self, now: Timestamp) -> Option<Vec<String>> {
         self.tell_at.take_if(|at| *at <= now)?;
-        let names: Vec<String> = self.asked.values().flat_map(|(names, _)| names.clone()).collect();
-        (!names.is_empty()).then_some(names)
+        Some(self.missing()).filter(|missing| !missing.is_empty())
     }
 }
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        for (_, task) in self.asked.values() {
+        if let Some(task) = &self.task {
             task.abort();
         }
     }
@@ -134,15 +130,31 @@ impl AsFd for Prober {
     }
 }
 
-/// Returns when any of its addresses has answered.
-async fn answer(awaited: &Awaited) {
+/// `host:port`. A host that is a name, or another host's address (a container reached at its host's), says nothing about
+/// the address that is listened at.
+fn place(at: &str) -> Option<Place> {
+    if let Ok(address) = at.parse::<SocketAddr>() {
+        return Some((Some(address.ip()).filter(|ip| is_own(*ip)), address.port()));
+    }
+    at.rsplit_once(':').and_then(|(_, port)| Some((None, port.parse().ok()?)))
+}
+
+/// Looks until all of them listen.
+async fn look(asked: Arc<Mutex<BTreeMap<AttemptId, Asked>>>, waker: Arc<Waker>) {
     let mut pause = PAUSES.0;
     loop {
-        for address in &awaited.at {
-            // What is connected is closed at once: to be let in is all that is asked for.
-            if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address.as_str())).await {
-                return;
-            }
+        let listeners = Listeners::read();
+        let listens = |places: &Vec<Place>| places.iter().any(|(address, port)| listeners.accepts(*address, *port));
+        let (mut found, mut missing) = (false, false);
+        for asked in asked.lock().unwrap_or_else(PoisonError::into_inner).values_mut() {
+            asked.listens = asked.listens || asked.at.iter().all(listens);
+            (found, missing) = (found || asked.listens, missing || !asked.listens);
+        }
+        if found {
+            waker.wake();
+        }
+        if !missing {
+            return;
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSES.1);
@@ -166,35 +178,50 @@ mod tests {
         Awaited { name: at[0].to_owned(), at: at.iter().map(|&at| at.to_owned()).collect() }
     }
 
+    fn listener() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        (listener, at)
+    }
+
     #[test]
-    fn any_address_of_each_port_is_an_answer_and_all_ports_are_waited_for() {
+    fn any_address_of_each_port_will_do_and_all_ports_are_waited_for() {
         let mut prober = Prober::start(Timestamp::default()).unwrap();
-        let open = TcpListener::bind("127.0.0.1:0").unwrap();
-        let open_at = open.local_addr().unwrap().to_string();
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let ((_open, open_at), (_, closed)) = (listener(), listener());
         prober.await_own(id(0), vec![awaited(&[&open_at]), awaited(&[&closed])]);
         prober.await_own(id(1), vec![awaited(&[&closed, &open_at])]);
         prober.await_own(id(2), vec![awaited(&[&closed])]);
         assert_eq!(readable(&[prober.as_fd()], None).unwrap(), [true]);
-        assert_eq!(prober.answered(), [Whom::Own(id(1))]);
+        assert_eq!(prober.listening(), [id(1)]);
+        assert_eq!(prober.awaited_at(id(2)), Some(closed.clone()));
         prober.forget(id(2));
         let _late = TcpListener::bind(&closed).unwrap();
         assert_eq!(readable(&[prober.as_fd()], None).unwrap(), [true]);
-        assert_eq!(prober.answered(), [Whom::Own(id(0))]);
+        assert_eq!(prober.listening(), [id(0)]);
         assert!(prober.is_done());
     }
 
     #[test]
-    fn those_elsewhere_are_told_one_by_one() {
+    fn a_host_that_is_a_name_or_elsewhere_leaves_the_port() {
+        let own = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(place("127.0.0.1:6170"), Some((Some(own), 6170)));
+        assert_eq!(place("192.0.2.1:6170"), Some((None, 6170)));
+        assert_eq!(place("ps-0.train:6170"), Some((None, 6170)));
+        assert_eq!(place("ps-0"), None);
+    }
+
+    #[test]
+    fn what_is_late_is_named_once_here_and_elsewhere() {
         let mut prober = Prober::start(Timestamp::default()).unwrap();
-        let open = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let _listens = TcpListener::bind(&open).unwrap();
-        prober.await_elsewhere(0, 3, vec![awaited(&[&closed]), awaited(&[&open])]);
-        assert_eq!(readable(&[prober.as_fd()], None).unwrap(), [true]);
-        let missing = vec![closed.clone()];
-        assert_eq!(prober.answered(), [Whom::Elsewhere { role: 0, attempt: 3, missing }]);
-        assert_eq!(prober.late(Timestamp::from_micros(10_000_000)), Some(vec![closed]));
+        let (_, closed) = listener();
+        prober.await_own(id(0), vec![awaited(&[&closed])]);
+        prober.await_elsewhere(vec!["10.0.0.2:6170".to_owned()]);
+        let late = vec![closed, "10.0.0.2:6170".to_owned()];
+        assert_eq!(prober.late(Timestamp::from_micros(10_000_000)), Some(late));
+        assert_eq!(prober.late(Timestamp::from_micros(10_000_000)), None);
+        prober.forget(id(0));
         assert!(!prober.is_done());
+        prober.await_elsewhere(Vec::new());
+        assert!(prober.is_done());
     }
 }

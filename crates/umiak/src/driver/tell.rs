@@ -220,9 +220,19 @@ impl Driver {
         let now = self.core.clock.now();
         let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
         if let Some(names) = late.filter(|_| self.core.now.stopping.is_none()) {
-            let verb = if names.len() == 1 { "does" } else { "do" };
-            self.progress("Waiting", &[format!("for {}, which {verb} not answer yet", names.join(", "))]);
+            self.progress("Waiting", &[format!("for {}, where nothing listens yet", names.join(", "))]);
         }
+    }
+
+    /// Those behind this role were held up long enough. What does not listen is not looked at any more.
+    pub(super) fn start_unready(&mut self, role: u16) {
+        let missing = self.core.prober.take().map(|prober| prober.missing()).unwrap_or_default();
+        let role = &self.core.plan.job.roles[role as usize];
+        let limit = duration(role.timeouts.patience.unwrap_or_default());
+        let message = format!("nothing listens at {} after {limit}; trainers start all the same", missing.join(", "));
+        let hint =
+            "a server should listen at its `PADDLE_PORT`; `--server-timeout 10m` waits longer, and ends the job then";
+        self.core.notice(&Diagnostic::notice(Code::L0034, message).hint(hint));
     }
 
     fn everybody(&self) -> String {

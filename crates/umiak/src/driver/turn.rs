@@ -12,7 +12,7 @@ use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Instance;
 
 use super::control::ControlOrder;
-use super::probe::{Prober, Whom};
+use super::probe::Prober;
 use super::timers::Timers;
 use super::{Core, Driver, short_signal};
 use crate::engine::{EngineNews, Swept};
@@ -268,14 +268,8 @@ impl Driver {
     }
 
     fn hear_prober(&mut self) {
-        let answered = self.core.prober.as_mut().map(Prober::answered).unwrap_or_default();
-        for whom in answered {
-            match whom {
-                Whom::Own(id) => self.dispatch(Event::Ready { id }),
-                Whom::Elsewhere { role, attempt, missing } => {
-                    self.dispatch(Event::AnsweredElsewhere { role, attempt, missing });
-                }
-            }
+        for id in self.core.prober.as_mut().map(Prober::listening).unwrap_or_default() {
+            self.dispatch(Event::Ready { id });
         }
         if self.core.prober.as_ref().is_some_and(Prober::is_done) {
             self.core.prober = None;

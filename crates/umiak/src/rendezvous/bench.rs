@@ -158,7 +158,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
-                standing: Standing { attempt: FIRST_ATTEMPT, stage: Stage::Ready(offer) },
+                standing: Standing::new(FIRST_ATTEMPT, Stage::Ready(offer)),
             },
             limits: Limits::default(),
             job_id: JobId::new(JOB).expect("a valid name"),

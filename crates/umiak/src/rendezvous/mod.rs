@@ -88,6 +88,10 @@ pub(crate) struct Host {
 #[derive(Debug)]
 pub(crate) enum NetOrder {
     Standing(Standing),
+    /// All servers of this node listen in this attempt, or have ended well.
+    Listening {
+        attempt: u32,
+    },
     /// Where logs are gathered.
     Mark(LogDirMark),
     /// Nothing more will be ordered: what is queued is sent, and then the task ends. A node that leaves before the

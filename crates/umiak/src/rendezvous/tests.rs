@@ -84,7 +84,7 @@ impl Job {
                 rank: None,
                 uneven: false,
                 logs: false,
-                standing: Standing { attempt: FIRST_ATTEMPT, stage: ready() },
+                standing: Standing::new(FIRST_ATTEMPT, ready()),
             },
             limits: self.limits,
             job_id,
@@ -183,7 +183,7 @@ impl Node {
     }
 
     fn say(&self, stage: Stage) {
-        self.net.order(NetOrder::Standing(Standing { attempt: FIRST_ATTEMPT, stage }));
+        self.net.order(NetOrder::Standing(Standing::new(FIRST_ATTEMPT, stage)));
     }
 
     /// Ends in good order, which is much faster than the patience.
@@ -368,7 +368,7 @@ fn another_version_is_answered_with_ours_and_shown() {
     let mut answer = Vec::new();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     peer.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer[..9], *b"UMIAK\0\x03\x00\x01");
+    assert_eq!(answer[..9], *b"UMIAK\0\x04\x00\x01");
     first.news("the other version", |news| match news {
         News::Waiting(waiting) => {
             waiting.missing.iter().any(|missing| missing.answer == Answer::OtherVersion { version: 99 }).then_some(())

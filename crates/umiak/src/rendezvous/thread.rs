@@ -142,7 +142,8 @@ impl Round {
     fn obey(&mut self, order: NetOrder) {
         match order {
             NetOrder::Standing(standing) if !self.leaving => self.step(agent::Event::Standing(standing)),
-            NetOrder::Standing(_) => {}
+            NetOrder::Listening { attempt } if !self.leaving => self.step(agent::Event::Listening { attempt }),
+            NetOrder::Standing(_) | NetOrder::Listening { .. } => {}
             NetOrder::Mark(mark) => {
                 if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
                     gatherer.mark(mark);

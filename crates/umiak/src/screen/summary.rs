@@ -207,7 +207,7 @@ fn tell(
         }
         _ if finding.timed_out == Some(Limit::Start) => {
             let limit = place.start_limit.unwrap_or("start_timeout");
-            format!("was stopped: its ports did not answer within its `{limit}`, after {ran}")
+            format!("was stopped: it did not listen at its ports within its `{limit}`, after {ran}")
         }
         exit => format!("{} after {ran}", exit.describe()),
     };

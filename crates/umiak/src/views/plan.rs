@@ -17,6 +17,7 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     let mut text = format!("job {}\nengine {}\n", plan.job.name, plan.engine);
     if !plan.is_document() {
         let _ = writeln!(text, "logs {}", plan.logs.dir().display());
+        node_line(&mut text, plan);
     }
     for (position, role) in plan.job.roles.iter().enumerate() {
         role_lines(&mut text, plan, position, role);
@@ -42,6 +43,17 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     text
 }
 
+/// Which of several nodes this is. What the others bring is known when all have met.
+fn node_line(text: &mut String, plan: &Plan) {
+    let nodes = &plan.topology().nodes;
+    let own = plan.replicas.first().and_then(|replica| plan.member(replica)).map(|(_, member)| member.node.0 as usize);
+    if let Some(own) = own.filter(|_| nodes.len() > 1) {
+        let _ = writeln!(text, "node {} of {}, {}", own + 1, nodes.len(), nodes[own].address);
+        let _ =
+            writeln!(text, "  the other nodes are shown like this one; their ports are exchanged when all have joined");
+    }
+}
+
 fn role_lines(text: &mut String, plan: &Plan, position: usize, role: &Role) {
     let plural = if role.replicas == 1 { "" } else { "s" };
     let _ = writeln!(text, "\nrole {}, {} replica{plural}", role.name, role.replicas);
@@ -53,7 +65,7 @@ fn role_lines(text: &mut String, plan: &Plan, position: usize, role: &Role) {
     for after in &role.start_after {
         let when = match after.when {
             When::Started => "it has started",
-            When::Ready => "its ports answer",
+            When::Ready => "it listens at its ports",
             When::Succeeded => "it has succeeded",
         };
         let _ = writeln!(text, "  starts after {}, when {when}", plan.job.roles[after.role as usize].name);

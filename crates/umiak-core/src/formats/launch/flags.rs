@@ -374,8 +374,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "A broken connection between nodes may come back for so long, while ranks run on.")
         .default("60s"),
     Flag::switch("--uneven", "uneven", "Let nodes have different numbers of processes."),
-    Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "Trainers start when all servers answer at their ports, and wait so long for that; `0s` starts them at once.")
-        .default("10m"),
+    Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "End the job with 124 when a server does not listen at its port after TIME; `0s` starts trainers at once. Without it trainers wait for 30 s at most, and then start."),
     Flag::new(Umiak, Heading::Umiak, "--verbose", "verbose", Count, "", "Log what umiak does, on stderr; `-vv` logs more. Else `UMIAK_LOG`.")
         .aliases(&["-v"])
         .default("0"),

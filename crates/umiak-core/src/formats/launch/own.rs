@@ -88,9 +88,9 @@ pub(super) fn omp(arguments: &Arguments) -> Omp {
     }
 }
 
-/// How long trainers wait for servers.
-pub(super) fn server_timeout(arguments: &Arguments) -> Duration {
-    arguments.text("server-timeout").and_then(duration).unwrap_or(Duration::from_secs(600))
+/// How long servers may take until they listen.
+pub(super) fn server_timeout(arguments: &Arguments) -> Option<Duration> {
+    arguments.text("server-timeout").and_then(duration)
 }
 
 /// What was not said on the command line and stands in a variable of ours. Unlike Paddle's, ours only fill gaps.

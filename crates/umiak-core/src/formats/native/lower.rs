@@ -244,7 +244,7 @@ fn lower_role(
         completion,
         restart: role_restart(raw.restart.as_ref(), policy),
         start_after,
-        timeouts: Timeouts { start, run: raw.timeout },
+        timeouts: Timeouts { start, patience: None, run: raw.timeout },
         grace: raw.grace,
     })
 }

@@ -27,6 +27,7 @@ impl Machine {
                 break;
             }
         }
+        self.tell_ready(effects);
         let total = self.replicas.total();
         let open = total.live() + if self.starts_nothing() { 0 } else { total.waiting() };
         if open > 0 || (!self.failure.failed && !self.may_end(effects)) {

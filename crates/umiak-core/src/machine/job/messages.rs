@@ -30,11 +30,11 @@ pub enum Event {
         exit: Exit,
         usage: Option<Usage>,
     },
-    /// All ports of this attempt answer: the answer to [`Effect::Await`].
+    /// This attempt listens at all its ports: the answer to [`Effect::Await`].
     Ready {
         id: AttemptId,
     },
-    /// The answer to [`Effect::AwaitElsewhere`]: who does not answer yet, until nobody is left.
+    /// The answer to [`Effect::AwaitElsewhere`]: those that do not listen yet, until none is left.
     AnsweredElsewhere {
         role: u16,
         attempt: u32,
@@ -106,12 +106,21 @@ pub enum Effect {
     },
     /// It is no longer waited for.
     DisarmTimer(Timer),
-    /// Tell when all ports of this attempt answer, with [`Event::Ready`].
+    /// Tell when this attempt listens at all its ports, with [`Event::Ready`].
     Await(AttemptId),
-    /// Tell who of this role on other nodes answers, with [`Event::AnsweredElsewhere`].
+    /// Tell which of this role on other nodes do not listen yet, with [`Event::AnsweredElsewhere`].
     AwaitElsewhere {
         role: u16,
         attempt: u32,
+    },
+    /// Tell the other nodes: all of a role that is waited for listen here, or have ended well.
+    TellReady {
+        attempt: u32,
+    },
+    /// Tell the user: those that wait for this role start although some of it do not listen. They are not looked at any
+    /// more.
+    StartUnready {
+        role: u16,
     },
     /// Read what this attempt left about its end, and answer with [`Event::Inspected`]. The job goes on.
     Inspect(AttemptId),
@@ -194,6 +203,8 @@ pub enum Timer {
     BackoffOf(Of),
     /// Those of this role on other nodes should answer by now.
     Elsewhere(u16),
+    /// This role is not waited for any longer.
+    Patience(u16),
     /// Its ports should answer by now.
     StartUp(Slot),
     /// The attempt should be over by now.

@@ -59,7 +59,9 @@ impl Machine {
         }
         let other = &self.job.roles[after.role as usize];
         let tally = self.replicas.of_role(after.role);
-        let when = if other.work.ports.is_empty() && after.when == When::Ready { When::Started } else { after.when };
+        let overdue = self.roles[after.role as usize].overdue;
+        let no_ports = other.work.ports.is_empty() || overdue;
+        let when = if no_ports && after.when == When::Ready { When::Started } else { after.when };
         // What ended well is no longer waited for.
         let come = match when {
             When::Succeeded => self.outcome_of(after.role) == role::Outcome::Succeeded,
@@ -71,7 +73,8 @@ impl Machine {
             When::Succeeded => tally.over() == tally.all(),
             When::Started | When::Ready => tally.over() > tally.succeeded(),
         };
-        let come = come && self.roles[after.role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty);
+        let elsewhere = self.roles[after.role as usize].elsewhere.as_ref();
+        let come = come && (overdue || elsewhere.is_none_or(Vec::is_empty));
         if never && !come { None } else { Some(come) }
     }
 
@@ -96,15 +99,19 @@ impl Machine {
         }
     }
 
-    /// Some of this role are on other nodes, at these addresses, and somebody here waits for them. Before the start, and
+    /// Some of this role are on other nodes, at these addresses, and a role here waits for them. Before the start, and
     /// again before each further one.
     pub fn expect_elsewhere(&mut self, role: u16, addresses: Vec<String>) {
         self.roles[role as usize].elsewhere = Some(addresses);
     }
 
-    /// An attempt begins: asks who answers.
-    pub(super) fn await_elsewhere(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// An attempt begins: asks which of those on other nodes listen, and sets the limits of all waits.
+    pub(super) fn begin_waits(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in 0..self.roles.len() as u16 {
+            let patience = self.job.roles[role as usize].timeouts.patience;
+            if let Some(patience) = patience.filter(|_| self.waiting_for(role).next().is_some()) {
+                self.arm(Timer::Patience(role), now + patience, effects);
+            }
             if self.roles[role as usize].elsewhere.as_ref().is_none_or(Vec::is_empty) {
                 continue;
             }
@@ -113,6 +120,11 @@ impl Machine {
                 self.arm(Timer::Elsewhere(role), now + start + ELSEWHERE, effects);
             }
         }
+    }
+
+    /// Those of this role on other nodes that are waited for, and do not listen yet.
+    pub fn missing_elsewhere(&self, role: u16) -> &[String] {
+        self.roles[role as usize].elsewhere.as_deref().unwrap_or_default()
     }
 
     pub(super) fn answered_elsewhere(
@@ -133,7 +145,41 @@ impl Machine {
         self.roles[role as usize].elsewhere = Some(missing);
     }
 
-    /// They do not answer here, whatever their own nodes think of them.
+    /// Those that wait until this role listens, and have replicas here.
+    fn waiting_for(&self, role: u16) -> impl Iterator<Item = u16> {
+        let waits = move |other: &u16| {
+            let after = &self.job.roles[*other as usize].start_after;
+            after.iter().any(|after| after.role == role && after.when == When::Ready)
+        };
+        (0..self.job.roles.len() as u16).filter(waits).filter(|other| self.replicas.of_role(*other).waiting() > 0)
+    }
+
+    /// It was waited for long enough.
+    pub(super) fn lose_patience(&mut self, role: u16, effects: &mut Vec<Effect>) {
+        if self.starts_nothing() || self.waiting_for(role).next().is_none() {
+            return;
+        }
+        self.roles[role as usize].overdue = true;
+        self.look_for_starts = true;
+        effects.push(Effect::StartUnready { role });
+    }
+
+    /// All of a role that is waited for are ready here: the other nodes need to know, once.
+    pub(super) fn tell_ready(&mut self, effects: &mut Vec<Effect>) {
+        if !self.is_shared() || self.stop().is_some() {
+            return;
+        }
+        for role in 0..self.roles.len() as u16 {
+            let tally = self.replicas.of_role(role);
+            let ready = tally.all() > 0 && tally.ready() + tally.succeeded() == tally.all();
+            if ready && !self.roles[role as usize].told_ready && self.is_awaited(role) {
+                self.roles[role as usize].told_ready = true;
+                effects.push(Effect::TellReady { attempt: self.attempt });
+            }
+        }
+    }
+
+    /// No word came that they listen, whatever their own nodes know of them.
     pub(super) fn miss_elsewhere(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
         let missing = self.roles[role as usize].elsewhere.clone().unwrap_or_default();
         let limit = self.job.roles[role as usize].timeouts.start.unwrap_or_default().as_secs_f64();
@@ -147,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// Whether somebody waits until the ports of this role answer.
+    /// True if a role waits until this one listens at its ports.
     pub(super) fn is_awaited(&self, role: u16) -> bool {
         let this = &self.job.roles[role as usize];
         let waited_for = |after: &StartAfter| after.role == role && after.when == When::Ready;

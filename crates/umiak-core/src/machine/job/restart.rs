@@ -88,7 +88,7 @@ impl Machine {
         self.renew();
         self.failure = Failure::default();
         self.armed.retain(|timer| *timer == Timer::Deadline);
-        self.await_elsewhere(now, effects);
+        self.begin_waits(now, effects);
         self.start_due(now, effects);
     }
 }

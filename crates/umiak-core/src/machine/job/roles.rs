@@ -13,8 +13,12 @@ pub(super) struct RoleState {
     pub(super) past: Past,
     /// How often it was stopped or started again as a whole: old timers are fenced by it.
     pub(super) cycle: u32,
-    /// Where some of it are on other nodes and waited for: who does not answer yet.
+    /// Where some of it are on other nodes and waited for: those that do not listen yet.
     pub(super) elsewhere: Option<Vec<String>>,
+    /// It was waited for long enough: those behind it start when it has.
+    pub(super) overdue: bool,
+    /// The other nodes know that it is ready here.
+    pub(super) told_ready: bool,
 }
 
 impl Machine {

@@ -31,9 +31,13 @@ impl Machine {
             | Timer::GraceOf(Of::Role(role))
             | Timer::AbandonOf(Of::Role(role))
             | Timer::BackoffOf(Of::Role(role)) => self.roles[role as usize].cycle,
-            Timer::Settle | Timer::Terminate | Timer::Grace | Timer::Abandon | Timer::Backoff | Timer::Elsewhere(_) => {
-                self.attempt
-            }
+            Timer::Settle
+            | Timer::Terminate
+            | Timer::Grace
+            | Timer::Abandon
+            | Timer::Backoff
+            | Timer::Elsewhere(_)
+            | Timer::Patience(_) => self.attempt,
         }
     }
 
@@ -68,6 +72,7 @@ impl Machine {
             Timer::AbandonOf(of) => self.gave_up(of, now, effects),
             Timer::BackoffOf(of) => self.backed_off(of),
             Timer::Elsewhere(role) => self.miss_elsewhere(role, now, effects),
+            Timer::Patience(role) => self.lose_patience(role, effects),
             Timer::StartUp(slot) => self.time_out(slot, Limit::Start, now, effects),
             Timer::Run(slot) => self.time_out(slot, Limit::Run, now, effects),
         }

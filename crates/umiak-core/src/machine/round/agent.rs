@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::limits::{ANSWER, Limits, REFUSED, RETRY};
 use super::messages::{
-    Answer, Decision, FromAgent, Join, Loss, NodeName, Refusal, Stage, Standing, Start, Stop, ToAgent, Waiting,
+    Answer, Decision, FromAgent, Join, Loss, NodeName, Refusal, Servers, Stage, Standing, Start, Stop, ToAgent, Waiting,
 };
 use crate::model::Timestamp;
 
@@ -21,6 +21,10 @@ pub enum Event {
     Heard(Box<ToAgent>),
     /// This node's own ranks: how things stand now.
     Standing(Standing),
+    /// All servers of this node listen in this attempt, or have ended well.
+    Listening {
+        attempt: u32,
+    },
     /// This node's own job is over: whatever is still to be said is said soon, or not at all.
     Ended,
     /// The time of [`Agent::deadline`] has come.
@@ -56,6 +60,7 @@ pub enum News {
     Alone {
         attempt: u32,
     },
+    Servers(Servers),
     Suspects(Vec<NodeName>),
     /// The coordinator is not heard, for a moment.
     Quiet,
@@ -88,6 +93,8 @@ pub struct Agent {
     started: Option<u32>,
     stopped: Option<u32>,
     decided: Option<u32>,
+    /// In which attempt all servers of this node listened.
+    listened: Option<u32>,
     /// Since when an answer to our last word is waited for.
     told: Option<Timestamp>,
     ended: bool,
@@ -128,6 +135,7 @@ impl Agent {
             started: None,
             stopped: None,
             decided: None,
+            listened: None,
             told: None,
             ended: false,
             over: false,
@@ -156,6 +164,7 @@ impl Agent {
                 }
             }
             Event::Standing(standing) => self.standing(standing, now, &mut effects),
+            Event::Listening { attempt } => self.listening(attempt, &mut effects),
             Event::Ended => self.ended(now, &mut effects),
             Event::Tick => {}
         }
@@ -289,6 +298,11 @@ impl Agent {
                 }
             }
             ToAgent::Decision(decision) => self.decide(decision, now, effects),
+            ToAgent::Servers(servers) => {
+                if Some(servers.attempt) == self.started {
+                    effects.push(Effect::Tell(News::Servers(servers)));
+                }
+            }
             ToAgent::Suspects { nodes } => effects.push(Effect::Tell(News::Suspects(nodes))),
             ToAgent::Beat => {}
         }
@@ -326,7 +340,7 @@ impl Agent {
         // Our last word crossed it on the way, and holds for the next attempt too.
         let stage = self.join.standing.stage.clone();
         if matches!(stage, Stage::Interrupted { .. } | Stage::Unable { .. }) {
-            self.say(Standing { attempt: self.undecided(), stage }, now, effects);
+            self.say(Standing::new(self.undecided(), stage), now, effects);
         } else if self.ended {
             self.leave(now, effects);
         }
@@ -343,7 +357,17 @@ impl Agent {
         }
     }
 
-    fn say(&mut self, standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
+    /// Said with everything that follows in this attempt, so that it survives a lost connection.
+    fn listening(&mut self, attempt: u32, effects: &mut Vec<Effect>) {
+        self.listened = Some(attempt);
+        let standing = &mut self.join.standing;
+        if standing.attempt == attempt && !std::mem::replace(&mut standing.listens, true) && self.is_up() {
+            effects.push(Effect::Send(FromAgent::Standing(self.join.standing.clone())));
+        }
+    }
+
+    fn say(&mut self, mut standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
+        standing.listens = self.listened == Some(standing.attempt);
         let is_last = matches!(standing.stage, Stage::Told(_) | Stage::Interrupted { .. } | Stage::Unable { .. });
         self.join.standing = standing.clone();
         if self.is_up() {
@@ -371,7 +395,7 @@ impl Agent {
         let is_told = self.told.is_some();
         if !is_told {
             let stage = Stage::Unable { why: "umiak has ended there".to_owned() };
-            self.say(Standing { attempt: self.undecided(), stage }, now, effects);
+            self.say(Standing::new(self.undecided(), stage), now, effects);
         }
     }
 
@@ -380,7 +404,7 @@ impl Agent {
         let attempt = self.undecided();
         if self.is_up() {
             let stage = Stage::Unable { why: "it had no answer and has ended".to_owned() };
-            effects.push(Effect::Send(FromAgent::Standing(Standing { attempt, stage })));
+            effects.push(Effect::Send(FromAgent::Standing(Standing::new(attempt, stage))));
         }
         self.decided = Some(attempt);
         self.finish(News::Alone { attempt }, effects);

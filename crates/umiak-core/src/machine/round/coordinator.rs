@@ -9,10 +9,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::limits::{GOODBYE, Limits, PROBE};
+use super::limits::{GOODBYE, Limits, NEWS, PROBE};
 use super::messages::{
-    Answer, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Stage, Standing, Start, Stop, ToAgent,
-    Told, Why,
+    Answer, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Servers, Stage, Standing, Start, Stop,
+    ToAgent, Told, Why,
 };
 use crate::facts::Outcome;
 use crate::model::{self, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
@@ -103,6 +103,8 @@ pub struct Coordinator {
     phase: Phase,
     /// How missing addresses answer, as far as somebody has asked.
     answers: Vec<(IpAddr, Answer)>,
+    /// How many nodes came that do not fit, or after that was known.
+    misfits: usize,
     /// Came before the node beside us.
     early: Vec<(Link, Join)>,
     restarts: Vec<Timestamp>,
@@ -111,6 +113,8 @@ pub struct Coordinator {
     /// How many nodes have told of a bad end in this attempt.
     turns: u64,
     news: News,
+    /// The same about servers that listen.
+    servers: News,
     /// The last step.
     stepped: Timestamp,
     next_beat: Timestamp,
@@ -118,8 +122,8 @@ pub struct Coordinator {
     suspects: Vec<u32>,
 }
 
-/// What has changed since all were told who is there.
-#[derive(Debug, Clone, Copy)]
+/// Whether something has changed since all were told, and when that was.
+#[derive(Debug, Clone, Copy, Default)]
 struct News {
     pending: bool,
     last: Option<Timestamp>,
@@ -135,6 +139,8 @@ struct Node {
     /// In the current attempt; `None` until it says something about it.
     stage: Option<Stage>,
     offer: Option<Offer>,
+    /// All its servers listen, or have ended well.
+    listens: bool,
     /// How its ranks ended, once it has told that.
     ends: Vec<Told>,
     lost: Option<Loss>,
@@ -163,11 +169,13 @@ impl Coordinator {
             attempt: FIRST_ATTEMPT,
             phase: Phase::Gathering { since: now },
             answers: Vec::new(),
+            misfits: 0,
             early: Vec::new(),
             restarts: Vec::new(),
             last: None,
             turns: 0,
-            news: News { pending: false, last: None },
+            news: News::default(),
+            servers: News::default(),
             stepped: now,
             next_beat: now,
             next_probe: now + PROBE,
@@ -281,6 +289,8 @@ impl Coordinator {
         }
         let stage = standing.stage;
         let place = &mut self.nodes[node];
+        self.servers.pending |= standing.listens && !place.listens;
+        place.listens |= standing.listens;
         if let Stage::Interrupted { .. } = stage {
             place.interrupted = true;
         }
@@ -362,8 +372,9 @@ impl Coordinator {
             Phase::Running { .. } => {
                 // Who only serves is stopped by that.
                 if self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded))) {
-                    self.end(Outcome::Succeeded, None, None, now, effects);
+                    return self.end(Outcome::Succeeded, None, None, now, effects);
                 }
+                self.tell_servers(now, effects);
             }
             Phase::Stopping { why, since } => {
                 let in_time = now < *since + self.options.settle + self.patience();
@@ -381,16 +392,36 @@ impl Coordinator {
                     _ => self.end(Outcome::Failed, Some(why.clone()), None, now, effects),
                 }
             }
-            Phase::Ended { since, .. } => {
-                // Who is away for a moment is to hear it too.
+            Phase::Ended { since, decision } => {
+                // A node that is away for a moment should hear it too; so should one that is about to come.
                 let goodbye = |node: &Node| node.bye || node.lost.is_some();
-                if self.nodes.iter().all(goodbye) || now >= *since + GOODBYE {
+                let expected = self.options.expects.nodes();
+                let came = !decision.is_refusal() || self.nodes.len() + self.misfits >= expected;
+                if (came && self.nodes.iter().all(goodbye)) || now >= *since + GOODBYE {
                     self.phase = Phase::Over;
                     effects.push(Effect::Finish);
                 }
             }
             Phase::Over => {}
         }
+    }
+
+    /// Which nodes have servers that do not listen yet: at once when none is left, and before that now and then, for people.
+    fn tell_servers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if !self.servers.pending {
+            return;
+        }
+        let missing = self.deaf();
+        if missing.is_empty() || self.servers.last.is_none_or(|last| now >= last + NEWS) {
+            self.servers = News { pending: false, last: Some(now) };
+            self.send_all(ToAgent::Servers(Servers { attempt: self.attempt, missing }), effects);
+        }
+    }
+
+    /// The nodes with servers that do not listen yet.
+    fn deaf(&self) -> Vec<u32> {
+        let order = (0..).zip(&self.order).filter(|(_, node)| !self.nodes[**node].listens);
+        order.filter(|(_, node)| self.nodes[**node].has_servers()).map(|(place, _)| place).collect()
     }
 
     fn all_ready(&self) -> bool {
@@ -419,10 +450,9 @@ impl Coordinator {
             return;
         };
         // Of a parameter-server job the first server hosts it.
-        let serves = |offer: &&Offer| offer.processes.iter().any(|process| process.part == Part::Server);
-        let paddle = self.order.iter().find_map(|node| {
-            let Node { join, offer, .. } = &self.nodes[*node];
-            let offer = offer.as_ref().filter(serves)?;
+        let mut serving = self.order.iter().map(|node| &self.nodes[*node]).filter(|node| node.has_servers());
+        let paddle = serving.find_map(|Node { join, offer, .. }| {
+            let offer = offer.as_ref()?;
             Some(Endpoint { address: join.address, port: offer.stores[0] })
         });
         let store = |port| Endpoint { address: first.address, port };
@@ -460,6 +490,11 @@ impl Coordinator {
 }
 
 impl Node {
+    fn has_servers(&self) -> bool {
+        let mut processes = self.offer.iter().flat_map(|offer| &offer.processes);
+        processes.any(|process| process.part == Part::Server)
+    }
+
     /// What cannot be started will not start the next time either. What others did not answer to may.
     fn could_not_start(&self) -> bool {
         matches!(self.stage, Some(Stage::Unable { .. }))

@@ -72,6 +72,15 @@ impl Expects {
 pub struct Standing {
     pub attempt: u32,
     pub stage: Stage,
+    /// All servers of this node listen, or have ended well. The agent keeps it: the front tells it once.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub listens: bool,
+}
+
+impl Standing {
+    pub fn new(attempt: u32, stage: Stage) -> Self {
+        Self { attempt, stage, listens: false }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +168,7 @@ pub enum ToAgent {
     Start(Start),
     Stop(Stop),
     Decision(Box<Decision>),
+    Servers(Servers),
     /// Nodes that have not been heard of for a while; all others are well.
     Suspects {
         nodes: Vec<NodeName>,
@@ -236,6 +246,16 @@ pub enum Refusal {
     TooLate,
 }
 
+impl Refusal {
+    /// The command lines of the nodes do not fit together: waiting does not help. Else a node came that is not needed.
+    pub fn is_contradiction(&self) -> bool {
+        match self {
+            Self::OtherNodes { .. } | Self::Rank { .. } | Self::MixedRanks | Self::Processes { .. } => true,
+            Self::NotListed { .. } | Self::Taken { .. } | Self::Full { .. } | Self::TooLate => false,
+        }
+    }
+}
+
 /// Who is there, and who is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
@@ -299,6 +319,13 @@ pub struct NodeShare {
     pub device_kind: Option<DeviceKind>,
 }
 
+/// Which nodes have servers that do not listen yet; none when trainers may start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Servers {
+    pub attempt: u32,
+    pub missing: Vec<u32>,
+}
+
 /// Stop what runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
@@ -325,6 +352,11 @@ pub enum Why {
     Unable {
         node: NodeName,
         why: String,
+    },
+    /// A node was refused, and the job is not complete without it.
+    Refused {
+        node: NodeName,
+        refusal: Refusal,
     },
     /// Not all nodes came in time.
     TimeUp {
@@ -372,6 +404,11 @@ pub struct Restart {
 }
 
 impl Decision {
+    /// The nodes do not fit together.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.why, Some(Why::Refused { .. }))
+    }
+
     /// For the job's own machine.
     pub fn decided(&self) -> Decided {
         let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
@@ -398,9 +435,11 @@ impl Stop {
             Why::RankFailed { .. } => StopReason::PeerFailed,
             Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
             Why::Interrupted { signal: None, .. } => StopReason::User,
-            Why::NodeLost { .. } | Why::Unable { .. } | Why::TimeUp { .. } | Why::CoordinatorLost { .. } => {
-                StopReason::NodeLost
-            }
+            Why::NodeLost { .. }
+            | Why::Unable { .. }
+            | Why::Refused { .. }
+            | Why::TimeUp { .. }
+            | Why::CoordinatorLost { .. } => StopReason::NodeLost,
         }
     }
 }

@@ -5,11 +5,12 @@ use super::agent::{self, Agent, News};
 use super::coordinator::{self, Coordinator, Effect, Event, Options};
 use super::limits::{ANSWER, GOODBYE, Limits, NEWS, REFUSED, TELL};
 use super::messages::{
-    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart, Stage, Standing,
-    Start, Stop, ToAgent, Told, Why,
+    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart, Servers, Stage,
+    Standing, Start, Stop, ToAgent, Told, Why,
 };
 use crate::diagnose;
 use crate::facts::{Evidence, Limit, Outcome, Subject};
+use crate::machine::job::NODE_LOST;
 use crate::model::{self, Exit, Part, Port, Rank, SpawnError, SpawnStage, Timestamp};
 
 const SETTLE: Duration = Duration::from_millis(500);
@@ -33,7 +34,7 @@ fn count(nodes: u32, sort_ip: bool) -> Expects {
 fn ready(attempt: u32, processes: u16) -> Standing {
     let port = |number| Port::new(number).unwrap();
     let processes = (0..processes).map(|local| NodeProcess::trainer(port(6000 + local), vec![])).collect();
-    Standing { attempt, stage: Stage::Ready(Offer { processes, stores: [port(7000), port(7001)], device_kind: None }) }
+    Standing::new(attempt, Stage::Ready(Offer { processes, stores: [port(7000), port(7001)], device_kind: None }))
 }
 
 fn join(last: u8, expects: &Expects) -> Join {
@@ -91,7 +92,7 @@ impl Round {
     }
 
     fn stands(&mut self, link: u64, attempt: u32, stage: Stage) -> Vec<Effect> {
-        self.step(Event::Standing { link, standing: Standing { attempt, stage } })
+        self.step(Event::Standing { link, standing: Standing::new(attempt, stage) })
     }
 
     /// Time passes, in which these are heard twice a second.
@@ -210,7 +211,10 @@ fn who_is_refused() {
         let refused = refusal(&effects).expect("it does not belong here");
         assert!(wanted(&refused), "{refused:?}");
         assert!(effects.contains(&Effect::Close { link: 99 }));
-        assert!(effects.iter().any(|effect| matches!(effect, Effect::Refused { .. })), "shown here too");
+        // Here too: as a notice, or as what ends it.
+        let shown = effects.iter().any(|effect| matches!(effect, Effect::Refused { .. }));
+        let ended = decision(&effects).is_some_and(|decision| matches!(decision.why, Some(Why::Refused { .. })));
+        assert_eq!((shown, ended), (!refused.is_contradiction(), refused.is_contradiction()), "{refused:?}");
     };
     is(&three, vec![join(1, &three)], join(2, &list(&[1, 3, 2])), |why| matches!(why, Refusal::OtherNodes { .. }));
     is(&three, vec![join(1, &three)], join(2, &any), |why| matches!(why, Refusal::OtherNodes { .. }));
@@ -231,10 +235,92 @@ fn who_is_refused() {
     });
     let full = Expects::Count { nodes: 1, sort_ip: false };
     let mut round = Round::new(options(&full, 0));
-    round.join(Join { standing: Standing { attempt: 1, stage: Stage::Succeeded }, ..join(1, &full) });
+    round.join(Join { standing: Standing::new(1, Stage::Succeeded), ..join(1, &full) });
     assert_eq!(refusal(&round.join(join(2, &full))), Some(Refusal::Full { nodes: 1 }));
     let mut round = Round::running(0);
     assert_eq!(refusal(&round.join(join(4, &three))), Some(Refusal::TooLate));
+}
+
+#[test]
+fn nodes_that_contradict_each_other_end_all_and_a_second_job_does_not() {
+    let three = list(&[1, 2, 3]);
+    for (command, ends) in [(1, true), (2, false)] {
+        let mut round = Round::new(options(&three, 0));
+        round.join(join(1, &three));
+        round.join(join(2, &three));
+        let effects = round.join(Join { command, standing: ready(1, 3), ..join(3, &three) });
+        assert!(matches!(refusal(&effects), Some(Refusal::Processes { ours: 2, theirs: 3, .. })));
+        let decided = decision(&effects).map(|decision| (decision.outcome, decision.decided().code));
+        assert_eq!(decided, ends.then_some((Outcome::Failed, Some(NODE_LOST))));
+        let told = |effect: &Effect| matches!(effect, Effect::Send { links, message: ToAgent::Decision(_) } if *links == [1, 2]);
+        assert_eq!(effects.iter().any(told), ends);
+    }
+    // A node that comes a little later hears it too, and is waited for.
+    let mut round = Round::new(options(&three, 0));
+    round.join(join(1, &three));
+    round.join(Join { standing: ready(1, 3), ..join(2, &three) });
+    assert!(!round.step(Event::Bye { link: 1 }).contains(&Effect::Finish));
+    let effects = round.join(join(3, &three));
+    let told =
+        |effect: &Effect| matches!(effect, Effect::Send { links, message: ToAgent::Decision(_) } if *links == [3]);
+    assert!(effects.iter().any(told) && effects.contains(&Effect::Finish));
+}
+
+#[test]
+fn the_others_hear_which_nodes_have_servers_that_do_not_listen() {
+    let expects = list(&[1, 2, 3]);
+    let mut round = Round::new(Options { uneven: true, ..options(&expects, 0) });
+    let serves = |last: u8| {
+        let mut join = join(last, &expects);
+        if let Stage::Ready(offer) = &mut join.standing.stage {
+            offer.processes[0].part = Part::Server;
+        }
+        join
+    };
+    round.join(join(1, &expects));
+    round.join(serves(2));
+    round.join(serves(3));
+    let listens =
+        |link| Event::Standing { link, standing: Standing { listens: true, ..Standing::new(1, Stage::Serving) } };
+    let heard = |effects: &[Effect]| {
+        let servers = effects.iter().filter_map(|effect| match effect {
+            Effect::Send { message: ToAgent::Servers(servers), .. } => Some(servers.missing.clone()),
+            _ => None,
+        });
+        servers.collect::<Vec<_>>()
+    };
+    assert_eq!(heard(&round.step(listens(2))), [[2]]);
+    assert_eq!(heard(&round.step(listens(2))), [[0; 0]; 0], "said again, it is no news");
+    // Who comes back hears it again, and the last one at once.
+    let back = Join { standing: Standing::new(1, Stage::Running), ..join(1, &expects) };
+    assert_eq!(heard(&round.step(Event::Joined { link: 9, join: Box::new(back) })), [[2]]);
+    assert_eq!(heard(&round.step(listens(3))), [[0; 0]]);
+}
+
+#[test]
+fn an_agent_keeps_saying_that_its_servers_listen() {
+    let mut agent = welcomed();
+    hear(&mut agent, start(1), 3);
+    let listens = |effects: &[agent::Effect]| {
+        let said = effects.iter().filter_map(|effect| match effect {
+            agent::Effect::Send(FromAgent::Standing(standing)) => Some((standing.attempt, standing.listens)),
+            agent::Effect::Send(FromAgent::Join(join)) => Some((join.standing.attempt, join.standing.listens)),
+            _ => None,
+        });
+        said.collect::<Vec<_>>()
+    };
+    assert_eq!(listens(&agent.step(agent::Event::Listening { attempt: 1 }, at(4))), [(1, true)]);
+    assert_eq!(listens(&stand(&mut agent, 1, Stage::Serving, 5)), [(1, true)]);
+    agent.step(agent::Event::Closed, at(6));
+    assert_eq!(listens(&agent.step(agent::Event::Connected, at(7))), [(1, true)]);
+    hear(&mut agent, ToAgent::Welcome, 8);
+    hear(&mut agent, decided(1, true), 9);
+    assert_eq!(listens(&stand(&mut agent, 2, ready(2, 2).stage, 10)), [(2, false)]);
+    // What is said of another attempt is not passed on.
+    let servers = |attempt| ToAgent::Servers(Servers { attempt, missing: vec![] });
+    hear(&mut agent, start(2), 11);
+    assert_eq!(news(&hear(&mut agent, servers(1), 12)), []);
+    assert_eq!(news(&hear(&mut agent, servers(2), 13)), [News::Servers(Servers { attempt: 2, missing: vec![] })]);
 }
 
 #[test]
@@ -261,7 +347,7 @@ fn uneven_nodes_and_nodes_that_cannot_start() {
     // Why it cannot start matters more than how many it would have been.
     let mut round = Round::new(options(&expects, 0));
     round.join(join(1, &expects));
-    let unable = Standing { attempt: 1, stage: Stage::Unable { why: "no GPU".into() } };
+    let unable = Standing::new(1, Stage::Unable { why: "no GPU".into() });
     let effects = round.join(Join { standing: unable, ..join(2, &expects) });
     assert!(matches!(decision(&effects).unwrap().why, Some(Why::Unable { why, .. }) if why == "no GPU"));
 }
@@ -363,7 +449,7 @@ fn before_the_start_a_node_comes_and_goes() {
     let expects = list(&[1, 2]);
     let mut round = Round::new(options(&expects, 0));
     round.join(join(1, &expects));
-    round.join(Join { standing: Standing { attempt: 1, stage: Stage::Running }, ..join(2, &expects) });
+    round.join(Join { standing: Standing::new(1, Stage::Running), ..join(2, &expects) });
     round.step(Event::Closed { link: 2 });
     let effects = round.join(Join { launch: 22, ..join(2, &expects) });
     assert_eq!(starts(&effects)[0].nodes[1].launch, 22);
@@ -374,7 +460,7 @@ fn before_the_start_a_node_comes_and_goes() {
 #[test]
 fn who_comes_back_hears_the_current_order() {
     let expects = list(&[1, 2, 3]);
-    let back = |attempt, stage| Join { standing: Standing { attempt, stage }, ..join(2, &expects) };
+    let back = |attempt, stage| Join { standing: Standing::new(attempt, stage), ..join(2, &expects) };
     let again = |round: &mut Round, join: Join| {
         let effects = round.step(Event::Joined { link: 22, join: Box::new(join) });
         sent(&effects).into_iter().filter(|(links, _)| *links == [22]).map(|(_, message)| message).collect::<Vec<_>>()
@@ -580,7 +666,7 @@ fn hear(agent: &mut Agent, message: ToAgent, millis: u64) -> Vec<agent::Effect> 
 }
 
 fn stand(agent: &mut Agent, attempt: u32, stage: Stage, millis: u64) -> Vec<agent::Effect> {
-    agent.step(agent::Event::Standing(Standing { attempt, stage }), at(millis))
+    agent.step(agent::Event::Standing(Standing::new(attempt, stage)), at(millis))
 }
 
 fn news(effects: &[agent::Effect]) -> Vec<News> {
@@ -763,7 +849,7 @@ fn links_are_numbered_and_strangers_say_nothing() {
     let mut round = Round::running(0);
     let before = format!("{:?}", round.coordinator);
     for event in [
-        Event::Standing { link: 9, standing: Standing { attempt: 1, stage: Stage::Failed } },
+        Event::Standing { link: 9, standing: Standing::new(1, Stage::Failed) },
         Event::Beat { link: 9 },
         Event::Bye { link: 9 },
         Event::Gone { link: 9 },

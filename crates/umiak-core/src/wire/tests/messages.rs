@@ -65,7 +65,7 @@ fn from_agent() -> Vec<FromAgent> {
     let mut messages =
         vec![FromAgent::Beat, FromAgent::Bye, FromAgent::Logs(Hello { launch: u64::MAX, ranks: vec![0, 7] })];
     for stage in stages() {
-        let standing = Standing { attempt: 2, stage };
+        let standing = Standing::new(2, stage);
         messages.push(FromAgent::Standing(standing.clone()));
         for expects in [list(), count()] {
             messages.push(FromAgent::Join(Box::new(Join {
@@ -125,6 +125,7 @@ fn to_agent() -> Vec<ToAgent> {
         Why::RankFailed { node: node() },
         Why::Interrupted { node: node(), signal: Some(15), kill: false },
         Why::Unable { node: node(), why: "no ports".to_owned() },
+        Why::Refused { node: node(), refusal: Refusal::MixedRanks },
         Why::TimeUp { waiting: waiting() },
     ];
     whys.extend(losses.map(|how| Why::NodeLost { node: node(), how }));
@@ -142,6 +143,7 @@ fn to_agent() -> Vec<ToAgent> {
         ToAgent::Welcome,
         ToAgent::Waiting(waiting()),
         ToAgent::Start(Start { attempt: 1, nodes: vec![share], paddle_store: store, torch_store: store, you: 0 }),
+        ToAgent::Servers(Servers { attempt: 1, missing: vec![0, 7] }),
         ToAgent::Suspects { nodes: vec![node()] },
         ToAgent::Beat,
     ];

@@ -7,7 +7,7 @@ use umiak_core::machine::round::messages::Start;
 use umiak_core::model::{FIRST_ATTEMPT, Part};
 
 use super::super::scenario::{Fault, Kind, NOTICE};
-use super::super::servers::{own_ranks, ranks_of};
+use super::super::servers::ranks_of;
 use super::super::world::NodeRun;
 use super::{Judge, Rule};
 use crate::simulate::{Death, Why};
@@ -19,7 +19,7 @@ impl Judge<'_> {
         self.needed();
     }
 
-    /// Trainers come when each server has answered here; one of ours that has ended well needs no answer.
+    /// Trainers come when each server listens, or has ended well, on whichever node; or when they may wait no longer.
     fn waits(&mut self) {
         let run = self.run;
         if !run.scenario.waits() {
@@ -27,17 +27,20 @@ impl Judge<'_> {
         }
         for (index, node) in run.nodes.iter().enumerate() {
             for (attempt, at) in &node.trained {
-                let Some((_, start)) = node.starts.iter().find(|(_, start)| start.attempt == *attempt) else {
+                let Some((begun, start)) = node.starts.iter().find(|(_, start)| start.attempt == *attempt) else {
                     continue;
                 };
-                let own = own_ranks(start, start.you);
+                if !run.scenario.patient && *at >= *begun + run.scenario.server_timeout.unwrap_or_default() {
+                    continue;
+                }
                 let truth = self.truth(*attempt);
                 for rank in ranks_of(start, Part::Server) {
                     let heard = |(of, server, since): &(_, _, _)| (of, server) == (attempt, &rank) && since <= at;
                     let ended = |death: &Death| death.exit.is_success() && death.at <= *at;
-                    let is_over = own.contains(&rank) && truth.get(&rank).copied().flatten().is_some_and(ended);
-                    self.check(node.answers.iter().any(heard) || is_over, Rule::Waits, || {
-                        format!("node {index} started trainers at {at:?}, and server {rank} had not answered")
+                    let is_over = truth.get(&rank).copied().flatten().is_some_and(ended);
+                    let listens = run.nodes.iter().any(|node| node.answers.iter().any(heard));
+                    self.check(listens || is_over, Rule::Waits, || {
+                        format!("node {index} started trainers at {at:?}, and server {rank} did not listen")
                     });
                 }
             }
@@ -102,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether some server of this attempt will not answer everybody in time, or goes of itself.
+    /// True if some server of this attempt will not listen in time, or goes of itself.
     pub(super) fn is_late(&self, start: &Start) -> bool {
         let scripts = start.nodes.iter().filter_map(|share| {
             let node = self.run.scenario.nodes.iter().find(|node| node.launch == share.launch)?;
@@ -110,9 +113,7 @@ impl Judge<'_> {
         });
         let timeout = self.run.scenario.server_timeout.unwrap_or_default();
         scripts.flatten().any(|rank| {
-            let late = |server: &super::super::ServerScript| {
-                server.elsewhere.is_none() || server.answers.is_none_or(|answers| answers >= timeout)
-            };
+            let late = |server: &super::super::ServerScript| server.answers.is_none_or(|answers| answers >= timeout);
             rank.server.as_ref().is_some_and(late) || rank.life.is_some()
         })
     }

@@ -11,7 +11,7 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, StopReason, Subject, Verdict};
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::job::{AttemptId, Stand};
-use umiak_core::machine::round::messages::{RankPlace, Why};
+use umiak_core::machine::round::messages::{RankPlace, Servers, Why};
 use umiak_core::model::{Device, Exit, FIRST_ATTEMPT, Part, Rotation, Timestamp};
 use umiak_core::plan::{Inventory, Layout, LogLayout, Plan, Process, Run, paddle_lines};
 use umiak_sys::logger::Rotate;
@@ -26,6 +26,7 @@ use crate::clock::{paddle_stamp, time_of_day};
 use crate::driver::words::has_parts;
 use crate::driver::{Core, Door, FailureReport};
 use crate::engine::{Common, Engine, Swept};
+use crate::rendezvous::NetOrder;
 use crate::rendezvous::logs::Logs;
 use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
 
@@ -45,6 +46,8 @@ pub(super) struct LaunchDoor {
     /// Where there are several nodes: the others, and our part of the attempt for which they are waited.
     pub(super) peers: Option<Peers>,
     pub(super) next: Option<Layout>,
+    /// Which nodes have servers that do not listen yet, as all nodes were told last.
+    pub(super) servers: Option<Servers>,
     /// With `--gather-logs`, on nodes that send theirs.
     pub(super) logs: Option<Logs>,
     pub(super) leaving: Leaving,
@@ -94,11 +97,11 @@ impl LaunchDoor {
         }
     }
 
-    /// A server that has ended well answers no more. Trainers do not wait for it, which is worth a word.
+    /// A server that has ended well will not listen. Trainers do not wait for it, which is worth a word.
     fn tell_early_end(core: &mut Core, id: AttemptId) {
         let Some(name) = core.awaited_at(id).filter(|_| core.now.stopping.is_none()) else { return };
-        let message = format!("{} has ended with 0 before it answered at {name}", core.machine.replica_name(id.slot));
-        let hint = "trainers on this node start without it; its log may say why it ended";
+        let message = format!("{} has ended with 0 before it listened at {name}", core.machine.replica_name(id.slot));
+        let hint = "trainers start without it; its log may say why it ended";
         core.notice(&Diagnostic::notice(Code::L0031, message).hint(hint));
     }
 
@@ -179,6 +182,18 @@ impl Door for LaunchDoor {
 
     fn stand(&mut self, core: &mut Core, stand: Stand) {
         self.tell_peers(core, stand);
+    }
+
+    fn tell_ready(&mut self, attempt: u32) {
+        if let Some(peers) = &self.peers {
+            peers.net.order(NetOrder::Listening { attempt });
+        }
+    }
+
+    fn await_elsewhere(&mut self, core: &mut Core, role: u16, attempt: u32) {
+        if let Some(servers) = self.servers.as_ref().filter(|servers| servers.attempt == attempt) {
+            core.listen_elsewhere(role, attempt, missing(&core.plan, servers));
+        }
     }
 
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
@@ -280,6 +295,12 @@ impl Door for LaunchDoor {
         }
         self.join_late_files();
     }
+}
+
+/// The servers of the nodes that are not ready.
+pub(super) fn missing(plan: &Plan, servers: &Servers) -> Vec<String> {
+    let awaited = plan.awaited.iter().filter(|server| servers.missing.contains(&server.node.0));
+    awaited.map(|server| server.name.clone()).collect()
 }
 
 /// `pserver-1 on gpu-a`, where a number alone says little.

@@ -301,6 +301,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         told_attempt: FIRST_ATTEMPT,
         peers,
         next: None,
+        servers: None,
         logs: None,
         leaving: Leaving::NotYet,
         tell_at: None,

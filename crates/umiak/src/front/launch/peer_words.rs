@@ -184,6 +184,10 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
         Why::Unable { node: name, why } => {
             Diagnostic::error(Code::R0006, format!("node {} cannot go on: {why}", node(name)))
         }
+        Why::Refused { node: name, refusal } => {
+            let error = explain(Diagnostic::error, Code::R0002, refusal, ("that node", "the coordinator"));
+            error.row("refused", node(name))
+        }
         Why::TimeUp { waiting: missing } => {
             let list = missing.missing.iter().map(|missing| format!("{}  {}", missing.address, long(&missing.answer)));
             let list = list.collect::<Vec<_>>().join("\n");

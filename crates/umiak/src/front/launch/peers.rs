@@ -112,10 +112,7 @@ impl Peers {
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
-            standing: Standing {
-                attempt: FIRST_ATTEMPT,
-                stage: Stage::Ready(plan::offer(&outline.layout, &outline.ports)),
-            },
+            standing: Standing::new(FIRST_ATTEMPT, Stage::Ready(plan::offer(&outline.layout, &outline.ports))),
         };
         let options = rendezvous::NetOptions {
             coordinator: place.target,
@@ -205,14 +202,19 @@ impl Peers {
                 News::TimeUp(answer) => return Err(peer_words::not_reached(&answer, &self.at).into()),
                 News::Decision(decision) => return Err(ended_before(around, decision.why.as_ref())),
                 News::Lost(how) => return Err(ended_before(around, Some(&Why::CoordinatorLost { how }))),
-                News::Stop(_) | News::Alone { .. } | News::Suspects(_) | News::Quiet | News::Back => {}
+                News::Stop(_)
+                | News::Alone { .. }
+                | News::Servers(_)
+                | News::Suspects(_)
+                | News::Quiet
+                | News::Back => {}
             }
         }
         Ok(None)
     }
 
     pub(super) fn stand(&self, attempt: u32, stage: Stage) {
-        self.net.order(NetOrder::Standing(Standing { attempt, stage }));
+        self.net.order(NetOrder::Standing(Standing::new(attempt, stage)));
     }
 
     /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send

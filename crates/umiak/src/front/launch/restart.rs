@@ -78,8 +78,11 @@ impl LaunchDoor {
 
 /// Trainers here wait for servers on other nodes too.
 pub(super) fn expect_elsewhere(machine: &mut Machine, plan: &Plan) {
-    let servers = plan.topology().parts().iter().position(|part| *part == Part::Server);
-    if let Some(role) = servers.filter(|_| !plan.awaited.is_empty()) {
-        machine.expect_elsewhere(role as u16, plan.awaited.iter().map(|server| server.name.clone()).collect());
+    if let Some(role) = server_role(plan).filter(|_| !plan.awaited.is_empty()) {
+        machine.expect_elsewhere(role, plan.awaited.iter().map(|server| server.name.clone()).collect());
     }
+}
+
+pub(super) fn server_role(plan: &Plan) -> Option<u16> {
+    plan.topology().parts().iter().position(|part| *part == Part::Server).map(|role| role as u16)
 }

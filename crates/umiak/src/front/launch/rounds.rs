@@ -7,9 +7,10 @@ use umiak_core::facts::{Fact, Subject};
 use umiak_core::machine::job::{Event, Stand};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::limits::ANSWER;
-use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Stage, Start, Told, Why};
+use umiak_core::machine::round::messages::{Decision, Loss, NodeName, RankPlace, Servers, Stage, Start, Told, Why};
 
-use super::door::LaunchDoor;
+use super::door::{LaunchDoor, missing};
+use super::restart::server_role;
 use super::{peer_words, words};
 use crate::driver::Core;
 use crate::engine::Engine;
@@ -49,6 +50,7 @@ impl LaunchDoor {
             News::Alone { .. } => self.lose_coordinator(core, Loss::Silent { after: ANSWER }),
             News::Lost(how) => self.lose_coordinator(core, how),
             News::Refused(_) | News::TurnedAway(_) | News::TimeUp(_) => self.lose_coordinator(core, Loss::Refused),
+            News::Servers(servers) => self.hear_servers(core, servers),
             News::Suspects(nodes) => suspect(core, &nodes),
             News::Quiet => {
                 let message = "the coordinator is not heard; ranks run on";
@@ -61,6 +63,15 @@ impl LaunchDoor {
                 core.say(|style| words::nodes(style, &text));
             }
         }
+    }
+
+    /// Servers of other nodes listen. An attempt that begins later here asks for it then.
+    fn hear_servers(&mut self, core: &mut Core, servers: Servers) {
+        let role = server_role(&core.plan).filter(|_| servers.attempt == core.machine.attempt());
+        if let Some(role) = role.filter(|role| !core.machine.missing_elsewhere(*role).is_empty()) {
+            core.listen_elsewhere(role, servers.attempt, missing(&core.plan, &servers));
+        }
+        self.servers = Some(servers);
     }
 
     /// Between two attempts.

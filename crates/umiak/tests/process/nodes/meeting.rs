@@ -16,6 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::alone_with_nnodes_it_prints_the_command_for_others", &[Netns], auto)
         .test("nodes::five_nodes", &[Netns], five)
         .test("nodes::ports_are_paddles_where_they_are_free", &[Netns], usual_ports)
+        .test("nodes::the_dry_run_says_which_node_it_is", &[Netns], dry_run)
         .test("nodes::a_node_with_several_addresses", &[Netns], several_addresses)
         .test("nodes::a_node_address_that_is_on_no_interface", &[Netns], foreign_address)
         .test("nodes::the_late_are_waited_for", &[Netns], late)
@@ -94,8 +95,7 @@ fn order() {
     let first = cluster.launch(0, &format!("{flags} --rank 0"), HELLO);
     let second = cluster.launch(1, &format!("{flags} --rank 0"), HELLO).finish();
     second.expect_code(123).expect_err("`--rank 0` was given to two of 2 nodes");
-    first.signal(2);
-    first.finish().expect_code(130).expect_err("`--rank 0` was given to two of 2 nodes");
+    first.finish().expect_code(123).expect_err("`--rank 0` was given to two of 2 nodes");
 }
 
 /// The command that it prints is run on the other node, to the letter.
@@ -178,6 +178,17 @@ fn usual_ports() {
     assert!(fixed.contains("192.168.0.2:9101"), "{fixed}");
 }
 
+fn dry_run() {
+    let cluster = Cluster::new(2);
+    for host in 0..2 {
+        let run =
+            cluster.sandboxes[host].launch_toy("--dry-run --ips 192.168.0.1,192.168.0.2 --nproc_per_node 1", HELLO);
+        let outcome = run.on(cluster.network.host(host)).finish();
+        let node = format!("\nnode {0} of 2, 192.168.0.{0}\n", host + 1);
+        assert!(outcome.expect_code(0).out().contains(&node), "{}", outcome.out());
+    }
+}
+
 /// A container that is known by its host's address.
 fn foreign_address() {
     let cluster = Cluster::new(2);
@@ -232,27 +243,31 @@ fn other_order() {
     let second = cluster.launch(1, &format!("{flags} 192.168.0.1,192.168.0.3,192.168.0.2"), HELLO).finish();
     second.expect_code(123).expect_err("the lists of nodes differ");
     second.expect_err("192.168.0.1,192.168.0.2,192.168.0.3").expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
-    first.signal(15);
+    // The first ends by itself, with the same reason.
     let first = first.finish();
-    first.expect_code(143).expect_err("the lists of nodes differ");
+    first.expect_code(123).expect_err("the lists of nodes differ").expect_err("refused          192.168.0.2 (");
     first.expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
     snapshot.assert_as_before();
 }
 
 fn unequal() {
-    let cluster = Cluster::new(2);
+    let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
-    let first = cluster.launch(0, "--ips $IPS --nproc_per_node 2", HELLO);
+    let equal = "--ips $IPS --nproc_per_node 2";
+    let others = vec![cluster.launch(0, equal, HELLO), cluster.launch(2, equal, HELLO)];
     let second = cluster.launch(1, "--ips $IPS --nproc_per_node 3", HELLO).finish();
     second.expect_code(123).expect_err("this node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
-    first.signal(2);
-    first.finish().expect_code(130).expect_err("starts 3 processes");
-    let runs = vec![
-        cluster.launch(0, "--ips $IPS --nproc_per_node 1 --uneven", HELLO),
-        cluster.launch(1, "--ips $IPS --nproc_per_node 3 --uneven", HELLO),
-    ];
-    for outcome in finish(runs) {
-        outcome.expect_code(0).expect_err("4 ranks on 2 nodes");
+    // The others do not wait for it any longer, wherever they are.
+    for outcome in finish(others) {
+        outcome.expect_code(123).expect_err("that node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
+        assert!(outcome.out().is_empty(), "nothing was started");
+    }
+    // By a list where it is allowed, over a master as Paddle does it.
+    for flags in ["--ips $IPS --uneven", "--master 192.168.0.1:7000 --nnodes 3"] {
+        let launch = |(host, processes)| cluster.launch(host, &format!("{flags} --nproc_per_node {processes}"), HELLO);
+        for outcome in finish([(0, 1), (1, 3), (2, 2)].map(launch).into()) {
+            outcome.expect_code(0).expect_err("6 ranks on 3 nodes");
+        }
     }
     snapshot.assert_as_before();
 }
@@ -355,7 +370,7 @@ print(peer.recv(512)[:9].hex())
     let mut python = python.arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
     python.stdin.take().expect("a pipe").write_all(agent.as_bytes()).expect("it reads");
     let said = python.wait_with_output().expect("it ends").stdout;
-    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b0003000 1".replace(' ', ""), "version 3, status 1");
+    assert_eq!(String::from_utf8_lossy(&said).trim(), "554d49414b00040001", "version 4, status 1");
     std::thread::sleep(std::time::Duration::from_millis(3500));
     first.signal(2);
     first.finish().expect_code(130).expect_err("192.168.0.2 (another version)");

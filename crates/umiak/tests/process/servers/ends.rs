@@ -13,7 +13,9 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::a_server_ends_while_trainers_run", &[], server_ends_late)
         .test("servers::a_heterogeneous_trainer_fails", &[], heter_trainer_fails)
         .test("servers::a_coordinator_fails", &[], coordinator_fails)
-        .test("servers::a_server_that_never_answers", &[], silent_server)
+        .test("servers::a_server_that_never_listens", &[], silent_server)
+        .test("servers::trainers_start_when_a_server_listens_elsewhere", &[], listens_elsewhere)
+        .test("servers::a_server_that_accepts_one_connection", &[], one_connection)
         .test("servers::a_server_that_ends_well_is_no_failure", &[], server_ends_well)
         .test("servers::servers_that_do_not_go_are_killed", &[], stubborn_servers)
         .test("servers::servers_that_fail_when_stopped_are_no_failures", &[], servers_fail_when_stopped)
@@ -94,23 +96,47 @@ fn coordinator_fails() {
 fn silent_server() {
     let sandbox = Sandbox::new();
     let actions = ["pserver-0:listen", &format!("pserver:{WAIT}"), "trainer:touch started"];
-    let outcome = sandbox.launch_toy(&format!("{TWO_AND_TWO} --server-timeout 1s"), &actions).finish();
+    let outcome = sandbox.launch_toy(&format!("{TWO_AND_TWO} --server-timeout 3s"), &actions).finish();
     outcome.expect_code(124);
-    expect_cause(&outcome, "pserver-1", 2, "its ports did not answer within its `--server-timeout`");
+    expect_cause(&outcome, "pserver-1", 2, "it did not listen at its ports within its `--server-timeout`");
     assert!(!sandbox.path().join("started").exists());
     // Where it should have answered.
     let endpoint = sandbox.read("log/serverlog.0");
     assert!(endpoint.starts_with("listening at "), "{endpoint}");
 }
 
+/// Nothing says that it will ever listen at its own port. Trainers start all the same, which is told and recorded.
+fn listens_elsewhere() {
+    let sandbox = Sandbox::new();
+    let actions = ["pserver-0:listen", &format!("pserver:{WAIT}"), "trainer:touch started"];
+    let outcome = sandbox.launch_toy(TWO_AND_TWO, &actions).finish();
+    expect_well(&outcome);
+    outcome
+        .expect_err("notice[L0034]: nothing listens at 127.0.0.1:")
+        .expect_err("after 30 s; trainers start all the same");
+    assert_eq!(outcome.err().matches("L0034").count(), 1, "{}", outcome.err());
+    assert!(sandbox.path().join("started").exists());
+    let events = sandbox.umiak(["events", "1"]).finish();
+    assert!(events.expect_code(0).out().contains("L0034"), "{}", events.out());
+}
+
+/// Whoever connects to find out whether it listens takes the trainer's place.
+fn one_connection() {
+    let sandbox = Sandbox::new();
+    let actions = [&format!("pserver:listen-once;touch served;{WAIT}"), "trainer:reach;await served"];
+    let outcome = sandbox.launch_toy("--server_num 1 --worker_num 1 --grace 1s", &actions).finish();
+    expect_well(&outcome);
+    assert!(outcome.out().contains("reached"), "{}", outcome.out());
+}
+
 fn server_ends_well() {
-    // At once, without ever answering, which is told; and while trainers run.
+    // At once, without ever listening, which is told; and while trainers run.
     for (server, is_told) in [("pserver-1:exit 0", true), ("pserver-1:listen;await up;exit 0", false)] {
         let sandbox = Sandbox::new();
         let trainer = "trainer:touch up;sleep 200";
         let outcome = sandbox.launch_toy(TWO_AND_TWO, &[server, SERVERS, trainer]).finish();
         expect_well(&outcome);
-        let notice = "notice[L0031]: pserver-1 has ended with 0 before it answered at 127.0.0.1:";
+        let notice = "notice[L0031]: pserver-1 has ended with 0 before it listened at 127.0.0.1:";
         assert_eq!(outcome.err().contains(notice), is_told, "{}", outcome.err());
     }
 }

@@ -374,7 +374,7 @@ fn defaults() {
     assert_eq!((spec.request.backend, &spec.request.ports), (Backend::Auto, &PortRequest::Free));
     assert_eq!((spec.request.policy, spec.request.exit_codes), (Policy::default(), ExitCodes::Umiak));
     assert_eq!((spec.request.logs.names, spec.request.logs.rotation), (LogNames::Global, None));
-    assert_eq!(spec.request.server_timeout, Duration::from_secs(600));
+    assert_eq!(spec.request.server_timeout, None);
     assert_eq!(
         (habits(&spec).gpu_log, habits(&spec).variables.auto_cluster, habits(&spec).variables.env_limit),
         (false, false, Some(48_000))

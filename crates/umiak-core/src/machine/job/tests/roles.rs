@@ -140,7 +140,7 @@ fn the_job_starts_again_with_fresh_budgets_of_its_roles() {
 fn an_attempt_that_takes_too_long_has_failed_and_is_the_cause() {
     for exit in [by(SIGTERM), by(SIGKILL), code(0), code(5)] {
         let mut story = story(&[1]);
-        story.machine.job.roles[0].timeouts = Timeouts { run: Some(SECOND), start: None };
+        story.machine.job.roles[0].timeouts = Timeouts { run: Some(SECOND), ..Timeouts::default() };
         story.begin();
         let slot = Slot { role: 0, index: 0 };
         assert_eq!(timers(&story.effects), [(Timer::Run(slot), story.now + 1000)]);

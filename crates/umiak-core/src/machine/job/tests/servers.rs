@@ -111,6 +111,52 @@ fn a_server_that_never_answers_took_too_long() {
 }
 
 #[test]
+fn trainers_that_waited_long_enough_start_all_the_same() {
+    let patience = Duration::from_secs(30);
+    let impatient = |servers, elsewhere: &[&str]| {
+        let mut story = if elsewhere.is_empty() { story(servers, 1) } else { shared(servers, 1, elsewhere) };
+        (story.machine.job.roles[0].timeouts.start, story.machine.job.roles[0].timeouts.patience) =
+            (None, Some(patience));
+        story
+    };
+    for elsewhere in [&[][..], &["10.0.0.2:6170"]] {
+        let mut story = impatient(1, elsewhere);
+        assert_eq!(timers(&story.give(Event::Start)), [(Timer::Patience(0), 1 + 30_000)]);
+        story.spawned(0, 1);
+        let effects = story.give(Event::Timer(Timer::Patience(0), 1));
+        assert_eq!(spawns(&effects), [(1, 0)]);
+        assert!(effects.contains(&Effect::StartUnready { role: 0 }));
+    }
+    // Where all listen in time nothing is said.
+    let mut story = impatient(1, &[]);
+    story.give(Event::Start);
+    story.spawned(0, 1);
+    assert_eq!(spawns(&story.give(Event::Ready { id: id(0, 0) })), [(1, 0)]);
+    assert_eq!(story.give(Event::Timer(Timer::Patience(0), 1)), []);
+    // A node without trainers waits for nothing.
+    let mut servers = super::servers::story(1, 0);
+    servers.machine.job.roles[0].timeouts.patience = Some(patience);
+    assert_eq!(timers(&servers.give(Event::Start)), []);
+}
+
+#[test]
+fn the_other_nodes_are_told_once_that_all_servers_here_listen() {
+    let told = |effects: &[Effect]| effects.contains(&Effect::TellReady { attempt: 1 });
+    for last in [Event::Ready { id: id(0, 1) }, Event::Exited { id: id(0, 1), exit: code(0), usage: None }] {
+        let mut story = shared(2, 0, &[]);
+        story.give(Event::Start);
+        story.spawned(0, 2);
+        assert!(!told(&story.give(Event::Ready { id: id(0, 0) })));
+        assert!(told(&story.give(last.clone())), "{last:?}");
+        assert!(!told(&story.ends(id(0, 0), code(0))));
+    }
+    let mut alone = story(1, 1);
+    alone.give(Event::Start);
+    alone.spawned(0, 1);
+    assert!(!told(&alone.give(Event::Ready { id: id(0, 0) })));
+}
+
+#[test]
 fn a_node_of_servers_serves_until_all_nodes_are_told_the_end() {
     let mut story = shared(2, 0, &[]);
     assert_eq!(spawns(&story.give(Event::Start)), [(0, 0), (0, 1)]);

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use super::super::messages::{Answer, Expects, Join, Missing, Refusal, Stage, Stop, ToAgent, Waiting};
+use super::super::messages::{
+    Answer, Expects, Join, Missing, NodeName, Refusal, Servers, Stage, Stop, ToAgent, Waiting, Why,
+};
 use super::{Coordinator, Effect, Link, Node, Phase};
 use crate::model::Timestamp;
 
@@ -22,14 +24,15 @@ impl Coordinator {
             }
             return;
         }
+        if let Phase::Ended { decision, .. } = &self.phase
+            && decision.is_refusal()
+        {
+            self.misfits += 1;
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(decision.clone()) });
+            return effects.push(Effect::Close { link });
+        }
         if let Err(refusal) = self.admit(&join) {
-            let answer = Answer::TurnedAway(Box::new(refusal.clone()));
-            self.answered(join.address, answer);
-            // On our own console first: the other may be gone as soon as it knows.
-            effects.push(Effect::Refused { address: join.address, host: join.host, refusal: refusal.clone() });
-            effects.push(Effect::Send { links: vec![link], message: ToAgent::Refused(refusal) });
-            effects.push(Effect::Close { link });
-            return;
+            return self.refuse(link, join, refusal, now, effects);
         }
         self.answers.retain(|(address, _)| *address != join.address);
         let standing = join.standing.clone();
@@ -40,6 +43,7 @@ impl Coordinator {
             down: None,
             stage: None,
             offer: None,
+            listens: false,
             ends: Vec::new(),
             lost: None,
             interrupted: false,
@@ -51,6 +55,26 @@ impl Coordinator {
         self.standing(self.nodes.len() - 1, standing, now, effects);
         for (link, join) in std::mem::take(&mut self.early) {
             self.joined(link, join, now, effects);
+        }
+    }
+
+    /// It is shown on both sides. Where nodes of one job contradict each other, all of them end with that. A node with
+    /// another command is of a second job, which is no reason to end this one.
+    fn refuse(&mut self, link: Link, join: Join, refusal: Refusal, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.answered(join.address, Answer::TurnedAway(Box::new(refusal.clone())));
+        let same_command = self.nodes.first().is_some_and(|first| first.join.command == join.command);
+        let is_common = same_command && refusal.is_contradiction();
+        if !is_common {
+            // On our own console first: the other may be gone as soon as it knows.
+            let (address, host) = (join.address, join.host.clone());
+            effects.push(Effect::Refused { address, host, refusal: refusal.clone() });
+        }
+        effects.push(Effect::Send { links: vec![link], message: ToAgent::Refused(refusal.clone()) });
+        effects.push(Effect::Close { link });
+        if is_common {
+            self.misfits += 1;
+            let node = NodeName { node: self.nodes.len() as u32, address: join.address, host: join.host };
+            self.stop(Why::Refused { node, refusal }, now, effects);
         }
     }
 
@@ -75,6 +99,10 @@ impl Coordinator {
         };
         if let Some(message) = message {
             effects.push(Effect::Send { links: vec![link], message });
+        }
+        if matches!(self.phase, Phase::Running { .. }) && self.nodes.iter().any(Node::has_servers) {
+            let servers = Servers { attempt: self.attempt, missing: self.deaf() };
+            effects.push(Effect::Send { links: vec![link], message: ToAgent::Servers(servers) });
         }
         // It has just been told to start.
         let starts = matches!((&self.phase, &join.standing.stage), (Phase::Running { .. }, Stage::Ready(_)));

@@ -38,7 +38,11 @@ impl Coordinator {
                     }
                 }
             }
-            Phase::Running { .. } => {}
+            Phase::Running { .. } => {
+                if let (true, Some(last)) = (self.servers.pending, self.servers.last) {
+                    times.push(last + NEWS);
+                }
+            }
             Phase::Stopping { since, .. } => times.push(*since + self.options.settle + self.patience()),
             // Who is lost by now no longer matters.
             Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),

@@ -1,7 +1,7 @@
 //! How an attempt ends, for all nodes alike.
 
 use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, Why};
-use super::{Coordinator, Effect, Node, Phase};
+use super::{Coordinator, Effect, News, Node, Phase};
 use crate::diagnose;
 use crate::facts::{Finding, Outcome, Verdict, Weight};
 use crate::machine::restart;
@@ -81,9 +81,9 @@ impl Coordinator {
                 self.restarts.push(now);
                 self.last = Some(decision);
                 self.attempt = next.attempt;
-                self.turns = 0;
+                (self.turns, self.servers) = (0, News::default());
                 for node in &mut self.nodes {
-                    (node.stage, node.offer, node.turn) = (None, None, None);
+                    (node.stage, node.offer, node.turn, node.listens) = (None, None, None, false);
                     node.ends.clear();
                 }
                 self.phase = Phase::Gathering { since: now + next.delay };
