@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::freezer::Freezer;
 use crate::net;
+use crate::podman;
 use crate::programs::find_on_path;
 
 /// Something outside this workspace.
@@ -27,6 +28,8 @@ pub enum Component {
     Namespaces,
     /// Network namespaces with names, cables between them and a packet filter in them: several hosts. Needs root.
     Netns,
+    /// Containers of Podman with a network between them. Needs root.
+    Podman,
     /// A memory cgroup below our own that may be limited. Never required in CI.
     MemoryCgroup,
     /// The kernel's log, where crashes are written to it. Never required in CI.
@@ -39,7 +42,7 @@ pub enum Component {
 }
 
 impl Component {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Paddle,
         Self::PaddlePs,
         Self::Torch,
@@ -48,6 +51,7 @@ impl Component {
         Self::Gpu,
         Self::Namespaces,
         Self::Netns,
+        Self::Podman,
         Self::MemoryCgroup,
         Self::KernelLog,
         Self::Freezer,
@@ -64,6 +68,7 @@ impl Component {
             Self::Gpu => "gpu",
             Self::Namespaces => "namespaces",
             Self::Netns => "netns",
+            Self::Podman => "podman",
             Self::MemoryCgroup => "memory-cgroup",
             Self::KernelLog => "kernel-log",
             Self::Freezer => "freezer",
@@ -85,6 +90,7 @@ impl Component {
             }
             Self::Namespaces => namespaces().then(|| "unshare".to_owned()),
             Self::Netns => net::version(),
+            Self::Podman => podman::version(),
             Self::MemoryCgroup => limited_cgroup("umiak-probe", 64 << 20).map(|cgroup| cgroup.kind().to_owned()),
             Self::KernelLog => {
                 let traces = std::fs::read_to_string("/proc/sys/debug/exception-trace").ok()?.trim() == "1";

@@ -11,6 +11,7 @@
 //! | [`toy`] | the toy trainer: the test binary itself, told what to do by its arguments |
 //! | [`kill`] | trials in which umiak itself is killed, and the search for what it left |
 //! | [`net`] | several hosts on one machine, and what goes wrong between them |
+//! | [`podman`] | containers as nodes |
 //! | [`terminal`] | the binary on a pseudo-terminal, and the screen it draws |
 //! | [`floor`] | the least that the kernel can do, for the benchmarks |
 //! | [`freezer`] | a sleep that no signal ends |
@@ -22,6 +23,7 @@ pub mod freezer;
 pub mod gpus;
 pub mod kill;
 pub mod net;
+pub mod podman;
 pub mod programs;
 pub mod sandbox;
 pub mod schema;

@@ -1,5 +1,6 @@
 //! `umiak launch` on several hosts: real namespaces, real veth pairs, the real binary on each of them.
 
+mod containers;
 mod faults;
 mod guide;
 mod logs;
@@ -11,6 +12,7 @@ use umiak_testkit::suite::Suite;
 
 pub(crate) fn register(suite: &mut Suite) {
     guide::register(suite);
+    containers::register(suite);
     meeting::register(suite);
     faults::register(suite);
     logs::register(suite);
