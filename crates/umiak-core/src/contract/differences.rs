@@ -41,6 +41,8 @@ pub enum Jobs {
     All,
     /// Those with servers: `ps` and `ps-heter`.
     Servers,
+    /// Those on several nodes. The comparison with Paddle is of one node; tests of several nodes hold these.
+    SeveralNodes,
 }
 
 /// One entry of the list.
@@ -375,6 +377,30 @@ pub const DIFFERENCES: &[Difference] = &[
         jobs: Jobs::All,
         kind: Kind::Added,
         reason: "the configuration block lists the flags of every build; Paddle's lists those of the build for CPU",
+    },
+    Difference {
+        surface: Surface::File,
+        patterns: &["workerlog.*"],
+        generation: None,
+        jobs: Jobs::SeveralNodes,
+        kind: Kind::Changed,
+        reason: "named by global rank, as the user's guide says, so that nodes may share a directory; `--log-names local` counts on each node as Paddle does",
+    },
+    Difference {
+        surface: Surface::Variable,
+        patterns: &["PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS"],
+        generation: None,
+        jobs: Jobs::SeveralNodes,
+        kind: Kind::Changed,
+        reason: "ports from 6070 up (legacy: 6170) where they are free on that node, free ones else; Paddle takes the same numbers on every node, taken or not",
+    },
+    Difference {
+        surface: Surface::Process,
+        patterns: &["start"],
+        generation: None,
+        jobs: Jobs::SeveralNodes,
+        kind: Kind::Changed,
+        reason: "ranks start when all nodes have joined; with `--ips` Paddle starts those of a node at once, and they wait for the others",
     },
     Difference {
         surface: Surface::Exit,

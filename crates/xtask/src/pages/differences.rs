@@ -61,6 +61,7 @@ fn jobs(jobs: Jobs) -> &'static str {
     match jobs {
         Jobs::All => "all",
         Jobs::Servers => "with servers",
+        Jobs::SeveralNodes => "on several nodes",
     }
 }
 

@@ -94,7 +94,9 @@ fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a>
     let mut words: Vec<&str> = vec!["-m"];
     words.extend(match (case.generation, case.jobs) {
         (Generation::Current, _) => ["paddle.distributed.launch"].as_slice(),
-        (Generation::Legacy, Jobs::All) => &["paddle.distributed.fleet.launch", "--backend", "gloo"],
+        (Generation::Legacy, Jobs::All | Jobs::SeveralNodes) => {
+            &["paddle.distributed.fleet.launch", "--backend", "gloo"]
+        }
         // The current launcher hands them over to it.
         (Generation::Legacy, Jobs::Servers) if case.is_handed_over => &["paddle.distributed.launch"],
         (Generation::Legacy, Jobs::Servers) => &["paddle.distributed.fleet.launch"],

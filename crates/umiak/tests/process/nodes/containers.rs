@@ -47,7 +47,7 @@ const HELLO: &[&str] = &["*:env env;print hello"];
 #[track_caller]
 fn expect_ranks(pair: &Pair) {
     let list: Vec<String> =
-        (0..2).map(|node| Podman::ip(node)).flat_map(|ip| [6070, 6071].map(|port| format!("{ip}:{port}"))).collect();
+        (0..2).map(Podman::ip).flat_map(|ip| [6070, 6071].map(|port| format!("{ip}:{port}"))).collect();
     for rank in 0..4 {
         let text = pair.sandboxes[rank / 2].read(&format!("env.{rank}"));
         let seen: serde_json::Value = serde_json::from_str(&text).expect("JSON");
