@@ -85,7 +85,7 @@ fn what_cannot_be_started_is_told_and_others_go_on() {
     in_a_guardian(|service, front| {
         service.spawn(&Batch { processes: vec![process(0, 1, "exec sleep 60")], ..Batch::default() });
         service.flush();
-        let more = Batch { processes: vec![process(1, 1, "exit 0"), process(2, 0, "exit 0")], ..Batch::default() };
+        let more = Batch { processes: vec![process(1, 1, "exit 0"), process(2, 1, "exit 0")], ..Batch::default() };
         let limit_memory = |most| {
             let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: concerns our own process.
@@ -113,7 +113,7 @@ fn a_process_that_cannot_be_limited_is_not_started() {
         // No machine has the last one that there can be.
         service.obey(Command::Limit(vec![bound(0, &[own]), bound(1, &[1023])]), false);
         let look = format!("grep -qx 'Cpus_allowed_list:.{own}' /proc/self/status");
-        service.spawn(&Batch { processes: vec![process(0, 1, &look), process(1, 0, "exit 0")], ..Batch::default() });
+        service.spawn(&Batch { processes: vec![process(0, 1, &look), process(1, 1, "exit 0")], ..Batch::default() });
         until_all_ended(service);
         service.flush();
         let notices: Vec<Notice> = Inbox::default().receive(front).unwrap().unwrap();
