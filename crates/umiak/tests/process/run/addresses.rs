@@ -23,7 +23,7 @@ fn fixed_port() {
     let document = ALL_ON_8080.replace("client: {", "client: {timeout: 60s, ");
     let running = stage.run(&document).start();
     for replica in ["web-0", "web-1"] {
-        stage.wait_for_log(&running, replica, 0, "met");
+        stage.wait_for_log(&running, replica, 1, "met");
     }
     running.finish().expect_code(0);
     let hosts = hosts(&stage.journal());
@@ -31,9 +31,9 @@ fn fixed_port() {
     let reached = format!("reached {}\n", endpoints.join("\nreached "));
     for (index, replica) in ["web-0", "web-1"].into_iter().enumerate() {
         let own = format!("UMIAK_HOST={}\nUMIAK_HOSTS_WEB={}\n", hosts[index], hosts[..2].join(","));
-        assert_eq!(stage.log(replica, 0), format!("{own}{reached}met\n"));
+        assert_eq!(stage.log(replica, 1), format!("{own}{reached}met\n"));
     }
-    assert_eq!(stage.log("client-0", 0), reached);
+    assert_eq!(stage.log("client-0", 1), reached);
     stage.assert_nothing_left();
 }
 
@@ -60,7 +60,7 @@ fn two_runs() {
     let running: Vec<_> = stages.iter().map(|stage| stage.run(document).start()).collect();
     for (stage, running) in stages.iter().zip(&running) {
         for replica in ["web-0", "web-1"] {
-            stage.wait_for_log(running, replica, 0, "up");
+            stage.wait_for_log(running, replica, 1, "up");
         }
     }
     let all: Vec<String> = stages.iter().flat_map(|stage| hosts(&stage.journal())).collect();
@@ -77,8 +77,8 @@ fn kept() {
     let stage = Stage::new("local");
     let document = "umiak: v1\nroles: {w: {ports: {rpc: 1}, restarts: {max: 1, backoff: 10ms}, command: [actor, ready, variable=UMIAK_ENDPOINTS_W_RPC, '@1:exit=1']}}";
     stage.run(document).finish().expect_code(0);
-    assert_eq!(stage.log("w-0", 0), stage.log("w-0", 1));
-    assert!(stage.log("w-0", 0).starts_with("UMIAK_ENDPOINTS_W_RPC=127."), "{}", stage.log("w-0", 0));
+    assert_eq!(stage.log("w-0", 1), stage.log("w-0", 2));
+    assert!(stage.log("w-0", 1).starts_with("UMIAK_ENDPOINTS_W_RPC=127."), "{}", stage.log("w-0", 1));
 }
 
 /// Where the replicas are, by rank.

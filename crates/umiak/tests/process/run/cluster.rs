@@ -110,17 +110,17 @@ fn preempted() {
     let seen = stories(&facts);
     for name in ["w-0", "w-1"] {
         assert_eq!(seen[name], "starting@1 started@1 started@1 started@1 ended@1=0");
-        assert_eq!(stage.log(name, 0), "up\nup\nup\ndown\n");
+        assert_eq!(stage.log(name, 1), "up\nup\nup\ndown\n");
     }
     assert!(of(&facts, "pending").iter().any(|fact| text(&fact["reason"]).starts_with("pre-empted by")));
     // The same while no supervisor is there.
     let stage = self::stage();
     let running = stage.run(document).start();
-    stage.wait_for_log(&running, "w-1", 0, "up");
+    stage.wait_for_log(&running, "w-1", 1, "up");
     kill(&stage, running);
     stage.umiak("resume 1").finish().expect_code(0);
     for name in ["w-0", "w-1"] {
-        assert_eq!(stage.log(name, 0), "up\nup\nup\ndown\n");
+        assert_eq!(stage.log(name, 1), "up\nup\nup\ndown\n");
         assert_eq!(attempts(&stage.journal(), name), 1);
     }
     stage.assert_nothing_left();
@@ -149,7 +149,7 @@ fn evicted() {
 fn killed_cluster() {
     let stage = stage();
     let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=60]}}").start();
-    stage.wait_for_log(&running, "w-1", 0, "up");
+    stage.wait_for_log(&running, "w-1", 1, "up");
     descend::signal(cluster(&stage).expect("a cluster"), 9);
     running.finish().expect_code(125).expect_err("L0017");
     stage.assert_nothing_left();
@@ -159,7 +159,7 @@ fn killed_cluster() {
 fn gone_cluster() {
     let stage = stage();
     let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, '@1:sleep=60']}}").start();
-    stage.wait_for_log(&running, "w-1", 0, "up");
+    stage.wait_for_log(&running, "w-1", 1, "up");
     let cluster = cluster(&stage).expect("a cluster");
     kill(&stage, running);
     descend::signal(cluster, 9);
@@ -177,7 +177,7 @@ fn closed() {
     for command in ["stop 1", "rm 1"] {
         let stage = stage();
         let running = stage.run("umiak: v1\nroles: {w: {command: [actor, print=up, sleep=60]}}").start();
-        stage.wait_for_log(&running, "w-0", 0, "up");
+        stage.wait_for_log(&running, "w-0", 1, "up");
         kill(&stage, running);
         assert!(cluster(&stage).is_some());
         stage.umiak(command).finish().expect_code(0);
@@ -191,7 +191,7 @@ fn third_signal() {
     // The cluster does not move, so nothing in it ends.
     let running =
         stage.run("umiak: v1\npolicy: {grace: 1m}\nroles: {w: {command: [actor, print=up, sleep=60]}}").start();
-    stage.wait_for_log(&running, "w-0", 0, "up");
+    stage.wait_for_log(&running, "w-0", 1, "up");
     let cluster = cluster(&stage).expect("a cluster");
     descend::signal(cluster, 19);
     for number in 1..=2 {
@@ -223,7 +223,7 @@ fn detached() {
     let stage = stage();
     stage.sandbox.write("job.yaml", "umiak: v1\nroles: {w: {command: [actor, print=up, sleep=800ms, print=down]}}");
     stage.umiak("run -d job.yaml --engine mock-cluster").start().finish_unchecked().expect_code(0);
-    wait_for("output", || stage.log("w-0", 0) == "up\n");
+    wait_for("output", || stage.log("w-0", 1) == "up\n");
     let supervisor: Value =
         serde_json::from_slice(&std::fs::read(stage.run_dir().join("supervisor.json")).expect("a supervisor"))
             .expect("JSON");
@@ -232,7 +232,7 @@ fn detached() {
     stage.wait_until_free();
     stage.umiak("resume 1").finish().expect_code(0);
     assert_eq!(stories(&stage.journal())["w-0"], "starting@1 started@1 ended@1=0");
-    assert_eq!(stage.log("w-0", 0), "up\ndown\n");
+    assert_eq!(stage.log("w-0", 1), "up\ndown\n");
     stage.assert_nothing_left();
 }
 

@@ -412,7 +412,7 @@ fn everybody_is_up(stage: &Stage, running: &Running<'_>) {
         planned.and_then(|size| size.as_u64()).is_some_and(|size| replicas() as u64 == size)
     });
     for started in stage.journal().iter().filter(|fact| fact["type"] == "started") {
-        stage.wait_for_log(running, super::name(&started["subject"]), 0, "up");
+        stage.wait_for_log(running, super::name(&started["subject"]), 1, "up");
     }
 }
 
@@ -503,7 +503,7 @@ fn stop_while_waiting() {
     let document = "umiak: v1\nroles: {s: {ports: {rpc: 1}, command: [actor, print=up, sleep=60]}, w: {command: [actor], start_after: s}}";
     on_all(|stage, _| {
         let running = stage.run(document).start();
-        stage.wait_for_log(&running, "s-0", 0, "up");
+        stage.wait_for_log(&running, "s-0", 1, "up");
         stage.umiak("stop 1").start().finish_unchecked().expect_code(0);
         let outcome = running.finish();
         outcome.expect_code(3);
@@ -521,7 +521,7 @@ fn logs() {
         let document = if can.unit == Unit::Gang { of_job } else { of_replica };
         stage.run(document).finish().expect_code(0);
         assert_eq!(
-            (stage.log("w-0", 0), stage.log("w-1", 0), stage.log("w-1", 1)),
+            (stage.log("w-0", 1), stage.log("w-1", 1), stage.log("w-1", 2)),
             ("zero\n".into(), "one\n".into(), "one\n".into())
         );
         let said = stage.umiak("logs 1 w").finish();
@@ -541,7 +541,7 @@ fn lost_supervisor() {
     on_all(|stage, can| {
         let time = if can.adoption { 1 } else { 60 };
         let running = stage.run(&format!("umiak: v1\nroles: {{done: {{command: [actor, print=done]}}, w: {{command: [actor, '@1:print=up', '@1:sleep={time}']}}}}")).start();
-        stage.wait_for_log(&running, "w-0", 0, "up");
+        stage.wait_for_log(&running, "w-0", 1, "up");
         running.wait_until("`done` has ended", || stage.journal().iter().any(|fact| fact["type"] == "ended"));
         running.signal(9);
         running.finish_unchecked();
@@ -604,7 +604,7 @@ fn adopted_running() {
         assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
         for name in ["w-0", "w-1", "w-2"] {
             assert_eq!(seen[name], "starting@1 started@1 ended@1=0");
-            assert_eq!(stage.log(name, 0), "up\non\ndown\n");
+            assert_eq!(stage.log(name, 1), "up\non\ndown\n");
         }
         stage.assert_nothing_left();
     });
@@ -622,7 +622,7 @@ fn adopted_pending() {
         assert_eq!(seen["run"], "submitted resumed finished:succeeded=0");
         for name in ["w-0", "w-1"] {
             assert_eq!(seen[name], "starting@1 started@1 ended@1=0");
-            assert_eq!(stage.log(name, 0), "up\n");
+            assert_eq!(stage.log(name, 1), "up\n");
         }
         let reasons: Vec<&str> =
             facts.iter().filter(|fact| fact["type"] == "pending").map(|fact| super::text(&fact["reason"])).collect();
@@ -646,7 +646,7 @@ fn killed_at_submission() {
         let seen = stories(&stage.journal());
         for name in ["w-0", "w-1"] {
             assert_eq!(seen[name], "starting@1 ended@1=lost starting@2 started@2 ended@2=0");
-            assert_eq!((stage.log(name, 0), stage.log(name, 1)), (String::new(), "up\n".to_owned()));
+            assert_eq!((stage.log(name, 1), stage.log(name, 2)), (String::new(), "up\n".to_owned()));
         }
         stage.assert_nothing_left();
     });
@@ -665,7 +665,7 @@ fn adopted_ends() {
         let seen = stories(&stage.journal());
         assert_eq!(seen["w-1"], "starting@1 started@1 ended@1=7");
         assert!(seen["run"].starts_with("submitted resumed stopping:peer_failed diagnosed:w-1=7"), "{seen:?}");
-        assert_eq!(stage.log("w-1", 0), "up\nbad\n");
+        assert_eq!(stage.log("w-1", 1), "up\nbad\n");
         stage.assert_nothing_left();
     });
 }

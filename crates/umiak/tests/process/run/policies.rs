@@ -315,7 +315,7 @@ fn grace() {
         for engine in ["mock", "local"] {
             let stage = Stage::new(engine);
             let running = stage.run(&format!("umiak: v1\n{document}")).start();
-            stage.wait_for_log(&running, "w-0", 0, "up");
+            stage.wait_for_log(&running, "w-0", 1, "up");
             running.signal(2);
             let outcome = running.finish();
             outcome.expect_code(130);
@@ -341,7 +341,7 @@ fn devices_in_turn() {
     };
     let first_end = at("ended", "w-0").min(at("ended", "w-1"));
     assert!(first_end < at("started", "w-2"), "nobody has two on one device");
-    let seen = |replica: &str| stage.log(replica, 0);
+    let seen = |replica: &str| stage.log(replica, 1);
     assert_ne!(seen("w-0"), seen("w-1"));
     for replica in ["w-0", "w-1", "w-2"] {
         assert!(["CUDA_VISIBLE_DEVICES=0\n", "CUDA_VISIBLE_DEVICES=1\n"].contains(&&*seen(replica)), "{replica}");
@@ -357,7 +357,7 @@ fn devices_never() {
     outcome.expect_code(3);
     let facts = facts(&stage, &outcome);
     let started = facts.iter().filter(|fact| fact["type"] == "started").count();
-    assert_eq!((started, stage.log("w-1", 0)), (1, String::new()), "{facts:#?}");
+    assert_eq!((started, stage.log("w-1", 1)), (1, String::new()), "{facts:#?}");
     stage.assert_nothing_left();
 }
 
