@@ -136,6 +136,14 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         surface: Surface::Variable,
+        patterns: &["PYTHONUNBUFFERED"],
+        generation: None,
+        jobs: Jobs::All,
+        kind: Kind::Added,
+        reason: "unset, it is 1: Paddle unbuffers only the scripts that it starts with `python -u`",
+    },
+    Difference {
+        surface: Surface::Variable,
         patterns: &["http_proxy", "https_proxy"],
         generation: None,
         jobs: Jobs::All,

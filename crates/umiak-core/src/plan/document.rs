@@ -17,7 +17,7 @@ use crate::model::{
 
 use super::command::Resolved;
 use super::ports::STORES;
-use super::process::threads;
+use super::process::{threads, unbuffered};
 use super::value::{VERSION, contracts};
 use super::{LogLayout, Membership, Plan, Replica, Wishes};
 
@@ -186,7 +186,8 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         notices: Vec::new(),
         places: Lazy::default(),
     };
-    plan.common = umiak::common(plan.run.as_deref().unwrap_or_default(), &plan.job.name, plan.places());
+    let common = umiak::common(plan.run.as_deref().unwrap_or_default(), &plan.job.name, plan.places());
+    plan.common = unbuffered(environment).into_iter().chain(common).collect();
     plan
 }
 
@@ -289,6 +290,7 @@ pub(super) mod tests {
             ("UMIAK_ATTEMPT", "2"),
             ("LR", "0.1"),
             ("OMP_NUM_THREADS", "2"),
+            ("PYTHONUNBUFFERED", "1"),
             ("CUDA_VISIBLE_DEVICES", "3"),
             ("FLAGS_selected_gpus", "0"),
             ("PADDLE_TRAINER_ID", "1"),

@@ -365,6 +365,9 @@ fn common(request: &Request, inventory: &Inventory, assignment: &Assignment, top
     if let Some(threads) = threads {
         set("OMP_NUM_THREADS", threads.to_string());
     }
+    if let Some((name, value)) = process::unbuffered(&inventory.env) {
+        set(&name, value);
+    }
     // A side effect of Paddle's launcher being a program that imports the framework; scripts may look at it.
     if request.paddle.is_some() && !is_set("CUSTOM_DEVICE_ROOT") {
         set("CUSTOM_DEVICE_ROOT", String::new());

@@ -150,6 +150,13 @@ impl Plan {
     }
 }
 
+/// Python writes to a file in blocks: nothing would be seen until it ends, and what it printed lost when it is killed.
+/// What the environment says stays.
+pub(super) fn unbuffered(env: &std::collections::BTreeMap<String, String>) -> Option<Variable> {
+    const NAME: &str = "PYTHONUNBUFFERED";
+    (!env.contains_key(NAME)).then(|| (NAME.to_owned(), "1".to_owned()))
+}
+
 /// What each process may compute with, where the environment does not say so.
 pub(super) fn threads(env: &std::collections::BTreeMap<String, String>, cpus: usize, processes: usize) -> Option<u32> {
     (!env.contains_key("OMP_NUM_THREADS")).then(|| share(cpus, processes))
