@@ -151,6 +151,8 @@ register! {
         "The queue is passed on to engines that have queues. If it is misspelt, they will say so later than this notice does.";
     F0051, 0, "a setting without effect",
         "The document says something that changes nothing here, because of something else it says.";
+    F0052, 0, "a variable that is not expanded",
+        "Values of `env` are taken literally: `$NAME` in them stays as it is written. A shell expands variables in `command`; `{{ name }}` takes the value of a parameter.";
     R0001, 123, "not all nodes came",
         "Every node runs the same command, and the job starts when all of them are there. Some were not within `--rdzv-timeout`. The message says which, and how their addresses answer.";
     R0002, 123, "the coordinator refused this node",

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::{Code, Diagnostic, Severity};
-use umiak_core::formats;
+use umiak_core::formats::{self, document::Checked};
 use umiak_core::model::Job;
 
 use super::{document, print, tell};
@@ -49,6 +49,9 @@ pub(super) fn command() -> Command {
 pub(super) struct CheckedFile {
     file: String,
     ok: bool,
+    /// Parameters that `run` must be given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    needed: Vec<String>,
     diagnostics: Vec<Diagnostic>,
     #[serde(skip)]
     job: Option<Job>,
@@ -85,7 +88,8 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
 
 fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathBuf>) -> CheckedFile {
     let file = document::name(path);
-    let refused = |diagnostics| CheckedFile { file: document::name(path), ok: false, diagnostics, job: None };
+    let refused =
+        |diagnostics| CheckedFile { file: document::name(path), ok: false, needed: Vec::new(), diagnostics, job: None };
     let source = match document::read(path) {
         Ok(source) => source,
         Err(diagnostic) => return refused(vec![diagnostic]),
@@ -99,10 +103,9 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
             return refused(diagnostics);
         }
     };
-    match formats::parse(&source, params, &settings) {
-        Ok(document) => CheckedFile { file, ok: true, diagnostics: document.notices, job: Some(document.job) },
-        Err(diagnostics) => refused(diagnostics),
-    }
+    let Checked { job, needed, diagnostics } = formats::check(&source, params, &settings);
+    let ok = diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error);
+    CheckedFile { file, ok, needed, diagnostics, job }
 }
 
 fn human(files: &[CheckedFile]) -> ExitCode {
@@ -115,6 +118,9 @@ fn human(files: &[CheckedFile]) -> ExitCode {
                 |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
             let roles = plural(job.roles.len() as u32, "role");
             let _ = writeln!(fine, "{}: fine, {roles}, {}", file.file, plural(replicas, "replica"));
+        } else if file.ok {
+            let needed: Vec<String> = file.needed.iter().map(|name| format!("`-p {name}=…`")).collect();
+            let _ = writeln!(fine, "{}: fine, to be run with {}", file.file, needed.join(" "));
         }
     }
     let is_error = |diagnostic: &&Diagnostic| diagnostic.severity == Severity::Error;

@@ -10,6 +10,8 @@ pub(crate) fn register(suite: &mut Suite) {
     suite.test("lint::all_errors_of_all_files", &[], bad);
     suite.test("lint::what_is_no_document", &[], no_document);
     suite.test("lint::umiak_toml_beside_the_document", &[], settings);
+    suite.test("lint::parameters_that_must_be_given", &[], parameters);
+    suite.test("lint::anchors_and_variables", &[], anchors);
 }
 
 const GOOD: &str = "umiak: v1\nroles: {main: {command: \"true\", replicas: 2}}\n";
@@ -62,6 +64,38 @@ fn no_document() {
         .expect_err("error[F0001]: `latin` is not UTF-8\n")
         .expect_err("error[F0004]: `pipeline.yaml` is a document of PaddleFlow, which is not in this version\n")
         .expect_err("error[F0001]: `/dev/zero` is not a text file\n");
+}
+
+fn parameters() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "a.yaml",
+        "umiak: v1\nparams: {n: }\nroles: {main: {command: \"echo {{ n }}\", replicas: \"{{ n }}\"}}\n",
+    );
+    let run = sandbox.umiak(["lint", "a.yaml"]).finish();
+    run.expect_code(0);
+    assert_eq!((run.out(), run.err()), ("a.yaml: fine, to be run with `-p n=…`\n".to_owned(), String::new()));
+    let run = sandbox.umiak(["lint", "--output", "json", "a.yaml"]).finish();
+    let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
+    assert_eq!((&report["files"][0]["ok"], &report["files"][0]["needed"][0]), (&true.into(), &"n".into()));
+    let run = sandbox.umiak(["run", "a.yaml"]).finish();
+    run.expect_code(2).expect_err("error[F0034]: parameter `n` has no value").expect_err("hint: give it one: `-p n=…`");
+    sandbox.umiak(["run", "a.yaml", "-p", "n=2"]).finish().expect_code(0);
+}
+
+fn anchors() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "a.yaml",
+        "umiak: v1\nx-env: &env {OUT: $HOME/out}\nroles: {main: {command: 'echo \"$OUT\"', env: *env}}\n",
+    );
+    let run = sandbox.umiak(["lint", "a.yaml"]).finish();
+    run.expect_code(0)
+        .expect_err("notice[F0052]: `$HOME` in `env` is not expanded")
+        .expect_err("hint: expand it in `command`");
+    let run = sandbox.umiak(["run", "a.yaml"]).finish();
+    run.expect_code(0);
+    assert_eq!(run.out(), "$HOME/out\n");
 }
 
 fn settings() {

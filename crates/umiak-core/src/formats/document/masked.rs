@@ -50,7 +50,9 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
         Value::Map(entries) => {
             for (key, value) in entries {
                 let name = key.text().unwrap_or("");
-                if secrets.named.contains(&parent) && is_value(value) && mask::is_secret(name) {
+                // What is kept for anchors may be anything, variables too.
+                let is_named = secrets.named.contains(&parent) || parent.starts_with("x-");
+                if is_named && is_value(value) && mask::is_secret(name) {
                     places.push((value.written, format!("\"{}\"", mask::MASK)));
                 } else {
                     walk(source, value, if is_all { parent } else { name }, secrets, places);

@@ -17,7 +17,7 @@ pub(super) mod units;
 mod yaml;
 
 pub use recognise::{Format, decode};
-pub(super) use recognise::{not_in_this_version, not_recognised, recognise};
+pub(super) use recognise::{is_script, not_a_script, not_in_this_version, not_recognised, recognise};
 pub use yaml::MAX_BYTES;
 pub(super) use yaml::Tree;
 
@@ -34,6 +34,17 @@ pub struct Document {
     pub masked: String,
     /// The values of its secret parameters: to be replaced in anything else that is written of it.
     pub secrets: Known,
+}
+
+/// What is known of a document that is not run yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// Nothing where there are errors, or parameters to be given.
+    pub job: Option<Job>,
+    /// Parameters that must be given before it can run.
+    pub needed: Vec<String>,
+    /// Errors; where there are none, notices.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 #[cfg(test)]

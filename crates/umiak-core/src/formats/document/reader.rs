@@ -105,6 +105,13 @@ impl<'a> Reader<'a> {
         self.notices.push(Diagnostic::notice(code, message).label(self.source.label(at, label)));
     }
 
+    /// A hint for the last notice.
+    pub(crate) fn notice_hint(&mut self, hint: impl Into<String>) {
+        if let Some(notice) = self.notices.last_mut() {
+            notice.hints.push(hint.into());
+        }
+    }
+
     /// The errors by their places; those without one come first.
     pub(crate) fn into_errors(mut self) -> Vec<Diagnostic> {
         self.errors.sort_by_key(|error| error.labels.first().map(|label| label.start));
@@ -125,8 +132,19 @@ impl<'a> Reader<'a> {
         node: &'n Node,
         names: impl IntoIterator<Item = &'static str>,
     ) -> Option<Entries<'n>> {
+        self.entries_beside(what, node, names, |_| false)
+    }
+
+    /// The same beside keys that are nobody's business.
+    pub(crate) fn entries_beside<'n>(
+        &mut self,
+        what: &str,
+        node: &'n Node,
+        names: impl IntoIterator<Item = &'static str>,
+        is_ignored: fn(&str) -> bool,
+    ) -> Option<Entries<'n>> {
         let mut entries = self.open_entries(what, node, names)?;
-        for (key, _) in std::mem::take(&mut entries.rest) {
+        for (key, _) in std::mem::take(&mut entries.rest).into_iter().filter(|(key, _)| !is_ignored(&key.value)) {
             let near = nearest(&key.value, entries.names.iter().copied());
             let label = did_you_mean(near, "unknown");
             self.error(Code::F0010, key.at, format!("{what} has no key `{}`", key.value), label);

@@ -87,6 +87,18 @@ pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic
     Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 
+/// A program instead of a document: by its name, or by its first line.
+pub(crate) fn is_script(source: &Source) -> bool {
+    let extension = source.name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    extension == "py" || source.text.starts_with("#!")
+}
+
+pub(crate) fn not_a_script(source: &Source) -> Diagnostic {
+    let name = &source.name;
+    Diagnostic::error(Code::F0003, format!("`{name}` is a script, not a document"))
+        .hint(format!("run it with `umiak launch {name}`"))
+}
+
 pub(crate) fn not_recognised(source: &Source, root: &Node) -> Diagnostic {
     if root.is_null() {
         return Diagnostic::error(Code::F0003, format!("`{}` is empty", source.name))

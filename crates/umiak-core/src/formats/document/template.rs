@@ -22,6 +22,8 @@ pub(crate) enum Unfilled {
     NotAName,
     /// With the label of the error.
     Unknown(String),
+    /// The parameter has no value, which is told where it stands: what it fills is left out of all further checks.
+    Missing,
 }
 
 /// Fills every text below a node.
@@ -34,17 +36,19 @@ pub(crate) fn fill<T: Templates>(reader: &mut Reader<'_>, node: &mut Node, templ
         Value::List(items) => items.iter_mut().for_each(|item| fill(reader, item, templates)),
         Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| fill(reader, value, templates)),
         Value::Scalar(scalar) if scalar.kind == ScalarKind::Text && scalar.text.contains(T::OPEN) => {
-            let before = reader.errors.len();
-            let text = filled(reader, &scalar.text, node.written, templates);
-            let kind = if reader.errors.len() == before { ScalarKind::Filled } else { ScalarKind::Broken };
-            node.value = Value::scalar(text, kind);
+            node.value = match filled(reader, &scalar.text, node.written, templates) {
+                Some(text) => Value::scalar(text, ScalarKind::Filled),
+                None => Value::scalar("", ScalarKind::Broken),
+            };
         }
         Value::Scalar(_) => {}
     }
 }
 
-fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, templates: &T) -> String {
+/// Nothing where something is wrong, and told.
+fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, templates: &T) -> Option<String> {
     let mut result = String::with_capacity(text.len());
+    let mut is_whole = true;
     let mut rest = text;
     let mut count = 0;
     while let Some(start) = rest.find(T::OPEN) {
@@ -54,14 +58,17 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
         let Some((word, behind)) = inner.split_once(T::CLOSE) else {
             reader.error(Code::F0032, at, "a template without its end", format!("`{}` is missing", T::CLOSE));
             reader.hint(T::LITERAL);
-            return result;
+            return None;
         };
         rest = behind;
         // A delimiter inside the template is one of those that are counted.
         count += 1 + word.matches(T::OPEN).count();
         let word = word.trim();
-        match templates.value(word) {
+        let value = templates.value(word);
+        is_whole &= value.is_ok();
+        match value {
             Ok(value) => result += &value,
+            Err(Unfilled::Missing) => {}
             Err(Unfilled::NotAName) => {
                 reader.error(Code::F0032, at, format!("`{word}` is not the name of a parameter"), "");
                 reader.hint(T::LITERAL);
@@ -71,7 +78,7 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
             }
         }
     }
-    result + rest
+    is_whole.then(|| result + rest)
 }
 
 /// The insides of the templates of a text.

@@ -9,6 +9,7 @@ use super::environment::Environment;
 use super::{Compat, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
+use crate::formats::document::units;
 use crate::model::{
     ExitCodes, LogNames, LogRequest, Omp, OutputMode, Policy, Port, Restart, Rotation, Show, StopPolicy, Whose,
 };
@@ -137,19 +138,9 @@ pub(super) fn port(text: &str) -> Option<Port> {
     argparse::int(text).and_then(|number| u16::try_from(number).ok()).and_then(Port::new)
 }
 
-/// `500ms`, `5s`, `2m`, `1h`; a fraction (`0.5s`) is fine, a bare number is not: its unit would be a guess.
+/// As in documents: `500ms`, `5s`, `2m`, `1h`; a number alone is seconds.
 pub(super) fn duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-    let (number, unit) = text.split_at(unit_at);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    let number: f64 = number.parse().ok()?;
-    Duration::try_from_secs_f64(number * seconds).ok()
+    units::duration(text).ok()
 }
 
 /// `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024. Less than 4K is a typing error.
@@ -190,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_units() {
+    fn durations() {
         for (text, expected) in [
             ("500ms", Some(500)),
             ("5s", Some(5000)),
@@ -198,7 +189,7 @@ mod tests {
             ("2m", Some(120_000)),
             ("1h", Some(3_600_000)),
             ("0s", Some(0)),
-            ("5", None),
+            ("5", Some(5000)),
             ("s", None),
             ("", None),
             ("-1s", None),

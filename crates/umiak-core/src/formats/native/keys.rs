@@ -62,6 +62,11 @@ impl Table {
     }
 }
 
+/// Keys of the document that mean nothing here: a place for anchors.
+pub fn is_extension(key: &str) -> bool {
+    key.starts_with("x-")
+}
+
 /// Contracts that exist, and those that will.
 pub const CONTRACTS: &[&str] = &["paddle", "torch"];
 pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
@@ -83,7 +88,7 @@ const fn key(
 /// The whole document.
 pub static DOCUMENT: Table = Table {
     title: "The document",
-    help: "Keys of the document itself.",
+    help: "Keys of the document itself. Others that begin with `x-` are ignored: a place for anchors (`x-env: &env {A: 1}`, then `env: *env` or `<<: *env`).",
     keys: &[
         key(
             "umiak",

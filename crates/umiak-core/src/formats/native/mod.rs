@@ -16,7 +16,7 @@ use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::{fill, words};
 use super::document::tree::{Node, Value};
-use super::document::{Document, Tree};
+use super::document::{Checked, Document, Tree};
 use super::settings::Settings;
 use crate::diag::{Code, Diagnostic, Source};
 use crate::mask::Known;
@@ -34,15 +34,45 @@ pub(super) fn parse(
     settings: &Settings,
 ) -> Result<Document, Vec<Diagnostic>> {
     let mut reader = Reader::new(source, errors);
-    let params = params::params(&mut reader, root.child("params"), given);
     let (masked, names) = masked::<Params>(source, &root, &SECRETS);
-    refuse_secret_name(&mut reader, &root, &names);
-    let Some(job) = job(&mut reader, root, &params, settings) else {
+    let (job, params) = read(&mut reader, root, &names, given, settings);
+    reader.errors.extend(params.needed.iter().map(|(_, error)| error.clone()));
+    let Some(job) = job.filter(|_| reader.errors.is_empty()) else {
         return Err(reader.into_errors());
     };
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.get(name)).for_each(|value| secrets.add(value));
     Ok(Document { job, notices: reader.notices, masked, secrets })
+}
+
+/// Everything that can be said of a document before its parameters are given.
+pub(super) fn check(
+    source: &Source,
+    Tree { root, errors }: Tree,
+    given: &[(String, String)],
+    settings: &Settings,
+) -> Checked {
+    let mut reader = Reader::new(source, errors);
+    let (_, names) = masked::<Params>(source, &root, &SECRETS);
+    let (job, params) = read(&mut reader, root, &names, given, settings);
+    let needed: Vec<String> = params.needed.into_iter().map(|(name, _)| name).collect();
+    let notices = std::mem::take(&mut reader.notices);
+    let errors = reader.into_errors();
+    let job = job.filter(|_| errors.is_empty() && needed.is_empty());
+    Checked { job, needed, diagnostics: if errors.is_empty() { notices } else { errors } }
+}
+
+fn read(
+    reader: &mut Reader<'_>,
+    root: Node,
+    secrets: &[String],
+    given: &[(String, String)],
+    settings: &Settings,
+) -> (Option<Job>, Params) {
+    let params = params::params(reader, root.child("params"), given);
+    refuse_secret_name(reader, &root, secrets);
+    let job = job(reader, root, &params, settings);
+    (job, params)
 }
 
 /// A name is how people find a run: it stands in lists, in messages and in variables, and cannot be masked there.
@@ -59,14 +89,14 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
 fn job(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Job> {
     if let Value::Map(entries) = &mut root.value {
         for (key, value) in entries {
-            if !matches!(key.text(), Some("umiak" | "params")) {
+            // What stands below `x-` is filled where it is used.
+            if !key.text().is_some_and(|key| matches!(key, "umiak" | "params") || keys::is_extension(key)) {
                 fill(reader, value, params);
             }
         }
     }
     let raw = raw::document(reader, &root);
-    let job = lower::lower(reader, &raw, settings);
-    job.filter(|_| reader.errors.is_empty())
+    lower::lower(reader, &raw, settings)
 }
 
 #[cfg(test)]

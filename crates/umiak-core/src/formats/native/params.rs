@@ -11,6 +11,8 @@ use crate::formats::document::tree::Node;
 #[derive(Debug, Default)]
 pub(super) struct Params {
     values: BTreeMap<String, Option<String>>,
+    /// Those that must be given and are not, with what is then said.
+    pub(super) needed: Vec<(String, Diagnostic)>,
 }
 
 impl Params {
@@ -35,8 +37,7 @@ impl Templates for Params {
             let near = nearest(word, self.values.keys().map(String::as_str));
             Unfilled::Unknown(did_you_mean(near, "not under `params`"))
         };
-        // One without a value has been reported.
-        Ok(self.values.get(word).ok_or_else(unknown)?.clone().unwrap_or_default())
+        self.values.get(word).ok_or_else(unknown)?.clone().ok_or(Unfilled::Missing)
     }
 }
 
@@ -58,8 +59,9 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
         let over = given.iter().rev().find(|(given, _)| *given == name).map(|(_, value)| value.clone());
         let value = over.or(default.map(|text| text.value));
         if value.is_none() && has_no_default {
-            reader.error(Code::F0034, at, format!("parameter `{name}` has no value"), "no default");
-            reader.hint(format!("give it one: `-p {name}=…`"));
+            let error = Diagnostic::error(Code::F0034, format!("parameter `{name}` has no value"));
+            let error = error.label(reader.source.label(at, "no default"));
+            params.needed.push((name.clone(), error.hint(format!("give it one: `-p {name}=…`"))));
         }
         params.values.insert(name, value);
     }

@@ -91,7 +91,8 @@ pub(super) struct RawStartAfter {
 
 /// Reads a document whose templates are filled. `params` have been read already.
 pub(super) fn document(reader: &mut Reader<'_>, root: &Node) -> RawDocument {
-    let Some(entries) = reader.entries("the document", root, keys::DOCUMENT.names()) else {
+    let entries = reader.entries_beside("the document", root, keys::DOCUMENT.names(), keys::is_extension);
+    let Some(entries) = entries else {
         return RawDocument::default();
     };
     version(reader, &entries);
@@ -298,10 +299,30 @@ fn env(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<(At<Strin
     let is_name =
         |name: &str| !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control());
     let env = reader.texts(what, node)?;
-    for (name, _) in &env {
+    for (name, value) in &env {
         reader.name(name, "a variable", &[(is_name, "no `=`, no spaces")]);
+        if let Some(reference) = shell_reference(&value.value) {
+            let message = format!("`{reference}` in `env` is not expanded: values are taken literally");
+            reader.notice(Code::F0052, value.at, message, "");
+            reader.notice_hint(
+                "expand it in `command`, which a shell runs if it is one line, or use a parameter: `{{ name }}`",
+            );
+        }
     }
     Some(env)
+}
+
+/// `$NAME` or `${NAME}`, as a shell would expand it.
+fn shell_reference(text: &str) -> Option<&str> {
+    text.match_indices('$').find_map(|(at, _)| {
+        let rest = &text[at + 1..];
+        let is_braced = rest.starts_with('{');
+        let name = rest.strip_prefix('{').unwrap_or(rest);
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let is_closed = !is_braced || name[end..].starts_with('}');
+        (is_name && is_closed).then(|| &text[at..at + 1 + end + 2 * usize::from(is_braced)])
+    })
 }
 
 fn resources(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawResources> {

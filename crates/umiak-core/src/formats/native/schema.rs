@@ -30,6 +30,7 @@ pub fn schema() -> Value {
     if let Value::Object(document) = object(&DOCUMENT) {
         root.extend(document);
     }
+    root.insert("patternProperties".to_owned(), json!({"^x-": true}));
     root.insert("required".to_owned(), json!(["umiak", "roles"]));
     root.insert("$defs".to_owned(), Value::Object(definitions));
     Value::Object(root)

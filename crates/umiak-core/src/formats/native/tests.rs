@@ -290,6 +290,59 @@ fn queues_and_settings_without_effect_are_notices() {
 }
 
 #[test]
+fn variables_in_env_are_not_expanded() {
+    let text = role("env: {OUT: $HOME/out, IN: \"${DATA}\", PRICE: 5$, PATTERN: \"^a$\"}");
+    let notices = given(&text, &[]).unwrap().notices;
+    let told: Vec<&str> = notices.iter().map(|notice| notice.message.as_str()).collect();
+    assert_eq!(
+        told,
+        [
+            "`$HOME` in `env` is not expanded: values are taken literally",
+            "`${DATA}` in `env` is not expanded: values are taken literally"
+        ]
+    );
+    assert!(notices.iter().all(|notice| notice.hints[0].contains("`command`")), "{notices:?}");
+}
+
+#[test]
+fn extensions_hold_anchors() {
+    let text = "umiak: v1\nx-env: &env {LR: \"{{ lr }}\", API_KEY: hidden}\nx-note: [any, {thing: \"{{ at all }}\"}]\nparams: {lr: 3}\nroles:\n  main: {command: \"true\", env: *env}\n  more: {command: \"true\", env: {<<: *env, LR: 4}}\n";
+    let document = given(text, &[]).unwrap();
+    let env = |role: usize| -> Vec<String> {
+        document.job.roles[role].work.env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    };
+    assert_eq!(env(0), ["LR=3", "API_KEY=hidden"]);
+    assert!(env(1).contains(&"LR=4".to_owned()) && env(1).contains(&"API_KEY=hidden".to_owned()), "{:?}", env(1));
+    assert!(!document.masked.contains("hidden"), "{}", document.masked);
+    assert!(refused(&text.replace("x-note", "y-note")).contains("the document has no key `y-note`"));
+    assert!(
+        !given("umiak: v1\nx-env: {API_KEY: hidden}\nroles: {main: {command: x}}\n", &[])
+            .unwrap()
+            .masked
+            .contains("hidden")
+    );
+}
+
+#[test]
+fn parameters_to_be_given_are_no_errors_of_a_check() {
+    let text = "umiak: v1\nname: \"run-{{ n }}\"\nparams: {n: , m: }\nroles:\n  main: {command: \"{{ m }}\", replicas: \"{{ n }}\", timeout: \"{{ n }}\", env: {A: \"{{ m }}\"}}\n";
+    let check = |text: &str, given: &[(String, String)]| {
+        crate::formats::check(&Source::new("job.yaml", text), given, &Settings::default())
+    };
+    let checked = check(text, &[]);
+    assert_eq!((checked.diagnostics, checked.needed), (vec![], vec!["n".to_owned(), "m".to_owned()]));
+    assert!(checked.job.is_none());
+    let n = ("n".to_owned(), "x".to_owned());
+    let wrong = check(text, std::slice::from_ref(&n));
+    assert_eq!(wrong.needed, ["m"]);
+    assert!(plain(&wrong.diagnostics).contains("`replicas` takes a whole number"), "{:?}", wrong.diagnostics);
+    let whole = check(text, &[("n".to_owned(), "2".to_owned()), ("m".to_owned(), "true".to_owned())]);
+    assert_eq!(whole.job.map(|job| job.roles[0].replicas), Some(2));
+    let errors = refused(text);
+    assert_eq!(errors.matches("error[").count(), 2, "nothing follows from them:\n{errors}");
+}
+
+#[test]
 fn a_name_cannot_hold_a_secret() {
     let text = |name: &str| {
         format!(

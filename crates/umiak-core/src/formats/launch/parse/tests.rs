@@ -321,7 +321,7 @@ fn flags_for_several_nodes() {
         ("--rdzv-port 70000 t", "not `70000`"),
         ("--rdzv-timeout 0s t", "`--rdzv-timeout` takes a time longer than nothing"),
         ("--node-timeout 0ms t", "`--node-timeout` takes a time longer than nothing"),
-        ("--node-timeout 30 t", "a time such as"),
+        ("--node-timeout 30x t", "a time such as"),
         ("--gather-logs --log-max-size 1M t", "error[L0002]: `--gather-logs` does not go with `--log-max-size`"),
         ("--gather-logs --log-names local t", "error[L0002]: `--gather-logs` does not go with `--log-names local`"),
     ] {
@@ -442,7 +442,7 @@ fn values_that_cannot_be() {
         ("--backend mpi t", Code::L0007, "not `mpi`"),
         ("--backend nccl --run_mode ps t", Code::L0002, "goes with collective jobs only"),
         ("--output loud t", Code::L0001, "`--output` takes `human`, `json` or `quiet`, not `loud`"),
-        ("--grace 5 t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5`"),
+        ("--grace 5x t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5x`"),
     ] {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
         assert_eq!(errors[0].code, code, "{line}");
