@@ -15,7 +15,7 @@ pub struct Files {
     pub script: ScriptFile,
     /// Where a bare name stands on `PATH`, when it is executable there.
     pub script_on_path: Option<PathBuf>,
-    /// The `#!` line of the script, when it is executable and has one.
+    /// The `#!` line of the script, when it has one.
     pub first_line: Option<FirstLine>,
     /// The current directory, for messages.
     pub directory: PathBuf,
@@ -43,6 +43,8 @@ pub struct FirstLine {
     /// `/usr/bin/env`, as it is written.
     pub interpreter: String,
     pub is_there: bool,
+    /// The line names Python, itself or through `env`.
+    pub is_python: bool,
     /// The line ends in a carriage return, which the kernel takes for a part of a name.
     pub has_carriage_return: bool,
 }
@@ -113,6 +115,19 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
             let program = PathBuf::from(script);
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
             Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
+        }
+        // Python would take it for a program of its own, and report a syntax error.
+        ScriptFile::File { executable: false, .. }
+            if extension != "py" && files.first_line.as_ref().is_some_and(|line| !line.is_python) =>
+        {
+            let line = files.first_line.as_ref().expect("checked by the guard");
+            let interpreter = Path::new(&line.interpreter).file_name().map_or("sh".into(), OsStr::to_string_lossy);
+            let interpreter = if interpreter == "env" { "sh".into() } else { interpreter };
+            Err(Diagnostic::error(Code::L0012, format!("`{shown}` has no executable bit"))
+                .row("first line", format!("#!{} …", line.interpreter.escape_debug()))
+                .hint(format!(
+                    "`chmod +x {shown}`, or put its interpreter in front: `umiak launch {interpreter} {shown}`"
+                )))
         }
         ScriptFile::File { .. } => {
             // The full path, as Paddle passes `sys.executable`: Python finds its own environment by it.
@@ -287,7 +302,7 @@ mod tests {
     #[test]
     fn first_lines() {
         let line = |interpreter: &str, is_there, has_carriage_return| {
-            Some(FirstLine { interpreter: interpreter.to_owned(), is_there, has_carriage_return })
+            Some(FirstLine { interpreter: interpreter.to_owned(), is_there, is_python: false, has_carriage_return })
         };
         for (first_line, expected) in [
             (None, ""),

@@ -256,8 +256,10 @@ fn no_command(word: &str) -> Diagnostic {
     let error = Diagnostic::error(Code::L0001, format!("there is no command `{word}`"));
     let command = command();
     let names = command.get_subcommands().map(Command::get_name).chain(["fleetrun", "torchrun"]);
+    let is_document = Path::new(word).extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let is_script = Path::new(word).extension().is_some_and(|extension| extension == "py") || Path::new(word).is_file();
     match nearest(word, names) {
+        _ if is_document => error.hint(format!("to run a document, write `umiak run {word}`")),
         _ if is_script => error.hint(format!("to start a script, write `umiak launch {word}`")),
         Some(near) => error.hint(format!("did you mean `umiak {near}`?")),
         None => error.hint("`umiak --help` lists the commands"),

@@ -168,11 +168,8 @@ fn script_file(path: &Path) -> ScriptFile {
     }
 }
 
-/// The `#!` line of an executable, as far as the kernel would read it.
+/// The `#!` line of a file, as far as the kernel would read it.
 fn first_line(path: &Path) -> Option<FirstLine> {
-    if !is_executable(path) {
-        return None;
-    }
     let mut head = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -182,7 +179,13 @@ fn first_line(path: &Path) -> Option<FirstLine> {
     };
     let word = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     let is_there = Path::new(OsStr::from_bytes(word)).exists();
-    Some(FirstLine { interpreter: String::from_utf8_lossy(word).into_owned(), is_there, has_carriage_return })
+    let is_python = String::from_utf8_lossy(line).contains("python");
+    Some(FirstLine {
+        interpreter: String::from_utf8_lossy(word).into_owned(),
+        is_there,
+        is_python,
+        has_carriage_return,
+    })
 }
 
 pub(crate) fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {

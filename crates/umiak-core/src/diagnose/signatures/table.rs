@@ -71,7 +71,7 @@ pub static SIGNATURES: &[Signature] = &[
          was placed on one of them only.").general(),
     Signature::new("U1202", Cause, "permission denied",
         r"^PermissionError\b|Permission denied|\[Errno 13\]|\[Errno 1\] Operation not permitted",
-        "check the owner and mode of the path, and the user the ranks run as",
+        "check the owner and mode of the path (a script needs its executable bit: `chmod +x`), and the user the ranks run as",
         "The kernel refused access. Look at the file named in the message, at every directory above it, and at who \
          the ranks run as on that host."),
     Signature::new("U1203", Cause, "no space left on the device",

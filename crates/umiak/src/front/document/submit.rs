@@ -217,9 +217,12 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
         let path = start.join(word);
         return match std::fs::metadata(&path) {
             Err(_) => Err(not_found().row("looked for", path.display().to_string())),
-            Ok(metadata) if metadata.is_dir() => Err(not_executable(role, &path, "it is a directory")),
+            Ok(metadata) if metadata.is_dir() => {
+                Err(not_executable(role, &path, "it is a directory").hint("name the program in it"))
+            }
             Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => {
-                Err(not_executable(role, &path, "it may not be executed"))
+                let hint = format!("`chmod +x {word}`, or put its interpreter in front: `command: [sh, {word}]`");
+                Err(not_executable(role, &path, "it has no executable bit").hint(hint))
             }
             Ok(_) => Ok(path),
         };
@@ -229,9 +232,17 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
     let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
     inventory::on_path(word.as_ref(), path.as_ref()).ok_or_else(|| {
         let error = not_found().row("PATH", path.to_owned());
-        if start.join(word).is_file() {
-            return error
-                .hint(format!("there is a file of that name: write `./{word}`, or put its interpreter in front"));
+        if let Ok(metadata) = std::fs::metadata(start.join(word))
+            && metadata.is_file()
+        {
+            let mode = if metadata.permissions().mode() & 0o111 == 0 {
+                format!("`chmod +x {word}` and ")
+            } else {
+                String::new()
+            };
+            return error.hint(format!(
+                "there is a file of that name: {mode}write `./{word}`, or put its interpreter in front: `[sh, {word}]`"
+            ));
         }
         error.hint("check the spelling; the `PATH` is the one this command was started with, or the role's own")
     })
@@ -241,5 +252,4 @@ fn not_executable(role: &Role, path: &Path, why: &str) -> Diagnostic {
     Diagnostic::error(Code::J0022, format!("the command of role `{}` cannot be executed", role.name))
         .row("command", path.display().to_string())
         .row("reason", why)
-        .hint("make it executable, or put its interpreter in front")
 }

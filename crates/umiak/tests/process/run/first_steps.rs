@@ -18,7 +18,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run: first steps: Ctrl-C twice on a terminal", &[], twice)
         .test("run: first steps: three signals", &[], three_times)
         .test("run: first steps: pause and go on", &[], pause)
-        .test("run: first steps: stop what is not there", &[], stop_nothing);
+        .test("run: first steps: stop what is not there", &[], stop_nothing)
+        .test("run: first steps: what Python prints is seen at once", &[], unbuffered);
 }
 
 const HELLO: &str = "umiak: v1\nroles: {w: {command: [actor, print=hello]}}";
@@ -29,6 +30,10 @@ fn mistakes() {
     stage.sandbox.write("job.yaml", HELLO);
     stage.sandbox.write("empty.yaml", "");
     stage.sandbox.write("nothing.yaml", "umiak: v1\nroles: {w: {replicas: 2}}");
+    stage.sandbox.write("train.py", "print(1)\n");
+    stage.sandbox.write("train.sh", "#!/bin/sh\necho one\n");
+    stage.sandbox.write("script.yaml", "umiak: v1\nroles: {w: {command: [./train.sh]}}");
+    stage.sandbox.write("bare.yaml", "umiak: v1\nroles: {w: {command: [train.sh]}}");
     stage.sandbox.write("lost.yaml", "umiak: v1\nroles: {w: {command: 'true', dir: nowhere}}");
     for (line, code, words) in [
         ("run", 2, &["<FILE>", "usage: `umiak run"][..]),
@@ -37,6 +42,20 @@ fn mistakes() {
         ("run empty.yaml", 2, &["`empty.yaml` is empty", "hint: a native document starts with `umiak: v1`"]),
         ("run nothing.yaml", 2, &["role `w` has no `command`", "nothing.yaml:2:9"]),
         ("run lost.yaml", 127, &["the directory of role `w` is not there", "hint: "]),
+        ("run train.py", 2, &["`train.py` is a script, not a document", "hint: run it with `umiak launch train.py`"]),
+        ("run train.sh", 2, &["hint: run it with `umiak launch train.sh`"]),
+        (
+            "launch train.sh",
+            126,
+            &["`train.sh` has no executable bit", "hint: `chmod +x train.sh`", "`umiak launch sh train.sh`"],
+        ),
+        (
+            "run script.yaml",
+            126,
+            &["it has no executable bit", "hint: `chmod +x ./train.sh`", "`command: [sh, ./train.sh]`"],
+        ),
+        ("run bare.yaml", 127, &["hint: there is a file of that name: `chmod +x train.sh` and write `./train.sh`"]),
+        ("job.yaml", 2, &["there is no command `job.yaml`", "hint: to run a document, write `umiak run job.yaml`"]),
         ("run job.yaml --engine mok", 2, &["hint: did you mean `mock`?"]),
         ("run job.yaml --engine slurm", 2, &["the engine `slurm` is not in this version"]),
         ("run job.yaml --engin mock", 2, &["--engine"]),
@@ -99,7 +118,7 @@ fn head() {
         let mut first = String::new();
         BufReader::with_capacity(1, running.take_stdout()).read_line(&mut first).expect("a line");
         running.finish().expect_code(4);
-        assert!(stage.log("w-0", 0).ends_with("late\n"));
+        assert!(stage.log("w-0", 1).ends_with("late\n"));
         stage.assert_nothing_left();
     }
 }
@@ -183,7 +202,7 @@ fn three_times() {
         "umiak: v1\npolicy: {grace: 1m}\nroles: {w: {replicas: 2, command: [actor, ignore-term, print=up, sleep=60]}}";
     let running = stage.run(document).start();
     for replica in ["w-0", "w-1"] {
-        stage.wait_for_log(&running, replica, 0, "up");
+        stage.wait_for_log(&running, replica, 1, "up");
     }
     // All three are there when it looks, in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
     running.signal(19);
@@ -204,7 +223,7 @@ fn pause() {
     let stage = Stage::new("local");
     let document = "umiak: v1\npolicy: {timeout: 3s}\nroles: {w: {command: [actor, print=up, sleep=1]}}";
     let running = stage.run(document).start();
-    stage.wait_for_log(&running, "w-0", 0, "up");
+    stage.wait_for_log(&running, "w-0", 1, "up");
     let state = |pid: u64| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())
@@ -233,4 +252,26 @@ fn stop_nothing() {
     retried.expect_code(2).expect_err("--all");
     stage.umiak("retry 1 --all --output json").finish().expect_code(0);
     assert_eq!(stories(&stage.journal())["w-0"], "starting@1 started@1 ended@1=0 starting@2 started@2 ended@2=0");
+}
+
+/// Python writes to a file in blocks; what a replica printed before it was killed would be lost.
+fn unbuffered() {
+    let stage = Stage::new("local");
+    let script =
+        "import os, signal\nprint('before', os.environ['PYTHONUNBUFFERED'])\nos.kill(os.getpid(), signal.SIGKILL)\n";
+    stage.sandbox.write("train.py", script);
+    let role = |more: &str| format!("umiak: v1\nroles: {{w: {{command: [python3, train.py]{more}}}}}\n");
+    stage.sandbox.write("job.yaml", role(""));
+    stage.sandbox.write("own.yaml", role(", env: {PYTHONUNBUFFERED: x}"));
+    for (line, printed) in [
+        ("run job.yaml", "before 1\n"),
+        ("run own.yaml", "before x\n"),
+        ("launch --nproc_per_node 1 python3 train.py", "before 1\n"),
+    ] {
+        let outcome = stage.umiak(line).finish();
+        outcome.expect_code(137);
+        assert_eq!(outcome.out(), printed, "{line}");
+    }
+    let outcome = stage.umiak("run job.yaml").env("PYTHONUNBUFFERED", "yes").finish();
+    assert_eq!(outcome.out(), "before yes\n");
 }
