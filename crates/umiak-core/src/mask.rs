@@ -2,6 +2,7 @@
 //! known to be one.
 
 use std::ffi::OsString;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,25 +28,84 @@ pub fn masked(name: &str, value: &str) -> String {
     if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { without_password(value) }
 }
 
-/// The words of a command line as they may be written: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`.
+/// The words of a command line as they may be written: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may be a
+/// line for a shell.
 pub fn words(words: &[OsString]) -> Vec<OsString> {
     let mut is_value = false;
-    let written = |word: &OsString| {
-        let is_secret = std::mem::take(&mut is_value);
-        match word.to_str() {
-            None => word.clone(),
-            Some(text) if is_secret && !text.starts_with('-') => MASK.into(),
-            Some(text) => match text.split_once('=') {
-                Some((name, value)) if names_a_secret(name) && !value.is_empty() => format!("{name}={MASK}").into(),
-                Some(_) => without_password(text).into(),
-                None => {
-                    is_value = text.starts_with('-') && names_a_secret(text);
-                    without_password(text).into()
-                }
-            },
-        }
+    let mut written = |word: &OsString| match word.to_str() {
+        None => word.clone(),
+        Some(text) if !is_value && text.contains(char::is_whitespace) => line(text).into(),
+        Some(text) => masked_word(text, &mut is_value).into(),
     };
-    words.iter().map(written).collect()
+    words.iter().map(&mut written).collect()
+}
+
+/// The same of a line, whose words stand between spaces and may be quoted.
+pub fn line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let (mut end, mut is_value) = (0, false);
+    for word in word_spans(text) {
+        shown += &text[end..word.start];
+        shown += &masked_word(&text[word.clone()], &mut is_value);
+        end = word.end;
+    }
+    shown + &text[end..]
+}
+
+/// Where the values of flags that name a secret stand in a line.
+pub fn secrets_of_line(text: &str) -> Vec<Range<usize>> {
+    let mut is_value = false;
+    let secret = |word: Range<usize>| {
+        let start = secret_part(&text[word.clone()], &mut is_value)?;
+        Some(word.start + start..word.end)
+    };
+    word_spans(text).filter_map(secret).collect()
+}
+
+fn word_spans(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        at += text[at..].len() - text[at..].trim_start().len();
+        let start = at;
+        at += word_end(&text[start..]);
+        (start < at).then_some(start..at)
+    })
+}
+
+/// Up to the next space that is not in quotes.
+fn word_end(text: &str) -> usize {
+    let mut quote = None;
+    let end = text.find(|c: char| {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            _ => {}
+        }
+        quote.is_none() && c.is_whitespace()
+    });
+    // A quote that is never closed is an apostrophe.
+    let end = if quote.is_some() { text.find(char::is_whitespace) } else { end };
+    end.unwrap_or(text.len())
+}
+
+fn masked_word(text: &str, is_value: &mut bool) -> String {
+    match secret_part(text, is_value) {
+        Some(start) => format!("{}{MASK}", &text[..start]),
+        None => without_password(text),
+    }
+}
+
+/// From where on a word is a secret. `is_value` is whether it is the value of a flag that names one; then whether the
+/// next word is.
+fn secret_part(text: &str, is_value: &mut bool) -> Option<usize> {
+    if std::mem::take(is_value) && !text.starts_with('-') {
+        return Some(0);
+    }
+    if let Some((name, value)) = text.split_once('=') {
+        return (names_a_secret(name) && !value.is_empty()).then_some(name.len() + 1);
+    }
+    *is_value = text.starts_with('-') && names_a_secret(text);
+    None
 }
 
 /// Stricter than [`is_secret`]: arguments of training scripts are often about tokens that are words.
@@ -77,6 +137,15 @@ impl Known {
 
     pub fn extend(&mut self, others: &Self) {
         others.0.iter().for_each(|value| self.add(value));
+    }
+
+    /// The words of a command line as they may be written.
+    pub fn words(&self, line: &[OsString]) -> Vec<OsString> {
+        let shown = |word: OsString| match word.to_str() {
+            Some(text) => self.masked("", text).into(),
+            None => word,
+        };
+        words(line).into_iter().map(shown).collect()
     }
 
     /// The value of `name` as it may be written; words of a command have no name.
@@ -143,6 +212,28 @@ mod tests {
         for harmless in ["PATH", "PWD", "OLDPWD", "PADDLE_TRAINER_ID", "MONKEY_COUNT", "AUTHOR", "KEYBOARD", "TASK_ID"]
         {
             assert!(!is_secret(harmless), "{harmless}");
+        }
+    }
+
+    #[test]
+    fn lines_for_a_shell() {
+        for (text, shown) in [
+            ("python train.py --token=abc --lr 0.1", "python train.py --token=******** --lr 0.1"),
+            ("a --password 'b c' d\n  --api-key  x\n", "a --password ******** d\n  --api-key  ********\n"),
+            ("API_KEY=x exec a --token --lr 1", "API_KEY=******** exec a --token --lr 1"),
+            ("echo don't --token x; curl http://li:pw@h/", "echo don't --token ******** curl http://li:********@h/"),
+            ("", ""),
+            ("  ", "  "),
+        ] {
+            assert_eq!(line(text), shown, "{text}");
+            let mut masked = text.to_owned();
+            for span in secrets_of_line(text).into_iter().rev() {
+                masked.replace_range(span, MASK);
+            }
+            assert_eq!(without_password(&masked), shown, "{text}");
+            let words: Vec<OsString> = ["sh", "-c", text, "--token", "a b"].map(OsString::from).to_vec();
+            let expected: Vec<OsString> = ["sh", "-c", shown, "--token", MASK].map(OsString::from).to_vec();
+            assert_eq!(super::words(&words), expected);
         }
     }
 

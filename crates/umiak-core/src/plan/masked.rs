@@ -19,9 +19,7 @@ impl Plan {
         mask_job(&mut plan.job, known);
         for Resolved { program, argv } in &mut plan.commands {
             *program = masked_path(program, known);
-            for word in argv {
-                *word = masked_word(word, known);
-            }
+            *argv = known.words(argv);
         }
         for (name, value) in plan.common.iter_mut().chain(&mut plan.options.said).chain(&mut plan.params) {
             *value = known.masked(name, value);
@@ -56,7 +54,9 @@ fn mask_job(job: &mut Job, known: &Known) {
             *value = known.masked(name, value);
         }
         let names = [&mut work.image, &mut work.queue, &mut work.priority].into_iter().flatten();
-        for text in work.command.iter_mut().chain(names) {
+        let words: Vec<OsString> = work.command.iter().map(OsString::from).collect();
+        work.command = known.words(&words).into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        for text in names {
             *text = known.masked("", text);
         }
         work.dir = work.dir.as_deref().map(|dir| masked_path(dir, known));

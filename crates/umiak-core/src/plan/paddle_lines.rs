@@ -293,7 +293,7 @@ fn container(request: &Request, plan: &Plan, replica: &Replica, status: &str, co
     format!(
         "Container rank {} status {status} cmd {} code {code} log {}",
         replica.rank.0,
-        list(command.argv.iter().map(std::ffi::OsString::as_os_str)),
+        list(mask::words(&command.argv).iter().map(std::ffi::OsString::as_os_str)),
         log.display()
     )
 }

@@ -1,6 +1,9 @@
 //! The text of a document without its secrets: by the names of variables, parameters and labels, and passwords in
 //! addresses anywhere.
 
+use std::ffi::OsString;
+use std::ops::Range;
+
 use super::template::{Templates, words};
 use super::tree::{Node, Value};
 use crate::diag::{Source, Span};
@@ -50,6 +53,9 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
         Value::Map(entries) => {
             for (key, value) in entries {
                 let name = key.text().unwrap_or("");
+                if name == "command" {
+                    command(source, value, places);
+                }
                 // What is kept for anchors may be anything, variables too.
                 let is_named = secrets.named.contains(&parent) || parent.starts_with("x-");
                 if is_named && is_value(value) && mask::is_secret(name) {
@@ -64,10 +70,46 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
             let written = source.slice(node.written);
             let without = mask::masked("", written);
             if without != written {
+                // Of a command, parts may be places already: a place is masked as a whole.
+                places.retain(|(span, _)| {
+                    span.start < node.written.start || span.end > node.written.end || *span == node.written
+                });
+                let without = if parent == "command" { line(&without) } else { without };
                 places.push((node.written, without));
             }
         }
     }
+}
+
+/// Values of flags that name a secret, in a line or in a list of words.
+fn command(source: &Source, node: &Node, places: &mut Vec<(Span, String)>) {
+    let Value::List(items) = &node.value else {
+        let written = source.slice(node.written);
+        let inner = inside(written);
+        for secret in mask::secrets_of_line(&written[inner.clone()]) {
+            let at = node.written.start + inner.start;
+            places.push((Span::new(at + secret.start, at + secret.end), mask::MASK.to_owned()));
+        }
+        return;
+    };
+    let words: Vec<OsString> = items.iter().map(|item| item.text().unwrap_or_default().into()).collect();
+    for (item, masked) in items.iter().zip(mask::words(&words)) {
+        let masked = masked.to_string_lossy();
+        if is_value(item) && item.text().is_some_and(|text| text != masked) {
+            places.push((item.written, format!("{masked:?}")));
+        }
+    }
+}
+
+/// A leaf without the quotes of YAML, which are none of the shell's.
+fn inside(written: &str) -> Range<usize> {
+    let is_quoted = written.starts_with(['"', '\'']) && written.len() > 1;
+    if is_quoted { 1..written.len() - 1 } else { 0..written.len() }
+}
+
+fn line(written: &str) -> String {
+    let Range { start, end } = inside(written);
+    [&written[..start], &mask::line(&written[start..end]), &written[end..]].concat()
 }
 
 fn is_value(node: &Node) -> bool {

@@ -350,7 +350,7 @@ fn configuration(
 ) -> Vec<(String, String)> {
     let mut block = BTreeMap::from([
         ("training_script", script.to_string_lossy().into_owned()),
-        ("training_script_args", python::list(script_args.iter().map(OsString::as_os_str))),
+        ("training_script_args", python::list(mask::words(script_args).iter().map(OsString::as_os_str))),
     ]);
     for flag in FLAGS.iter().filter(|flag| flag.owner.has(generation)) {
         let name = match (generation, flag.attribute) {

@@ -290,6 +290,20 @@ fn queues_and_settings_without_effect_are_notices() {
 }
 
 #[test]
+fn secrets_in_commands_are_not_kept() {
+    let text = "umiak: v1\nparams: {lr: 0.125, secret: hidden}\nroles:\n  list: {command: [a, --token=hidden, --password, hidden, --lr, \"{{ lr }}\", \"--api-key={{ secret }}\"]}\n  line: {command: \"a --token=hidden --lr {{ lr }} --password hidden\"}\n  block:\n    command: |\n      a --token 'hidden hidden' --lr 1\n      curl http://li:hidden@h/ --api-key hidden\n";
+    let document = given(text, &[]).unwrap();
+    assert!(!document.masked.contains("hidden"), "{}", document.masked);
+    for kept in
+        ["lr: 0.125", "--lr {{ lr }} --password ********\"", "--token ******** --lr 1", "curl http://li:********@h/"]
+    {
+        assert!(document.masked.contains(kept), "lacks {kept}:\n{}", document.masked);
+    }
+    assert_eq!(document.secrets.masked("", "0.125 hidden"), "0.125 ********");
+    assert!(job(&document.masked).roles.len() == 3, "it is still a document");
+}
+
+#[test]
 fn variables_in_env_are_not_expanded() {
     let text = role("env: {OUT: $HOME/out, IN: \"${DATA}\", PRICE: 5$, PATTERN: \"^a$\"}");
     let notices = given(&text, &[]).unwrap().notices;

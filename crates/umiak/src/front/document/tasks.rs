@@ -50,10 +50,12 @@ fn command(process: &Process, known: &Known) -> String {
     };
     let dir = shown(&process.dir.as_deref().unwrap_or(Path::new(".")).to_string_lossy());
     let mut line = format!("exec {}", shown(&process.program.to_string_lossy()));
-    for word in process.argv.iter().skip(1) {
+    let words = known.words(&process.argv);
+    for word in words.iter().skip(1) {
         line += " ";
-        line += &shown(&word.to_string_lossy());
+        line += &quoted(&word.to_string_lossy());
     }
+    let is_whole = is_whole && words == process.argv;
     let note = if is_whole {
         String::new()
     } else {

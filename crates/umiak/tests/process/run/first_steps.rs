@@ -1,6 +1,7 @@
 //! What somebody meets who tries `umiak run` for the first time: mistakes, Ctrl-C, pipes, terminals.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 
 use umiak_testkit::suite::Suite;
 use umiak_testkit::terminal::Session;
@@ -19,7 +20,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run: first steps: three signals", &[], three_times)
         .test("run: first steps: pause and go on", &[], pause)
         .test("run: first steps: stop what is not there", &[], stop_nothing)
-        .test("run: first steps: what Python prints is seen at once", &[], unbuffered);
+        .test("run: first steps: what Python prints is seen at once", &[], unbuffered)
+        .test("run: first steps: secrets of a command line are in no file", &[], secrets);
 }
 
 const HELLO: &str = "umiak: v1\nroles: {w: {command: [actor, print=hello]}}";
@@ -274,4 +276,50 @@ fn unbuffered() {
     }
     let outcome = stage.umiak("run job.yaml").env("PYTHONUNBUFFERED", "yes").finish();
     assert_eq!(outcome.out(), "before yes\n");
+}
+
+/// Of a launch and of a document, also where they fail: in no file that umiak writes, and not on the console.
+fn secrets() {
+    let stage = Stage::new("local");
+    let home = stage.run_dir().parent().and_then(Path::parent).expect("a home").to_owned();
+    let arguments = "--token=verysecret --password verysecret API_KEY=verysecret http://li:verysecret@host/";
+    let words = arguments.replace(' ', "', '");
+    // A replica's own output is its own; it prints nothing of them.
+    stage.sandbox.write("train.sh", "echo $#; exit 3\n");
+    stage.sandbox.write(
+        "job.yaml",
+        format!(
+            "umiak: v1\nroles:\n  a: {{command: [sh, train.sh, '{words}']}}\n  b: {{command: \"sh train.sh {arguments}\"}}\n"
+        ),
+    );
+    let launch = format!("launch --nproc_per_node 1 --log_level DEBUG sh train.sh {arguments}");
+    let lines = [launch.as_str(), "run job.yaml"];
+    let looks = [
+        "ls --output json",
+        "show 1",
+        "show 2 --output json",
+        "plan job.yaml",
+        "plan job.yaml --output json",
+        "explain 1",
+    ];
+    for line in lines.into_iter().chain(looks) {
+        let outcome = stage.umiak(line).finish();
+        assert_eq!(outcome.code() != 0, lines.contains(&line), "{line}\n{}", outcome.err());
+        for text in [outcome.out(), outcome.err()] {
+            assert!(!text.contains("verysecret"), "{line}\n{text}");
+        }
+    }
+    let mut looked = 0;
+    let mut folders = vec![home, stage.sandbox.path().join("log")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if let Ok(bytes) = std::fs::read(&entry) {
+                looked += 1;
+                assert!(!String::from_utf8_lossy(&bytes).contains("verysecret"), "{}", entry.display());
+            }
+        }
+    }
+    assert!(looked > 15, "{looked} files only");
 }
