@@ -18,7 +18,7 @@ pub enum Component {
     PaddlePs,
     /// PyTorch in the test environment.
     Torch,
-    /// uv, poetry and coverage, in an environment of their own. Never required in CI.
+    /// uv, poetry and coverage, in an environment of their own.
     Runners,
     /// Any Python 3 on `PATH`.
     Python,
