@@ -1,33 +1,42 @@
-//! `umiak logs RUN`: what replicas have written. Logs are bytes: what is no text passes as it is.
+//! `umiak logs [RUN] [WHOSE]`: what replicas have written. Logs are bytes: what is no text passes as it is.
+//!
+//! Lines of several replicas stand in the order of their times, as far as these are known ([`crate::views::times`]).
 
 mod follow;
+mod merge;
 mod source;
 
 use std::process::ExitCode;
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic, nearest};
-use umiak_core::model::Rank;
+use umiak_core::model::Whose;
 use umiak_core::status::{ReplicaStatus, Stage, Status};
 
 use crate::views::logs::LogPrinter;
 use crate::views::standing::LoadedRun;
 
-use super::runs::{Done, Format, load, talk, the_run, write};
+use super::runs::{Done, Format, load, talk, the_run, the_run_or_newest};
+use super::values;
+use merge::Telling;
 use source::{Pointer, Source, Window};
+
+/// So many files fit into the usual limit of descriptors.
+const FEW: usize = 256;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// An id, the end of its number, or a name (its newest run)
     #[arg(value_name = "RUN")]
-    run: String,
-    /// A role, a replica (`trainer-3`), or `rank 3`; else the first cause, or the first replica that decides
-    #[arg(value_name = "WHOSE", num_args = 0..=2)]
+    run: Option<String>,
+    /// Roles (`trainer`), replicas (`trainer-3`, `trainer-0-3`), ranks (`3`, `0-3`, `0,2`), or `all`; else the first cause, or
+    /// the first replica that decides
+    #[arg(value_name = "WHOSE")]
     whose: Vec<String>,
     /// Of this attempt, or of `all`; else of the last
     #[arg(long, value_name = "N", value_parser = which)]
     attempt: Option<Which>,
-    /// Go on until they have ended
+    /// Go on, through further attempts, until those that are named have ended, or the run has
     #[arg(short = 'f', long, conflicts_with = "head")]
     follow: bool,
     /// Only the last lines
@@ -36,6 +45,12 @@ pub(super) struct Arguments {
     /// Only the first lines
     #[arg(long, value_name = "LINES", conflicts_with = "tail")]
     head: Option<u64>,
+    /// Only what was written since: so long ago, as in `10min`, or at a time, as in `2026-11-15 03:08`. Lines that carry no time count with the line before them
+    #[arg(long, value_name = "TIME", value_parser = values::point)]
+    since: Option<u64>,
+    /// Put before each line when it was written: as the line says itself, or as it was seen with `-f`. A `~` means: no earlier
+    #[arg(short = 't', long)]
+    timestamps: bool,
     /// Count bytes instead of lines
     #[arg(long)]
     bytes: bool,
@@ -57,9 +72,8 @@ fn which(text: &str) -> Result<Which, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let (_, run) = the_run(&arguments.run)?;
-    let loaded = load(run)?;
-    let (chosen, cause) = choose(&loaded, &arguments.whose)?;
+    let (loaded, words) = the_run_and_whose(arguments)?;
+    let (chosen, cause) = choose(&loaded, &words)?;
     let pointers = source::pointers(&loaded.run)?;
     let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
         (Some(Which::All), _) => begun(replica),
@@ -81,44 +95,105 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let is_named = chosen.len() > 1 || wanted.len() > 1;
     let ranks = chosen.iter().zip(0..).map(|(replica, place)| replica.rank.map_or(place, |rank| rank.0));
     let ranked = names.iter().cloned().zip(ranks).collect();
-    let printer = LogPrinter::new(arguments.format.output, arguments.format.style(), is_named, ranked);
+    let style = arguments.format.style();
+    let printer = LogPrinter::new(arguments.format.output, style, is_named, arguments.timestamps, ranked);
+    let asked = Asked { window, since: arguments.since, printer: &printer };
     if arguments.follow {
-        return follow::follow(&loaded, &names, &wanted, window, &printer);
+        // Whoever names nobody follows the run.
+        let until = if words.is_empty() { &[][..] } else { &names[..] };
+        return follow::follow(&loaded, &names, until, &wanted, &asked);
     }
     if wanted.is_empty() {
         return Err(not_begun(&loaded, &chosen));
     }
-    show(&loaded, &pointers, &wanted, window, &printer)
+    show(&loaded, &pointers, &wanted, &asked)
 }
 
-/// One after the other. What is missing is told; it is an error only if nothing is left.
-fn show(
-    loaded: &LoadedRun,
-    pointers: &[Pointer],
-    wanted: &[(String, u32)],
+/// What is to be shown of each, and how.
+struct Asked<'a> {
     window: Window,
-    printer: &LogPrinter,
-) -> Done {
-    let mut missing: Vec<Diagnostic> = Vec::new();
-    for (replica, attempt) in wanted {
-        let parts = match Source::find(&loaded.run, pointers, replica, *attempt).open(window) {
-            Ok(parts) => parts,
-            Err(diagnostic) => {
-                missing.push(diagnostic);
-                continue;
+    since: Option<u64>,
+    printer: &'a LogPrinter,
+}
+
+/// The run that the first word names, and the other words; where it names none, the newest run, if the word names replicas of that.
+fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), Diagnostic> {
+    let Some(first) = &arguments.run else { return Ok((load(the_run_or_newest(None)?.1)?, Vec::new())) };
+    match the_run(first) {
+        Ok((_, run)) => Ok((load(run)?, arguments.whose.clone())),
+        Err(error) => {
+            let Ok(newest) = the_run_or_newest(None).and_then(|(_, run)| load(run)) else { return Err(error) };
+            let replicas = || newest.status.replicas.iter().map(|replica| (replica.replica.as_str(), replica.rank));
+            if Whose::parse([first.as_str()]).unknown(&replicas()).is_some() {
+                return Err(error);
             }
-        };
-        let mut lines = printer.lines(replica, *attempt);
-        for mut part in parts {
-            let path = part.path();
-            let fail = |error: std::io::Error| source::unreadable(replica, *attempt, &path, &error);
-            while let Some(chunk) = part.next().map_err(fail)? {
-                if !write(&lines.feed(chunk))? {
-                    return Ok(ExitCode::SUCCESS);
-                }
-            }
+            Ok((newest, std::iter::once(first).chain(&arguments.whose).cloned().collect()))
         }
-        write(&lines.finish())?;
+    }
+}
+
+/// When an attempt began, as far as the facts tell.
+fn began(status: &Status, replica: &str, attempt: u32) -> u64 {
+    let Some(replica) = status.replica(replica) else { return 0 };
+    let past = replica.past.iter().find(|past| past.attempt == attempt).and_then(|past| past.ended.as_ref());
+    match (&replica.stage, past) {
+        (_, Some(ended)) | (Stage::Ended(ended), None) => ended.started,
+        (Stage::Starting { at } | Stage::Running { at, .. }, None) => *at,
+        (Stage::Waiting | Stage::Abandoned, None) => 0,
+    }
+}
+
+/// What each of these is to be shown from, where something of it was written since. A log that carries no times is shown as a
+/// whole, and that is told.
+fn limits(
+    telling: &mut [Telling],
+    changed: &[Option<u64>],
+    since: Option<u64>,
+) -> Result<Vec<Option<u64>>, Diagnostic> {
+    let Some(since) = since else { return Ok(vec![None; telling.len()]) };
+    let mut timeless = Vec::new();
+    let mut limits = Vec::new();
+    for (telling, changed) in telling.iter_mut().zip(changed) {
+        // Nothing of it is as young as that.
+        if changed.is_some_and(|changed| changed < since) {
+            limits.push(Some(u64::MAX));
+        } else if telling.began() >= since || telling.has_times()? {
+            limits.push(Some(since));
+        } else {
+            timeless.push(telling.replica().to_owned());
+            limits.push(None);
+        }
+    }
+    if !timeless.is_empty() {
+        let message = "lines that carry no time are all shown: when they were written is not known";
+        talk(&Diagnostic::notice(Code::J0010, message).row("of", timeless.join(", ")));
+    }
+    Ok(limits)
+}
+
+/// By their times. What is missing is told; it is an error only if nothing is left.
+fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], asked: &Asked<'_>) -> Done {
+    let mut missing: Vec<Diagnostic> = Vec::new();
+    let (mut telling, mut changed) = (Vec::new(), Vec::new());
+    if wanted.len() > FEW {
+        umiak_sys::limits::raise();
+    }
+    for (replica, attempt) in wanted {
+        match Source::find(&loaded.run, pointers, replica, *attempt).open(asked.window) {
+            Ok(parts) => {
+                changed.push(parts.last().and_then(source::Open::changed));
+                let began = began(&loaded.status, replica, *attempt);
+                telling.push(Telling::new(replica, *attempt, parts, began, asked.printer.lines(replica, *attempt)));
+            }
+            Err(diagnostic) => missing.push(diagnostic),
+        }
+    }
+    let is_plain = telling.len() == 1 && asked.printer.is_raw() && asked.since.is_none();
+    if is_plain && let Some(telling) = telling.pop() {
+        telling.copy()?;
+    } else {
+        let limits = limits(&mut telling, &changed, asked.since)?;
+        merge::tell(&mut telling, &limits, false)?;
     }
     if missing.len() == wanted.len() {
         let mut missing = missing.into_iter();
@@ -133,34 +208,28 @@ fn show(
 /// Those that the words mean, and the attempt that failed where no words say whom.
 fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
     let status = &loaded.status;
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        [] => {
-            let cause = loaded.verdict().and_then(|verdict| verdict.causes.first()).map(|cause| &cause.subject);
-            if let Some((cause, replica)) = cause.and_then(|cause| Some((cause, status.replica(&cause.replica)?))) {
-                return Ok((vec![replica], Some(cause.attempt)));
+    if !words.is_empty() {
+        let whose = Whose::parse(words.iter().map(String::as_str));
+        let known = status.replicas.iter().map(|replica| (replica.replica.as_str(), replica.rank));
+        return match whose.unknown(&known) {
+            Some(word) => Err(nobody(loaded, &word)),
+            None if whose.is_empty() => Err(nobody(loaded, &words.join(" "))),
+            None => {
+                let is_of = |replica: &&ReplicaStatus| whose.is_of(&replica.replica, replica.rank);
+                Ok((status.replicas.iter().filter(is_of).collect(), None))
             }
-            let decides = status.roles.iter().find(|role| role.decides).map(|role| role.role.as_str());
-            let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
-            first.map(|replica| (vec![replica], None)).ok_or_else(|| {
-                Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
-                    .hint(format!("`umiak events {} -f` shows how it goes on", loaded.run.id()))
-            })
-        }
-        ["rank", number] => {
-            let rank = number.parse().map(Rank).ok();
-            let found = status.replicas.iter().find(|replica| rank.is_some() && replica.rank == rank);
-            found.map(|replica| (vec![replica], None)).ok_or_else(|| nobody(loaded, &format!("rank {number}")))
-        }
-        [name] => {
-            if let Some(replica) = status.replica(name) {
-                return Ok((vec![replica], None));
-            }
-            let role: Vec<&ReplicaStatus> = status.replicas.iter().filter(|replica| replica.role() == name).collect();
-            if role.is_empty() { Err(nobody(loaded, name)) } else { Ok((role, None)) }
-        }
-        _ => Err(nobody(loaded, &words.join(" "))),
+        };
     }
+    let cause = loaded.verdict().and_then(|verdict| verdict.causes.first()).map(|cause| &cause.subject);
+    if let Some((cause, replica)) = cause.and_then(|cause| Some((cause, status.replica(&cause.replica)?))) {
+        return Ok((vec![replica], Some(cause.attempt)));
+    }
+    let decides = status.roles.iter().find(|role| role.decides).map(|role| role.role.as_str());
+    let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
+    first.map(|replica| (vec![replica], None)).ok_or_else(|| {
+        Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
+            .hint(format!("`umiak events {} -f` shows how it goes on", loaded.run.id()))
+    })
 }
 
 fn nobody(loaded: &LoadedRun, words: &str) -> Diagnostic {
@@ -174,7 +243,7 @@ fn nobody(loaded: &LoadedRun, words: &str) -> Diagnostic {
         .row("ranks", replicas.len().checked_sub(1).map_or_else(|| "none".to_owned(), |last| format!("0 to {last}")));
     match near {
         Some(near) => error.hint(format!("did you mean `{near}`?")),
-        None => error.hint("write a role, a replica as in `trainer-3`, or `rank 3`"),
+        None => error.hint("write roles, replicas as in `trainer-3`, ranks as in `0-3`, or `all`"),
     }
 }
 
@@ -193,13 +262,14 @@ fn begun(replica: &ReplicaStatus) -> Vec<u32> {
     attempts
 }
 
-/// Whether nothing more comes from these.
+/// Whether nothing more comes from these, or, where none are named, from the run.
 fn have_ended(status: &Status, names: &[String]) -> bool {
     status.is_finished()
-        || names.iter().filter_map(|name| status.replica(name)).all(|replica| match &replica.stage {
-            // One that failed may be started again.
-            Stage::Ended(ended) => ended.is_success(),
-            Stage::Abandoned => true,
-            Stage::Waiting | Stage::Starting { .. } | Stage::Running { .. } => false,
-        })
+        || !names.is_empty()
+            && names.iter().filter_map(|name| status.replica(name)).all(|replica| match &replica.stage {
+                // One that failed may be started again.
+                Stage::Ended(ended) => ended.is_success(),
+                Stage::Abandoned => true,
+                Stage::Waiting | Stage::Starting { .. } | Stage::Running { .. } => false,
+            })
 }

@@ -1,6 +1,9 @@
-//! What replicas have written: whose it is before each line, or as JSON. Bytes that are no text pass as they are.
+//! What replicas have written: whose it is before each line, and when it was written, or as JSON. Bytes that are no text
+//! pass as they are.
 
 use super::Output;
+use super::time::moment;
+use super::times::{LineTime, stamp};
 use crate::screen::Style;
 use crate::screen::lines::{Lines, prefix};
 
@@ -10,15 +13,27 @@ pub(crate) struct LogPrinter {
     output: Output,
     style: Style,
     is_named: bool,
+    has_times: bool,
     width: usize,
     /// With their ranks, which have colours.
     names: Vec<(String, u32)>,
 }
 
 impl LogPrinter {
-    pub(crate) fn new(output: Output, style: Style, is_named: bool, names: Vec<(String, u32)>) -> Self {
+    pub(crate) fn new(
+        output: Output,
+        style: Style,
+        is_named: bool,
+        has_times: bool,
+        names: Vec<(String, u32)>,
+    ) -> Self {
         let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        Self { output, style, is_named, width, names }
+        Self { output, style, is_named, has_times, width, names }
+    }
+
+    /// Bytes pass as they are: nothing stands before a line.
+    pub(crate) fn is_raw(&self) -> bool {
+        !self.has_times && (self.output == Output::Quiet || self.output == Output::Human && !self.is_named)
     }
 
     pub(crate) fn lines(&self, replica: &str, attempt: u32) -> LogLines {
@@ -28,15 +43,14 @@ impl LogPrinter {
                 let rank = self.names.iter().find(|(name, _)| name == replica).map_or(0, |(_, rank)| *rank);
                 LineForm::Named(prefix(replica, self.width, rank, self.style.colour).into_bytes())
             }
-            Output::Human | Output::Quiet => LineForm::Raw,
+            Output::Human | Output::Quiet => LineForm::Named(Vec::new()),
         };
-        LogLines { form, lines: Lines::default() }
+        LogLines { form, is_raw: self.is_raw(), has_times: self.has_times, lines: Lines::default() }
     }
 }
 
 #[derive(Debug)]
 enum LineForm {
-    Raw,
     Named(Vec<u8>),
     Json { replica: String, attempt: u32 },
 }
@@ -45,38 +59,53 @@ enum LineForm {
 #[derive(Debug)]
 pub(crate) struct LogLines {
     form: LineForm,
+    is_raw: bool,
+    has_times: bool,
     lines: Lines,
 }
 
 impl LogLines {
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if matches!(self.form, LineForm::Raw) {
+    /// More of it, written at this time, unless a line carries one itself.
+    pub(crate) fn feed(&mut self, bytes: &[u8], time: LineTime) -> Vec<u8> {
+        if self.is_raw {
             return bytes.to_vec();
         }
         let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
-        self.lines.feed(bytes, |line| self.form.write(line, &mut out));
+        let Self { form, has_times, lines, .. } = self;
+        lines.feed(bytes, |line| form.write(line, has_times.then_some(time), &mut out));
         out
     }
 
     /// Nothing more comes.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
+    pub(crate) fn finish(&mut self, time: LineTime) -> Vec<u8> {
         let mut out = Vec::new();
-        self.lines.finish(|line| self.form.write(line, &mut out));
+        let Self { form, has_times, lines, .. } = self;
+        lines.finish(|line| form.write(line, has_times.then_some(time), &mut out));
         out
     }
 }
 
 impl LineForm {
-    fn write(&self, line: &[u8], out: &mut Vec<u8>) {
+    fn write(&self, line: &[u8], time: Option<LineTime>, out: &mut Vec<u8>) {
+        let time = time.map(|time| match stamp(line, umiak_sys::clock::local(time.at / 1_000_000).year) {
+            Some(at) => LineTime { at, is_exact: true },
+            None => time,
+        });
         match self {
-            Self::Raw => out.extend_from_slice(line),
             Self::Named(name) => {
                 out.extend_from_slice(name);
+                if let Some(LineTime { at, is_exact }) = time {
+                    out.extend_from_slice(format!("{}{} ", moment(at), if is_exact { " " } else { "~" }).as_bytes());
+                }
                 out.extend_from_slice(line);
             }
             Self::Json { replica, attempt } => {
                 let text = String::from_utf8_lossy(line);
-                let line = serde_json::json!({ "v": 1, "replica": replica, "attempt": attempt, "text": text });
+                let mut line = serde_json::json!({ "v": 1, "replica": replica, "attempt": attempt, "text": text });
+                if let Some(LineTime { at, is_exact }) = time {
+                    line["at"] = at.into();
+                    line["exact"] = is_exact.into();
+                }
                 out.extend_from_slice(line.to_string().as_bytes());
             }
         }

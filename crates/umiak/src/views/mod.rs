@@ -23,6 +23,7 @@ pub(crate) mod run;
 pub(crate) mod standing;
 pub(crate) mod table;
 pub(crate) mod time;
+pub(crate) mod times;
 
 use clap::ValueEnum;
 

@@ -13,13 +13,16 @@ use umiak_sys::watch::Watch;
 
 use crate::cli::runs::{Done, reader_of_stdout, talk, write};
 use crate::cli::wait::lost;
+use crate::clock::wall_micros;
 use crate::history::journal::Follower;
 use crate::history::{Life, RunDir};
-use crate::views::logs::{LogLines, LogPrinter};
+use crate::views::logs::LogLines;
 use crate::views::standing::LoadedRun;
+use crate::views::times::LineTime;
 
-use super::source::{self, Pointer, Source, Window};
-use super::{begun, have_ended};
+use super::merge::{self, Telling};
+use super::source::{self, Pointer, Source};
+use super::{Asked, began, begun, have_ended, limits};
 
 /// So much is read before it is written; the rest in the next round.
 const AT_ONCE: usize = 1 << 20;
@@ -42,26 +45,27 @@ struct Live {
 pub(super) fn follow(
     loaded: &LoadedRun,
     names: &[String],
+    until: &[String],
     wanted: &[(String, u32)],
-    window: Window,
-    printer: &LogPrinter,
+    asked: &Asked<'_>,
 ) -> Done {
     let run = &loaded.run;
     let mut follower = Follower::open(run)?;
     let mut pointers: Vec<Pointer> = Vec::new();
     let mut followed: Vec<Live> = Vec::new();
     read(&mut follower, run, &mut pointers)?;
+    let printer = asked.printer;
     for (replica, attempt) in wanted {
-        let live = begin(run, &pointers, &mut followed, printer.lines(replica, *attempt), replica, *attempt);
-        if !live.catch_up(window, follower.watch())? {
-            return Ok(ExitCode::SUCCESS);
-        }
+        begin(run, &pointers, &mut followed, printer.lines(replica, *attempt), replica, *attempt);
+    }
+    if !catch_up(&mut followed, loaded, asked, follower.watch())? {
+        return Ok(ExitCode::SUCCESS);
     }
     loop {
         // Both are asked before the files are looked at: what was written until then is seen.
         let life = follower.life()?;
         read(&mut follower, run, &mut pointers)?;
-        let is_over = have_ended(follower.status(), names);
+        let is_over = have_ended(follower.status(), until);
         for name in names {
             let Some(replica) = follower.status().replica(name) else { continue };
             let last = followed.iter().filter(|live| live.replica == *name).map(|live| live.attempt).max();
@@ -78,7 +82,7 @@ pub(super) fn follow(
             // Nothing more comes from one that has been followed by another.
             let is_past = is_read && newest.get(&live.replica).is_some_and(|attempt| *attempt > live.attempt);
             if is_past {
-                out.extend(live.lines.finish());
+                out.extend(live.lines.finish(now()));
             } else {
                 kept.push(live);
             }
@@ -86,19 +90,53 @@ pub(super) fn follow(
         followed = kept;
         let is_over = is_over && out.len() <= AT_ONCE;
         if is_over {
-            out.extend(followed.iter_mut().flat_map(|live| live.lines.finish()));
+            out.extend(followed.iter_mut().flat_map(|live| live.lines.finish(now())));
         }
         if !write(&out)? || is_over {
             return Ok(ExitCode::SUCCESS);
         }
         if life == Life::Lost && out.is_empty() && follower.life()? == Life::Lost {
-            write(&followed.iter_mut().flat_map(|live| live.lines.finish()).collect::<Vec<u8>>())?;
+            write(&followed.iter_mut().flat_map(|live| live.lines.finish(now())).collect::<Vec<u8>>())?;
             return Err(lost(run));
         }
         if out.is_empty() && follower.wait(&reader_of_stdout())? {
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// What is seen as it comes.
+fn now() -> LineTime {
+    LineTime { at: wall_micros(), is_exact: true }
+}
+
+/// What was there before: all of it, or its end. `false` when nobody reads any more.
+fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch: &Watch) -> Result<bool, Diagnostic> {
+    let (mut telling, mut changed, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, live) in followed.iter().enumerate() {
+        let (path, _) = live.source.current();
+        if !path.exists() {
+            continue;
+        }
+        let _ = watch.add(path);
+        let parts = live.source.open(asked.window)?;
+        let (replica, attempt) = (live.replica.as_str(), live.attempt);
+        changed.push(parts.last().and_then(source::Open::changed));
+        let (began, lines) = (began(&loaded.status, replica, attempt), asked.printer.lines(replica, attempt));
+        telling.push(Telling::new(replica, attempt, parts, began, lines));
+        places.push(place);
+    }
+    let limits = limits(&mut telling, &changed, asked.since)?;
+    let is_read = merge::tell(&mut telling, &limits, true)?;
+    for (place, telling) in places.into_iter().zip(telling) {
+        let (lines, last) = telling.into_rest();
+        followed[place].lines = lines;
+        if let Some((file, path, offset)) = last {
+            followed[place].offset = offset;
+            followed[place].file = Some((file, path));
+        }
+    }
+    Ok(is_read)
 }
 
 /// Reads the facts that are there.
@@ -128,30 +166,6 @@ fn begin<'a>(
 }
 
 impl Live {
-    /// What was there before: all of it, or its end. `false` when nobody reads any more.
-    fn catch_up(&mut self, window: Window, watch: &Watch) -> Result<bool, Diagnostic> {
-        let (path, _) = self.source.current();
-        let path = path.to_owned();
-        if !path.exists() {
-            return Ok(true);
-        }
-        let _ = watch.add(&path);
-        let mut parts = self.source.open(window)?;
-        for part in &mut parts {
-            let (replica, attempt, path) = (self.replica.clone(), self.attempt, part.path());
-            while let Some(chunk) = part.next().map_err(|error| source::unreadable(&replica, attempt, &path, &error))? {
-                if !write(&self.lines.feed(chunk))? {
-                    return Ok(false);
-                }
-            }
-        }
-        if let Some(last) = parts.pop() {
-            self.offset = last.offset();
-            self.file = Some((last.file(), path));
-        }
-        Ok(true)
-    }
-
     /// Its file, once it is there; that it cannot be opened is told once, and tried again.
     fn open(&mut self, path: &Path) -> Option<File> {
         match File::open(path) {
@@ -182,7 +196,7 @@ impl Live {
             let count = read_at(file, &mut buffer[..most], self.offset)
                 .map_err(|error| source::unreadable(&self.replica, self.attempt, &*path, &error))?;
             self.offset += count as u64;
-            out.extend(self.lines.feed(&buffer[..count]));
+            out.extend(self.lines.feed(&buffer[..count], now()));
             if out.len() > AT_ONCE {
                 return Ok(false);
             }

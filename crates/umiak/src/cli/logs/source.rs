@@ -307,6 +307,12 @@ impl Open {
         self.path.clone()
     }
 
+    /// When it was written last, in microseconds since the Unix epoch.
+    pub(super) fn changed(&self) -> Option<u64> {
+        let changed = self.file.metadata().ok()?.modified().ok()?;
+        Some(changed.duration_since(std::time::UNIX_EPOCH).ok()?.as_micros() as u64)
+    }
+
     /// How far it has been read.
     pub(super) fn offset(&self) -> u64 {
         self.offset

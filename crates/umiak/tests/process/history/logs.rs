@@ -15,6 +15,12 @@ pub(super) fn register(suite: &mut Suite) {
     suite
         .test("history::logs_begin_with_the_cause", &[], cause)
         .test("history::logs_of_several_carry_names", &[], several)
+        .test("history::logs_of_the_newest_run", &[], newest)
+        .test("history::logs_of_roles_ranks_and_ranges", &[], whose)
+        .test("history::logs_of_several_stand_in_the_order_of_their_times", &[], times)
+        .test("history::logs_since_a_time", &[], since)
+        .test("history::logs_with_times_before_lines", &[], timestamps)
+        .test("history::logs_follow_several_until_the_end_of_the_run", &[], follow_several)
         .test("history::logs_from_either_end", &[], ends)
         .test("history::logs_of_attempts", &[], attempts)
         .test("history::logs_of_launch_are_parts_of_files", &[], pointers)
@@ -27,6 +33,9 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::logs_end_when_nobody_reads", &[], nobody_reads)
         .test("history::logs_of_a_huge_file_begin_at_once", &[], huge);
 }
+
+/// Attempts are counted from here in the fixtures.
+const FIRST: u32 = 1;
 
 fn cause() {
     let runs = Runs::new();
@@ -55,10 +64,112 @@ fn several() {
     assert_eq!(runs.out("logs 1 trainer"), "trainer-0 | a\ntrainer-0 | b\ntrainer-1 | c\ntrainer-1 | no end\n");
     assert_eq!(runs.out("logs 1 trainer --output quiet -n 1"), "b\nno end");
     let coloured = runs.umiak("logs 1 trainer").env("CLICOLOR_FORCE", "1").finish();
-    assert!(coloured.out().starts_with("\u{1b}[33mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
+    assert!(coloured.out().starts_with("\u{1b}[32mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
     let json = runs.out("logs 1 trainer --output json");
     let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
     assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 1, "text": "no end"}));
+}
+
+fn newest() {
+    let runs = Runs::new();
+    assert!(runs.err("logs", 2).contains("error["));
+    for text in ["old\n", "new\n"] {
+        let run = runs.fixture("v1-success");
+        Runs::log(&run, "pserver-0", FIRST, format!("server of {text}"));
+        Runs::log(&run, "trainer-0", FIRST, text);
+    }
+    assert_eq!(runs.out("logs"), "new\n");
+    assert_eq!(runs.out("logs 1"), "old\n", "a number is a run");
+    assert_eq!(runs.out("logs pserver-0"), "server of new\n");
+    assert_eq!(runs.out("logs rank 0"), "server of new\n");
+    assert_eq!(runs.out("logs 0-0 -n 1"), "server of new\n");
+    assert!(runs.err("logs nothing", 2).contains("`nothing`"));
+}
+
+fn whose() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    for replica in ["pserver-0", "pserver-1", "trainer-0", "trainer-1"] {
+        Runs::log(&run, replica, FIRST, format!("of {replica}\n"));
+    }
+    let line = |name: &str| format!("{name:<9} | of {name}\n");
+    let (servers, first, second) = (line("pserver-0") + &line("pserver-1"), line("trainer-0"), line("trainer-1"));
+    for (words, expected) in [
+        ("all", format!("{servers}{first}{second}")),
+        ("trainer pserver", format!("{servers}{first}{second}")),
+        ("pserver trainer-1", format!("{servers}{second}")),
+        ("0,3", format!("{}{second}", line("pserver-0"))),
+        ("2-3", format!("{first}{second}")),
+        ("trainer-0-1", format!("{first}{second}")),
+        ("3", "of trainer-1\n".to_owned()),
+    ] {
+        assert_eq!(runs.out(&format!("logs 1 {words}")), expected, "{words}");
+    }
+    assert!(runs.err("logs 1 trainer 7-9", 2).contains("no role or replica `ranks 7-9`"));
+}
+
+/// Lines that carry times are put in order; those that carry none stay behind the one before them.
+fn times() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    Runs::log(&run, "trainer-0", FIRST, "begin\n2036-11-15 03:00:01,5 a1\n  more\n2036-11-15 03:00:03 a3\n");
+    Runs::log(&run, "trainer-1", FIRST, "I1115 03:00:00 b0\n[2036-11-15 03:00:02] b2\n2036-11-15 03:00:04 b4");
+    let out = runs.out("logs 1 trainer --output quiet");
+    let order: Vec<&str> = out.lines().map(|line| line.rsplit(' ').next().expect("a word")).collect();
+    assert_eq!(order, ["begin", "b0", "a1", "more", "b2", "a3", "b4"]);
+}
+
+fn since() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    Runs::log(&run, "trainer-0", FIRST, "2036-11-15 03:00:01 old\n  more\n2036-11-15 03:00:03 young\n  more\n");
+    assert_eq!(runs.sandbox.umiak(["logs", "1", "--since", "2036-11-15 03:00:02"]).finish().out(), "");
+    // A log that was written since, as far as the file tells.
+    let log = run.attempt(None, "trainer-0", FIRST).join("log");
+    let later = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_200_000_000);
+    fs::File::options().append(true).open(&log).expect("the log").set_modified(later).expect("a time");
+    let outcome = runs.sandbox.umiak(["logs", "1", "--since", "2036-11-15 03:00:02"]).finish();
+    assert_eq!(outcome.out(), "2036-11-15 03:00:03 young\n  more\n", "{}", outcome.err());
+    let log = Runs::log(&run, "trainer-1", FIRST, "no times\n");
+    fs::File::options().append(true).open(&log).expect("the log").set_modified(later).expect("a time");
+    let outcome = runs.sandbox.umiak(["logs", "1", "trainer-1", "--since", "2036-11-15 03:00:02"]).finish();
+    outcome.expect_code(0).expect_err("notice[J0010]: lines that carry no time are all shown");
+    assert_eq!(outcome.out(), "no times\n");
+    assert_eq!(runs.out("logs 1 --since 1h"), runs.out("logs 1"));
+    runs.umiak("logs 1 --since yesterday").finish().expect_code(2);
+}
+
+fn timestamps() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    Runs::log(&run, "trainer-0", FIRST, "2036-11-15 03:00:01 one\n  more\n");
+    assert_eq!(
+        runs.out("logs 1 --timestamps"),
+        "2036-11-15 03:00:01  2036-11-15 03:00:01 one\n2036-11-15 03:00:01~   more\n"
+    );
+    let json = runs.out("logs 1 -t --output json");
+    let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
+    assert_eq!((&last["exact"], last["at"].is_u64()), (&serde_json::json!(false), true), "{json}");
+}
+
+fn follow_several() {
+    let runs = Runs::new();
+    let (run, mut live) = runs.live("v1-replica-retry", 6);
+    let log = Runs::log(&run, "trainer-0", FIRST, "one\nha");
+    Runs::log(&run, "trainer-1", FIRST, "two\n");
+    let mut follower = Follower::start(&runs, "logs all -f");
+    follower.expect("trainer-0 | one\ntrainer-1 | two\n");
+    let mut file = fs::File::options().append(true).open(&log).expect("the log");
+    file.write_all(b"lf\n").expect("written");
+    follower.expect("trainer-0 | half\n");
+    live.write(ended("trainer-0", FIRST, 0));
+    live.go_on(3);
+    Runs::log(&run, "trainer-1", FIRST + 1, "again\n");
+    live.go_on(2);
+    follower.expect("trainer-1 | again\n");
+    live.write(ended("trainer-1", FIRST + 1, 1));
+    live.write(Fact::Finished { outcome: Outcome::Failed, exit_code: 1 });
+    follower.expect_end("");
 }
 
 fn ends() {
@@ -219,7 +330,7 @@ fn follow() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
     let log = Runs::log(&run, "trainer-0", 1, "one\ntwo\n");
-    let mut follower = Follower::start(&runs, "logs 1 -f -n 1");
+    let mut follower = Follower::start(&runs, "logs 1 trainer-0 -f -n 1");
     follower.expect("two\n");
     let mut file = fs::File::options().append(true).open(&log).expect("the log");
     file.write_all(b"half").expect("written");
