@@ -41,7 +41,8 @@ impl Instance {
 pub enum StopHow {
     /// It is interrupted, as by Ctrl-C on its own terminal. SIGTERM follows when it does not end.
     Interrupt,
-    /// It is asked to end, and has time for that.
+    /// It is asked to end, and has time for that. Older journals say `graceful`.
+    #[serde(alias = "graceful")]
     Terminate,
     /// It is ended.
     Kill,
