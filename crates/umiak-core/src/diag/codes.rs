@@ -1,7 +1,7 @@
-//! The register of error codes: one table, from which `umiak explain CODE` and the reference page come.
+//! The register of error codes, the source of `umiak explain CODE` and of the reference page.
 //!
 //! `L` launch, `F` formats, `R` rendezvous, `J` jobs, `E` engines, `U` the user's program (signatures;
-//! those live in [`crate::diagnose::signatures`] because they carry a pattern too).
+//! those are in [`crate::diagnose::signatures`], because they have a pattern too).
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub code: Code,
-    /// The case in a few words.
+    /// A short description.
     pub title: &'static str,
-    /// What it means and what to do, as `umiak explain` prints it.
+    /// What it means and what to do, printed by `umiak explain`.
     pub text: &'static str,
     /// Exit code of a command that ends because of it (0 for notices).
     pub exit: u8,
@@ -39,186 +39,186 @@ macro_rules! register {
 }
 
 register! {
-    L0001, 2, "wrong usage of the command line",
-        "A flag is unknown, ambiguous, lacks its value or has one of the wrong type, or the training script is missing. `umiak launch -h` lists every flag. With Paddle's own spelling in front (`umiak fleetrun …`, `umiak python -m paddle.distributed.launch …`), and with `--compat paddle`, unknown flags are ignored with a notice, as Paddle does.";
-    L0002, 2, "flags that contradict each other",
-        "Two flags, or a flag and a variable, ask for different things. The message names both.";
-    L0003, 2, "not in this version",
-        "The command line is understood, but what it asks for is not built yet. The changelog says what each version holds.";
+    L0001, 2, "invalid command line",
+        "A flag is unknown or ambiguous, a value is missing or has the wrong type, or the training script is missing. `umiak launch -h` lists every flag. With Paddle's own command in front (`umiak fleetrun …`, `umiak python -m paddle.distributed.launch …`) or with `--compat paddle`, unknown flags are ignored with a notice, as in Paddle.";
+    L0002, 2, "conflicting flags",
+        "Two flags, or a flag and an environment variable, conflict. The message names both.";
+    L0003, 2, "not supported in this version",
+        "The command line is valid, but this version does not implement what it asks for. The changelog lists what each version supports.";
     L0004, 2, "this host is not in the node list",
-        "None of this host's addresses is in `--ips`, or in the lists of a parameter-server job. Run on a listed node, or say which one this is with `--host`.";
-    L0005, 2, "a device that is not there",
-        "`--gpus` (or `--devices`, `--xpus`, `--npus`) names a device that this machine does not have or that `CUDA_VISIBLE_DEVICES` hides. The message lists those that are there.";
-    L0006, 2, "processes and devices do not fit",
-        "The number of processes cannot be spread over the devices. Change `--nproc_per_node` or the device list; `--share-devices` lets several processes use one device.";
-    L0007, 2, "bad backend",
-        "`--backend` takes `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, and goes with collective mode only.";
-    L0008, 2, "a variable of the platform is missing or does not fit",
-        "The environment looks like PaddleCloud's, but a variable of its contract is missing, is no number, or disagrees with another. The message names it.";
-    L0009, 2, "bad value of an environment variable",
-        "An environment variable that stands for a flag has a value the flag would not take. Unset it or correct it.";
-    L0010, 125, "too few free ports",
-        "Each process needs a port, and one more each for Paddle's and torch's stores. Ports are chosen below the kernel's ephemeral range and clear of reserved ones, or where `FLAGS_START_PORT`, `PADDLE_START_PORT`, `PORT_RANGE`, `FLAGS_FIXED_PORT` or `--start-port` says.";
-    L0011, 127, "the training script was not found",
-        "There is no such file here and no such program on `PATH`.";
+        "None of this host's addresses is in `--ips` or in the lists of a parameter-server job. Run the command on a listed node, or name this node's entry with `--host`.";
+    L0005, 2, "device not found",
+        "`--gpus` (or `--devices`, `--xpus`, `--npus`) names a device that this machine does not have or that `CUDA_VISIBLE_DEVICES` hides. The message lists the available devices.";
+    L0006, 2, "processes do not match devices",
+        "The devices cannot be divided among the processes. Change `--nproc_per_node` or the device list; `--share-devices` lets several processes use one device.";
+    L0007, 2, "invalid backend",
+        "`--backend` accepts `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, and only in collective mode.";
+    L0008, 2, "missing or invalid platform variable",
+        "The environment looks like PaddleCloud's, but one of its variables is missing, is not a number, or conflicts with another. The message names it.";
+    L0009, 2, "invalid environment variable",
+        "An environment variable that replaces a flag has a value that the flag does not accept. Unset or correct it.";
+    L0010, 125, "not enough free ports",
+        "Each process needs a port, and Paddle's and torch's stores need one more each. Ports are chosen below the kernel's ephemeral range, except reserved ones, or from where `FLAGS_START_PORT`, `PADDLE_START_PORT`, `PORT_RANGE`, `FLAGS_FIXED_PORT` or `--start-port` says.";
+    L0011, 127, "training script not found",
+        "No file of this name exists here, and no program of this name is on `PATH`.";
     L0012, 126, "the training script cannot be run",
-        "The file is there but cannot be executed or read. Give a `.py` file or an executable.";
-    L0013, 127, "no Python interpreter",
-        "The script needs an interpreter: the word before `-m` in the command, the one that `uv run`, `poetry run` or `conda run` chooses, or the one in the first line of `fleetrun`; else the one of `$VIRTUAL_ENV`, else `python3` or `python` on `PATH`. None was found.";
+        "The file exists but cannot be executed or read. Give a `.py` file or an executable.";
+    L0013, 127, "no Python interpreter found",
+        "The script needs a Python interpreter. It is the word before `-m` in the command, the one that `uv run`, `poetry run` or `conda run` selects, or the one in the first line of `fleetrun`; otherwise that of `$VIRTUAL_ENV`; otherwise `python3` or `python` on `PATH`.";
     L0014, 125, "the log directory cannot be used",
-        "`--log_dir` cannot be created or written. Choose another directory, or free the path.";
+        "`--log_dir` cannot be created or written. Choose another directory, or make this one writable.";
     L0015, 125, "a process could not be started",
-        "The kernel refused to start a rank: the message holds the call and the reason. Ranks that were already running have been stopped.";
+        "The kernel refused to start a rank. The message names the system call and the reason. Ranks that were already running have been stopped.";
     L0016, 125, "umiak itself failed",
-        "An operation umiak depends on failed. Nothing of the job is left running. If the message does not tell what to mend, report it with the text.";
-    L0017, 125, "the guardian was lost",
-        "The process that holds the ranks was killed from outside. The ranks ended with it, and what they had started was stopped.";
+        "An operation that umiak depends on failed. No process of the job is left running. If the message does not show how to fix the problem, report it with its full text.";
+    L0017, 125, "the guardian was killed",
+        "The guardian, the process that runs the ranks, was killed from outside. The ranks ended with it, and the processes they had started were stopped.";
     L0018, 2, "several entries of the node list are this host",
-        "More than one address in `--ips`, or in the lists of a parameter-server job, belongs to this host, and each entry is a node of its own. Say which of them this command is for with `--host`; start one command for each entry.";
-    L0020, 0, "a rehearsal on CPU",
-        "Devices were named, but this machine has no accelerator at all: the list sets the number of processes, and they run on CPU.";
+        "More than one address in `--ips`, or in the lists of a parameter-server job, belongs to this host. Each entry is a separate node: start one command per entry, and name the entry with `--host`.";
+    L0020, 0, "running on CPU: no accelerator",
+        "Devices were named, but this machine has no accelerator. The list sets the number of processes, and they run on CPU.";
     L0021, 0, "more processes than devices",
-        "Processes were started without assigning devices, because there are more of them than devices and no device list was given.";
+        "There are more processes than devices and no device list was given, so no devices were assigned to processes.";
     L0022, 0, "ports inside the ephemeral range",
-        "The kernel's ephemeral range leaves too little room below it, so ports were chosen inside it. Another program's outgoing connection may take one before the rank listens.";
-    L0023, 0, "a flag without effect here",
-        "The flag is accepted so that existing command lines work, but it changes nothing in this mode.";
+        "Too few ports are left below the kernel's ephemeral range, so ports were chosen inside it. An outgoing connection of another program may take one before the rank listens.";
+    L0023, 0, "flag without effect",
+        "The flag is accepted so that existing command lines work, but it has no effect in this mode.";
     L0024, 0, "an environment variable overrides a flag",
-        "As in Paddle, the environment wins over the command line. Unset the variable to use the flag.";
-    L0025, 0, "processes were left by a rank",
-        "A rank ended and left processes behind, which were stopped at the end of the job.";
-    L0026, 0, "the log directory takes no more",
-        "A rank failed, and nothing can be written to the log directory any more: the disk is full, or a quota is. A rank whose output cannot be written usually ends because of that, and its log stops in the middle. Free space there, or choose another directory with `--log_dir`.";
-    L0027, 0, "cleaned up after a killed umiak",
-        "The front and the guardian of an earlier job were killed at once, so nobody was left to stop what its ranks had started. It was still in the job's cgroup, and this command ended it.";
+        "As in Paddle, the environment overrides the command line. Unset the variable to use the flag.";
+    L0025, 0, "a rank left processes running",
+        "A rank ended and left processes running. They were stopped at the end of the job.";
+    L0026, 0, "the log directory is full",
+        "A rank failed, and the log directory cannot be written to any more: the disk or a quota is full. A rank usually fails when its output cannot be written, and its log is then incomplete. Free space there, or choose another directory with `--log_dir`.";
+    L0027, 0, "leftovers of an earlier job were stopped",
+        "Both umiak processes of an earlier job (the front and the guardian) were killed at once, and processes that its ranks had started kept running in the job's cgroup. This command stopped them.";
     L0028, 125, "isolation is not permitted here",
-        "`--isolate` needs a PID namespace, which takes the right to make one: root, or user namespaces. Run without it; jobs are still cleaned up in every case but one (docs/guide/launch.md).";
+        "`--isolate` needs a PID namespace, and creating one requires root or user namespaces. Run without it: jobs are still cleaned up in every case but one (docs/guide/launch.md).";
     L0029, 0, "no interface has this node's address",
-        "The address by which the other nodes know this one is on none of its interfaces, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set: gloo and NCCL choose an interface themselves. Set them if they choose the wrong one.";
-    L0030, 0, "a GPU that another run uses",
-        "GPUs of a launched job are held for it, so that runs of documents take others. Another run holds this one already: both use it, and its memory is shared between them. Name other devices with `--gpus`, or wait for the other run to end.";
-    L0031, 0, "a server that ended before it listened",
-        "A server of a parameter-server job has ended with 0, and never listened at its port. That is no failure by its code, so the trainers of all nodes start without it. Paddle's server does this when its port is taken; a script that only prints something does it too.";
-    L0032, 0, "a log directory that another launch uses",
-        "Two launches that write to one log directory would mix their lines: the names of log files are the same in every launch. The later launch writes to a directory of its own below it, which has the name of its run.";
+        "No interface of this node has the address that the other nodes use for it, as in a container whose node address is not its own. `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` are therefore not set, and gloo and NCCL choose an interface themselves. Set the variables if the choice is wrong.";
+    L0030, 0, "GPU in use by another run",
+        "A launched job reserves its GPUs, so that runs of documents use others. Another run has already reserved this GPU: both runs use it and share its memory. Choose other devices with `--gpus`, or wait for the other run to end.";
+    L0031, 0, "a server exited before it listened",
+        "A server of a parameter-server job exited with code 0 and never listened on its port. Code 0 is not a failure, so the trainers of all nodes start without it. Paddle's server does this when its port is in use; a script that only prints something does it too.";
+    L0032, 0, "log directory in use by another launch",
+        "Log files have the same names in every launch, so two launches that write to one log directory would mix their output. The later launch writes to a subdirectory with the name of its run.";
     L0033, 2, "GPUs without a working driver",
-        "Devices were named, and the PCI bus has NVIDIA GPUs, but the NVIDIA driver lists none of them: it is not loaded, it failed to start, or another driver has them. The job is refused, because on CPU it would only seem to work. On a machine without any GPU the list sets the number of processes, as a rehearsal.";
+        "Devices were named, and the PCI bus has NVIDIA GPUs, but the NVIDIA driver lists none of them: it is not loaded, it failed to start, or another driver is bound to them. The job is refused, because on CPU it would only seem to work. On a machine without GPUs the list sets the number of processes, and they run on CPU.";
     L0034, 0, "trainers start before all servers listen",
-        "A server of a parameter-server job runs, and nothing listened at its port for 30 s. Trainers were started all the same, as Paddle starts them: most of them try to connect until it works. A server that listens at another port than its own does this, and one that is slow. `--server-timeout` waits longer, and ends the job when the time is up; `--server-timeout 0s` waits for nothing.";
+        "A server of a parameter-server job is running, but did not listen on its port for 30 s. Trainers were started anyway, as Paddle does: most of them retry until they can connect. The server is slow, or listens on another port than its own. `--server-timeout` waits longer and ends the job when it expires; `--server-timeout 0s` does not wait.";
     F0001, 2, "the document cannot be read",
-        "The file is not there, may not be read, is a directory, or is no text in UTF-8. `-` reads standard input.";
-    F0002, 2, "not YAML",
-        "The text breaks a rule of YAML, so nothing after that place could be read. Common reasons: a tab in the indentation, a bracket or a quote that is not closed, a template such as `{{ name }}` without quotes.";
+        "The file does not exist, is not readable, is a directory, or is not UTF-8 text. `-` reads standard input.";
+    F0002, 2, "invalid YAML",
+        "The text is not valid YAML, and nothing after the marked place could be read. Common reasons: a tab in the indentation, an unclosed bracket or quote, a template such as `{{ name }}` without quotes.";
     F0003, 2, "the format is not recognised",
         "A native document starts with `umiak: v1`. `umiak schema job` prints its schema.";
-    F0004, 2, "a document that asks for what is not in this version",
-        "The document is understood, but a format, a contract or a value that it uses is not built yet. The changelog says what each version holds.";
+    F0004, 2, "not supported in this version",
+        "The document is valid, but it uses a format, a contract or a value that this version does not implement. The changelog lists what each version supports.";
     F0005, 2, "the document is too large",
-        "Documents have at most 4 MiB, 48 levels and 200000 values, counted after aliases are resolved.";
-    F0006, 2, "a key is there twice",
-        "A mapping has the same key twice, and YAML does not say which one holds. Both places are shown.";
-    F0010, 2, "an unknown key",
-        "The key means nothing in this place, and an ignored key would be a surprise later. The message names the nearest one, or those that are known. `docs/reference/job.md` lists them all.";
-    F0011, 2, "a value of the wrong type",
-        "The message says what is expected and what was found.";
-    F0012, 2, "something is missing",
-        "A key without which the document says too little. The message names it.";
-    F0013, 2, "a value that cannot be meant",
-        "A number, a duration, a size or a word that is outside what the key takes. The message says what it takes.";
-    F0014, 2, "a bad name",
-        "Names become directories, variables or both. The message says which characters are allowed.";
-    F0015, 2, "two names become one",
-        "Names of roles and ports become parts of variables: upper case, with `-` and `.` as `_`. Two names that differ only in that would share a variable. Rename one.";
-    F0016, 2, "a start order that cannot be kept",
-        "`start_after` names a role that is not there, the role itself, or a role without ports that could not be seen to be ready, or roles wait for each other in a circle.";
-    F0017, 2, "an unknown name",
-        "The document names a contract, a flavour or a file system that nobody defined. Flavours stand in `umiak.toml` as `[flavour.NAME]`.";
-    F0018, 2, "numbers that do not fit together",
-        "Two values of the document contradict each other, such as more replicas that must succeed than there are.";
-    F0030, 2, "a template names an unknown parameter",
-        "`{{ name }}` is replaced by the parameter of that name. Parameters stand under `params`, with their defaults.";
-    F0031, 2, "a template without quotes",
-        "Without quotes `{{name}}` is a YAML mapping in a mapping. Write \"{{ name }}\".";
-    F0032, 2, "a template that cannot be read",
-        "Between `{{` and `}}` stands the name of one parameter, nothing else. For braces that are meant literally write `{{ '{{' }}`.";
-    F0033, 2, "a parameter that the document does not have",
-        "`-p NAME=VALUE` replaces the value of a parameter under `params`; it cannot add one, because nothing would use it.";
-    F0034, 2, "a parameter without a value",
-        "A parameter whose default is empty must be given: `-p NAME=VALUE`.";
-    F0040, 2, "umiak.toml is not TOML",
-        "The text breaks a rule of TOML. The place is shown.";
-    F0050, 0, "a queue that umiak.toml does not have",
-        "The queue is passed on to engines that have queues. If it is misspelt, they will say so later than this notice does.";
-    F0051, 0, "a setting without effect",
-        "The document says something that changes nothing here, because of something else it says.";
-    F0052, 0, "a variable that is not expanded",
-        "Values of `env` are taken literally: `$NAME` in them stays as it is written. A shell expands variables in `command`; `{{ name }}` takes the value of a parameter.";
-    R0001, 123, "not all nodes came",
-        "Every node runs the same command, and the job starts when all of them are there. Some were not within `--rdzv-timeout`. The message says which, and how their addresses answer.";
+        "Documents are limited to 4 MiB, 48 levels of nesting and 200000 values, counted after aliases are resolved.";
+    F0006, 2, "duplicate key",
+        "A mapping has the same key twice, and YAML does not define which one applies. Both places are shown.";
+    F0010, 2, "unknown key",
+        "The key has no meaning in this place, and ignoring it would hide a mistake. The message names the nearest known key, or lists the known ones. `docs/reference/job.md` lists all keys.";
+    F0011, 2, "wrong type",
+        "The message shows which type is expected and what was found.";
+    F0012, 2, "missing key",
+        "A required key is missing. The message names it.";
+    F0013, 2, "value out of range",
+        "A number, duration, size or word is not a value that the key accepts. The message shows which values it accepts.";
+    F0014, 2, "invalid name",
+        "Names become directories, variables or both. The message shows which characters are allowed.";
+    F0015, 2, "two names become one variable",
+        "Names of roles and ports become parts of variable names: upper case, with `-` and `.` replaced by `_`. Two names that differ only in that would share a variable. Rename one.";
+    F0016, 2, "invalid start order",
+        "`start_after` names an unknown role, the role itself, or a role without ports, whose readiness cannot be checked; or roles wait for each other in a cycle.";
+    F0017, 2, "unknown name",
+        "The document names a contract, a flavour or a file system that is not defined. Flavours are defined in `umiak.toml` as `[flavour.NAME]`.";
+    F0018, 2, "conflicting values",
+        "Two values of the document contradict each other, such as more required successes than replicas.";
+    F0030, 2, "unknown parameter in a template",
+        "`{{ name }}` is replaced by the parameter of that name. Parameters are declared under `params`, with their defaults.";
+    F0031, 2, "template without quotes",
+        "Without quotes, `{{name}}` is a YAML mapping in a mapping. Write \"{{ name }}\".";
+    F0032, 2, "invalid template",
+        "A template contains the name of one parameter between `{{` and `}}`, and nothing else. For literal braces write `{{ '{{' }}`.";
+    F0033, 2, "unknown parameter",
+        "`-p NAME=VALUE` replaces the value of a parameter under `params`. It cannot add one, because nothing would use it.";
+    F0034, 2, "parameter without a value",
+        "A parameter with an empty default must be set: `-p NAME=VALUE`.";
+    F0040, 2, "invalid TOML in umiak.toml",
+        "The text is not valid TOML. The place is shown.";
+    F0050, 0, "unknown queue",
+        "`umiak.toml` does not list this queue. Its name is passed on to engines that have queues; if it is misspelt, the engine reports that later.";
+    F0051, 0, "setting without effect",
+        "A setting of the document has no effect here because of another setting.";
+    F0052, 0, "variable not expanded",
+        "Values of `env` are literal: `$NAME` is not expanded in them. A shell expands variables in `command`; `{{ name }}` is replaced by the value of a parameter.";
+    R0001, 123, "not all nodes joined",
+        "Every node runs the same command, and the job starts when all of them have joined. Some did not join within `--rdzv-timeout`. The message lists them and shows whether their addresses respond.";
     R0002, 123, "the coordinator refused this node",
-        "This node does not fit the job that the coordinator has: another list of nodes, another number of processes, a place that is taken, another token or version. Both consoles show what differs.";
-    R0003, 125, "the rendezvous port is taken",
-        "The first node listens on one port for the others, and somebody has it already. Where that is another umiak job, give each its own `--job_id`; else choose another port with `--rdzv-port`.";
+        "This node does not match the coordinator's job: the node list, the number of processes, the token or the version differs, or its place is already taken. Both consoles show the difference.";
+    R0003, 125, "the rendezvous port is in use",
+        "The first node listens on one port for the others, and another process already uses it. If that is another umiak job, give each its own `--job_id`; otherwise choose another port with `--rdzv-port`.";
     R0004, 123, "a node was lost",
-        "A node could not be heard for longer than `--node-timeout`, its connection did not come back within `--reconnect-window`, or its umiak was killed. All other nodes have stopped their ranks.";
+        "A node did not respond for longer than `--node-timeout`, did not reconnect within `--reconnect-window`, or its umiak was killed. All other nodes have stopped their ranks.";
     R0005, 123, "the coordinator was lost",
-        "The first node cannot be reached any more. Ranks ran on until `--reconnect-window` was over, or until it was clear that nobody listens there. This node has stopped its ranks.";
+        "The first node can no longer be reached. Ranks kept running until `--reconnect-window` expired, or until it was clear that no process listens there. This node has stopped its ranks.";
     R0006, 123, "a node could not start",
-        "One of the nodes could not prepare its ranks: too few ports, no room for files. Its own console says more.";
+        "One of the nodes could not prepare its ranks: too few free ports, or no space for files. Its own console shows the details.";
     R0007, 0, "nodes are not protected by a token",
-        "Without `--token` or `UMIAK_TOKEN` the key that nodes prove themselves with comes from the job id. That guards against mix-ups, not against people in the same network.";
+        "Without `--token` or `UMIAK_TOKEN`, nodes authenticate with a key derived from the job id. That prevents mix-ups, but does not protect against other users of the network.";
     R0008, 0, "a node was refused",
-        "A node tried to join this job and does not fit. It shows the same reason on its console.";
-    R0009, 0, "a node is not heard",
-        "Nothing was heard of a node, or of the coordinator, for a while. Ranks run on; if it does not come back within the time-outs, the job ends.";
+        "A node tried to join this job and does not match it. Its console shows the same reason.";
+    R0009, 0, "a node does not respond",
+        "A node, or the coordinator, has not responded for a while. Ranks keep running; if it does not respond within the time-outs, the job ends.";
     R0010, 0, "logs are not gathered",
-        "With `--gather-logs`: the coordinator's directory does not get all logs, because it takes no more, because nodes were lost, because somebody did not want to wait, or because it was not asked to. Or all nodes write to one shared directory, and nothing has to be gathered. Each node has the logs of its own ranks.";
+        "With `--gather-logs`, the coordinator's directory did not receive all logs: it is full, nodes were lost, the transfer was interrupted, or the coordinator runs without the flag. If all nodes write to one shared directory, nothing needs to be gathered. Each node keeps the logs of its own ranks.";
     J0001, 125, "runs cannot be recorded",
-        "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be made, read or written. Free the path, or name another one with `UMIAK_HOME`.";
+        "Runs are kept below `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. That directory cannot be created, read or written. Make it writable, or set another one with `UMIAK_HOME`.";
     J0002, 2, "no such run",
-        "RUN is an id (`run-000032`), its number or the end of it if only one run has that (`32`), or a job's name, which means its newest run. `umiak ls` lists them.";
-    J0003, 125, "facts could not be written",
-        "What happened could not be written to the run's journal until the end, usually because the disk is full. The replicas ran on; what is missing is named. The run cannot be resumed beyond what is in the journal.";
-    J0004, 125, "a journal cannot be read",
-        "A line of `journal.jsonl` is not what umiak writes, and it is not the last one, which a killed supervisor may have left incomplete. Somebody changed the file, or the disk did. `umiak events` shows what stands before that line.";
-    J0005, 125, "a run of a newer umiak",
-        "The journal was written by a newer version of umiak. It is shown as far as this version understands it, but not written to. Use the newer version.";
-    J0006, 2, "the run is live",
-        "A supervisor holds this run, and there can be only one. Stop it first with `umiak stop`, or wait for its end with `umiak wait`.";
-    J0007, 125, "the supervisor was lost",
-        "The run has not ended, and nobody supervises it: its supervisor was killed, or the machine was. Local replicas ended with it. `umiak resume` goes on with what is not done.";
-    J0008, 125, "a run of another host",
-        "The run directory is on a file system that several hosts share, and the run belongs to another one. Type the command there.";
+        "RUN is an id (`run-000032`), its number or the end of it if only one run matches (`32`), or a job's name, which selects its newest run. `umiak ls` lists them.";
+    J0003, 125, "the journal could not be written",
+        "Events could not be written to the run's journal until the end, usually because the disk is full. The replicas kept running. The message names what is missing; the run cannot be resumed beyond what is in the journal.";
+    J0004, 125, "the journal cannot be read",
+        "A line of `journal.jsonl` is invalid, and it is not the last one, which a killed supervisor may have left incomplete. The file was edited or damaged. `umiak events` shows the records before that line.";
+    J0005, 125, "the run was written by a newer umiak",
+        "The journal was written by a newer version of umiak. This version shows what it understands, but does not write to it. Use the newer version.";
+    J0006, 2, "the run is still running",
+        "A run has one supervisor at a time, and this run's supervisor is active. Stop the run first with `umiak stop`, or wait for its end with `umiak wait`.";
+    J0007, 125, "the supervisor died",
+        "The run has not ended, but no supervisor is running: it was killed, or the machine went down. Local replicas ended with it. `umiak resume` continues with the replicas that are not done.";
+    J0008, 125, "the run belongs to another host",
+        "The run directory is on a file system that several hosts share, and the run belongs to another host. Run the command there.";
     J0009, 125, "a log cannot be shown",
-        "The run knows where the output of this replica should be, but the file is not there or cannot be read: it was removed, it is on another host, or the attempt never began.";
-    J0010, 0, "part of a log is gone",
-        "The file was cut by size, or made shorter, since this attempt wrote to it. What is left is shown.";
-    J0011, 0, "facts that this version does not know",
-        "The journal holds facts of a newer umiak. What is shown leaves them out.";
-    J0012, 124, "a run did not end in time",
-        "`umiak wait --timeout` waits no longer than it was told to. The run goes on.";
-    J0020, 125, "too little room on this host",
-        "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than there are for it, or a limit that cannot be set here. The message says how many of which. A job is a gang unless `policy: {gang: false}` says otherwise: nobody starts unless there is room for everybody.";
-    J0021, 127, "a command was not found",
-        "The first word of a role's `command` is neither a file nor on the `PATH`. Relative paths start at the role's `dir`, else where the run was submitted.";
-    J0022, 126, "a command cannot be executed",
-        "The first word of a role's `command` is a file that may not be executed. `chmod +x` makes it one, or name the interpreter in front of it.";
-    J0023, 0, "a resource that is not enforced",
-        "The document asks for CPUs or memory, and replicas are not held to it. CPUs are advice unless `--strict-resources` binds replicas to their own. A limit of memory needs a memory cgroup below umiak's own, and the message says why there is none: no controller, no permission (containers often show cgroups that may not be changed), or, with cgroup version 2, other processes in the same cgroup, which `systemd-run --user --scope -p Delegate=yes umiak run …` avoids. With `--strict-resources` it is an error. Images are not used on `local`.";
-    J0024, 0, "logging out ends this run",
-        "The system ends a user's processes at log-out (`KillUserProcesses=yes`) and lingering is off. `loginctl enable-linger` lets the run go on.";
+        "The log file of this replica is missing or cannot be read: it was removed, it is on another host, or the attempt never began.";
+    J0010, 0, "part of a log is missing",
+        "The file was cut by size, or truncated, after this attempt wrote to it. The rest is shown.";
+    J0011, 0, "unknown facts in the journal",
+        "The journal has facts of a newer umiak that this version does not know. They are not shown.";
+    J0012, 124, "timed out waiting for a run",
+        "The run did not end within `umiak wait --timeout`. It is still running.";
+    J0020, 125, "not enough resources on this host",
+        "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than are available, or a limit that cannot be set here. The message shows how many of which. A job is a gang unless `policy: {gang: false}` is set: no replica starts unless all of them fit.";
+    J0021, 127, "command not found",
+        "The first word of a role's `command` is neither a file nor a program on `PATH`. Relative paths start at the role's `dir`, else at the directory the run was submitted from.";
+    J0022, 126, "command not executable",
+        "The first word of a role's `command` is a file without execute permission. Run `chmod +x` on it, or put the interpreter in front of it.";
+    J0023, 0, "resource not enforced",
+        "The document asks for CPUs or memory, and the limit is not enforced on this host. CPUs are not enforced unless `--strict-resources` binds replicas to their own. A memory limit needs a memory cgroup below umiak's own, and the message shows why there is none: no controller, no permission (containers often have read-only cgroups), or, with cgroup version 2, other processes in the same cgroup, which `systemd-run --user --scope -p Delegate=yes umiak run …` avoids. With `--strict-resources` this is an error. `local` does not use images.";
+    J0024, 0, "logging out stops this run",
+        "The system stops a user's processes at log-out (`KillUserProcesses=yes`) and lingering is off. `loginctl enable-linger` keeps the run alive.";
     J0025, 2, "nothing to do for this run",
-        "`resume` goes on with a run whose supervisor was lost, `retry` with one that has ended and not succeeded, `stop` ends one that is live. The message says what the run is.";
-    J0026, 125, "the supervisor does not answer",
-        "The run is live, but its control socket took no order. It may be stopped (Ctrl-Z) or very busy. Signals reach it all the same: the message has its pid.";
+        "`resume` continues a run whose supervisor died, `retry` one that ended without success, and `stop` ends one that is running. The message shows the run's state.";
+    J0026, 125, "the supervisor does not respond",
+        "The run is still running, but its supervisor does not answer on the control socket. It may be suspended (Ctrl-Z) or very busy. It can still be sent signals: the message has its pid.";
     J0027, 2, "a document cannot be read",
-        "The file is not there, is a directory, is no text, or may not be read.";
-    J0028, 2, "a run that was not recorded as a document",
-        "A run of `umiak launch` has no document, so that `resume` and `retry` have nothing to go by. The message has its command line: start it again with that.";
+        "The file does not exist, is a directory, is not text, or is not readable.";
+    J0028, 2, "the run has no document",
+        "A run of `umiak launch` has no document, and `resume` and `retry` need one. The message has its command line: start it again with that.";
     J0029, 125, "a file of the run cannot be written",
-        "Something of the run's directory (a plan, a task's directory) could not be made. The message names it and the reason.";
+        "A file or directory of the run (a plan, a task's directory) could not be created. The message names it and the reason.";
     J0030, 2, "the engine cannot run this job",
-        "The document asks for something that the engine of `--engine` cannot do. An engine that starts gangs restarts them as a whole: `restarts` of a role and `policy: {gang: false}` need an engine that starts each replica by itself, as `local` does.";
+        "The document asks for something that the engine of `--engine` does not support. An engine that starts gangs restarts them as a whole: `restarts` of a role and `policy: {gang: false}` need an engine that starts each replica separately, as `local` does.";
 }
 
 impl Code {
@@ -246,6 +246,6 @@ impl Serialize for Code {
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("no code of the register: {text}")))
+        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("unknown error code: {text}")))
     }
 }

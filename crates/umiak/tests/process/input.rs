@@ -110,7 +110,7 @@ fn explain() {
     for (code, first) in [
         ("L0004", "L0004: this host is not in the node list"),
         ("l0004", "L0004: this host is not in the node list"),
-        ("U3102", "U3102: the GPU has no memory left"),
+        ("U3102", "U3102: out of GPU memory"),
     ] {
         let outcome = starts_nothing(&shell, &format!("umiak explain {code}"));
         outcome.expect_code(0);

@@ -295,7 +295,7 @@ fn several_nodes() {
 
 fn codes() {
     let runs = Runs::new();
-    assert!(runs.out("explain J0007").starts_with("J0007: the supervisor was lost\nexit code 125\n"));
+    assert!(runs.out("explain J0007").starts_with("J0007: the supervisor died\nexit code 125\n"));
     assert!(runs.out("explain u3102").starts_with("U3102"));
     assert!(runs.err("explain L9999", 2).contains("error[L0001]: there is no error code and no run `L9999`"));
     assert!(runs.err("explain nothing", 2).contains("there is no error code and no run `nothing`"));
