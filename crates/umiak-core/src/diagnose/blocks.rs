@@ -1,21 +1,21 @@
-//! The parts of a log that are errors: tracebacks, aborts, panics, and lines that only a dying
-//! program prints. Finding them is here, choosing among them is in [`super::chain`].
+//! Finds the errors in a log: tracebacks, aborts, panics, and lines that only a failing program prints.
+//! [`super::chain`] chooses among them.
 
 use super::{python, text};
 
 /// Lines after the error that still belong to it.
 const DETAILS: usize = 15;
-/// Lines of a native stack that may stand between its header and the summary.
+/// Lines of a native stack that may be between its header and the summary.
 const STACK: usize = 200;
 
-/// What kind of thing a block is; it decides how much it counts beside another one.
+/// The kind of a block; it determines its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// An exception that Python printed.
     Python,
     /// A native abort, panic, failed check, or a message of the shell or loader.
     Abort,
-    /// That a signal came: how the process ended, not why.
+    /// A signal arrived: how the process ended, not why.
     Notice,
 }
 
@@ -25,9 +25,9 @@ pub(super) enum Link {
     None,
     /// `raise … from …`: the one before is the cause.
     Cause,
-    /// It came up while the one before was being handled.
+    /// Raised while the one before was being handled.
     Handling,
-    /// It is the report of a worker that the one before passes on.
+    /// The traceback of a worker, quoted by the one before.
     Nested,
 }
 
@@ -95,7 +95,7 @@ fn read(lines: &[&str], at: usize, opener: Opener) -> Option<Block> {
         Opener::SyntaxError => Some(python::syntax_error(lines, at)),
         Opener::PaddleStack | Opener::PaddleSummary => {
             let block = summary(lines, at)?;
-            // "abort" is the way it ended; the error was printed before.
+            // The abort is only how it ended; the error was printed before.
             let aborted = block.headline.contains("`Process abort signal`");
             let terminated = block.headline.contains("`Termination signal`");
             Some(if aborted || terminated { Block { shape: Shape::Notice, ..block } } else { block })
@@ -126,7 +126,7 @@ fn read(lines: &[&str], at: usize, opener: Opener) -> Option<Block> {
         Opener::Plain => {
             let mut block = Block::line(lines, at, Shape::Abort);
             if lines[at].contains(": error: ") {
-                // An argument parser's: only below its usage, so that a compiler's output is none.
+                // An argument parser's error comes after its usage; a compiler's does not.
                 block.start = (at.saturating_sub(40)..at).rev().find(|&line| lines[line].starts_with("usage: "))?;
             }
             Some(block)
@@ -134,7 +134,7 @@ fn read(lines: &[&str], at: usize, opener: Opener) -> Option<Block> {
     }
 }
 
-/// Whether and how this line starts a block.
+/// How this line starts a block, if it does.
 pub(super) fn opener(line: &str) -> Option<Opener> {
     let said = line.trim_start();
     let starts = |words: &[&str]| words.iter().any(|words| said.starts_with(words));
@@ -162,7 +162,7 @@ pub(super) fn opener(line: &str) -> Option<Opener> {
             || contains(&["error while loading shared libraries: "])
             || said.ends_with(": command not found")
             || (contains(&["sh: "]) && said.ends_with(": not found"))
-            // Kernels print these for each thread; the exception that follows is the error.
+            // GPU kernels print these for each thread; the exception that follows is the error.
             || (line.contains(": Assertion ") && said.ends_with("failed.") && !line.contains("block: ["))
             || is_interpreters(said)
             || text::level(said) == Some('F');
@@ -170,7 +170,7 @@ pub(super) fn opener(line: &str) -> Option<Opener> {
     }
 }
 
-/// `/usr/bin/python3: can't open file …`: said by the interpreter, not by a program that goes on.
+/// `/usr/bin/python3: can't open file …`: printed by the interpreter, not by a program that continues.
 fn is_interpreters(text: &str) -> bool {
     text.split_once(": ").is_some_and(|(path, said)| {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -179,7 +179,7 @@ fn is_interpreters(text: &str) -> bool {
     })
 }
 
-/// The error line; when it has a type and no text, with the next line that has some.
+/// The error line; if it has a type but no text, joined with the next line that has text.
 pub(super) fn joined(lines: &[&str], at: usize) -> String {
     let text = lines[at].trim();
     let next = || lines[at + 1..].iter().take(3).map(|line| line.trim()).find(|line| !line.is_empty());
@@ -213,13 +213,13 @@ pub(super) fn summary(lines: &[&str], at: usize) -> Option<Block> {
         _ => return None,
     };
     let head = skip(title + 1)?;
-    // Its details have blank lines between them and may hold the notice of a signal.
+    // Its details have blank lines between them and may contain the notice of a signal.
     let belongs = |line: &&&str| matches!(opener(line), None | Some(Opener::Signal));
     let end = head + 1 + lines[head + 1..].iter().take(DETAILS).take_while(belongs).count();
     Some(Block { start, end, ..Block::line(lines, head, Shape::Abort) })
 }
 
-/// C++'s last words: the type in the first line, the text in `what():`.
+/// The message of `std::terminate`: the type in the first line, the text in `what():`.
 fn terminate(lines: &[&str], at: usize) -> Block {
     let mut block = Block::line(lines, at, Shape::Abort);
     let kind = lines[at].split_once(" an instance of '").map(|(_, kind)| kind.trim_end_matches('\''));

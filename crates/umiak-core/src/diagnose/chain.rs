@@ -1,23 +1,23 @@
-//! Which of several errors in one log is the one to show.
+//! Chooses which of several errors in one log is shown.
 //!
-//! A dying program prints more than one: exceptions raised while handling others, a second thread
-//! that notices, the runtime's abort on the way out. The last is rarely the reason for the first.
+//! A failing program prints several errors: exceptions raised while handling others, errors of a
+//! second thread, the runtime's abort at exit. The last one is rarely the cause.
 
 use super::blocks::{Block, Link, Shape};
 use super::signatures::{self, Kind, Signature};
 use super::text;
 
-/// Lines between two errors that still belong to one death.
+/// Maximum number of lines between two errors of the same failure.
 const GAP: usize = 10;
-/// A program that printed so many lines after an error has survived it.
+/// A program that printed this many lines after an error has survived it.
 const STALE: usize = 200;
 
-/// Lines before an echo that are searched for what it is the echo of.
+/// Lines before a consequence that are searched for its cause.
 const BEFORE: usize = 60;
-/// Errors at the end of the log that are looked at; a program that printed more is in a loop.
+/// Errors at the end of the log that are considered; a program that printed more is in a loop.
 const ERRORS: usize = 50;
 
-/// The error of one log: a traceback with those it is chained to, and which of them says why.
+/// The error of one log: a chain of tracebacks, and the one that shows the reason.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     /// First and one past the last line of the whole chain.
@@ -29,14 +29,14 @@ pub(super) struct Choice {
 impl Choice {
     fn of(lines: &[&str], block: &Block) -> Self {
         let details = block.head + 1..block.end.min(lines.len()).max(block.head + 1);
-        // What a library's logger wrote in between is somebody else's message.
+        // Lines of a library's logger in between are not part of the message.
         let details = lines[details].iter().map(|line| line.trim()).filter(|line| text::level(line).is_none());
         let message = std::iter::once(block.headline.as_str()).chain(details);
         let signature = signatures::of_message(message);
         Self { lines: (block.start, block.end), block: block.clone(), signature }
     }
 
-    /// Whether the words are about somebody else, or about an earlier error.
+    /// True if the message is about another process or an earlier error.
     fn is_foreign(&self) -> bool {
         self.signature.is_some_and(|signature| signature.kind != Kind::Cause)
     }
@@ -49,12 +49,12 @@ impl Choice {
         self.signature.is_some_and(|signature| signature.grave)
     }
 
-    /// How much it counts beside others of the same death.
+    /// Priority among the errors of the same failure.
     pub(super) fn standing(&self) -> u8 {
         match (self.signature.map(|signature| signature.kind), self.block.shape) {
             (None | Some(Kind::Cause), Shape::Python) => 6,
-            // An abort after an exception is how the runtime goes down with it: the exception says
-            // why, and if that was a lost peer, an abort without known words changes nothing.
+            // An abort after an exception is only how the runtime exits: the exception shows the reason, and
+            // if that was a lost peer, an abort without a signature changes nothing.
             (Some(Kind::Cause), Shape::Abort) => 5,
             (Some(Kind::Waiting | Kind::Consequence), _) => 4,
             (Some(Kind::Victim), Shape::Python | Shape::Abort) => 3,
@@ -64,16 +64,16 @@ impl Choice {
         }
     }
 
-    /// Whether `next`, chained to this one, takes its place.
+    /// True if `next`, chained to this one, replaces it.
     fn gives_way_to(&self, next: &Self) -> bool {
         match next.block.link {
             Link::None | Link::Nested => true,
-            // The author said which one is the cause; but a program that was called, and failed, says less than what
-            // it was called for.
+            // `raise … from` names the cause; but if that is only a consequence (a failed subprocess), the error raised
+            // from it says more.
             Link::Cause => self.is_echo() && next.signature.is_some_and(|signature| signature.kind == Kind::Cause),
-            // What was being handled may be harmless (a missing cache file) or the reason (a wrapper
-            // around "connection reset"). The newer one wins unless it is a stranger's words after an
-            // own error, or says nothing known after an error that does.
+            // The handled error may be harmless (a missing cache file) or the reason (a wrapper around
+            // "connection reset"). The newer one wins unless it is about another process and the older one is
+            // the rank's own, or it has no signature and the older one does.
             Link::Handling => match next.signature {
                 Some(_) if next.is_foreign() => self.is_foreign(),
                 Some(signature) => signature.grave || !self.is_grave(),
@@ -83,7 +83,7 @@ impl Choice {
     }
 }
 
-/// The errors of a log with chains resolved, in its order.
+/// The errors of a log with chains resolved, in log order.
 pub(super) fn resolve(lines: &[&str], blocks: &[Block]) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
     for block in &blocks[blocks.len().saturating_sub(ERRORS)..] {
@@ -92,7 +92,7 @@ pub(super) fn resolve(lines: &[&str], blocks: &[Block]) -> Vec<Choice> {
             Some(last) if block.link != Link::None => {
                 let span = (last.lines.0, block.end);
                 if last.gives_way_to(&next) {
-                    // Frames of the user's code may be in the other part of the chain only.
+                    // Frames of the user's code may be only in the other part of the chain.
                     let place = next.block.place.clone().or_else(|| last.block.place.take());
                     *last = Choice { block: Block { place, aside: last.block.aside, ..next.block }, ..next };
                 } else if last.block.place.is_none() {
@@ -106,10 +106,10 @@ pub(super) fn resolve(lines: &[&str], blocks: &[Block]) -> Vec<Choice> {
     choices
 }
 
-/// The error that ended the program: among those printed together at the end, the one that says most.
+/// The error that ended the program: among those printed together at the end, the one with the highest priority.
 pub(super) fn choose(lines: &[&str], choices: &[Choice]) -> Option<Choice> {
     let mut best: Option<&Choice> = None;
-    // Start of what belongs to the same death so far.
+    // First line of the same failure so far.
     let mut start = lines.len();
     for choice in choices.iter().rev() {
         let far = start.saturating_sub(choice.lines.1) > if best.is_some() { GAP } else { STALE };
@@ -124,9 +124,9 @@ pub(super) fn choose(lines: &[&str], choices: &[Choice]) -> Option<Choice> {
     best.cloned()
 }
 
-/// The error that `echo` is the consequence of: the nearest line before it with words of a known
-/// cause, else the nearest error of another thread, before or after (threads print as they get to it), else the
-/// nearest word before it of somebody who went away.
+/// The error that `echo` is a consequence of: the nearest line before it with the signature of a cause, else the
+/// nearest error of another thread, before or after it (threads print in any order), else the nearest report of a
+/// lost peer before it.
 pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Option<Choice> {
     let own = |choice: &&Choice| !choice.block.aside && !choice.is_foreign() && choice.block.shape != Shape::Notice;
     let (before, after): (Vec<_>, Vec<_>) = choices
@@ -145,7 +145,7 @@ pub(super) fn origin(lines: &[&str], choices: &[Choice], echo: &Choice) -> Optio
             }),
         }
     });
-    // A launcher inside the rank whose processes all lost somebody has lost somebody.
+    // If all processes of a launcher inside the rank lost a peer, the rank lost a peer.
     let lost = |choice: &&Choice| {
         choice.signature.is_some_and(|signature| signature.kind == Kind::Victim) && choice.lines.1 >= first
     };

@@ -1,8 +1,8 @@
-//! What the end of a log says: the error, its place, the traceback, the last lines.
+//! Extracts the error, its place, the traceback and the last lines from the end of a log.
 //!
 //! The input is the last piece of one attempt's output, as bytes: it may begin in the middle of a
-//! line, hold progress bars, colours, other threads' lines and anything else. The output is bounded
-//! whatever the input is, because it travels to every node and into the journal.
+//! line and contain progress bars, colours, lines of other threads and anything else. The output is
+//! bounded for any input, because it is sent to every node and written to the journal.
 
 use serde_json::Value;
 
@@ -16,16 +16,16 @@ use crate::facts::{Evidence, Line};
 const HEIGHT: usize = 40;
 /// Lines at the end that are kept.
 const LAST: usize = 5;
-/// Lines at the end that are searched for a telling one when there is neither traceback nor abort.
+/// Lines at the end that are searched for an error if there is neither a traceback nor an abort.
 const NEAR: usize = 30;
-/// An error file larger than this is not one.
+/// A larger error file is ignored.
 const MAX_ERROR_FILE: usize = 1024 * 1024;
 
 /// Reads the evidence from the last bytes of this attempt's log.
 ///
-/// `first_line` is the number of the line in which `tail` begins, when known. `error_file` is the
-/// content of the file named by `TORCHELASTIC_ERROR_FILE`, if the rank wrote one: that is the
-/// exception which ended it, so it goes before anything the log says.
+/// `first_line` is the number of the line in which `tail` begins, if known. `error_file` is the
+/// content of the file named by `TORCHELASTIC_ERROR_FILE`, if the rank wrote one: it is the
+/// exception that ended the rank, so it takes precedence over the log.
 pub fn extract(tail: &[u8], first_line: Option<u64>, error_file: Option<&[u8]>) -> Evidence {
     let rows = text::rows(tail, first_line);
     let lines: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
@@ -63,7 +63,7 @@ struct Report {
 impl Report {
     fn new(rows: &[Row], lines: &[&str], choice: Choice) -> Self {
         let (start, end) = choice.lines;
-        // The whole chain if it fits; otherwise the part that matters.
+        // The whole chain if it fits; otherwise only the chosen error.
         let (start, end) = if end - start > HEIGHT { (choice.block.start, choice.block.end) } else { (start, end) };
         Self {
             number: rows[choice.block.head].number,
@@ -75,13 +75,13 @@ impl Report {
     }
 }
 
-/// The traceback in bounds, without blank lines at its end.
+/// The traceback, bounded, without trailing blank lines.
 fn printed(lines: &[&str]) -> Vec<String> {
     let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
     text::folded(&lines[..end], HEIGHT).iter().map(|line| bounded(line, WIDTH)).collect()
 }
 
-/// The error that ended the program, and for an echo the error it is the echo of.
+/// The error that ended the program; for a consequence, its cause.
 fn from_log(rows: &[Row], lines: &[&str]) -> Option<Report> {
     let choices = chain::resolve(lines, &blocks::find(lines));
     let mut choice = chain::choose(lines, &choices)?;
@@ -118,7 +118,7 @@ fn from_error_file(log: &[Row], traceback: &str, message: &str) -> Report {
             signature: signatures::of_message(lines.iter().copied()),
         }
     });
-    // The same error is usually in the log too, and that is where people will look for it.
+    // The same error is usually in the log too, where users look for it.
     report.number = log.iter().rev().find(|row| row.text == report.headline).and_then(|row| row.number);
     if report.signature.is_some_and(|signature| signature.kind == Kind::Consequence) {
         let lines: Vec<&str> = log.iter().map(|row| row.text.as_str()).collect();
@@ -129,11 +129,11 @@ fn from_error_file(log: &[Row], traceback: &str, message: &str) -> Report {
     report
 }
 
-/// The most telling of the last lines, for programs that print an error and leave: the last one with
-/// a known signature, where a lost peer counts only if there is nothing else, or else the last one that
-/// calls itself an error.
+/// The best of the last lines, for programs that print an error and exit: the last one with a
+/// signature, where a lost peer counts only if there is nothing else; otherwise the last one that
+/// contains a word such as `error`.
 fn from_words(rows: &[Row], lines: &[&str]) -> Option<Report> {
-    // Errors that were found and not chosen did not end the program, nor do their lines say why.
+    // Errors that were found and not chosen did not end the program, and their lines do not show the reason.
     let passed = blocks::find(lines);
     let free = |at: &usize| !passed.iter().any(|block| (block.start..block.end).contains(at));
     let near = || (0..lines.len()).rev().filter(|&at| !lines[at].is_empty()).take(NEAR).filter(free);

@@ -1,8 +1,8 @@
-//! What the kernel's log and counters say about processes that have died.
+//! What the kernel's log and counters say about processes that have ended.
 //!
-//! Reading them is the caller's business; what a line means, and whose line it is, is decided here. Memory kills
-//! name the process. Faults name the *thread*: a rank's main thread has the rank's own id, for the others time and
-//! kind of the fault have to do.
+//! The caller reads them; this module parses lines and assigns them to processes. OOM kills name the process. Faults
+//! name the *thread*: the id of a main thread is the rank's pid, and other threads are matched by the time and kind of
+//! the fault.
 
 use super::signatures::{self, Signature};
 use crate::facts::{Evidence, FaultKind, KernelFact, OomScope};
@@ -14,7 +14,7 @@ const SIGFPE: i32 = 8;
 const SIGKILL: i32 = 9;
 const SIGSEGV: i32 = 11;
 
-/// A fault of a thread that is not a rank's main one is taken for a rank's only if it is this young.
+/// A fault of a thread that is not a main thread is assigned to a rank only if it is this recent.
 const RECENT_MICROS: u64 = 10_000_000;
 /// "No limit" is written as a number near this one.
 const UNLIMITED_KIB: u64 = 1 << 50;
@@ -27,15 +27,15 @@ pub struct LogRecord {
     pub message: String,
 }
 
-/// What the kernel let us read since the run began.
+/// Kernel data that could be read since the run began.
 #[derive(Debug, Clone, Default)]
 pub struct Account {
     pub log: Vec<LogRecord>,
     /// The kernel's time when the log was read.
     pub now_micros: u64,
-    /// How many processes of our cgroup were killed for memory; 0 where that is not known.
+    /// How many processes of our cgroup the OOM killer has killed; 0 if unknown.
     pub memory_kills: u64,
-    /// The limit of our cgroup: the kernel does not write its own account of every kill.
+    /// The limit of our cgroup: the kernel does not log every kill.
     pub limit_kib: Option<u64>,
 }
 
@@ -44,11 +44,11 @@ pub struct Account {
 pub struct Death<'a> {
     pub pid: u32,
     pub exit: &'a Exit,
-    /// It had been sent a signal of ours.
+    /// We had sent it a signal.
     pub stopped: bool,
 }
 
-/// Adds a fact to a rank's evidence. A rank that left no known words gets those of the fact, and with them a hint.
+/// Adds a fact to a rank's evidence. If the evidence has no signature, it gets that of the fact, with a hint.
 pub fn add(evidence: &mut Evidence, fact: KernelFact) {
     let code = match fact {
         KernelFact::OomKilled { .. } => Some("U3103"),
@@ -56,20 +56,20 @@ pub fn add(evidence: &mut Evidence, fact: KernelFact) {
         KernelFact::DiskFull { .. } => Some("U1203"),
         KernelFact::MemoryKills { .. } | KernelFact::Fault { .. } | KernelFact::CoreDumped { .. } => None,
     };
-    // A bus error is how a full device shows itself; the fact is the better word for it.
+    // A full device causes a bus error; the fact is the more specific signature.
     if evidence.signature.as_ref().is_none_or(|known| code.is_some() && known.code == signatures::BUS_ERROR) {
         evidence.signature = code.and_then(signatures::explain).map(Signature::to_match);
     }
     evidence.kernel.push(fact);
 }
 
-/// The kernel killed in a replica's own cgroup because of its limit. What was found about a kill by a cgroup's limit is
-/// about this one.
+/// Records an OOM kill by the limit of the replica's own cgroup. A fact about a kill by a cgroup's limit describes the
+/// same kill.
 pub fn add_over_limit(evidence: &mut Evidence, limit_kib: u64) {
     for fact in &mut evidence.kernel {
         if let KernelFact::OomKilled { scope: scope @ OomScope::Cgroup, limit_kib: limit, resident_kib, .. } = fact {
             (*scope, *limit) = (OomScope::Replica, Some(limit_kib));
-            // All processes of a replica are killed together, and the shell in front of the program held next to nothing.
+            // All processes of a replica are killed together, and the number may be that of a shell, which uses little.
             *resident_kib = resident_kib.filter(|held| held.saturating_mul(2) >= limit_kib);
             return;
         }
@@ -79,7 +79,7 @@ pub fn add_over_limit(evidence: &mut Evidence, limit_kib: u64) {
     add(evidence, KernelFact::OomKilled { scope, named: false, resident_kib: None, limit_kib, cgroup: None });
 }
 
-/// The facts about each of `deaths`, in their order.
+/// Returns the facts about each of `deaths`, in their order.
 pub fn attribute(deaths: &[Death<'_>], account: &Account) -> Vec<Vec<KernelFact>> {
     let log = parse(&account.log);
     let mut facts: Vec<Vec<KernelFact>> = deaths
@@ -100,8 +100,8 @@ pub fn attribute(deaths: &[Death<'_>], account: &Account) -> Vec<Vec<KernelFact>
     facts
 }
 
-/// Where the log does not name a process that ended by SIGKILL, the cgroup's counter may still tell: because the log
-/// cannot be read, or because a shell passes on the end of its child.
+/// If the log does not name a process that ended by SIGKILL, the cgroup's counter may still show the kill: the log may
+/// be unreadable, or a shell may pass on the exit of its child.
 fn count_kills(deaths: &[Death<'_>], memory_kills: u64, log: &Log, facts: &mut [Vec<KernelFact>]) {
     let named = facts.iter().filter(|facts| !facts.is_empty()).count() as u64;
     let left = memory_kills.saturating_sub(named);
@@ -120,7 +120,7 @@ fn count_kills(deaths: &[Death<'_>], memory_kills: u64, log: &Log, facts: &mut [
     for index in &candidates {
         let fact = match (candidates.len() as u64 <= left, candidates.len(), strangers.as_slice()) {
             (false, ..) => KernelFact::MemoryKills { count: left },
-            // One process of the rank's, one end: the numbers are its own.
+            // One process was killed and one rank ended: the numbers belong together.
             (true, 1, [KernelFact::OomKilled { scope, resident_kib, limit_kib, cgroup, .. }]) => {
                 let (scope, cgroup) = (*scope, cgroup.clone());
                 KernelFact::OomKilled {
@@ -143,7 +143,7 @@ fn count_kills(deaths: &[Death<'_>], memory_kills: u64, log: &Log, facts: &mut [
     }
 }
 
-/// A fault of another thread: taken only when there is one such fault and one rank that it can belong to.
+/// Assigns a fault of another thread, only if there is one such fault and one rank that it can belong to.
 fn find_thread(deaths: &[Death<'_>], now_micros: u64, log: &Log, facts: &mut [Vec<KernelFact>]) {
     for kind in [FaultKind::Segmentation, FaultKind::GeneralProtection, FaultKind::InvalidOpcode, FaultKind::Divide] {
         let faults: Vec<&Fault> = log
@@ -165,7 +165,7 @@ impl Death<'_> {
         self.exit.signal()
     }
 
-    /// Whether the signal that ended it is the one that such a fault sends.
+    /// True if the signal that ended it is the one that such a fault causes.
     fn fits(&self, kind: FaultKind) -> bool {
         match kind {
             FaultKind::Segmentation | FaultKind::GeneralProtection => self.signal() == Some(SIGSEGV),
@@ -177,7 +177,7 @@ impl Death<'_> {
     }
 }
 
-/// What the lines say, by the number that they name.
+/// The parsed lines, by the pid or thread id that they name.
 #[derive(Debug, Default)]
 struct Log {
     kills: Vec<(u32, KernelFact)>,
@@ -201,7 +201,7 @@ impl Fault {
     }
 }
 
-/// Whether a line can be one that [`attribute`] looks for: most are not, and need not be kept.
+/// True if [`attribute`] may need this line. Most lines are not needed and are not kept.
 pub fn is_of_interest(message: &str) -> bool {
     const WORDS: [&str; 8] = [
         "Killed process ",
@@ -218,7 +218,7 @@ pub fn is_of_interest(message: &str) -> bool {
 
 fn parse(records: &[LogRecord]) -> Log {
     let mut log = Log::default();
-    // Between `invoked oom-killer` and the line that names the victim stands the limit that was reached.
+    // The limit is between `invoked oom-killer` and the line that names the victim.
     let mut limit = None;
     let mut announced = "";
     for record in records {
@@ -230,7 +230,7 @@ fn parse(records: &[LogRecord]) -> Log {
         } else if let Some(rest) = message.strip_prefix("oom-kill:") {
             log.summary(rest, limit.take());
         } else if let Some((before, _)) = message.split_once("Kill process ") {
-            // Before Linux 5.1 the reason stood in a line of its own.
+            // Before Linux 5.1 the reason was on a separate line.
             announced = before;
         } else if let Some((before, rest)) = message.split_once("Killed process ") {
             let reason = if before.is_empty() { std::mem::take(&mut announced) } else { before };
@@ -245,7 +245,7 @@ fn parse(records: &[LogRecord]) -> Log {
 impl Log {
     /// `constraint=CONSTRAINT_MEMCG,…,oom_memcg=/job,task_memcg=/job,task=python3,pid=16556,uid=0`, since Linux 5.0.
     fn summary(&mut self, rest: &str, limit_kib: Option<u64>) {
-        // The task's name may hold anything, so the number is looked for from the end.
+        // The task's name may contain anything, so the number is searched from the end.
         let Some(pid) = rest.rsplit_once(",pid=").and_then(|(_, rest)| number(rest)) else { return };
         let scope = match rest.strip_prefix("constraint=").and_then(|rest| rest.split(',').next()) {
             Some("CONSTRAINT_MEMCG") => OomScope::Cgroup,
@@ -343,31 +343,30 @@ pub fn size(kib: u64) -> String {
 }
 
 impl KernelFact {
-    /// In words, for people.
+    /// A description for users.
     pub fn describe(&self) -> String {
         match self {
             Self::OomKilled { scope, named, resident_kib, limit_kib, .. } => {
                 let mut details: Vec<String> = Vec::new();
-                details.extend(resident_kib.map(|held| format!("it held {}", size(held))));
+                details.extend(resident_kib.map(|held| format!("it used {}", size(held))));
                 match (scope, limit_kib) {
                     (OomScope::Cgroup, Some(limit)) => {
-                        details.push(format!("the limit of its cgroup is {}", size(*limit)));
+                        details.push(format!("its cgroup limit is {}", size(*limit)));
                     }
-                    (OomScope::Cgroup, None) => details.push("the limit of its cgroup was reached".to_owned()),
+                    (OomScope::Cgroup, None) => details.push("its cgroup limit was reached".to_owned()),
                     (OomScope::Replica, Some(limit)) => {
-                        details.push(format!("it went over its limit of {}", size(*limit)));
+                        details.push(format!("it exceeded its limit of {}", size(*limit)));
                     }
-                    (OomScope::Replica, None) => details.push("it went over its limit".to_owned()),
-                    (OomScope::Host, _) => details.push("the host had none left".to_owned()),
-                    (OomScope::Nodes, _) => details.push("the NUMA nodes it may use had none left".to_owned()),
+                    (OomScope::Replica, None) => details.push("it exceeded its limit".to_owned()),
+                    (OomScope::Host, _) => details.push("the host was out of memory".to_owned()),
+                    (OomScope::Nodes, _) => details.push("the NUMA nodes it may use were out of memory".to_owned()),
                 }
-                let sure =
-                    if *named { "the kernel killed it" } else { "the kernel killed it, or a process of its own," };
-                format!("{sure} for memory ({})", details.join("; "))
+                let killed = if *named { "it" } else { "it or one of its processes" };
+                format!("the OOM killer killed {killed} ({})", details.join("; "))
             }
             Self::MemoryKills { count } => {
                 let processes = if *count == 1 { "process" } else { "processes" };
-                format!("the kernel killed {count} {processes} of this cgroup for memory during the run")
+                format!("the OOM killer killed {count} {processes} of this cgroup during the run")
             }
             Self::Fault { kind, address, instruction, object, thread } => {
                 let kind = match kind {
@@ -375,7 +374,7 @@ impl KernelFact {
                     FaultKind::GeneralProtection => "general protection fault",
                     FaultKind::InvalidOpcode => "illegal instruction",
                     FaultKind::Divide => "division error",
-                    FaultKind::HardwareMemory => "broken memory",
+                    FaultKind::HardwareMemory => "hardware memory error",
                     FaultKind::Other => "fault",
                 };
                 let part = |word: &str, value: &Option<String>| {
@@ -386,7 +385,7 @@ impl KernelFact {
                 format!(
                     "{kind}{}{}{}{thread}",
                     part("at", address),
-                    part("by the instruction at", instruction),
+                    part("at instruction", instruction),
                     part("in", object)
                 )
             }
@@ -394,13 +393,13 @@ impl KernelFact {
             Self::CoreDumped { pattern, path: None } => match pattern.strip_prefix('|') {
                 Some(handler) => {
                     let program = handler.split(' ').next().unwrap_or(handler);
-                    format!("core dumped, and handed to `{program}`")
+                    format!("core dumped, passed to `{program}`")
                 }
-                None => format!("core dumped, by the pattern `{pattern}`"),
+                None => format!("core dumped, with `core_pattern` `{pattern}`"),
             },
             Self::SharedMemoryFull { path, free_bytes } => {
                 format!(
-                    "{path} is full ({} free): shared memory that is touched there ends in SIGBUS",
+                    "{path} is full ({} free): writing to shared memory there causes SIGBUS",
                     size(free_bytes / 1024)
                 )
             }

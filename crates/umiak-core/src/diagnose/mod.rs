@@ -1,8 +1,8 @@
 //! Why a job failed: evidence from the ranks' logs, known signatures, and the ranking of causes.
 //!
-//! [`extract`] reads the end of one rank's log, [`rank()`] weighs the ends of all ranks against each
-//! other, [`explain`] looks a signature up for `umiak explain U3102`. Reading files, deciding which
-//! ends belong together and printing are the caller's business.
+//! [`extract`] reads the end of one rank's log, [`rank()`] compares the ends of all ranks, and
+//! [`explain`] looks up a signature for `umiak explain U3102`. The caller reads files, decides which
+//! ends belong together, and prints.
 
 mod blocks;
 mod chain;

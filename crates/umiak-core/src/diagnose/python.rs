@@ -1,24 +1,24 @@
-//! Python's tracebacks: where they start, their frames, the exception, and how one follows another.
+//! Python tracebacks: where they start, their frames, the exception, and how they are chained.
 
 use super::blocks::{Block, Link, Shape, details, joined, opener, summary};
 use super::text::{WIDTH, bounded};
 
 const HEADER: &str = "Traceback (most recent call last):";
-/// Lines of other threads and processes that may stand between the frames and the exception.
+/// Lines of other threads and processes that may be between the frames and the exception.
 const FOREIGN: usize = 5;
 
-/// Where the header starts in this line. Something may stand before it without a line break: a
-/// progress bar, a time stamp, a prefix that every line of the traceback has.
+/// Where the header starts in this line. It may follow other text without a line break: a progress
+/// bar, a time stamp, a prefix that every line of the traceback has.
 pub(super) fn header(line: &str) -> Option<usize> {
     let at = line.strip_suffix(HEADER)?.len();
     (!line[..at].ends_with("C++ ")).then_some(at)
 }
 
-/// Reads the traceback whose header is line `at`. None when it has no exception: then the process
-/// did not live to print it, and it is no evidence of an error.
+/// Reads the traceback whose header is line `at`. Returns `None` if it has no exception: the process
+/// ended before printing it, so it is not evidence of an error.
 pub(super) fn traceback(lines: &[&str], at: usize) -> Option<Block> {
     let before = &lines[at][..header(lines[at])?];
-    // A group draws a line down its left side, which begins below the `+` of its header.
+    // An exception group draws a line down its left side, which begins below the `+` of its header.
     let group = before.strip_suffix("+ Exception Group ").map(|indent| format!("{indent}| "));
     let prefix = group.as_deref().unwrap_or(before);
     let strip = |line| -> &str { str::strip_prefix(line, prefix).unwrap_or(line) };
@@ -146,7 +146,7 @@ fn last_before<'a>(lines: &[&'a str], at: usize) -> &'a str {
     lines[at.saturating_sub(4)..at].iter().rev().find(|line| !line.is_empty()).copied().unwrap_or_default()
 }
 
-/// Printed on the way out, about something that ended nothing.
+/// True for a traceback that is printed at exit and did not end the program.
 fn is_aside(lines: &[&str], at: usize) -> bool {
     let before = last_before(lines, at);
     ["Exception ignored ", "Error in atexit", "Error in sys.excepthook", "--- Logging error ---"]

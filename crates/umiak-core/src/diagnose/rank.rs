@@ -1,8 +1,8 @@
-//! Who was first: every bad end weighed by what speaks for it, and only then by the order of exits.
+//! Finds the rank that failed first: bad ends are ranked by their evidence, and only then by the order of exits.
 //!
-//! The order alone misleads. When a rank on a GPU is killed, its sockets close a tenth of a second
-//! before the kernel reports its exit, and its peers can die of that in between. What a rank says
-//! about its end, and which signal ended it, tell more.
+//! The order alone is misleading. When a rank on a GPU is killed, its sockets close a tenth of a second
+//! before the kernel reports its exit, and its peers can fail in between. The log of a rank and the
+//! signal that ended it are better evidence.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
-/// The end of one attempt, with what is known about it.
+/// The end of one attempt, with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     pub subject: Subject,
     pub exit: Exit,
-    /// How long it ran.
+    /// Run time.
     pub ran: Duration,
     /// Position in the kernel's order of exits.
     pub order: u64,
@@ -31,7 +31,7 @@ pub struct End {
     pub by_us: bool,
     /// It ended before our first signal.
     pub before_stop: bool,
-    /// It took longer than it may, and we stopped it for that.
+    /// The time limit that it exceeded and was stopped for.
     #[serde(default)]
     pub timed_out: Option<Limit>,
     pub evidence: Option<Evidence>,
@@ -40,8 +40,8 @@ pub struct End {
 
 /// Ranks the ends that belong to one failure.
 ///
-/// Good ends, and those that were our doing, are neither causes nor victims here, but for ranks that had failed
-/// before we did anything and were slow to end. All others are in the verdict: the causes are those of the best
+/// Successful ends and ends caused by our stop are neither causes nor victims, except for ranks that had failed
+/// before our stop and were slow to exit. All others are in the verdict: the causes are those with the highest
 /// weight, in the kernel's order.
 pub fn rank(ends: Vec<End>) -> Verdict {
     let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(End::is_stopped);
@@ -50,8 +50,8 @@ pub fn rank(ends: Vec<End>) -> Verdict {
         .filter(|end| end.timed_out.is_some() || (!end.exit.is_success() && !end.is_our_doing()))
         .map(|end| (end.weight(), end))
         .collect();
-    // A rank can take so long to end after an error of its own that its peers, having lost it, end first and our
-    // signal overtakes it. Its log told before we did anything; it is asked only when nobody else is certain.
+    // A rank can take so long to exit after its own error that its peers lose it and end first, and our signal
+    // reaches it before it exits. Its log has the error already; it counts only if no other cause is certain.
     if ends.iter().all(|(weight, _)| *weight != Weight::Certain) {
         ends.extend(stopped.into_iter().filter(End::had_failed).map(|end| (Weight::Certain, end)));
     }
@@ -61,8 +61,8 @@ pub fn rank(ends: Vec<End>) -> Verdict {
     };
     let mut causes = ends.iter().take_while(|(weight, _)| *weight == best).count();
     if best == Weight::Victim {
-        // Each points at somebody else, and there is nobody else. Whoever was stopped from outside
-        // comes before those who lost a connection, because losing one is what follows.
+        // Each blames a peer, and there is no other rank. A rank that was stopped from outside comes before
+        // those that lost a connection, because a lost connection is a consequence.
         ends.sort_by_key(|(_, end)| (!end.was_stopped(), end.order));
         ends[0].0 = Weight::Possible;
         causes = 1;
@@ -72,15 +72,15 @@ pub fn rank(ends: Vec<End>) -> Verdict {
 }
 
 impl End {
-    /// Our signal ended it, for the sake of others.
+    /// Our signal ended it because of other ranks.
     fn is_stopped(&self) -> bool {
         self.by_us && self.timed_out.is_none() && !self.was_oom_killed()
     }
 
-    /// Ended by our signal, or in answer to it: shells and frameworks catch SIGTERM and exit with a
-    /// code of their own.
+    /// Ended by our signal, or after handling it: shells and frameworks catch SIGTERM and exit with
+    /// their own code.
     fn is_our_doing(&self) -> bool {
-        // Both sent SIGKILL, and the kernel's log says that it was not ours.
+        // Both umiak and the kernel send SIGKILL, and the kernel's log shows that this one was not ours.
         if self.was_oom_killed() {
             return false;
         }
@@ -90,7 +90,7 @@ impl End {
         self.by_us || (!self.before_stop && answers)
     }
 
-    /// For an end that was our doing: its log, up to our signal, holds an error of its own.
+    /// For an end caused by our stop: its log, up to our signal, contains its own error.
     fn had_failed(&self) -> bool {
         match self.kind() {
             Some(kind) => kind == Kind::Cause,
@@ -99,12 +99,12 @@ impl End {
     }
 
     fn weight(&self) -> Weight {
-        // Nothing to go by but when it was.
+        // The only evidence is the time.
         let silent = if self.before_stop { Weight::Likely } else { Weight::Possible };
         let words = match self.kind() {
             Some(Kind::Victim) => Weight::Victim,
             Some(Kind::Waiting) => Weight::Possible,
-            // Our signal reaches loader workers too, and an echo of that is no error.
+            // Our signal reaches loader workers too, and a consequence of that is not an error.
             Some(Kind::Consequence) if !self.before_stop => Weight::Possible,
             Some(Kind::Cause | Kind::Consequence) => Weight::Certain,
             None if self.has_own_error() => Weight::Certain,
@@ -114,16 +114,16 @@ impl End {
             return Weight::Certain;
         }
         match (&self.exit, self.signal()) {
-            // Nobody ends itself with SIGKILL, whatever the log says.
+            // A process does not end itself with SIGKILL, whatever the log says.
             (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NodeLost { .. }, _) | (_, Some(SIGKILL)) => Weight::Certain,
-            // The platform says why; what it takes away after our stop was ending anyway.
+            // The platform gives the reason; what it removes after our stop was ending anyway.
             (Exit::Evicted { .. } | Exit::Preempted { .. }, _) if self.before_stop => Weight::Certain,
             (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::Lost, _) => Weight::Possible,
-            // Writing to somebody who is gone is no fact about oneself.
+            // SIGPIPE is evidence about the reader, not about the writer.
             (_, None | Some(SIGPIPE)) => words,
-            // An abort or a caught request to end is as good as the words that came with it.
+            // An abort or a handled signal is worth as much as the message that came with it.
             (_, Some(SIGABRT | SIGTERM | SIGINT)) if self.kind().is_some() => words,
-            // A crash after losing a peer may be a crash of the clean-up.
+            // A crash after losing a peer may be a crash during clean-up.
             (_, Some(_)) if matches!(self.kind(), Some(Kind::Victim | Kind::Waiting)) => silent,
             (_, Some(_)) => Weight::Certain,
         }
@@ -153,7 +153,7 @@ impl End {
         self.evidence.as_ref().is_some_and(|evidence| !evidence.traceback.is_empty())
     }
 
-    /// Told to end by somebody who is not us, rather than left by a peer.
+    /// Stopped from outside, not by us, rather than failed because of a lost peer.
     fn was_stopped(&self) -> bool {
         let says_so = self.signature_code().is_some_and(|code| code.starts_with(signatures::STOPPED));
         says_so || matches!(self.signal(), Some(SIGTERM | SIGINT))

@@ -1,8 +1,8 @@
-//! Known words of dying programs: one table, with what each means for finding the cause.
+//! Known messages of failing programs, in one table: what each means for finding the cause.
 //!
-//! The reference page and `umiak explain CODE` are written from [`SIGNATURES`]. Codes: `U1` the
+//! [`SIGNATURES`] is the source of the reference page and of `umiak explain CODE`. Codes: `U1` the
 //! environment, `U2` the program, `U3` memory and devices, `U4` communication, `U9` ranks that
-//! ended because of something outside them. A code is never given to another case.
+//! ended because of something outside them. A code is never reused.
 
 mod patterns;
 mod table;
@@ -11,33 +11,33 @@ use crate::facts::SignatureMatch;
 
 pub use table::SIGNATURES;
 
-/// A fault in mapped memory, which the kernel may know the reason of.
+/// A fault in mapped memory. The kernel may report the reason.
 pub(super) const BUS_ERROR: &str = "U2304";
-/// The rank was asked to end.
+/// The rank received SIGTERM.
 pub(super) const TERMINATED: &str = "U9101";
-/// How the codes of ranks that something outside stopped begin.
+/// Prefix of the codes for ranks that were stopped from outside.
 pub(super) const STOPPED: &str = "U91";
 
-/// What the words say about who was first.
+/// What the message says about the cause of the failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// This rank's own error.
     Cause,
-    /// The echo of an earlier error in the same rank: look further up in its log.
+    /// A consequence of an earlier error in the same rank: look further up in its log.
     Consequence,
-    /// A peer did not come. Proof of a hang somewhere, not of who hangs.
+    /// A peer did not respond. Proves that some rank hangs, but not which one.
     Waiting,
-    /// A peer went first, or something outside stopped this rank.
+    /// A peer ended first, or this rank was stopped from outside.
     Victim,
 }
 
-/// How much the words say, beside others in the same line or message.
+/// How specific a signature is, compared with others in the same line or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// One case within what another signature's words stand for (a refused certificate among failed downloads).
+    /// A special case of another signature (a rejected certificate among failed downloads).
     Exact,
     Usual,
-    /// Words of a whole family: any other signature in the same message says more.
+    /// A broad pattern: any other signature in the same message is more specific.
     General,
 }
 
@@ -46,17 +46,17 @@ pub enum Scope {
 pub struct Signature {
     pub code: &'static str,
     pub kind: Kind,
-    /// The case in a few words.
+    /// A short description.
     pub title: &'static str,
     /// A regular expression for one line.
     pub pattern: &'static str,
     /// What to do, in one line.
     pub hint: &'static str,
-    /// What it means and how to go on, as `umiak explain` prints it.
+    /// What it means and what to do, printed by `umiak explain`.
     pub text: &'static str,
     pub scope: Scope,
-    /// Programs do not catch this to go on. When another error came up while this one was being
-    /// handled, this one is still the reason; a caught `FileNotFoundError` is usually none.
+    /// Programs do not recover from this error. If another error was raised while this one was being
+    /// handled, this one is still the cause; a caught `FileNotFoundError` usually is not.
     pub grave: bool,
 }
 
@@ -99,20 +99,20 @@ impl Signature {
     }
 }
 
-/// The signature with this code, in either case.
+/// Returns the signature with this code, ignoring case.
 pub fn explain(code: &str) -> Option<&'static Signature> {
     SIGNATURES.iter().find(|signature| signature.code.eq_ignore_ascii_case(code))
 }
 
-/// The signature of one line: the most specific, and among those the first of the table, where victims come last.
+/// The signature of one line: the most specific, and among equals the first of the table, where victims come last.
 pub(super) fn of_line(line: &str) -> Option<&'static Signature> {
     patterns::matches(line).map(|index| &SIGNATURES[index]).min_by_key(|signature| signature.scope)
 }
 
 /// The signature of an error whose first line is the error itself and whose other lines are details.
 ///
-/// Among equals the first line wins, because details quote other things (the last warning of a
-/// library, advice about related errors), and then the details from the top.
+/// Among equals the first line has priority, because details quote other messages (the last warning of
+/// a library, advice about related errors); then the details from the top.
 pub(super) fn of_message<'a>(lines: impl Iterator<Item = &'a str>) -> Option<&'static Signature> {
     lines.filter_map(of_line).min_by_key(|signature| signature.scope)
 }

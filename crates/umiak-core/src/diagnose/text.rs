@@ -1,15 +1,15 @@
-//! A piece of a log made readable: lines, without what only a terminal understands.
+//! Splits a piece of a log into lines, without terminal control sequences.
 
 use std::borrow::Cow;
 
-/// More than this is not looked at, whatever the caller hands over.
+/// Bytes at the end of the input that are read, at most.
 const MAX_TAIL: usize = 256 * 1024;
-/// Bytes of one line that are looked at. An error that is longer says it at its start.
+/// Bytes of one line that are read. A longer error message has its essential part at the start.
 const MAX_LINE: usize = 1024;
 /// Characters of one line that are kept as evidence.
 pub(super) const WIDTH: usize = 300;
 
-/// A cleaned line and its number in the file, when known.
+/// A cleaned line and its number in the file, if known.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) text: String,
@@ -28,8 +28,8 @@ pub(super) fn rows(tail: &[u8], first_line: Option<u64>) -> Vec<Row> {
         .collect()
 }
 
-/// One line as a terminal would end up showing it: the last thing drawn over a progress bar, without
-/// colours and control characters, without the rank prefix that launchers put before every line.
+/// One line as a terminal would finally show it: the last state of a progress bar, without colours and
+/// control characters, without the rank prefix that launchers put before every line.
 fn clean(line: &[u8]) -> String {
     // A bar's last `\r` is often followed by nothing, or by an escape that clears the line.
     line.rsplit(|&byte| byte == b'\r')
@@ -42,7 +42,7 @@ fn clean(line: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// Drops escape sequences and control characters and the blanks at the end.
+/// Removes escape sequences, control characters and trailing blanks.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -97,7 +97,7 @@ fn without_rank(line: &str) -> &str {
     line
 }
 
-/// Not marked by its writer as harmless.
+/// True unless the line is marked as harmless.
 pub(super) fn is_serious(line: &str) -> bool {
     let harmless = ["INFO", "DEBUG", "WARN", "Warning", "warning", "retry", "ignored"];
     !harmless.iter().any(|word| line.contains(word)) && !matches!(level(line), Some('I' | 'W'))
@@ -116,7 +116,7 @@ pub(super) fn level(line: &str) -> Option<char> {
     (is_dated || (date.is_empty() && text.len() < line.len() && names_file())).then_some(level)
 }
 
-/// The text in at most `width` characters, the last one `…` when something is missing.
+/// The text in at most `width` characters; the last one is `…` if the text was cut.
 pub(super) fn bounded(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -124,13 +124,13 @@ pub(super) fn bounded(text: &str, width: usize) -> String {
     }
 }
 
-/// At most `height` lines: the first, and the last ones, with a note of what is missing between.
+/// At most `height` lines: the first, a note of how many are omitted, and the last ones.
 pub(super) fn folded<'a>(lines: &[&'a str], height: usize) -> Vec<Cow<'a, str>> {
     if lines.len() <= height {
         return lines.iter().map(|&line| Cow::Borrowed(line)).collect();
     }
     let left_out = lines.len() - (height - 2);
-    let mut out = vec![Cow::Borrowed(lines[0]), Cow::Owned(format!("  … {left_out} lines left out"))];
+    let mut out = vec![Cow::Borrowed(lines[0]), Cow::Owned(format!("  … {left_out} lines omitted"))];
     out.extend(lines[lines.len() - (height - 2)..].iter().map(|&line| Cow::Borrowed(line)));
     out
 }
@@ -194,6 +194,6 @@ mod tests {
     fn bounds() {
         assert_eq!(bounded("häuser", 6), "häuser");
         assert_eq!(bounded("häuser", 4), "häu…");
-        assert_eq!(folded(&["a", "b", "c", "d", "e"], 4), ["a", "  … 3 lines left out", "d", "e"]);
+        assert_eq!(folded(&["a", "b", "c", "d", "e"], 4), ["a", "  … 3 lines omitted", "d", "e"]);
     }
 }

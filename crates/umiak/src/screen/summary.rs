@@ -388,7 +388,7 @@ mod tests {
         let text = failure(&Style::default(), &verdict, &Others::Nobody, |_| place.clone());
         insta::assert_snapshot!(text, @r"
         ✗ rank 0 on node-a was killed by SIGKILL (killed) after 3m12s
-          the kernel killed it for memory (it held 1.9 GiB; the limit of its cgroup is 2.0 GiB)
+          the OOM killer killed it (it used 1.9 GiB; its cgroup limit is 2.0 GiB)
           │ epoch 1
           used 12 s CPU, 1.9 GiB peak
           log ./log/workerlog.0

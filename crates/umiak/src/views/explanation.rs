@@ -242,7 +242,7 @@ fn why(finding: &Finding, status: &Status) -> String {
         _ if finding.timed_out == Some(Limit::Start) => "its ports did not answer in time".to_owned(),
         _ if finding.timed_out == Some(Limit::Run) => "it ran longer than its time limit".to_owned(),
         _ if evidence.is_some_and(|evidence| evidence.kernel.iter().any(is_oom)) => {
-            "the kernel killed it for memory".to_owned()
+            "the OOM killer killed it".to_owned()
         }
         Exit::Spawn(_) => "it could not be started".to_owned(),
         Exit::Unmet { .. } => "what it starts after did not come".to_owned(),

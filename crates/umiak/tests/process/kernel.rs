@@ -54,8 +54,8 @@ fn out_of_memory() {
     outcome
         .expect_code(137)
         .expect_err("rank=[1]")
-        .expect_err("the kernel killed it for memory (it held ")
-        .expect_err("; the limit of its cgroup is 48 MiB)")
+        .expect_err("the OOM killer killed it (it used ")
+        .expect_err("; its cgroup limit is 48 MiB)")
         .expect_err("[U3103]");
     let outcome = in_a_small_cgroup("umiak-memory", "exec", "--output json");
     let (cause, kernel) = facts(&outcome);
@@ -78,7 +78,7 @@ fn a_kill_that_is_not_for_memory() {
     let sandbox = Sandbox::new();
     let outcome = sandbox.launch_toy("", &["*:signal 9"]).finish();
     outcome.expect_code(137).expect_err("was killed by SIGKILL");
-    assert!(!outcome.err().contains("for memory"), "{}", outcome.err());
+    assert!(!outcome.err().contains("OOM killer"), "{}", outcome.err());
 }
 
 /// Runs until the kernel has told: it writes only a few lines about crashes in five seconds, whosever they are.

@@ -65,13 +65,13 @@ fn chains() {
         // Named by the author.
         (CAUSE, "ValueError: bad header", "ReadError: cannot load", "ValueError: bad header"),
         (CAUSE, lost, "TrainError: step failed", lost),
-        // A harmless error on the way, then the real one.
+        // A harmless error first, then the real one.
         (HANDLING, "FileNotFoundError: cache", "ValueError: bad header", "ValueError: bad header"),
         (HANDLING, "KeyError: 'x'", oom, oom),
         // The clean-up fails too.
         (HANDLING, oom, "RuntimeError: cannot save", oom),
         (HANDLING, "ValueError: bad header", lost, "ValueError: bad header"),
-        // A wrapper around a stranger's words stays a stranger's words.
+        // A wrapper around a message about a peer is still about the peer.
         (HANDLING, lost, "TrainError: step failed", lost),
         (HANDLING, "KeyboardInterrupt", lost, lost),
         (HANDLING, "KeyboardInterrupt", "TrainError: step failed", "KeyboardInterrupt"),
@@ -219,7 +219,7 @@ fn long_tracebacks_are_folded() {
     let evidence = of(&format!("Traceback (most recent call last):\n{frames}ValueError: {}\n", "x".repeat(9000)));
     assert_eq!(evidence.traceback.len(), HEIGHT);
     assert_eq!(evidence.traceback[0], "Traceback (most recent call last):");
-    assert!(evidence.traceback[1].contains("lines left out"));
+    assert!(evidence.traceback[1].contains("lines omitted"));
     assert!(evidence.traceback[HEIGHT - 1].starts_with("ValueError: x"));
     assert_eq!(headline(&evidence).chars().count(), WIDTH);
 }
@@ -232,7 +232,7 @@ fn assert_bounded(evidence: &Evidence) {
     assert!(evidence.last_lines.len() <= LAST && evidence.last_lines.iter().all(|line| fits(line)));
 }
 
-/// Pieces of logs, so that random joins reach the inside of the parsers.
+/// Pieces of logs: random combinations of them reach the inner branches of the parsers.
 const PIECES: &[&str] = &[
     "Traceback (most recent call last):",
     "Original Traceback (most recent call last):",
@@ -283,7 +283,7 @@ proptest! {
     }
 }
 
-/// `torchrun` inside a rank: its processes' own errors stand above its report, and so do those of a lost peer.
+/// `torchrun` inside a rank: the errors of its processes, lost peers included, are above its report.
 #[test]
 fn a_launcher_inside_tells_what_its_processes_said() {
     let rank = |exception: &str| raised("train.py", exception).replace('\n', "\n[rank0]: ");

@@ -8,7 +8,7 @@ fn signal(signal: i32) -> Exit {
     Exit::Signal { signal, core_dumped: false }
 }
 
-/// What the lines say about process 4121, which this signal ended.
+/// The description for process 4121, which this signal ended.
 fn told(lines: &[&str], exit: &Exit) -> Vec<String> {
     let account = Account {
         log: lines.iter().map(|line| record(line)).collect(),
@@ -34,7 +34,7 @@ fn lines_of_real_kernels() {
                 "Memory cgroup out of memory: Killed process 4121 (python3) total-vm:118956kB, anon-rss:20224kB, file-rss:6628kB, shmem-rss:0kB, UID:0 pgtables:104kB oom_score_adj:0",
             ][..],
             9,
-            "the kernel killed it for memory (it held 26 MiB; the limit of its cgroup is 20 MiB)",
+            "the OOM killer killed it (it used 26 MiB; its cgroup limit is 20 MiB)",
         ),
         (
             "5.x, the host's memory",
@@ -43,7 +43,7 @@ fn lines_of_real_kernels() {
                 "Out of memory: Killed process 4121 (python) total-vm:98211300kB, anon-rss:64107212kB, file-rss:2048kB, shmem-rss:1024kB, UID:1000 pgtables:125952kB oom_score_adj:0",
             ],
             9,
-            "the kernel killed it for memory (it held 61.1 GiB; the host had none left)",
+            "the OOM killer killed it (it used 61.1 GiB; the host was out of memory)",
         ),
         (
             "5.x, without the rate-limited lines",
@@ -51,7 +51,7 @@ fn lines_of_real_kernels() {
                 "Memory cgroup out of memory: Killed process 4121 (a) b) total-vm:1kB, anon-rss:2048kB, file-rss:0kB, shmem-rss:0kB",
             ],
             9,
-            "the kernel killed it for memory (it held 2 MiB; the limit of its cgroup was reached)",
+            "the OOM killer killed it (it used 2 MiB; its cgroup limit was reached)",
         ),
         (
             "4.x",
@@ -60,7 +60,7 @@ fn lines_of_real_kernels() {
                 "Killed process 4121 (python) total-vm:110848kB, anon-rss:19936kB, file-rss:5592kB, shmem-rss:0kB",
             ],
             9,
-            "the kernel killed it for memory (it held 24 MiB; the limit of its cgroup was reached)",
+            "the OOM killer killed it (it used 24 MiB; its cgroup limit was reached)",
         ),
         (
             "6.x, a segmentation fault",
@@ -92,7 +92,7 @@ fn lines_of_real_kernels() {
                 "traps: python3[4121] general protection fault ip:7f2a01c2a1b0 sp:7ffd9d0b2d18 error:0 in libtorch_cpu.so[7f29f0000000+5000000]",
             ],
             11,
-            "general protection fault by the instruction at 0x7f2a01c2a1b0 in libtorch_cpu.so",
+            "general protection fault at instruction 0x7f2a01c2a1b0 in libtorch_cpu.so",
         ),
         (
             "an instruction that this CPU does not have",
@@ -100,13 +100,13 @@ fn lines_of_real_kernels() {
                 "traps: python3[4121] trap invalid opcode ip:557bc5a5213a sp:7ffcc0be4d00 error:0 in _C.so[113a,557bc5a52000+1000]",
             ],
             4,
-            "illegal instruction by the instruction at 0x557bc5a5213a in _C.so",
+            "illegal instruction at instruction 0x557bc5a5213a in _C.so",
         ),
         (
-            "broken memory",
+            "hardware memory error",
             &["MCE: Killing python3:4121 due to hardware memory corruption fault at 7f2a01c2a000"],
             7,
-            "broken memory at 0x7f2a01c2a000",
+            "hardware memory error at 0x7f2a01c2a000",
         ),
     ] {
         assert!(lines.iter().any(|line| is_of_interest(line)), "{what}");
@@ -168,14 +168,14 @@ fn the_counter_tells_where_the_log_does_not() {
             .map(|facts| facts.iter().map(KernelFact::describe).collect::<Vec<_>>().join("; "))
             .collect::<Vec<_>>()
     };
-    let unsure = "the kernel killed it, or a process of its own, for memory (the limit of its cgroup was reached)";
+    let unsure = "the OOM killer killed it or one of its processes (its cgroup limit was reached)";
     assert_eq!(of(&[(&kill, false), (&crash, false)], &[], 1), [unsure, ""]);
     assert_eq!(of(&[(&kill, false)], &[], 0), [""]);
     assert_eq!(of(&[(&kill, true)], &[], 1), [""], "it may have been our SIGKILL");
-    let nearby = "the kernel killed 1 process of this cgroup for memory during the run";
+    let nearby = "the OOM killer killed 1 process of this cgroup during the run";
     assert_eq!(of(&[(&kill, false), (&kill, false)], &[], 1), [nearby, nearby]);
     let child = "Memory cgroup out of memory: Killed process 5000 (python3) total-vm:9kB, anon-rss:2048kB";
-    let told = "the kernel killed it, or a process of its own, for memory (it held 2 MiB; the limit of its cgroup was reached)";
+    let told = "the OOM killer killed it or one of its processes (it used 2 MiB; its cgroup limit was reached)";
     assert_eq!(of(&[(&passed_on, false)], &[child], 1), [told], "a shell passes on its child's end");
 }
 
@@ -210,15 +210,15 @@ fn a_limit_of_its_own_is_named() {
         assert_eq!(evidence.signature.as_ref().map(|signature| &*signature.code), Some("U3103"));
         evidence.kernel.iter().map(KernelFact::describe).collect::<Vec<_>>()
     };
-    let unsure = "the kernel killed it, or a process of its own, for memory (it went over its limit of 64 MiB)";
+    let unsure = "the OOM killer killed it or one of its processes (it exceeded its limit of 64 MiB)";
     assert_eq!(told(Evidence::default()), [unsure]);
     let mut counted = Evidence::default();
     add(&mut counted, KernelFact::MemoryKills { count: 2 });
     assert_eq!(told(counted), [unsure], "it is what was counted");
     let scope = OomScope::Cgroup;
     for (resident_kib, sure) in [
-        (Some(61 << 10), "the kernel killed it for memory (it held 61 MiB; it went over its limit of 64 MiB)"),
-        (Some(1 << 10), "the kernel killed it for memory (it went over its limit of 64 MiB)"),
+        (Some(61 << 10), "the OOM killer killed it (it used 61 MiB; it exceeded its limit of 64 MiB)"),
+        (Some(1 << 10), "the OOM killer killed it (it exceeded its limit of 64 MiB)"),
     ] {
         let mut named = Evidence::default();
         add(&mut named, KernelFact::OomKilled { scope, named: true, resident_kib, limit_kib: None, cgroup: None });

@@ -20,7 +20,7 @@ fn signal(signal: i32) -> Exit {
     Exit::Signal { signal, core_dumped: false }
 }
 
-/// An end before our stop, not by us; `order` is set by the position in the case.
+/// An end before our stop, not caused by us; `order` is set by the position in the case.
 fn end(rank: u32, exit: Exit, log: &str) -> End {
     End {
         subject: Subject { replica: format!("trainer-{rank}"), rank: Some(Rank(rank)), attempt: 1 },
@@ -50,7 +50,7 @@ fn ranks(findings: &[Finding]) -> Vec<u32> {
 /// Ranks ends that happened in the given order.
 fn judge(ends: Vec<End>) -> Verdict {
     let ends = ends.into_iter().enumerate().map(|(order, end)| End { order: order as u64, ..end });
-    // The caller may hand them over in any order.
+    // The caller may pass them in any order.
     rank(ends.rev().collect())
 }
 
@@ -120,14 +120,14 @@ fn who_was_first() {
     check("a broken pipe", vec![end(1, signal(13), ""), end(0, code(1), OWN)], &[0], &[1]);
 }
 
-/// Nobody says that it was itself: then the earliest is named, not sure.
+/// No rank reports its own error: then the earliest is named as a possible cause.
 #[test]
 fn only_victims() {
     let verdict = judge(vec![end(2, code(1), LOST), end(1, signal(6), RESET)]);
     assert_eq!((ranks(&verdict.causes), ranks(&verdict.victims)), (vec![2], vec![1]));
     assert_eq!(verdict.causes[0].weight, Weight::Possible);
     assert_eq!(verdict.victims[0].weight, Weight::Victim);
-    // Somebody terminated rank 0 from outside; its peer's connection broke first.
+    // Rank 0 was terminated from outside; its peer's connection broke first.
     check("stopped from outside", vec![end(1, code(1), LOST), end(0, signal(15), NOTICE)], &[0], &[1]);
     let interrupted = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyboardInterrupt\n";
     check("interrupted", vec![end(1, code(1), LOST), end(0, code(130), interrupted)], &[0], &[1]);

@@ -1,8 +1,8 @@
-//! Which patterns of the table match a line.
+//! Finds the patterns of the table that match a line.
 //!
-//! Most lines match none, and an automaton for all patterns at once is slow to build and slow to run.
-//! So each pattern is reduced to the words without which it cannot match; it is compiled when a line
-//! with such a word comes up, which in one failure happens to a few of them.
+//! Most lines match none, and one automaton for all patterns is slow to build and to run. So each
+//! pattern is reduced to substrings that every match contains, and is compiled only when a line
+//! contains one of them. A failure compiles only a few.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -14,7 +14,7 @@ use super::SIGNATURES;
 
 struct Pattern {
     source: &'static str,
-    /// A line that matches holds one of these.
+    /// Every matching line contains one of these.
     needles: Vec<String>,
     compiled: OnceLock<Regex>,
 }
@@ -28,7 +28,7 @@ static PATTERNS: LazyLock<Vec<Pattern>> = LazyLock::new(|| {
     SIGNATURES.iter().map(|signature| pattern(signature.pattern)).collect()
 });
 
-/// The rows of the table whose pattern matches, in its order.
+/// The indices of the rows whose pattern matches, in table order.
 pub(super) fn matches(line: &str) -> impl Iterator<Item = usize> {
     let hits = move |pattern: &Pattern| {
         pattern.needles.iter().any(|needle| line.contains(needle)) && pattern.compiled().is_match(line.as_bytes())
@@ -38,19 +38,19 @@ pub(super) fn matches(line: &str) -> impl Iterator<Item = usize> {
 
 impl Pattern {
     fn compiled(&self) -> &Regex {
-        // The words are ASCII; without the tables of Unicode the programs are a fraction of the size.
+        // The patterns are ASCII; without Unicode tables the compiled programs are much smaller.
         let compile = || RegexBuilder::new(self.source).unicode(false).build().expect("a test compiles every pattern");
         self.compiled.get_or_init(compile)
     }
 }
 
-/// The needles of one pattern, where it has some.
+/// The needles of one pattern, if it has any.
 fn needles(source: &str) -> Option<Vec<String>> {
     let parsed = ParserBuilder::new().unicode(false).utf8(false).build().parse(source);
     parsed.ok().and_then(|pattern| required(&pattern))
 }
 
-/// Words of which one is in everything that matches; none where that cannot be said.
+/// Substrings of which every match contains at least one; `None` if there are none.
 fn required(pattern: &Hir) -> Option<Vec<String>> {
     match pattern.kind() {
         HirKind::Literal(literal) => String::from_utf8(literal.0.to_vec()).ok().map(|word| vec![word]),
@@ -60,7 +60,7 @@ fn required(pattern: &Hir) -> Option<Vec<String>> {
             let needles: Option<Vec<_>> = parts.iter().map(required).collect();
             needles.map(|needles| needles.concat())
         }
-        // Any part will do; the one whose shortest word is longest is the rarest.
+        // Any part would do; the one with the longest shortest needle is the rarest.
         HirKind::Concat(parts) => parts.iter().filter_map(required).max_by_key(|needles| shortest(needles)),
         HirKind::Empty | HirKind::Class(_) | HirKind::Look(_) | HirKind::Repetition(_) => None,
     }
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Short needles would be in every line.
+    /// Short needles would occur in every line.
     #[test]
     fn every_pattern_has_needles() {
         for pattern in PATTERNS.iter() {

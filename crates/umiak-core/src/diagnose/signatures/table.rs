@@ -108,7 +108,7 @@ pub static SIGNATURES: &[Signature] = &[
         r"Transport endpoint is not connected: '|Transport endpoint is not connected$|Cannot send after transport endpoint shutdown|\[Errno 108\]|Remote I/O error|\[Errno 121\]",
         "mount it again on that host, and look for the reason in its client's log",
         "The process behind the mount (a FUSE client) has exited, or the server no longer accepts this host. Every \
-         access to the path fails until it is mounted again. Clients that are killed for memory leave such mounts behind.").grave(),
+         access to the path fails until it is mounted again. Clients that the OOM killer ends leave such mounts behind.").grave(),
     Signature::new("U1210", Cause, "a file is locked",
         r"unable to lock file|database is locked|No locks available|\[Errno 37\]|BlockingIOError: .*[Uu]nable to (create|open) file",
         "let one rank write the file; `HDF5_USE_FILE_LOCKING=FALSE` for files that are only read",
@@ -355,7 +355,7 @@ pub static SIGNATURES: &[Signature] = &[
         "An allocation on the device failed. If the numbers in the message do not explain it, another process holds \
          memory of the same GPU: a job that was left running, or two ranks on one device. Memory that is reserved \
          but not used points to fragmentation.").grave(),
-    Signature::new("U3103", Cause, "the kernel killed a process for memory",
+    Signature::new("U3103", Cause, "the OOM killer killed a process",
         r"killed by signal: Killed|[Oo]ut of memory: Killed process|oom-kill|oom_kill|OOM Killed|^Killed$|: line [0-9]+: +[0-9]+ Killed\b|cgroup out-of-memory handler|OOMKilled|terminated with signal SIGKILL",
         "use fewer loader workers or smaller batches, or raise the memory limit",
         "A process was ended with SIGKILL, which is how the kernel frees memory when the host or the container's \

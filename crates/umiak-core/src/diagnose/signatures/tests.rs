@@ -12,7 +12,7 @@ macro_rules! fixtures {
     };
 }
 
-/// A log for each signature, and more where different programs have different words for it: those have a name after
+/// A log for each signature, and several where programs print different messages for it: those have a name after
 /// the code.
 const FIXTURES: &[(&str, &[u8])] = fixtures! {
     U1101 U1102 U1102_symbol U1103 U1104 U1105 U1106 U1106_two U1107 U1108 U1109 U1110
@@ -32,9 +32,9 @@ const FIXTURES: &[(&str, &[u8])] = fixtures! {
     U9201 U9202 U9203 U9203_gloo U9203_store U9204 U9205 U9206 U9207 U9208 U9208_paddle
 };
 
-/// Lines of programs that are well, some of which look dangerous.
+/// Lines of healthy programs, some of which look like errors.
 const HEALTHY: &str = include_str!("../../../../../fixtures/logs/healthy.log");
-/// Lines that hold words of the table, in a way that says that they ended nothing.
+/// Lines that match words of the table but did not end the program.
 const WARNINGS: &str = include_str!("../../../../../fixtures/logs/warnings.log");
 
 fn code_of(line: &str) -> Option<&'static str> {
@@ -60,7 +60,7 @@ fn every_signature_is_found_in_its_log() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A log that is in the directory and not in the list above would test nothing.
+/// A log that is in the directory but not in the list above would not be tested.
 #[test]
 fn every_log_is_in_the_list() {
     let logs = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/logs")).unwrap();
@@ -89,7 +89,7 @@ fn warnings_are_no_diagnosis() {
     assert_eq!(extract(WARNINGS.as_bytes(), None, None).signature, None);
 }
 
-/// A victim's words in the same line, message or log do not hide an error of the rank's own.
+/// A victim's message in the same line, message or log does not hide the rank's own error.
 #[test]
 fn a_cause_goes_before_a_victim() {
     for exact in SIGNATURES.iter().filter(|signature| signature.scope == Scope::Exact) {
@@ -106,7 +106,7 @@ fn a_cause_goes_before_a_victim() {
         ("ERROR: No space left on device\nERROR: Connection reset by peer\n", "U1203"),
         ("ERROR: Connection reset by peer\nERROR: No space left on device\n", "U1203"),
         ("ERROR: Connection reset by peer\nERROR: Socket Timeout\nERROR: Broken pipe\n", "U4202"),
-        // An own error without known words, and what a library logged right after it.
+        // The rank's own error without a signature, and a library's log line right after it.
         (
             "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: bad header\n\
              [rank0]:[W1103 05:08:55.1 TCPStore.cpp:131] [c10d] recvVector failed: failed to recv, got 0 bytes\n",
@@ -145,7 +145,7 @@ fn the_more_specific_wins() {
     }
 }
 
-/// Peers of a rank that went first, as gloo in Paddle 3.3 and in torch 2.15 tells of it.
+/// Peers of a rank that ended first, as reported by gloo in Paddle 3.3 and in torch 2.15.
 #[test]
 fn real_victims_are_victims() {
     for (code, log) in [

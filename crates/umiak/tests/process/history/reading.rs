@@ -214,7 +214,7 @@ fn explain() {
         2,
         &["a failure that was followed by a restart: attempt ", "starting everything again in 2.0 s", " the failure\n"],
     );
-    explained(3, &["of trainer-1 failed, made good by attempt", "the kernel killed it for memory", "it ended well\n"]);
+    explained(3, &["of trainer-1 failed, made good by attempt", "the OOM killer killed it", "it ended well\n"]);
     explained(4, &["judge-0 ran longer than 30 s\n", "why it is the cause: it ran longer than its time limit\n"]);
     explained(5, &["it was stopped: by `umiak stop`\n"]);
     explained(6, &["it ended well\n"]);

@@ -90,7 +90,7 @@ fn over_its_limit() {
         .expect_code(1)
         .expect_err("✗ hog-0 ")
         .expect_err("was killed by SIGKILL")
-        .expect_err("it went over its limit of 64 MiB)")
+        .expect_err("it exceeded its limit of 64 MiB)")
         .expect_err("[U3103]")
         .expect_err("stopped by us  calm-0 (SIGTERM");
     assert!(!outcome.err().contains("J0023"), "it is enforced: {}", outcome.err());
@@ -110,7 +110,7 @@ fn a_process_of_its_own() {
     let fenced = Fenced::new("child", document);
     let outcome = fenced.umiak("run job.yaml").finish();
     assert!([3, 137].contains(&outcome.code()), "{}", outcome.err());
-    outcome.expect_err("it went over its limit of 64 MiB)");
+    outcome.expect_err("it exceeded its limit of 64 MiB)");
     fenced.assert_empty();
 }
 
