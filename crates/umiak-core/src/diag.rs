@@ -1,8 +1,7 @@
 //! Diagnostics: what is wrong, where, what we saw, and what to do.
 //!
 //! A diagnostic has a code from one register ([`codes`]), one sentence, labelled places in documents, rows of facts
-//! and a hint.
-//! Rendering is here; choosing a stream and colours is the caller's business.
+//! and hints. Rendering is here; the caller chooses the stream and the colours.
 
 pub mod codes;
 mod snippet;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use codes::Code;
 pub use source::{Label, Position, Source, Span};
 
-/// How bad it is: an error stops the command before anything starts, a notice is said once.
+/// An error stops the command before anything starts; a notice is printed once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -24,7 +23,7 @@ pub enum Severity {
     Notice,
 }
 
-/// One thing to tell the user. Read back, it has no places: their lines are not written.
+/// One message to the user. A deserialised one has no labels: their lines are not serialised.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
     #[schemars(with = "String")]
@@ -32,7 +31,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     /// One sentence, names in backticks, no full stop.
     pub message: String,
-    /// Places in documents; the first is where it is wrong.
+    /// Places in documents; the first is the place of the error.
     #[serde(default, skip_serializing_if = "Vec::is_empty", skip_deserializing)]
     #[schemars(with = "Vec<source::LabelFields>")]
     pub labels: Vec<Label>,
@@ -45,7 +44,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// A failure of umiak itself: what it could not do, and why.
+    /// A failure of umiak itself: the operation and the reason.
     pub fn failed(doing: &str, error: &dyn std::fmt::Display) -> Self {
         Self::error(Code::L0016, format!("umiak could not {doing}")).row("reason", error.to_string())
     }
@@ -88,7 +87,7 @@ impl Diagnostic {
         self.code.entry().exit
     }
 
-    /// Plain text, one line feed at the end of each line. `paint` may colour the head.
+    /// Renders plain text that ends with a line feed. `paint` may colour the head.
     pub fn render(&self, paint: impl Fn(Severity, &str) -> String) -> String {
         let word = match self.severity {
             Severity::Error => "error",
@@ -115,7 +114,7 @@ impl Diagnostic {
     }
 }
 
-/// The name in `candidates` nearest to `word`, if one is near enough to be meant.
+/// Returns the name in `candidates` nearest to `word`, if one is near enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     if length > 100 {
@@ -130,7 +129,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits by characters: one changed, left out, added, or two neighbours swapped.
+/// Edit distance: a character changed, removed or added, or two neighbours swapped.
 fn distance(left: &str, right: &str) -> usize {
     let left: Vec<char> = left.chars().collect();
     let right: Vec<char> = right.chars().collect();
@@ -159,11 +158,11 @@ mod tests {
         let text = Diagnostic::error(Code::L0004, "this host is not in `--ips`")
             .row("listed", "192.168.0.1, 192.168.0.2")
             .row("this host", "10.0.0.7 (eth0)\n10.1.0.7 (eth1)")
-            .hint("say which one this is with `--host 192.168.0.1`")
+            .hint("name this node's entry with `--host 192.168.0.1`")
             .to_plain();
         assert_eq!(
             text,
-            "error[L0004]: this host is not in `--ips`\n  listed     192.168.0.1, 192.168.0.2\n  this host  10.0.0.7 (eth0)\n             10.1.0.7 (eth1)\nhint: say which one this is with `--host 192.168.0.1`\n"
+            "error[L0004]: this host is not in `--ips`\n  listed     192.168.0.1, 192.168.0.2\n  this host  10.0.0.7 (eth0)\n             10.1.0.7 (eth1)\nhint: name this node's entry with `--host 192.168.0.1`\n"
         );
     }
 

@@ -1,23 +1,23 @@
-//! What umiak decides, without touching anything.
+//! What umiak decides, without side effects.
 //!
 //! Every module here is a function of its arguments: no clock, no file, no environment, no
-//! randomness, no process. `clippy.toml` beside this crate turns that rule into a compiler
-//! message. The crate `umiak` gathers the arguments and performs what comes out.
+//! randomness, no process. `clippy.toml` in this crate enforces that rule. The crate `umiak` gathers
+//! the arguments and performs the results.
 //!
 //! | module | in one sentence |
 //! |---|---|
-//! | [`model`] | jobs, roles, replicas, policies, exits: the types every other module speaks |
+//! | [`model`] | jobs, roles, replicas, policies, exits: the types that every other module uses |
 //! | [`facts`] | what is recorded about a run: one versioned format for the journal and for `--output json` |
-//! | [`status`] | where a run stands: what its facts add up to |
+//! | [`status`] | the state of a run, computed from its facts |
 //! | [`diag`] | diagnostics, hints, and the register of error codes |
-//! | [`mask`] | secrets in anything we write |
-//! | `quote` | words in the quotes of another language |
-//! | [`formats`] | front doors: text in, model and diagnostics out |
+//! | [`mask`] | masks secrets in anything umiak writes |
+//! | `quote` | quoting for Python and the shell |
+//! | [`formats`] | front ends: text in, model and diagnostics out |
 //! | [`contract`] | environment dialects: (view of a plan, replica) to variables |
 //! | [`plan`] | job plus inventory to one plan: ranks, devices, endpoints, commands and files |
 //! | [`machine`] | the state machines of attempt, role and job |
 //! | [`diagnose`] | evidence from logs, signatures, and the ranking of causes |
-//! | [`wire`] | the bytes between the nodes of a job: handshake, proofs, frames |
+//! | [`wire`] | the protocol between the nodes of a job: handshake, proofs, frames |
 
 pub mod contract;
 pub mod diag;

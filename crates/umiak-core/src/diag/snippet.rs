@@ -1,4 +1,4 @@
-//! Labels as text: the line, and a mark under the part that is meant.
+//! Renders labels as text: the line, and a mark under the labelled part.
 //!
 //! ```text
 //!     ╭─[pipeline.yaml:27:12]
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Readable without colour. Wide characters count as two cells, tabs become spaces, other control characters become
-//! visible signs, and long lines are cut around the mark.
+//! visible symbols, and long lines are cut around the mark.
 
 use std::fmt::Write as _;
 
@@ -16,13 +16,13 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::source::Label;
 
-/// Cells of a line that are shown.
+/// Maximum width of a shown line, in cells.
 const WIDTH: usize = 100;
 /// Cells that stay visible before the mark of a line that is cut.
 const LEAD: usize = 30;
 const TAB: usize = 4;
 
-/// The labels, in one frame for each file, in the order of their first label. Lines are in order.
+/// Renders one frame for each file, in the order of their first labels. Lines are in order.
 pub(super) fn render(labels: &[Label]) -> String {
     let mut text = String::new();
     let mut files: Vec<&str> = Vec::new();
@@ -66,7 +66,7 @@ fn mark(width: usize, label: &str) -> String {
     format!("{}┬{} {}", "─".repeat(left), "─".repeat(width - 1 - left), shown_name(label))
 }
 
-/// What is shown of a line, and where its mark is, in cells.
+/// The shown part of a line, and the position of its mark, in cells.
 struct Cut {
     line: String,
     before: usize,
@@ -127,7 +127,7 @@ fn last(cells: &[(String, usize)], room: usize) -> Vec<(String, usize)> {
     cells[cells.len() - kept..].to_vec()
 }
 
-/// Control characters and the marks that turn text around must not reach a terminal.
+/// Replaces control characters and direction marks, which must not reach a terminal.
 fn visible(c: char) -> char {
     match c {
         '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or('\u{fffd}'),

@@ -1,4 +1,4 @@
-//! Sources, spans and labels: where in a document something is.
+//! Sources, spans and labels: places in documents.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
-/// A document as it was read: its name in messages, and its text.
+/// A document: its name in messages, and its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
     pub name: String,
@@ -50,19 +50,19 @@ impl Source {
         Self { name: name.into(), text: text.into() }
     }
 
-    /// The text of a span; nothing where it does not fit the source.
+    /// The text of a span; empty if the span is not inside the source.
     pub fn slice(&self, span: Span) -> &str {
         self.text.get(span.start..span.end).unwrap_or("")
     }
 
-    /// Where a byte is. A byte inside a character, or behind the end, is moved back to a character's start.
+    /// The position of a byte. A byte inside a character, or after the end, is moved back to the start of a character.
     pub fn position(&self, byte: usize) -> Position {
         let before = &self.text[..self.boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         Position { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
     }
 
-    /// A label at a span, with the line that it starts in. What goes on behind that line is not underlined.
+    /// A label at a span, with the line in which it starts. Only that line is underlined.
     pub fn label(&self, span: Span, label: impl Into<String>) -> Label {
         let start = self.boundary(span.start);
         let end = self.boundary(span.end).max(start);
@@ -88,24 +88,24 @@ impl Source {
     }
 }
 
-/// A place in a document, and what is to say about it. It carries its line, so that it can be shown without the source.
+/// A place in a document, with a message. It contains its line, so that it can be shown without the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     pub file: String,
     pub start: Position,
-    /// Behind the last character.
+    /// After the last character.
     pub end: Position,
     pub label: String,
-    /// The line that `start` is in, without its end.
+    /// The line that contains `start`, without its line ending.
     pub(super) line: String,
-    /// Bytes of `line`.
+    /// Byte range in `line`.
     pub(super) marked: std::ops::Range<usize>,
 }
 
-/// What is written of a label.
+/// The serialised form of a label.
 #[derive(JsonSchema)]
 #[schemars(rename = "Label")]
-#[expect(dead_code, reason = "it describes what `Label` writes")]
+#[expect(dead_code, reason = "describes the serialised form of `Label`")]
 pub(super) struct LabelFields {
     file: String,
     line: usize,

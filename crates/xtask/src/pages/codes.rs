@@ -10,7 +10,7 @@ use crate::markdown::{code, table};
 
 pub(super) fn page() -> String {
     let mut text = format!("{HEADER}# Error codes\n\n");
-    text += "`umiak explain CODE` prints the same text. A code is never given to another case.\n\n## umiak's own\n\n";
+    text += "`umiak explain CODE` prints the same text. Codes are never reused.\n\n## umiak's own\n\n";
     text += &table(
         &["code", "case", "exit code", "what it means"],
         REGISTER.iter().map(|entry| {
