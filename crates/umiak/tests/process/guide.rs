@@ -22,6 +22,8 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("guide::the_examples_of_launch_are_true", &[Python], || examples(&LAUNCH))
         .test("guide::the_examples_of_jobs_are_true", &[Python], || examples(&JOBS))
+        .test("guide::the_quickstart_is_true_and_short", &[Python], quickstart)
+        .test("guide::the_first_document_of_the_readme_runs_when_copied", &[Python], readme)
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
 }
 
@@ -55,6 +57,18 @@ const JOBS: Guide = Guide {
         ("umiak run large.yaml", Setting::MemoryLimit),
     ],
     mistakes: &["typo.yaml"],
+    goes_on: true,
+};
+
+const QUICKSTART: Guide = Guide {
+    file: "docs/guide/quickstart.md",
+    settings: &[
+        ("umiak launch --nproc_per_node 2 examples/ring_allreduce.py", Setting::Plain),
+        ("umiak python3 -m paddle.distributed.launch --nproc_per_node 2 examples/ring_allreduce.py", Setting::Plain),
+        ("umiak lint job.yaml", Setting::Plain),
+        ("umiak launch --nproc_per_node 2 --output json /bin/echo hi 2>/dev/null | python3 last.py", Setting::Plain),
+    ],
+    mistakes: &[],
     goes_on: true,
 };
 
@@ -118,7 +132,7 @@ const SIZE: (u16, u16) = (250, 100);
 const ANYTHING: char = '…';
 
 fn examples(guide: &Guide) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let text = std::fs::read_to_string(root.join(guide.file)).expect("the guide is there");
     let blocks = blocks(&text);
     let scripts: Vec<(&str, &str)> = blocks.iter().filter_map(Block::script).collect();
@@ -168,6 +182,31 @@ fn examples(guide: &Guide) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// A section fits on a screen.
+fn quickstart() {
+    let text = std::fs::read_to_string(root().join(QUICKSTART.file)).expect("the quickstart is there");
+    for section in text.split("\n## ").skip(1) {
+        let lines = section.trim_end().lines().count();
+        assert!(lines <= 40, "{lines} lines in `{}`", section.lines().next().unwrap_or_default());
+    }
+    examples(&QUICKSTART);
+}
+
+fn readme() {
+    let text = std::fs::read_to_string(root().join("README.md")).expect("the README is there");
+    let blocks = blocks(&text);
+    let document = blocks.iter().find(|block| block.kind == "yaml").expect("a document");
+    let shell = Shell::with_python();
+    shell.sandbox.write("job.yaml", document.text);
+    shell.line("umiak run job.yaml").finish().expect_code(0);
+    let printed = shell.line("umiak logs 1 worker").finish().out();
+    assert_eq!(printed.matches("| 200\n").count(), 3, "{printed}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn limits_memory() -> bool {
