@@ -103,7 +103,7 @@ fn commands() {
     }
     let shown: Value = serde_json::from_str(&out("show 1 --output json")).expect("JSON");
     let roles: Vec<&str> =
-        shown["status"]["roles"].as_array().into_iter().flatten().filter_map(|role| role["role"].as_str()).collect();
+        shown["roles"].as_array().into_iter().flatten().filter_map(|role| role["role"].as_str()).collect();
     assert_eq!(roles, ["pserver", "trainer"], "{shown}");
     // The first that decides, where nobody is to blame.
     sandbox.launch_toy("--server_num 1 --worker_num 1", &[SERVERS, TRAINERS]).finish().expect_code(0);
