@@ -116,11 +116,11 @@ fn workers_without_ports() {
 fn two_addresses() {
     let ports = free_ports(3);
     let [server, worker, meeting] = [ports[0], ports[1], ports[2]];
-    let list = |port: u16| format!("127.0.0.1:{port},127.0.0.2:{port}");
+    let list = |port: u16| format!("127.0.0.2:{port},127.0.0.3:{port}");
     let flags = format!("--servers {} --workers {} --rdzv-port {meeting}", list(server), list(worker));
     let sandboxes = [Sandbox::new(), Sandbox::new()];
     let launch = |number: usize| {
-        let flags = format!("{flags} --host 127.0.0.{}", number + 1);
+        let flags = format!("{flags} --host 127.0.0.{}", number + 2);
         sandboxes[number].launch_toy(&flags, &["*:env env", SERVERS, TRAINERS]).start()
     };
     let runs = [launch(0), launch(1)];
@@ -128,7 +128,7 @@ fn two_addresses() {
         expect_well(&run.finish());
     }
     for (number, sandbox) in sandboxes.iter().enumerate() {
-        let own = [("POD_IP", format!("127.0.0.{}", number + 1)), ("PADDLE_PORT", server.to_string())];
+        let own = [("POD_IP", format!("127.0.0.{}", number + 2)), ("PADDLE_PORT", server.to_string())];
         let own = own.each_ref().map(|(name, value)| (*name, value.as_str()));
         expect_variables(&environment(sandbox, &format!("env.pserver-{number}")), "the server", &own);
     }
