@@ -1,7 +1,7 @@
-//! Every way in which a rank or a user can tell umiak from Paddle's launcher, and why.
+//! Every visible difference between umiak and Paddle's launcher, with the reason.
 //!
 //! The conformance test runs one probe under real Paddle, in both generations, and under umiak, and compares
-//! every variable, file and console line. A difference that is not listed here fails it, and so does an
+//! every variable, file and console line. It fails on a difference that is not listed here, and on an
 //! entry that no longer differs.
 
 use super::torch;
@@ -20,28 +20,28 @@ pub enum Surface {
 }
 
 impl Surface {
-    /// Every one, in the order in which the reference page tells of them.
+    /// Every surface, in the order of the reference page.
     pub const ALL: [Self; 5] = [Self::Variable, Self::Process, Self::File, Self::Console, Self::Exit];
 }
 
 /// How it differs from Paddle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Ours, not Paddle's.
+    /// Only in umiak.
     Added,
-    /// In both, with another value.
+    /// In both, with different values.
     Changed,
-    /// Paddle's, not ours.
+    /// Only in Paddle.
     Absent,
 }
 
-/// Jobs that an entry is about.
+/// The jobs that an entry applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Jobs {
     All,
-    /// Those with servers: `ps` and `ps-heter`.
+    /// Parameter-server jobs: `ps` and `ps-heter`.
     Servers,
-    /// Those on several nodes. The comparison with Paddle is of one node; tests of several nodes hold these.
+    /// Jobs on several nodes. The comparison with Paddle is on one node; tests with several nodes check these.
     SeveralNodes,
 }
 
@@ -52,7 +52,7 @@ pub struct Difference {
     /// Names of variables, properties or files, or console lines; `*` stands for anything. Names that change from
     /// run to run are written as the conformance test writes them: `<ts>`, `<pod 1>`.
     pub patterns: &'static [&'static str],
-    /// `None` for both.
+    /// `None` for both generations.
     pub generation: Option<Generation>,
     pub jobs: Jobs,
     pub kind: Kind,
@@ -88,7 +88,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "torch's contract is given beside Paddle's, so that either framework's script works",
+        reason: "torch's variables are set besides Paddle's, so that scripts of either framework work",
     },
     Difference {
         surface: Surface::Variable,
@@ -132,7 +132,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::Servers,
         kind: Kind::Added,
-        reason: "Paddle tells it only where no lists were given",
+        reason: "Paddle sets it only if no lists were given",
     },
     Difference {
         surface: Surface::Variable,
@@ -140,7 +140,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "unset, it is 1: Paddle unbuffers only the scripts that it starts with `python -u`",
+        reason: "1 unless it is set; Paddle disables buffering only for scripts that it starts with `python -u`",
     },
     Difference {
         surface: Surface::Variable,
@@ -156,7 +156,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "proxies are kept under their own names; `--compat paddle` puts them aside, as Paddle does",
+        reason: "proxies keep their own names; `--compat paddle` renames them, as Paddle does",
     },
     Difference {
         surface: Surface::Variable,
@@ -164,7 +164,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "with a proxy, the addresses of the nodes are in it, so that ranks reach each other directly",
+        reason: "with a proxy, it includes the addresses of the nodes, so that ranks reach each other directly",
     },
     Difference {
         surface: Surface::Variable,
@@ -172,7 +172,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "a subset of devices is what ranks see, and positions count in it: right for torch's LOCAL_RANK too",
+        reason: "ranks see only the chosen devices, and positions count among these: correct for torch's `LOCAL_RANK` too",
     },
     Difference {
         surface: Surface::Variable,
@@ -180,7 +180,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Changed,
-        reason: "a device of the visible ones; Paddle gives its position among them, which names another, and on CPU 0",
+        reason: "the id of a visible device; Paddle sets its position among the visible ones, which names another device, and 0 on CPU",
     },
     Difference {
         surface: Surface::Variable,
@@ -188,7 +188,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "our numbers go by PCI address; without it CUDA counts by speed",
+        reason: "umiak numbers devices by PCI address; without the variable CUDA orders them by speed",
     },
     Difference {
         surface: Surface::Process,
@@ -196,7 +196,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "several ranks that read one input would take it from each other: only a sole rank has the caller's, or the one that `--stdin` names",
+        reason: "several ranks cannot share one stdin: only a single rank, or the rank that `--stdin` names, has the caller's",
     },
     Difference {
         surface: Surface::Process,
@@ -204,7 +204,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "ranks are children of the guardian, which outlives the launcher and takes them with it",
+        reason: "ranks are children of the guardian, which stops them if the launcher dies",
     },
     Difference {
         surface: Surface::Process,
@@ -212,7 +212,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Changed,
-        reason: "a session of its own, as all other ranks have: what it has started is stopped with it",
+        reason: "a separate session, as for all other ranks: processes that it has started are stopped with it",
     },
     Difference {
         surface: Surface::File,
@@ -220,7 +220,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "the legacy launcher's file, which the user's guide promises: always the union of both generations",
+        reason: "the legacy launcher's file, which Paddle's guide documents: always the union of both generations",
     },
     Difference {
         surface: Surface::File,
@@ -228,7 +228,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Added,
-        reason: "the file is there in every mode, with the trainers' endpoints",
+        reason: "the file is written in every mode, with the trainers' endpoints",
     },
     Difference {
         surface: Surface::File,
@@ -244,7 +244,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "only the launcher's own variables, mode 0600: the rest of the environment may hold secrets",
+        reason: "only the launcher's own variables, mode 0600: the rest of the environment may contain secrets",
     },
     Difference {
         surface: Surface::File,
@@ -252,7 +252,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "Paddle's console lines follow its two own ones here, because the console is ours",
+        reason: "after Paddle's own two lines it has Paddle's console lines, because the console shows umiak's",
     },
     Difference {
         surface: Surface::File,
@@ -260,7 +260,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Changed,
-        reason: "logs are continued, as in all other jobs; Paddle empties these",
+        reason: "output is appended, as in all other jobs; Paddle truncates these logs",
     },
     Difference {
         surface: Surface::File,
@@ -268,7 +268,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "only with `--enable_gpu_log`: a query of the driver every five seconds is not free",
+        reason: "only with `--enable_gpu_log`: querying the driver every five seconds has a cost",
     },
     Difference {
         surface: Surface::Console,
@@ -276,7 +276,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "Python's own remarks about a launcher that imports the framework",
+        reason: "Python's warnings about a launcher that imports the framework",
     },
     Difference {
         surface: Surface::Console,
@@ -284,7 +284,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "proxies are kept; with `--compat paddle` the line is there",
+        reason: "proxies are kept; with `--compat paddle` the line is printed",
     },
     Difference {
         surface: Surface::Console,
@@ -292,7 +292,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "the legacy launcher says everything twice in two forms; the second is kept",
+        reason: "the legacy launcher prints every line twice, in two forms; the second is kept",
     },
     Difference {
         surface: Surface::Console,
@@ -300,7 +300,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Absent,
-        reason: "the end of the failing rank's log stands in the explanation of the failure, without a heading",
+        reason: "the end of the failed rank's log is part of the failure report, without a heading",
     },
     Difference {
         surface: Surface::Console,
@@ -308,7 +308,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Current),
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "it tells the exit code, and that is the causing rank's",
+        reason: "it shows the exit code, which is that of the rank that caused the failure",
     },
     Difference {
         surface: Surface::Console,
@@ -316,7 +316,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "the guide's line, in both generations and alone on its line",
+        reason: "the line of Paddle's guide, in both generations and on a line of its own",
     },
     Difference {
         surface: Surface::Console,
@@ -336,7 +336,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "the console is ours",
+        reason: "umiak's own console lines",
     },
     Difference {
         surface: Surface::Console,
@@ -360,7 +360,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Absent,
-        reason: "traces that were left in Paddle's launcher",
+        reason: "debug output left in Paddle's launcher",
     },
     Difference {
         surface: Surface::Console,
@@ -368,7 +368,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Absent,
-        reason: "Paddle says it for its build, umiak where there are no devices",
+        reason: "Paddle prints it for CPU builds, umiak if there are no devices",
     },
     Difference {
         surface: Surface::Console,
@@ -376,7 +376,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Changed,
-        reason: "as the variables",
+        reason: "same as the variables",
     },
     Difference {
         surface: Surface::Console,
@@ -384,7 +384,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::All,
         kind: Kind::Added,
-        reason: "the configuration block lists the flags of every build; Paddle's lists those of the build for CPU",
+        reason: "the configuration block lists the flags of every build; Paddle's lists those of its CPU build",
     },
     Difference {
         surface: Surface::File,
@@ -392,7 +392,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::SeveralNodes,
         kind: Kind::Changed,
-        reason: "named by global rank, as the user's guide says, so that nodes may share a directory; `--log-names local` counts on each node as Paddle does",
+        reason: "named by global rank, as in Paddle's guide, so that nodes may share a directory; `--log-names local` counts on each node, as Paddle does",
     },
     Difference {
         surface: Surface::Variable,
@@ -400,7 +400,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::SeveralNodes,
         kind: Kind::Changed,
-        reason: "ports from 6070 up (legacy: 6170) where they are free on that node, free ones else; Paddle takes the same numbers on every node, taken or not",
+        reason: "ports from 6070 up (legacy: 6170) if they are free on that node, otherwise other free ports; Paddle uses the same numbers on every node, free or not",
     },
     Difference {
         surface: Surface::Process,
@@ -408,7 +408,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::SeveralNodes,
         kind: Kind::Changed,
-        reason: "ranks start when all nodes have joined; with `--ips` Paddle starts those of a node at once, and they wait for the others",
+        reason: "ranks start when all nodes have joined; with `--ips` Paddle starts the ranks of a node at once, and they wait for the others",
     },
     Difference {
         surface: Surface::Exit,
@@ -416,7 +416,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: None,
         jobs: Jobs::All,
         kind: Kind::Changed,
-        reason: "the causing rank's own code; `--exit-codes paddle` gives Paddle's",
+        reason: "the code of the rank that caused the failure; `--exit-codes paddle` gives Paddle's",
     },
     Difference {
         surface: Surface::Exit,
@@ -424,7 +424,7 @@ pub const DIFFERENCES: &[Difference] = &[
         generation: Some(Generation::Legacy),
         jobs: Jobs::Servers,
         kind: Kind::Changed,
-        reason: "Paddle exits with 0 when trainers have failed; `--exit-codes paddle` gives 1, as in all other jobs",
+        reason: "Paddle exits with 0 if trainers have failed; `--exit-codes paddle` gives 1, as in all other jobs",
     },
 ];
 
@@ -432,7 +432,7 @@ pub const DIFFERENCES: &[Difference] = &[
 mod tests {
     use super::*;
 
-    /// A drop-in adds what it likes; what it changes or leaves out must stay few.
+    /// Additions are harmless to a drop-in replacement; changes and omissions must stay few.
     #[test]
     fn few_changes_and_each_with_its_reason() {
         let taken = DIFFERENCES.iter().filter(|entry| entry.kind != Kind::Added).count();

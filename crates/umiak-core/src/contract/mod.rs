@@ -1,9 +1,8 @@
-//! Environment dialects: a contract is a pure function from what it sees of a plan ([`View`]) and one replica to
-//! variables.
+//! Environment dialects: a contract is a pure function from a view of a plan ([`View`]) and one replica to variables.
 //!
-//! `launch` gives [`paddle`] and [`torch`] together, so either framework's script works; jobs with servers have
-//! [`servers`], and rpc jobs [`rpc`] instead of the former. Replicas of documents have [`umiak`] too. What differs from
-//! the launchers we stand in for is listed in [`differences`], and nowhere else.
+//! `launch` sets [`paddle`] and [`torch`] together, so that scripts of either framework work; parameter-server jobs have
+//! [`servers`] and rpc jobs [`rpc`] instead of [`paddle`]. Replicas of documents have [`umiak`] too. Differences from the
+//! original launchers are listed in [`differences`], and nowhere else.
 
 pub mod differences;
 pub mod paddle;
@@ -26,24 +25,24 @@ use crate::model::{
 /// A variable and its value.
 pub type Variable = (String, String);
 
-/// What a contract sees of a plan, for one attempt of one replica.
+/// A contract's view of a plan, for one attempt of one replica.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// The ranks that the replica is one of.
+    /// The ranks that include this replica.
     pub group: &'a Topology,
-    /// All roles of the job, on whichever nodes their replicas are.
+    /// All roles of the job, on all nodes.
     pub roles: &'a [RolePlaces],
     pub options: &'a Options,
-    /// Which start it is, from 1, and how many restarts there may be.
+    /// The number of the attempt, from 1, and the maximum number of restarts.
     pub attempt: u32,
     pub max_restarts: u32,
-    /// What a process calls its pod.
+    /// `POD_NAME`.
     pub pod_name: &'a str,
-    /// Absolute.
+    /// An absolute path.
     pub log_dir: &'a Path,
-    /// Where gloo's processes of this attempt meet.
+    /// The directory for gloo's rendezvous of this attempt.
     pub gloo_dir: &'a Path,
-    /// Where this rank may leave its error as JSON.
+    /// The file to which this rank may write its error as JSON.
     pub error_file: &'a Path,
 }
 
@@ -59,7 +58,7 @@ impl View<'_> {
     }
 }
 
-/// Where the replicas of one role are, each in its place by number.
+/// The hosts and ports of the replicas of one role, by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolePlaces {
     pub name: RoleName,
@@ -71,9 +70,9 @@ pub struct RolePlaces {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPorts {
     pub name: String,
-    /// So many for each replica.
+    /// Number of ports for each replica.
     pub each: usize,
-    /// One replica's behind the other's.
+    /// Replica by replica.
     pub ports: Vec<Port>,
 }
 
@@ -89,7 +88,7 @@ impl NamedPorts {
 pub struct Options {
     pub paddle: PaddleVariables,
     pub backend: Backend,
-    /// Of all processes of this node. Replicas of a document are pods of their own.
+    /// `POD_NAME` of all processes of this node. Each replica of a document is its own pod.
     pub pod_name: Option<String>,
     /// `PADDLE_WITH_GLOO`.
     pub with_gloo: Option<String>,
@@ -97,19 +96,19 @@ pub struct Options {
     pub stages: Vec<String>,
     /// The user has set `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     pub async_error_handling_is_set: bool,
-    /// What a platform has said of the pod stays as it is: names of hosts, for one, are better than the addresses behind
-    /// them. It is given, and not only left alone: what a process is not given may be taken away.
+    /// Variables that the platform set for the pod and that keep their values: host names, for example, are better than
+    /// the addresses behind them. They are set explicitly, because variables that are not set may be removed.
     pub said: Vec<Variable>,
 }
 
 impl Options {
-    /// The value of a variable, unless the platform has said another.
+    /// Returns the platform's value of a variable, if it has one, else `value`.
     pub fn placed(&self, name: &str, value: String) -> String {
         self.said.iter().find(|(said, _)| said == name).map_or(value, |(_, value)| value.clone())
     }
 }
 
-/// A value that is made from others when it is first needed. It is no part of what it is made from: all are equal.
+/// A cached value that is computed on first use. It is ignored by comparisons.
 #[derive(Debug, Clone)]
 pub(crate) struct Lazy<T>(OnceLock<T>);
 
@@ -133,7 +132,7 @@ impl<T> PartialEq for Lazy<T> {
 
 impl<T> Eq for Lazy<T> {}
 
-/// A group of ranks: who takes part and where.
+/// A group of ranks: its members and their nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
     pub job_id: JobId,
@@ -144,17 +143,17 @@ pub struct Topology {
     pub paddle_store: Endpoint<Host>,
     /// Where torch's rank 0 hosts its store.
     pub torch_store: Endpoint<Host>,
-    /// What the members' devices are; `None` on CPU.
+    /// The kind of the members' devices; `None` on CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_kind: Option<DeviceKind>,
     #[serde(skip)]
     lists: Lazy<Lists>,
 }
 
-/// Lists over all members, which every member is given: made once.
+/// Lists of all members, set for every member and therefore computed once.
 #[derive(Debug, Clone)]
 struct Lists {
-    /// Of each part.
+    /// For each part.
     endpoints: [String; Part::ALL.len()],
     devices: String,
 }
@@ -163,9 +162,9 @@ struct Lists {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Node {
     pub address: Host,
-    /// Its name, for people.
+    /// Its host name, for messages.
     pub host: String,
-    /// How many members run here.
+    /// Number of members on this node.
     pub size: u32,
 }
 
@@ -177,9 +176,9 @@ pub struct Member {
     pub node: NodeIndex,
     pub local_rank: u32,
     pub part: Part,
-    /// Among those of its part: a trainer's `PADDLE_TRAINER_ID`.
+    /// Index within its part: a trainer's `PADDLE_TRAINER_ID`.
     pub index: u32,
-    /// Of heterogeneous jobs: 1 is the trainers', and 0 that of who has none.
+    /// Stage in heterogeneous jobs: 1 for trainers, 0 for members without a stage.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stage: u32,
     pub endpoint: Endpoint<Host>,
@@ -223,7 +222,7 @@ impl Topology {
         self.endpoints(Part::Trainer)
     }
 
-    /// The endpoints of a part, in its own order.
+    /// The endpoints of a part, by index.
     pub fn endpoints(&self, part: Part) -> &str {
         &self.lists().endpoints[part as usize]
     }
@@ -233,12 +232,12 @@ impl Topology {
         joined(&self.members, Part::HeterTrainer, Some(stage))
     }
 
-    /// How many of this part there are.
+    /// The number of members of this part.
     pub fn count(&self, part: Part) -> u32 {
         self.members.iter().filter(|member| member.part == part).count() as u32
     }
 
-    /// The parts that somebody has, in their order.
+    /// The parts that have members, in their order.
     pub fn parts(&self) -> Vec<Part> {
         Part::ALL.into_iter().filter(|part| self.count(*part) > 0).collect()
     }
@@ -259,7 +258,7 @@ fn joined(members: &[Member], part: Part, stage: Option<u32>) -> String {
 }
 
 impl Member {
-    /// What its log is called, on every node.
+    /// The name of its log file, on every node.
     pub fn log_name(&self) -> String {
         format!("{}.{}", self.part.log_stem(), self.index)
     }

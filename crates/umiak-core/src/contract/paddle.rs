@@ -1,5 +1,5 @@
-//! What Paddle's launchers give their workers in collective mode: the union of both generations. The
-//! generation decides only where they conflict.
+//! The variables that Paddle's launchers set in collective mode: the union of both generations. The
+//! generation matters only where they conflict.
 
 use crate::model::{Backend, DeviceKind, Generation};
 
@@ -11,17 +11,17 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     variables
 }
 
-/// Lists that Paddle drops from an environment that would become too large.
+/// True for lists that Paddle removes from an environment that would become too large.
 pub(super) fn is_over_limit(options: &Options, name: &str, value: &str) -> bool {
     matches!(name, "PADDLE_TRAINER_ENDPOINTS" | "TRAINER_IP_PORT_LIST") && is_too_long(options, value)
 }
 
-/// Whether a list is left out of the environment.
+/// True if a list is too long for the environment.
 pub fn is_too_long(options: &Options, list: &str) -> bool {
     options.paddle.env_limit.is_some_and(|limit| list.chars().count() >= limit)
 }
 
-/// The file in which the framework looks for what is missing in the environment; none where nothing is.
+/// The file from which the framework reads variables that are missing in the environment; `None` without a limit.
 pub(super) fn backup_file(view: &View<'_>, member: &Member) -> Option<String> {
     let file = || view.log_dir.join(format!("backup_env.{}.json", member.index)).to_string_lossy().into_owned();
     view.options.paddle.env_limit.map(|_| file())
@@ -38,7 +38,7 @@ fn backend(options: &Options, topology: &Topology) -> &'static str {
     }
 }
 
-/// As [`variables`], with the lists that are too long: what the backup file holds.
+/// Like [`variables`], including lists that are too long: the contents of the backup file.
 fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
     let (topology, options) = (view.group, view.options);
     let world = topology.world_size().get().to_string();
@@ -66,7 +66,7 @@ fn everything(view: &View<'_>, member: &Member) -> Vec<Variable> {
         ("POD_NAME", view.pod_name.to_owned()),
     ];
     variables.extend(backup_file(view, member).map(|file| ("PADDLE_BACKUP_ENV_PATH", file)));
-    // The current launcher leaves the choice to the framework where there are devices.
+    // With devices, the current launcher leaves the choice to the framework.
     if options.paddle.generation == Generation::Legacy || topology.device_kind.is_none() {
         variables.push(("PADDLE_DISTRI_BACKEND", backend(options, topology).to_owned()));
     }

@@ -1,5 +1,5 @@
-//! What Paddle's launcher gives the workers of rpc jobs: where the first of them waits for the others, and where each is
-//! found. The collective variables are not among it.
+//! The variables that Paddle's launcher sets for the workers of rpc jobs: the endpoint of the first worker and the
+//! worker's own. The collective variables are not among them.
 
 use super::{Member, Variable, View, paddle};
 

@@ -1,5 +1,5 @@
-//! What Paddle's launchers give the processes of parameter-server jobs: the union of both generations. The generation
-//! decides only where they conflict.
+//! The variables that Paddle's launchers set in parameter-server jobs: the union of both generations. The generation
+//! matters only where they conflict.
 
 use crate::model::{Generation, Part};
 
@@ -38,7 +38,7 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     }
     if part != Part::Server && options.paddle.generation == Generation::Legacy {
         let device = match part {
-            // It does not compute.
+            // A coordinator does not compute.
             Part::Coordinator => "0",
             _ => member.devices.first().map_or("0", |device| device.label.as_str()),
         };
@@ -56,7 +56,7 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     variables.into_iter().map(|(name, value)| (name.to_owned(), options.placed(name, value))).collect()
 }
 
-/// Each stage knows its neighbours.
+/// The variables of a stage: its neighbours and its own position.
 fn heterogeneous(topology: &Topology, member: &Member, stages: &[String]) -> Vec<(&'static str, String)> {
     if member.part == Part::Coordinator {
         return Vec::new();
@@ -74,7 +74,7 @@ fn heterogeneous(topology: &Topology, member: &Member, stages: &[String]) -> Vec
         _ => topology.members.iter().filter(|member| member.stage == stage).count() as u32,
     });
     let counts: Vec<String> = counts.map(|count| count.to_string()).collect();
-    // Nobody is before the first stage or behind the last; the trainers' own list is no heterogeneous one.
+    // The first stage has no previous stage and the last has no next one. Trainers are not in the heterogeneous lists.
     let previous = if member.stage > 1 { of_stage(member.stage - 1) } else { String::new() };
     vec![
         all,

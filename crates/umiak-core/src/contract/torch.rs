@@ -1,8 +1,9 @@
-//! What `torchrun` gives its workers. Rank 0 hosts the store, so every rank is told not to expect an agent's.
+//! The variables that `torchrun` sets for its workers. Rank 0 hosts the store, so `TORCHELASTIC_USE_AGENT_STORE` is
+//! `False`.
 //!
-//! Paddle reads `MASTER_ADDR` and `MASTER_PORT` too, before its own `PADDLE_MASTER`, and takes them apart at the
-//! colon. It does not connect to them, so a port of torch's own is fine; an IPv6 address is not, but then neither is
-//! one in `PADDLE_MASTER`: with `--host ::1` torch trains and Paddle 3.3 cannot, whatever a launcher sets.
+//! Paddle reads `MASTER_ADDR` and `MASTER_PORT` too, before its own `PADDLE_MASTER`, and splits them at the colon. It
+//! does not connect to them, so a separate port for torch works. An IPv6 address does not, but it does not work in
+//! `PADDLE_MASTER` either: with `--host ::1` torch trains and Paddle 3.3 cannot, whatever a launcher sets.
 
 use super::{Member, Variable, View};
 use crate::model::FIRST_ATTEMPT;
@@ -36,7 +37,7 @@ pub fn variables(view: &View<'_>, member: &Member) -> Vec<Variable> {
     variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Every name this contract may set, for the list of differences and the reference page.
+/// Every variable that this contract may set, for the list of differences and the reference page.
 pub const NAMES: &[&str] = &[
     "LOCAL_RANK",
     "RANK",

@@ -1,10 +1,10 @@
-//! What replicas of documents are told of their run: where everybody is, and which of them this one is.
+//! Variables for replicas of documents: the endpoints of all roles, and the identity of this replica.
 
 use crate::model::{Endpoint, Host, JobId, Port, Rank};
 
 use super::{NamedPorts, RolePlaces, Variable};
 
-/// The same for all replicas, by name.
+/// The variables that all replicas share, sorted by name.
 pub fn common(run: &str, job: &JobId, roles: &[RolePlaces]) -> Vec<Variable> {
     let world: usize = roles.iter().map(|role| role.hosts.len()).sum();
     let mut common = vec![
@@ -31,14 +31,14 @@ fn endpoints(role: &RolePlaces, named: &NamedPorts) -> String {
     endpoints.collect::<Vec<_>>().join(",")
 }
 
-/// Whether a variable of this name is one of [`common`], which nothing else sets.
+/// True if a variable of this name is one of [`common`], which nothing else sets.
 pub fn is_common(name: &str) -> bool {
     matches!(name, "UMIAK_RUN" | "UMIAK_JOB" | "UMIAK_WORLD_SIZE")
         || name.starts_with("UMIAK_HOSTS_")
         || name.starts_with("UMIAK_ENDPOINTS_")
 }
 
-/// Of one replica: the `index`-th of its role.
+/// The variables of one replica, the `index`-th of its role.
 pub fn variables(role: &RolePlaces, index: u32, rank: Rank, attempt: u32) -> Vec<Variable> {
     let host = role.hosts[index as usize].to_string();
     let mut variables = vec![
