@@ -1,6 +1,6 @@
 //! Keys, proofs and tags, all of them HMAC-SHA256.
 //!
-//! A token that can be guessed can be guessed from one overheard handshake: tokens are to be random.
+//! Tokens must be random: a recorded handshake allows guesses to be checked offline.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::Side;
 use crate::model::JobId;
 
-/// Random, of one side of one connection.
+/// A random number of one side of one connection.
 pub type Nonce = [u8; 16];
 
 pub(super) const PROOF: usize = 32;
@@ -19,7 +19,7 @@ pub(super) const TAG: usize = 16;
 type HmacSha256 = Hmac<Sha256>;
 
 fn keyed(key: &[u8]) -> HmacSha256 {
-    HmacSha256::new_from_slice(key).expect("HMAC takes keys of any length")
+    HmacSha256::new_from_slice(key).expect("HMAC accepts keys of any length")
 }
 
 fn digest(mac: &HmacSha256, parts: &[&[u8]]) -> HmacSha256 {
@@ -30,7 +30,7 @@ fn digest(mac: &HmacSha256, parts: &[&[u8]]) -> HmacSha256 {
     mac
 }
 
-/// What the nodes of a job have in common.
+/// The key that the nodes of a job share.
 #[derive(Clone)]
 pub struct Key(HmacSha256);
 
@@ -46,7 +46,7 @@ impl Key {
         Self::derive(b"umiak token", token)
     }
 
-    /// Without a token: against mix-ups, not against people.
+    /// Without a token: prevents mix-ups, but does not protect against attackers.
     pub fn from_job_id(job_id: &JobId) -> Self {
         Self::derive(b"umiak job id", job_id.as_str())
     }
@@ -68,7 +68,8 @@ impl Key {
         SessionKey(keyed(&self.of(b"session", nonces, job_id).finalize().into_bytes()))
     }
 
-    /// The labels differ in their first byte and all else but the job id, which is last, has one length.
+    /// Unambiguous: labels differ in their first byte, and all other parts have a fixed length except the job id, which
+    /// is last.
     fn of(&self, label: &[u8], nonces: &Nonces, job_id: &JobId) -> HmacSha256 {
         digest(&self.0, &[label, &nonces.agent, &nonces.coordinator, job_id.as_str().as_bytes()])
     }
@@ -83,14 +84,14 @@ impl Side {
     }
 }
 
-/// Of both sides.
+/// The nonces of both sides.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nonces {
     pub(super) agent: Nonce,
     pub(super) coordinator: Nonce,
 }
 
-/// Of one connection.
+/// The key of one connection.
 #[derive(Clone)]
 pub(super) struct SessionKey(HmacSha256);
 
@@ -100,7 +101,7 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// What a tag vouches for, besides the payload.
+/// What a tag authenticates, besides the payload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) from: Side,
@@ -125,7 +126,7 @@ impl SessionKey {
     }
 }
 
-/// Tags are over the hash of a payload: what goes to a thousand agents is hashed once.
+/// Tags cover the hash of a payload, so that a payload for a thousand agents is hashed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PayloadHash([u8; 32]);
 
@@ -151,7 +152,7 @@ mod tests {
         })
     }
 
-    /// RFC 4231, test case 2: that we call the crates as they are meant.
+    /// RFC 4231, test case 2: checks that the crates are called correctly.
     #[test]
     fn hmac_of_the_rfc() {
         let mac = digest(&keyed(b"Jefe"), &[b"what do ya want ", b"for nothing?"]).finalize().into_bytes();

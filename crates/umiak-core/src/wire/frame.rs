@@ -1,7 +1,7 @@
-//! Frames: `length u32, kind u8, payload, tag 16`, where the length counts all that follows it.
+//! Frames: `length u32, kind u8, payload, tag 16`. The length counts everything after it.
 //!
-//! The tag vouches for direction, position, kind and payload, so a frame that was changed, repeated, left out, moved
-//! or sent back is refused. After that nothing of the connection is believed any more.
+//! The tag covers direction, position, kind and payload, so a frame that was changed, repeated, omitted, moved or sent
+//! back is refused. After that the connection is not used any more.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ const AROUND: usize = 1 + TAG;
 /// Rank and offset, before the bytes of a log.
 const LOG_HEAD: usize = 12;
 
-/// The position of `gone`, whenever it is sent: it is prepared before anybody knows.
+/// The position of `gone`: it is prepared in advance, when its real position is not known.
 const NO_POSITION: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +33,12 @@ impl Kind {
     }
 }
 
-/// What a peer has sent.
+/// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// To be read with [`read_message`].
+    /// A payload for [`read_message`].
     Message(Vec<u8>),
-    /// The front of the peer is dead; its guardian has the last word.
+    /// The peer's front has died; sent by its guardian.
     Gone,
     Log(LogChunk),
 }
@@ -47,32 +47,32 @@ pub enum Frame {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunk {
     pub rank: u32,
-    /// Of the first byte, in the whole log.
+    /// Offset of the first byte in the whole log.
     pub offset: u64,
     pub bytes: Vec<u8>,
 }
 
-/// A frame that cannot be believed, or should not be.
+/// A frame that is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    #[error("a frame of {length} bytes, where {limit} are allowed")]
+    #[error("frame of {length} bytes exceeds the limit of {limit}")]
     TooLong { length: usize, limit: usize },
-    #[error("a frame of no known form")]
+    #[error("malformed frame")]
     Malformed,
-    #[error("a frame with a wrong tag")]
+    #[error("frame with a wrong tag")]
     WrongTag,
 }
 
-/// A message that cannot be read, or not be sent.
+/// A message that cannot be read or sent.
 #[derive(Debug, Error)]
 pub enum MessageError {
-    #[error("a message of {length} bytes, where {limit} are allowed")]
+    #[error("message of {length} bytes exceeds the limit of {limit}")]
     TooLong { length: usize, limit: usize },
-    #[error("not a message")]
+    #[error("malformed message")]
     Json(#[source] serde_json::Error),
 }
 
-/// Something to send, ready to be sealed for any number of peers.
+/// A payload to send, which can be sealed for any number of peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload {
     kind: Kind,
@@ -105,18 +105,18 @@ impl Payload {
         Ok(Self { kind, bytes, hash })
     }
 
-    /// What stands in the middle of its frame.
+    /// The payload of its frame.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How long its frame is.
+    /// The length of its frame.
     pub fn frame_length(&self) -> usize {
         HEAD + self.bytes.len() + TAG
     }
 }
 
-/// Reads the payload of [`Frame::Message`]. Fields that we do not know are left alone.
+/// Reads the payload of [`Frame::Message`]. Unknown fields are ignored.
 pub fn read_message<M: DeserializeOwned>(payload: &[u8]) -> Result<M, MessageError> {
     serde_json::from_slice(payload).map_err(MessageError::Json)
 }
@@ -134,21 +134,21 @@ impl Sealer {
         Self { key, side, sent: 0 }
     }
 
-    /// The next frame. Frames must be sent in the order in which they were sealed, and none be left out.
+    /// Seals the next frame. All sealed frames must be sent, in order.
     pub fn seal(&mut self, payload: &Payload) -> Vec<u8> {
         let frame = self.frame(payload, self.sent);
         self.sent += 1;
         frame
     }
 
-    /// The next frame without the payload, which stands between these two: what is long is shared, not copied.
+    /// Seals the next frame and returns its head and tag. The payload goes between them and is not copied.
     pub fn seal_around(&mut self, payload: &Payload) -> ([u8; HEAD], [u8; TAG]) {
         let around = self.around(payload, self.sent);
         self.sent += 1;
         around
     }
 
-    /// A frame that may be sent after any other, once.
+    /// A `gone` frame that may be sent after any other frame.
     pub fn prepared_gone(&self) -> Vec<u8> {
         self.frame(&Payload { kind: Kind::Gone, bytes: Vec::new(), hash: PayloadHash::of(&[]) }, NO_POSITION)
     }
@@ -165,7 +165,7 @@ impl Sealer {
     }
 }
 
-/// The receiving half of a connection: cuts bytes into frames and lets through what is proven.
+/// The receiving half of a connection: splits bytes into frames and returns those with a valid tag.
 #[derive(Debug)]
 pub struct Decoder {
     key: SessionKey,
@@ -174,13 +174,13 @@ pub struct Decoder {
     limit: usize,
     head: [u8; HEAD],
     head_length: usize,
-    /// Payload and tag, as far as they have come: grows with them, not with what the head promises.
+    /// Received bytes of payload and tag. Grows with the bytes, not with the length in the head.
     body: Vec<u8>,
     failed: Option<FrameError>,
 }
 
 impl Decoder {
-    /// An agent has yet to join; a coordinator has proven all that it will.
+    /// Agents have a smaller limit until they join.
     pub(super) fn new(key: SessionKey, from: Side) -> Self {
         let limit = match from {
             Side::Agent => BEFORE_JOIN,
@@ -189,13 +189,13 @@ impl Decoder {
         Self { key, from, received: 0, limit, head: [0; HEAD], head_length: 0, body: Vec::new(), failed: None }
     }
 
-    /// How long frames may be from the next one on.
+    /// Sets the maximum length of frames, from the next one on.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Takes bytes up to the end of the next frame; `None` when all are taken and it is not complete. After an error
-    /// there is only that error.
+    /// Consumes bytes up to the end of the next frame. Returns `None` if it is not complete yet. After an error every
+    /// call returns that error.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         if let Some(error) = self.failed {
             return Err(error);

@@ -1,8 +1,8 @@
-//! The first bytes of a connection: both sides show that they belong to the same job before anything else is said.
+//! The first bytes of a connection: both sides prove that they belong to the same job before any message is sent.
 //!
-//! Both machines are fed with bytes as they come and take no more than they need: what is left in the input afterwards
-//! is the beginning of the first frame. What they append to `send` is to be sent whatever they return, also when they
-//! fail; then the connection is closed. They hold less than [`MAX_TEXT`] and some bytes, whatever comes.
+//! Both machines are fed with received bytes and consume no more than they need: the rest of the input is the beginning
+//! of the first frame. Bytes that they append to `send` must be sent even if they return an error; then the connection
+//! is closed. They buffer little more than [`MAX_TEXT`] bytes, whatever is received.
 
 use thiserror::Error;
 
@@ -16,7 +16,7 @@ const HEAD: usize = MAGIC.len() + 2;
 const NONCE: usize = size_of::<Nonce>();
 /// The longest text in an answer.
 pub const MAX_TEXT: usize = 1024;
-/// What an agent sends at most until it has proven itself.
+/// The most bytes that an agent sends before it is authenticated.
 pub const MAX_FROM_AGENT: usize = 512;
 
 const _: () = assert!(HEAD + 1 + u8::MAX as usize + NONCE + PROOF <= MAX_FROM_AGENT);
@@ -28,30 +28,30 @@ const WRONG_TOKEN: u8 = 3;
 const TOO_MANY: u8 = 4;
 const OVER: u8 = 5;
 
-/// Why two sides do not come together. Texts are the peer's, without control characters: it has not proven itself.
+/// Why a handshake failed. Texts come from a peer that is not authenticated; control characters are removed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HandshakeError {
-    #[error("the peer does not speak umiak's protocol")]
+    #[error("the peer does not use umiak's protocol")]
     NotUmiak,
-    #[error("the peer speaks version {version} of the protocol, and we speak {VERSION}")]
+    #[error("the peer uses protocol version {version}, this umiak uses version {VERSION}")]
     OtherVersion { version: u16 },
-    /// For an agent: what the coordinator says about its job; for the coordinator: the job id that an agent gave.
+    /// For an agent: the coordinator's description of its job; for the coordinator: the agent's job id.
     #[error("the peer belongs to another job: {text}")]
     OtherJob { text: String },
-    #[error("the peer has another token")]
+    #[error("the peer has a different token")]
     WrongToken,
     #[error("the peer has too many connections: {text}")]
     TooMany { text: String },
     #[error("the job is over: {text}")]
     Over { text: String },
-    #[error("the peer breaks the protocol")]
+    #[error("the peer violates the protocol")]
     Malformed,
 }
 
-/// Why the coordinator wants nobody at all.
+/// Why the coordinator refuses all agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unwanted {
-    /// This is not the job's coordinator any more, or never was.
+    /// This is not, or no longer, the job's coordinator.
     OtherJob,
     TooMany,
     Over,
@@ -93,10 +93,10 @@ enum AgentStep {
 }
 
 impl AgentHandshake {
-    /// Speaks first: the preamble is appended to `send`.
+    /// Appends the preamble to `send`: the agent sends first.
     pub fn new(job_id: JobId, nonce: Nonce, key: Key, send: &mut Vec<u8>) -> Self {
         append_head(send);
-        // No job id is that long; one that was would not be proven.
+        // No job id is that long; a truncated one would fail authentication.
         let name = job_id.as_str().as_bytes();
         let name = &name[..name.len().min(u8::MAX.into())];
         send.push(name.len() as u8);
@@ -148,7 +148,7 @@ pub struct CoordinatorHandshake {
     job_id: JobId,
     key: Key,
     nonce: Nonce,
-    /// What agents of other jobs are told.
+    /// The text sent to agents of other jobs.
     about_us: String,
     unwanted: Option<(Unwanted, String)>,
     step: CoordinatorStep,
@@ -169,8 +169,8 @@ impl CoordinatorHandshake {
         Self { job_id, key, nonce, about_us: about_us.into(), unwanted: None, step, part }
     }
 
-    /// Turns the agent away: at once if it is being waited for, else as the answer to its preamble, since a connection
-    /// that is closed with bytes unread may lose what was sent on it.
+    /// Refuses the agent: at once if its proof is awaited, otherwise in answer to its preamble, because a connection that
+    /// is closed with unread bytes may lose data that was sent.
     pub fn refuse(&mut self, why: Unwanted, text: impl Into<String>, send: &mut Vec<u8>) {
         let text = text.into();
         match self.step {
@@ -247,12 +247,12 @@ impl CoordinatorHandshake {
     }
 }
 
-/// The bytes of one part of a handshake, as far as they have come and are needed.
+/// The received bytes of one part of a handshake, as far as they are needed.
 #[derive(Debug, Default)]
 struct Part(Vec<u8>);
 
 impl Part {
-    /// Takes what is missing up to `end`; true when that much is there.
+    /// Consumes the missing bytes up to `end`. Returns true once they are complete.
     fn reach(&mut self, end: usize, input: &mut &[u8]) -> bool {
         let missing = end.saturating_sub(self.0.len());
         let (now, later) = input.split_at(missing.min(input.len()));
@@ -268,7 +268,7 @@ impl Part {
         self.0[at..at + N].try_into().ok()
     }
 
-    /// Whether magic and version are there, and ours. A wrong beginning is known by its first byte.
+    /// Returns true once magic and version have been received and match. Fails at the first wrong byte.
     fn head(&mut self, input: &mut &[u8]) -> Result<bool, HandshakeError> {
         let is_complete = self.reach(HEAD, input);
         if self.0.iter().zip(MAGIC).any(|(byte, expected)| byte != expected) {
@@ -283,7 +283,7 @@ impl Part {
         }
     }
 
-    /// Whether the coordinator's word at this place is there, and is to go on.
+    /// Returns true once the coordinator's status at this position has been received and is `GO_ON`.
     fn goes_on(&mut self, at: usize, input: &mut &[u8]) -> Result<bool, HandshakeError> {
         let Some([status]) = self.array(at, input) else { return Ok(false) };
         if status == GO_ON {
@@ -303,7 +303,7 @@ impl Part {
             WRONG_TOKEN => HandshakeError::WrongToken,
             TOO_MANY => HandshakeError::TooMany { text },
             OVER => HandshakeError::Over { text },
-            // Another version is known by the head.
+            // A different version is detected in the head.
             _ => HandshakeError::Malformed,
         })
     }
@@ -324,7 +324,7 @@ fn append_refusal(send: &mut Vec<u8>, status: u8, text: &str) {
     send.extend_from_slice(&text.as_bytes()[..length]);
 }
 
-/// Words of somebody unknown, for a terminal.
+/// Text of an unauthenticated peer, made safe for a terminal.
 fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()

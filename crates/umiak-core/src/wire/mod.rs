@@ -1,11 +1,11 @@
-//! The bytes between agents and the coordinator: who may speak, and where a message ends.
+//! The protocol between agents and the coordinator: authentication and framing.
 //!
 //! * [`auth`]: keys, proofs and tags.
-//! * [`handshake`]: the first bytes of a connection, both sides of it.
-//! * [`frame`]: what follows: messages, the last word of a dead front, pieces of logs.
+//! * [`handshake`]: the first bytes of a connection, for both sides.
+//! * [`frame`]: what follows: messages, the notice that a front has died, pieces of logs.
 //!
-//! Nothing here reads or writes a socket: bytes are handed in as they come, and bytes to send come out. Nonces are
-//! arguments. `docs/design/rendezvous.md` has the layout. Nothing is secret on the wire, only proven.
+//! Nothing here reads or writes a socket: received bytes are passed in, and bytes to send are returned. Nonces are
+//! arguments. `docs/design/rendezvous.md` has the layout. The protocol authenticates but does not encrypt.
 
 pub mod auth;
 pub mod frame;
@@ -13,12 +13,12 @@ pub mod handshake;
 #[cfg(test)]
 mod tests;
 
-/// Of the protocol: sides of different versions do not talk.
+/// The protocol version. Sides with different versions refuse each other.
 pub const VERSION: u16 = 4;
 
-/// How long a frame from an agent may be that has not joined.
+/// Maximum length of a frame from an agent that has not joined.
 pub const BEFORE_JOIN: usize = 1 << 20;
-/// How long any other frame may be.
+/// Maximum length of any other frame.
 pub const AFTER_JOIN: usize = 16 << 20;
 
 /// An end of a connection.
@@ -37,7 +37,7 @@ impl Side {
     }
 }
 
-/// A connection whose two ends have proven themselves. The halves may go apart.
+/// An authenticated connection. The two halves can be used separately.
 #[derive(Debug)]
 pub struct Session {
     pub sealer: frame::Sealer,

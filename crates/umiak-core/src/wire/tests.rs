@@ -24,7 +24,7 @@ fn coordinator(name: &str, token: &str) -> CoordinatorHandshake {
     CoordinatorHandshake::new(job(name), [9; 16], Key::from_token(token), ABOUT_US)
 }
 
-/// What each side of a handshake has sent, and how it ended there.
+/// What each side of a handshake has sent, and its result.
 struct Exchange {
     from_agent: Vec<u8>,
     from_coordinator: Vec<u8>,
@@ -32,7 +32,7 @@ struct Exchange {
     coordinator: Result<Option<Session>, HandshakeError>,
 }
 
-/// Hands bytes to and fro until nobody has anything to say.
+/// Passes bytes back and forth until neither side sends any more.
 fn talk(mut agent: AgentHandshake, preamble: Vec<u8>, mut coordinator: CoordinatorHandshake) -> Exchange {
     let mut exchange =
         Exchange { from_agent: preamble, from_coordinator: Vec::new(), agent: Ok(None), coordinator: Ok(None) };
@@ -67,7 +67,7 @@ fn sessions() -> (Session, Session) {
     (exchange.agent.unwrap().unwrap(), exchange.coordinator.unwrap().unwrap())
 }
 
-/// All frames of these bytes, and how it ended.
+/// All frames of these bytes, and the final result.
 fn decode(session: &mut Session, pieces: &[&[u8]]) -> (Vec<Frame>, Option<FrameError>) {
     let mut frames = Vec::new();
     for piece in pieces {
@@ -84,7 +84,7 @@ fn decode(session: &mut Session, pieces: &[&[u8]]) -> (Vec<Frame>, Option<FrameE
     (frames, None)
 }
 
-/// Cuts at these places, taken modulo what is there.
+/// Cuts at these positions, modulo the length.
 fn cut<'a>(mut bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     for place in places {
@@ -115,7 +115,7 @@ enum Change {
         at: usize,
         count: usize,
     },
-    /// Takes a piece and puts it elsewhere, too.
+    /// Copies a piece to another place.
     Copy {
         from: usize,
         count: usize,

@@ -5,7 +5,7 @@ use crate::machine::round::messages::{FromAgent, ToAgent};
 use crate::wire::frame::{LogChunk, MessageError, Payload};
 use crate::wire::{AFTER_JOIN, BEFORE_JOIN};
 
-/// A JSON text, so many bytes long.
+/// A JSON text of this many bytes.
 fn text(length: usize) -> Payload {
     Payload::message(&"x".repeat(length - 2)).unwrap()
 }
@@ -59,7 +59,7 @@ fn gone_fits_everywhere_and_counts_nothing() {
     let (frames, error) = decode(&mut coordinator, &[&one, &gone, &two]);
     assert_eq!((frames, error), (vec![message(10), Frame::Gone, message(11)], None));
 
-    // Not for another kind, and not by another connection.
+    // Not accepted as another kind, or on another connection.
     let mut other = gone.clone();
     other[4] = 0;
     assert_eq!(decode(&mut sessions().1, &[&other]).1, Some(FrameError::WrongTag));
@@ -79,7 +79,7 @@ fn what_is_not_in_order_is_refused() {
         let (frames, error) = decode(&mut sessions().1, &bytes);
         assert_eq!((frames.len(), error), (good, Some(FrameError::WrongTag)));
     }
-    // Cut short: nothing comes of it.
+    // Truncated: no frame.
     assert_eq!(decode(&mut sessions().1, &[&one[..one.len() - 1]]), (vec![], None));
 }
 
@@ -109,7 +109,7 @@ fn a_changed_bit_anywhere_is_refused() {
     for bit in 0..bytes.len() * 8 {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A greater length may leave it waiting, without an error.
+        // With a greater length it may wait for more bytes, without an error.
         let (frames, _) = decode(&mut sessions().1, &[&bytes]);
         let is_first_changed = bit / 8 < bytes.len() - 21;
         assert_eq!(frames.len(), usize::from(!is_first_changed), "bit {bit}");
@@ -151,7 +151,7 @@ fn what_nobody_would_take_is_not_sealed() {
     assert!(Payload::log(0, 0, &vec![0; AFTER_JOIN]).is_err());
 }
 
-/// A stream of frames, and what it means.
+/// A stream of frames, and its decoded contents.
 fn stream(lengths: &[(usize, bool)]) -> (Vec<u8>, Vec<Frame>) {
     let (mut agent, _) = sessions();
     let (mut bytes, mut frames) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ proptest! {
     #[test]
     fn random_bytes_are_no_frames(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cuts in cuts(), is_long in any::<bool>()) {
         let (_, mut coordinator) = sessions();
-        // Most random lengths are far too long: some are to be believed at first.
+        // Most random lengths are far too long: some should be plausible at first.
         let bytes = if is_long { [b"\0\x10\0\0\0", &bytes[..]].concat() } else { bytes };
         let limit = 4000 + 200;
         coordinator.decoder.set_limit(limit);
@@ -202,7 +202,7 @@ proptest! {
         let (bytes, sent) = stream(&lengths);
         let bytes = changed(bytes, &changes);
         let (frames, _) = decode(&mut sessions().1, &cut(&bytes, &cuts));
-        // `gone` counts nothing: it may be repeated, and moved.
+        // `gone` has no position: it may be repeated and moved.
         let counted = |frames: &[Frame]| -> Vec<Frame> {
             frames.iter().filter(|frame| **frame != Frame::Gone).cloned().collect()
         };

@@ -4,7 +4,7 @@ use super::*;
 use crate::wire::VERSION;
 use crate::wire::handshake::{MAX_FROM_AGENT, MAX_TEXT, Unwanted};
 
-/// More than any handshake needs to remember: the head, the longest text, and what a vector grows by.
+/// More than any handshake buffers: the head, the longest text, and the growth of a vector.
 const MAX_HELD: usize = 2 * (MAX_TEXT + 16);
 
 #[test]
@@ -39,7 +39,7 @@ fn a_wrong_token_is_told_by_the_coordinator() {
     let exchange = meet(("ctr", "t"), ("ctr", "u"));
     assert_eq!(exchange.agent.unwrap_err(), HandshakeError::WrongToken);
     assert_eq!(exchange.coordinator.unwrap_err(), HandshakeError::WrongToken);
-    // Nothing that the token could be guessed by.
+    // Nothing that would help to guess the token.
     assert_eq!(exchange.from_coordinator[25..], [3, 0, 0]);
 }
 
@@ -50,7 +50,7 @@ fn the_coordinator_must_prove_itself_too() {
     let error = agent("ctr", "t", &mut Vec::new()).feed(&mut &whole[..], &mut Vec::new()).unwrap_err();
     assert_eq!(error, HandshakeError::WrongToken);
 
-    // Somebody who sends back what he hears.
+    // A peer that sends back what it receives.
     let mut heard = Vec::new();
     let mut agent = agent("ctr", "t", &mut heard);
     let mut answer = heard[..8].to_vec();
@@ -76,14 +76,14 @@ fn another_version_is_told_by_the_first_bytes() {
     preamble[6] = 77;
     let mut answer = Vec::new();
     let mut listener = coordinator("ctr", "t");
-    // That version may mean something else by all that follows.
+    // In that version the following bytes may have another meaning.
     let error = listener.feed(&mut &preamble[..8], &mut answer).unwrap_err();
     assert_eq!(error, HandshakeError::OtherVersion { version: 77 });
     assert_eq!(answer, b"UMIAK\0\x04\0\x01\x01\x004");
 
     answer[6] = 78;
     let error = agent("ctr", "t", &mut Vec::new()).feed(&mut &answer[..8], &mut Vec::new()).unwrap_err();
-    assert_eq!(error.to_string(), format!("the peer speaks version 78 of the protocol, and we speak {VERSION}"));
+    assert_eq!(error.to_string(), format!("the peer uses protocol version 78, this umiak uses version {VERSION}"));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_changed_byte_anywhere_spoils_it() {
     for at in 0..whole.from_agent.len() {
         let mut bytes = whole.from_agent.clone();
         bytes[at] ^= 1;
-        // A longer job id may leave it waiting.
+        // With a longer job id it may wait for more bytes.
         let result = coordinator("ctr", "t").feed(&mut &bytes[..], &mut Vec::new());
         assert!(!matches!(result, Ok(Some(_))), "byte {at}");
     }
@@ -175,7 +175,7 @@ fn old_handshakes_cannot_be_repeated() {
     assert_eq!(error, HandshakeError::WrongToken);
 }
 
-/// Feeds until something is decided; true when that is a session.
+/// Feeds bytes until there is a result; true if it is a session.
 fn feed_agent(pieces: &[&[u8]]) -> bool {
     let mut send = Vec::new();
     let mut agent = agent("ctr", "t", &mut send);

@@ -167,7 +167,7 @@ fn to_agent() -> Vec<ToAgent> {
 fn goes_there_and_back<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &M) {
     let json = serde_json::to_vec(message).unwrap();
     assert_eq!(read_message::<M>(&json).unwrap(), *message, "{}", String::from_utf8_lossy(&json));
-    // Cut anywhere, it is nothing.
+    // A truncated message is not valid.
     for end in 0..json.len() {
         assert!(read_message::<M>(&json[..end]).is_err());
     }
@@ -179,8 +179,8 @@ fn every_message_there_and_back() {
     to_agent().iter().for_each(goes_there_and_back);
 }
 
-/// Puts a field that nobody knows into every object of ours that has fields; an enum's object has one, its variant.
-/// Durations are serde's own, and strict.
+/// Adds an unknown field to every object that has fields; the object of an enum has one, its variant. Durations use
+/// serde's own format, which is strict.
 fn add_unknown(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(fields) => {
