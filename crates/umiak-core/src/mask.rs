@@ -1,20 +1,20 @@
-//! Secrets in anything we write: found by the variable's name, by a password inside an address, or because the value is
-//! known to be one.
+//! Masks secrets in anything umiak writes. They are found by the name of the variable, as a password inside a URL, or
+//! because the value is a known secret.
 
 use std::ffi::OsString;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Parts of names that hold secrets. Compared in upper case, as whole words between underscores where
-/// the word is short enough to occur inside harmless ones (`KEY` in `MONKEY_COUNT`).
+/// Parts of the names of secrets, compared in upper case. Short ones, which occur inside harmless words (`KEY` in
+/// `MONKEY_COUNT`), are matched only as whole words between underscores.
 const PARTS: &[&str] = &["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "APIKEY", "PRIVATE_KEY", "COOKIE"];
 const WORDS: &[&str] = &["KEY", "PASS", "PWD", "AUTH", "DSN", "SK", "AK"];
 
-/// What a secret is replaced by.
+/// The replacement for a secret.
 pub const MASK: &str = "********";
 
-/// Whether a variable of this name holds a secret.
+/// True if a variable of this name holds a secret.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     if matches!(name.as_str(), "PWD" | "OLDPWD") {
@@ -23,13 +23,13 @@ pub fn is_secret(name: &str) -> bool {
     PARTS.iter().any(|part| name.contains(part)) || name.split('_').any(|word| WORDS.contains(&word))
 }
 
-/// The value as it may be written.
+/// Returns the value with secrets masked.
 pub fn masked(name: &str, value: &str) -> String {
     if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { without_password(value) }
 }
 
-/// The words of a command line as they may be written: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may be a
-/// line for a shell.
+/// Returns the words of a command line with secrets masked: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may
+/// be a line for a shell.
 pub fn words(words: &[OsString]) -> Vec<OsString> {
     let mut is_value = false;
     let mut written = |word: &OsString| match word.to_str() {
@@ -40,7 +40,7 @@ pub fn words(words: &[OsString]) -> Vec<OsString> {
     words.iter().map(&mut written).collect()
 }
 
-/// The same of a line, whose words stand between spaces and may be quoted.
+/// Masks secrets in a line, whose words are separated by spaces and may be quoted.
 pub fn line(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let (mut end, mut is_value) = (0, false);
@@ -52,7 +52,7 @@ pub fn line(text: &str) -> String {
     shown + &text[end..]
 }
 
-/// Where the values of flags that name a secret stand in a line.
+/// The byte ranges of the values of secret flags in a line.
 pub fn secrets_of_line(text: &str) -> Vec<Range<usize>> {
     let mut is_value = false;
     let secret = |word: Range<usize>| {
@@ -72,7 +72,7 @@ fn word_spans(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Up to the next space that is not in quotes.
+/// The end of the first word: the next space that is not in quotes.
 fn word_end(text: &str) -> usize {
     let mut quote = None;
     let end = text.find(|c: char| {
@@ -83,7 +83,7 @@ fn word_end(text: &str) -> usize {
         }
         quote.is_none() && c.is_whitespace()
     });
-    // A quote that is never closed is an apostrophe.
+    // An unclosed quote is an apostrophe.
     let end = if quote.is_some() { text.find(char::is_whitespace) } else { end };
     end.unwrap_or(text.len())
 }
@@ -95,8 +95,8 @@ fn masked_word(text: &str, is_value: &mut bool) -> String {
     }
 }
 
-/// From where on a word is a secret. `is_value` is whether it is the value of a flag that names one; then whether the
-/// next word is.
+/// The offset at which the secret in a word begins. `is_value` is true if the word is the value of a secret flag, and is
+/// set for the next word.
 fn secret_part(text: &str, is_value: &mut bool) -> Option<usize> {
     if std::mem::take(is_value) && !text.starts_with('-') {
         return Some(0);
@@ -108,30 +108,30 @@ fn secret_part(text: &str, is_value: &mut bool) -> Option<usize> {
     None
 }
 
-/// Stricter than [`is_secret`]: arguments of training scripts are often about tokens that are words.
+/// Stricter than [`is_secret`]: `token` in the arguments of a training script often means a token of text.
 fn names_a_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     words.any(|word| WORDS.contains(&word) || PARTS.iter().any(|part| word.ends_with(part)))
 }
 
-/// Values that are known to be secrets, whatever they stand in.
+/// Values that are known to be secrets; they are masked in any text.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Known(Vec<String>);
 
-/// Shorter values are looked for nowhere: they would be found everywhere.
+/// Shorter values are ignored: they would match everywhere.
 const SHORTEST: usize = 3;
 
 impl Known {
     pub fn add(&mut self, value: &str) {
-        // A block of YAML ends with a line feed that what is made of it may not have.
+        // A YAML block ends with a line feed, which the value in use may not have.
         let value = value.trim();
         if value.chars().count() < SHORTEST || value == MASK || self.0.iter().any(|known| known == value) {
             return;
         }
         self.0.push(value.to_owned());
-        // One may be a part of another.
+        // Longer values first: one may be a part of another.
         self.0.sort_by_key(|known| std::cmp::Reverse(known.len()));
     }
 
@@ -139,7 +139,7 @@ impl Known {
         others.0.iter().for_each(|value| self.add(value));
     }
 
-    /// The words of a command line as they may be written.
+    /// Returns the words of a command line with secrets masked.
     pub fn words(&self, line: &[OsString]) -> Vec<OsString> {
         let shown = |word: OsString| match word.to_str() {
             Some(text) => self.masked("", text).into(),
@@ -148,7 +148,7 @@ impl Known {
         words(line).into_iter().map(shown).collect()
     }
 
-    /// The value of `name` as it may be written; words of a command have no name.
+    /// Returns the value of `name` with secrets masked. `name` is empty for words of a command.
     pub fn masked(&self, name: &str, value: &str) -> String {
         let mut text = value.to_owned();
         for known in self.0.iter().filter(|known| value.contains(known.as_str())) {
@@ -164,7 +164,7 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// `https://user:secret@host` with the password masked.
+/// Masks the password in `https://user:secret@host`.
 fn without_password(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     let mut rest = value;

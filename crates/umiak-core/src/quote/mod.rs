@@ -1,4 +1,4 @@
-//! Words in the quotes of another language.
+//! Quoting for Python and the shell.
 
 pub(crate) mod python;
 pub(crate) mod shell;

@@ -1,4 +1,4 @@
-//! Text as Python prints it: what Paddle's own lines and its configuration block are made of.
+//! Text as Python prints it, for Paddle's own lines and its configuration block.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> String {
     format!("[{}]", words.join(", "))
 }
 
-/// A string in quotes: single ones unless only those occur inside. Bytes that are not UTF-8 appear as Python
-/// keeps them in `sys.argv`, one lone surrogate each.
+/// Quotes a string as Python's `repr` does: with single quotes, unless the string has only single quotes inside.
+/// Bytes that are not UTF-8 appear as in `sys.argv`, one lone surrogate each.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };

@@ -1,10 +1,10 @@
-//! Words as a shell reads them.
+//! Words in a shell's syntax.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 
-/// The word as it is where that is safe, else in quotes; bytes that cannot be shown as bash's `$'\x…'`.
+/// Quotes the word if needed. Control characters and bytes that are not UTF-8 are written as bash's `$'\x…'`.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:=,+@%^".contains(byte);
     match word.to_str() {
