@@ -1,8 +1,8 @@
-//! What is recorded about a run. These facts are the journal, and they are what `--output json` prints:
-//! one versioned format with one schema (`schemas/facts.v1.json`).
+//! The facts recorded about a run: the contents of the journal and of `--output json`, in one versioned
+//! format with one schema (`schemas/facts.v1.json`).
 //!
-//! Compatibility: a reader skips fact types and fields it does not know; a field is never renamed or
-//! given another meaning within a version.
+//! Compatibility: a reader skips unknown fact types and fields; a field is never renamed or given
+//! another meaning within a version.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// Which run it is of, in what commands print; in the journal of a run it goes without saying.
+    /// The run, in the output of commands; omitted in the run's own journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// Format version, [`VERSION`].
@@ -25,10 +25,11 @@ pub struct Record {
     pub seq: u64,
     /// Microseconds since the Unix epoch.
     pub at: u64,
-    /// Which supervisor wrote it, from 0. What an old one still writes after a new one has begun does not count.
+    /// The number of the supervisor that wrote it, from 0. Records that an old one writes after a new one has begun are
+    /// ignored.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch: u32,
-    /// Which step of the run it speaks of, where a run has several jobs.
+    /// The step of the run, if the run has several jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
     #[serde(flatten)]
@@ -45,7 +46,7 @@ fn is_user(blame: &Blame) -> bool {
     *blame == Blame::User
 }
 
-/// A replica and which start of it is meant. Old attempts' events are fenced by it.
+/// One attempt of a replica. It tells events of old attempts apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Subject {
     /// `trainer-3`.
@@ -61,13 +62,13 @@ pub struct Subject {
 pub enum Fact {
     /// A supervisor begins. The first record of each epoch.
     Supervised(Supervised),
-    /// The job as it will be run; once for each attempt, whose endpoints and offsets are its own.
+    /// The job as it will be run. Written for each attempt, which has its own endpoints and offsets.
     Planned(Planned),
-    /// An attempt is about to be started; written before it is.
+    /// An attempt is about to be started. Written before the start.
     Starting { subject: Subject },
-    /// The engine has taken the job, or a part of it, under this name. What it stands for survives the supervisor.
+    /// The engine has accepted the job, or a part of it, under this name. It outlives the supervisor.
     Submitted { handle: String },
-    /// Why nothing runs yet, in the engine's words.
+    /// Why nothing runs yet, as reported by the engine.
     Pending { reason: String },
     /// The process exists.
     Started {
@@ -75,66 +76,66 @@ pub enum Fact {
         #[serde(flatten)]
         instance: Instance,
     },
-    /// All its ports answer.
+    /// It listens on all its ports.
     Ready { subject: Subject },
-    /// It took longer than it may: it will be stopped, and has failed.
+    /// The attempt exceeded a time limit: it has failed and will be stopped.
     TimedOut { subject: Subject, what: Limit, limit_micros: u64 },
     /// The attempt is over.
     Ended {
         subject: Subject,
         exit: Exit,
-        /// Whether our own signal ended it: then it is a victim, never a cause, unless it had timed out.
+        /// True if our own signal ended it. It is then a victim and never a cause, unless it had timed out.
         by_us: bool,
         /// Position in the kernel's order of exits.
         order: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
-        /// Where its output ends, in a log that it shares with other attempts and other runs.
+        /// Where its output ends, in a log shared with other attempts and other runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         log_end: Option<LogEnd>,
     },
-    /// We decided to stop what is still running.
+    /// The processes that are still running will be stopped.
     Stopping { reason: StopReason },
-    /// These are about to be interrupted, asked to end, or killed.
+    /// These replicas are about to be interrupted, terminated or killed.
     StopSent { how: StopHow, replicas: Vec<String> },
-    /// Ranks and launcher are stopped (Ctrl-Z) until they are continued.
+    /// Ranks and launcher are suspended (Ctrl-Z).
     Paused,
-    /// They run again.
+    /// Ranks and launcher run again.
     Continued,
     /// Which ranks caused the failure, and the evidence.
     Diagnosed(Verdict),
-    /// Something worth knowing that changes nothing.
+    /// A notice; it does not affect the run.
     Noticed { code: String, message: String },
-    /// An event that does not fit the state: counted, kept, not acted on.
+    /// An event that is not expected in this state: recorded, and not acted on.
     Ignored { event: String, state: String },
-    /// The processes named here did not go even after SIGKILL.
+    /// These replicas did not exit even after SIGKILL.
     Abandoned { replicas: Vec<String> },
-    /// Processes that a rank left behind and that were stopped at the end.
+    /// Processes that ranks left running, stopped at the end.
     Swept { pids: Vec<u32> },
-    /// Why an attempt failed that will be made good by another.
+    /// Why an attempt failed that is followed by another.
     AttemptFailed(Box<Finding>),
-    /// These will be started again while the others go on.
+    /// These replicas will be restarted while the others keep running.
     Retrying {
         scope: Scope,
-        /// As they will be: with the number of the next attempt.
+        /// With the number of the next attempt.
         subjects: Vec<Subject>,
-        /// Whether the failure was the program's, and spends its budget.
+        /// Whether the program or the platform failed: each has its own restart budget.
         blame: Blame,
-        /// How many restarts that budget has.
+        /// The size of that budget.
         max: u32,
-        /// How long it is waited before.
+        /// The delay before the restart.
         delay_micros: u64,
     },
-    /// The attempt has failed and is over; all replicas will be started again.
+    /// The attempt has failed and is over; all replicas will be restarted.
     Restarting {
         /// The attempt that will be started, numbered from 1 as in every subject.
         attempt: u32,
-        /// How many attempts there are at most; not known where the budget is one per time window.
+        /// The maximum number of attempts; absent if the budget is per time window.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         of: Option<u32>,
-        /// How long it is waited before.
+        /// The delay before the restart.
         delay_micros: u64,
-        /// Whose failure it was, and whose budget it spends.
+        /// Whether the program or the platform failed: each has its own restart budget.
         #[serde(default, skip_serializing_if = "is_user")]
         blame: Blame,
     },
@@ -145,9 +146,9 @@ pub enum Fact {
 /// Where the output of an attempt ends in a shared log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogEnd {
-    /// The length of the file at that time.
+    /// The length of the file at the end of the attempt.
     pub at: u64,
-    /// Of the first and the last bytes of the attempt's output. A file that was written anew has another.
+    /// Digest of the first and last bytes of the attempt's output. It differs if the file was rewritten.
     pub digest: String,
 }
 
@@ -159,7 +160,7 @@ impl LogEnd {
     }
 }
 
-/// Who supervises a run.
+/// The supervisor of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Supervised {
     pub why: Began,
@@ -174,49 +175,49 @@ pub struct Supervised {
 pub enum Began {
     /// The run is new.
     Submitted,
-    /// The last supervisor was lost.
+    /// The last supervisor died.
     Resumed,
-    /// The run had ended, and what has not succeeded is tried again.
+    /// The run had ended; what has not succeeded is run again.
     Retried,
-    /// The run had ended, and all of it is run again.
+    /// The run had ended; all of it is run again.
     RetriedAll,
 }
 
-/// What took too long.
+/// The time limit that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// Its ports did not answer.
+    /// The time until it listens on its ports.
     Start,
-    /// The attempt itself.
+    /// The run time of the attempt.
     Run,
 }
 
-/// The plan in the form that readers of the journal need.
+/// The plan, as recorded in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
     pub job: String,
-    /// What the run is called, where that is not the job's name.
+    /// The name of the run, if it is not the job's name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The command line of a launch, secrets masked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub command: String,
-    /// Which attempt of the whole group this is, from 1.
+    /// The number of this attempt of the whole group, from 1.
     pub attempt: u32,
     pub umiak: String,
     pub world_size: u32,
     pub log_dir: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<PlannedRole>,
-    /// This node's.
+    /// The replicas of this node.
     pub replicas: Vec<PlannedReplica>,
-    /// Where all replicas are, when the job has several nodes.
+    /// The placement of all replicas, if the job has several nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<PlannedNode>,
 }
 
-/// A node of a job that has several.
+/// A node of a job with several nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedNode {
     /// Its address.
@@ -229,7 +230,7 @@ pub struct PlannedNode {
 pub struct PlannedRole {
     pub role: String,
     pub replicas: u32,
-    /// Whether its end decides the job's.
+    /// True if the end of this role decides the end of the job.
     pub decides: bool,
 }
 
@@ -241,12 +242,12 @@ pub struct PlannedReplica {
     pub endpoint: String,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub devices: Vec<String>,
-    /// Where its output goes, and the offset at which this attempt's part begins.
+    /// The log file, and the offset at which the output of this attempt begins.
     pub log: String,
     pub log_start: u64,
 }
 
-/// What a process used, from the kernel's account of it.
+/// The resource usage of a process, as reported by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     pub user_micros: u64,
@@ -258,13 +259,13 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum StopReason {
-    /// The deciding roles have ended well.
+    /// The deciding roles have succeeded.
     Completed,
     /// Another rank failed.
     PeerFailed,
-    /// A node of the job is gone, or could not start.
+    /// A node of the job was lost, or could not start.
     NodeLost,
-    /// The run took longer than it may.
+    /// The run exceeded its time limit.
     Timeout,
     /// `umiak stop`.
     User,
@@ -272,7 +273,7 @@ pub enum StopReason {
     SignalElsewhere { signal: i32 },
     /// We received this signal.
     Signal { signal: i32 },
-    /// We received a second one.
+    /// We received a second signal.
     SecondSignal { signal: i32 },
 }
 
@@ -284,31 +285,31 @@ pub enum Outcome {
     Failed,
     /// umiak received a signal.
     Interrupted,
-    /// By `umiak stop`.
+    /// Stopped by `umiak stop`.
     Stopped,
 }
 
-/// The ranking of everything that ended badly.
+/// The ranking of all failed ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// The first causes, best first: never empty when a rank ended badly.
+    /// The causes, most likely first. Not empty if a rank failed.
     pub causes: Vec<Finding>,
-    /// Ranks that ended badly because of the causes.
+    /// Ranks that failed because of the causes.
     pub victims: Vec<Finding>,
 }
 
-/// One rank that ended badly, with what speaks for and against it.
+/// One rank that failed, with the evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     pub subject: Subject,
     pub exit: Exit,
-    /// How long it ran.
+    /// Run time.
     pub ran_micros: u64,
     pub weight: Weight,
-    /// It took longer than it may, and our signal ended it for that.
+    /// The time limit that it exceeded and was stopped for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timed_out: Option<Limit>,
-    /// It had failed by its own account, and our signal ended it before it was done ending.
+    /// Its log shows its own failure, and our signal ended it before it exited.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stopped_while_ending: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -317,17 +318,17 @@ pub struct Finding {
     pub usage: Option<Usage>,
 }
 
-/// How strongly a bad end speaks for being the cause; the order is the ranking.
+/// How likely a failed rank is the cause, most likely first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Weight {
-    /// A kernel fact, a refused start, or an unhandled error of its own.
+    /// A kernel fact, a failed start, or its own unhandled error.
     Certain,
-    /// Ended badly before our first signal, without saying why.
+    /// Failed before our first signal, without a message.
     Likely,
-    /// Ended badly after our first signal, but not by it, without saying why.
+    /// Failed after our first signal, but not because of it, without a message.
     Possible,
-    /// Its own words say that a peer went first, or our signal ended it.
+    /// Its message shows that a peer failed first, or our signal ended it.
     Victim,
 }
 
@@ -348,21 +349,22 @@ pub struct Evidence {
     pub last_lines: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signature: Option<SignatureMatch>,
-    /// What the kernel says, where we may ask it.
+    /// Facts from the kernel, where they can be read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub kernel: Vec<KernelFact>,
 }
 
-/// What the kernel knows about the end of a process. Addresses are hexadecimal text, `0x7f0012`.
+/// A fact from the kernel about the end of a process. Addresses are hexadecimal text, `0x7f0012`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "fact", rename_all = "snake_case")]
 pub enum KernelFact {
-    /// Killed because there was no memory.
+    /// Killed by the OOM killer.
     OomKilled {
         scope: OomScope,
-        /// The kernel's log names the process; else its cgroup's count of kills has risen, and it ended by SIGKILL.
+        /// True if the kernel's log names the process. Otherwise it ended by SIGKILL and its cgroup's count of kills has
+        /// risen.
         named: bool,
-        /// What it held when it was killed.
+        /// The memory it used when it was killed.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         resident_kib: Option<u64>,
         /// The limit that was reached.
@@ -372,48 +374,48 @@ pub enum KernelFact {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         cgroup: Option<String>,
     },
-    /// Processes of our cgroup were killed for memory during the run, and nothing says whether this was one of them.
+    /// The OOM killer killed processes of our cgroup during the run; it is unknown whether this was one of them.
     MemoryKills { count: u64 },
-    /// An instruction could not be completed.
+    /// The processor stopped an instruction.
     Fault {
         kind: FaultKind,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         address: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         instruction: Option<String>,
-        /// The library or program that the instruction belongs to.
+        /// The library or program that contains the instruction.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         object: Option<String>,
-        /// The thread, when it was not the main one.
+        /// The thread, if it was not the main thread.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         thread: Option<u32>,
     },
-    /// A core was dumped: to this file, if it could be found, by this `core_pattern`.
+    /// A core was dumped with this `core_pattern`, to this file if it was found.
     CoreDumped {
         pattern: String,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         path: Option<String>,
     },
-    /// Shared memory has no room left: touching a page of it ends a process with SIGBUS.
+    /// Shared memory is full: accessing a new page ends a process with SIGBUS.
     SharedMemoryFull { path: String, free_bytes: u64 },
-    /// A file system has no room left.
+    /// A file system is full.
     DiskFull { path: String, free_bytes: u64 },
 }
 
-/// Whose memory was at its end.
+/// Where memory was exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OomScope {
     Host,
-    /// A cgroup's, by its limit.
+    /// In a cgroup, at its limit.
     Cgroup,
-    /// That of the replica, by the limit that its role sets.
+    /// In the replica, at the limit set by its role.
     Replica,
-    /// That of the NUMA nodes that it may use.
+    /// On the NUMA nodes that it may use.
     Nodes,
 }
 
-/// What an instruction did wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
@@ -421,12 +423,12 @@ pub enum FaultKind {
     GeneralProtection,
     InvalidOpcode,
     Divide,
-    /// The memory itself is broken.
+    /// The memory hardware failed.
     HardwareMemory,
     Other,
 }
 
-/// A line of a log and where it stands (counted from 1, in the whole file when that is known).
+/// A line of a log and its number (from 1, in the whole file if that is known).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     pub text: String,
@@ -440,7 +442,7 @@ pub struct SignatureMatch {
     /// `U3102`.
     pub code: String,
     pub title: String,
-    /// Whether the words say "a peer went first".
+    /// True if the message shows that a peer failed first.
     pub victim: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
@@ -451,7 +453,7 @@ mod tests {
     use super::*;
     use crate::model::{SpawnError, SpawnStage};
 
-    /// One of each, those without a test of their own included.
+    /// One of each, including those without their own test.
     fn samples() -> Vec<Fact> {
         let subject = Subject { replica: "trainer-3".into(), rank: Some(Rank(3)), attempt: 2 };
         let finding = Finding {
@@ -546,7 +548,7 @@ mod tests {
             }
         }
         let old = r#"{"v":1,"seq":0,"at":1,"type":"restarting","attempt":1,"delay_micros":9}"#;
-        let old: Record = serde_json::from_str(old).expect("written before there was blame, or an epoch");
+        let old: Record = serde_json::from_str(old).expect("a record from before `blame` and `epoch` existed");
         assert_eq!(old.fact, Fact::Restarting { attempt: 1, of: None, delay_micros: 9, blame: Blame::User });
     }
 }

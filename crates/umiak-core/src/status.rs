@@ -1,6 +1,7 @@
-//! Where a job stands: what its facts add up to, which are the records of one step of a run. `show` prints it, `ls` condenses it, `resume` begins with it.
+//! The state of a job, computed from its facts: the records of one step of a run. `show` prints it, `ls` summarises it,
+//! and `resume` starts from it.
 //!
-//! Adding a fact is the only way to change it, so that replaying the journal gives what the supervisor had.
+//! Adding a fact is the only way to change it, so replaying the journal restores the state that the supervisor had.
 
 use std::collections::BTreeMap;
 
@@ -16,59 +17,59 @@ use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Status {
     pub job: String,
-    /// What the run is called.
+    /// The name of the run.
     pub name: String,
     /// The command line of a launch, secrets masked.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
-    /// Which step of the run it is the status of; none where the run is one job. Records of other steps do not change it.
+    /// The step of the run; absent if the run is one job. Records of other steps are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
     #[serde(skip)]
     pub state: State,
-    /// What the engine calls what it was given to run: one for each unit of this attempt of the job.
+    /// The engine's names for what it runs: one for each unit of this attempt of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub handles: Vec<String>,
-    /// Why nothing runs yet, in the engine's words.
+    /// Why nothing runs yet, as reported by the engine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
-    /// Which attempt of the whole group, from 1.
+    /// The number of the attempt of the whole group, from 1.
     pub attempt: u32,
     pub roles: Vec<RoleStatus>,
-    /// In the order of the plan. Of several nodes, those of the one that records the run.
+    /// In the order of the plan. With several nodes, the replicas of the node that records the run.
     pub replicas: Vec<ReplicaStatus>,
-    /// Where all replicas are, when the job has several nodes.
+    /// The placement of all replicas, if the job has several nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<PlannedNode>,
-    /// The last one.
+    /// The last supervisor.
     pub supervisor: Option<Supervised>,
-    /// How many supervisors came before it.
+    /// The number of supervisors before it.
     pub epoch: u32,
     /// When the first record was written, in microseconds since the Unix epoch.
     pub began: u64,
     /// When the last record was written.
     pub last: u64,
-    /// How long supervisors were there, without the time between them.
+    /// How long supervisors have run, without the time between them.
     pub supervised_micros: u64,
-    /// Why it is being stopped, or was.
+    /// Why the job is being stopped, or was stopped.
     pub stopping: Option<StopReason>,
-    /// When the whole group was started again.
+    /// When the whole group was restarted.
     pub restarts: Vec<u64>,
-    /// Those of them that were for a failure of the platform.
+    /// The restarts that were caused by a failure of the platform.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub platform_restarts: Vec<u64>,
-    /// Of the last failure of the whole group.
+    /// The verdict on the last failure of the whole group.
     pub verdict: Option<Verdict>,
     /// The number of the next record.
     pub next_seq: u64,
-    /// Records of supervisors that had been replaced.
+    /// The number of ignored records of replaced supervisors.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stale: u64,
     #[serde(skip)]
     positions: BTreeMap<String, usize>,
     #[serde(skip)]
     epoch_began: u64,
-    /// How long supervisors had been there when the run was last tried again.
+    /// `supervised_micros` at the last retry of the run.
     #[serde(skip)]
     supervised_before: u64,
     /// The position of the next exit in the kernel's order.
@@ -81,7 +82,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The run as a whole.
+/// The state of the whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
     /// Nothing is started yet.
@@ -110,26 +111,26 @@ pub struct RoleStatus {
 pub struct ReplicaStatus {
     pub replica: String,
     pub rank: Option<Rank>,
-    /// The last that was begun, or that will be.
+    /// The last attempt that was started, or the next one.
     pub attempt: u32,
     pub stage: Stage,
-    /// Where it runs, by address.
+    /// The address of its node.
     pub node: String,
     pub endpoint: String,
     pub devices: Vec<String>,
-    /// Where the output of the last attempt is, and where it begins there.
+    /// The log file of the last attempt, and the offset at which its output begins.
     pub log: String,
     pub log_start: u64,
-    /// The attempts before, oldest first.
+    /// The earlier attempts, oldest first.
     pub past: Vec<Past>,
-    /// When it was started again, and whose failure that was for.
+    /// When and why it was restarted.
     pub retries: Vec<Retry>,
     /// How we stopped this attempt, if we did.
     #[serde(skip)]
     pub(crate) stop_sent: Option<StopSent>,
 }
 
-/// Where an attempt stands.
+/// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Stage {
@@ -146,7 +147,7 @@ pub enum Stage {
         timed_out: Option<Limit>,
     },
     Ended(Ended),
-    /// It did not go even after SIGKILL.
+    /// It did not exit even after SIGKILL.
     Abandoned,
 }
 
@@ -159,12 +160,12 @@ pub struct Ended {
     pub timed_out: Option<Limit>,
     pub started: u64,
     pub ended: u64,
-    /// Nothing shows that it ever ran: it was asked for, and the supervisor was lost.
+    /// It may never have run: its start was requested, and then the supervisor died.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unseen: bool,
     #[serde(skip)]
     pub(crate) order: u64,
-    /// Ended before we sent anything.
+    /// It ended before we sent a signal.
     #[serde(skip)]
     pub(crate) before_stop: bool,
 }
@@ -174,12 +175,12 @@ impl Ended {
         self.exit.is_success() && self.timed_out.is_none()
     }
 
-    /// Before it was sent anything, or for its time limit.
+    /// True if it ended before we sent a signal, or exceeded its time limit.
     fn is_by_itself(&self) -> bool {
         self.before_stop || self.timed_out.is_some()
     }
 
-    /// Badly, and not because we stopped it for others.
+    /// True if it failed, and not because we stopped it for other replicas.
     pub fn is_failure(&self) -> bool {
         self.timed_out.is_some() || (!self.exit.is_success() && !self.by_us)
     }
@@ -193,7 +194,7 @@ pub struct Past {
     pub ended: Option<Ended>,
 }
 
-/// A replica was started again while others went on.
+/// A replica was restarted while others kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Retry {
     pub at: u64,
@@ -201,26 +202,26 @@ pub struct Retry {
     pub blame: Blame,
 }
 
-/// How many replicas stand where.
+/// The number of replicas in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub struct Counts {
     pub waiting: u32,
     pub live: u32,
     pub succeeded: u32,
     pub failed: u32,
-    /// By us, or given up.
+    /// Stopped by us, or abandoned.
     pub stopped: u32,
 }
 
 impl Status {
-    /// All of a journal.
+    /// Adds all records of a journal.
     pub fn replay<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
         let mut status = Self::default();
         records.into_iter().for_each(|record| status.add(record));
         status
     }
 
-    /// One more fact.
+    /// Adds one record.
     pub fn add(&mut self, record: &Record) {
         if record.epoch < self.epoch {
             self.stale += 1;
@@ -291,7 +292,7 @@ impl Status {
                 self.pending = None;
                 self.handles.clear();
                 self.state = State::Restarting;
-                // A group is one thing: nobody is what it was, and budgets are new.
+                // The group restarts as a whole: all replicas are reset, and budgets are new.
                 for replica in &mut self.replicas {
                     replica.renew(*attempt);
                 }
@@ -319,8 +320,7 @@ impl Status {
         self.supervisor = Some(supervised.clone());
         self.stopping = None;
         if matches!(supervised.why, Began::Retried | Began::RetriedAll) {
-            // A new chance: what was spent is given back, and what had failed is forgotten, also by a supervisor that
-            // comes after this one.
+            // A retry resets budgets and failures, also for later supervisors.
             self.restarts.clear();
             self.platform_restarts.clear();
             self.supervised_before = self.supervised_micros;
@@ -340,7 +340,7 @@ impl Status {
         }
     }
 
-    /// Endpoints and logs of a new attempt, or of a new supervisor. What became of each replica stays.
+    /// Sets endpoints and logs of a new attempt or a new supervisor. The state of each replica is kept.
     fn plan(&mut self, planned: &Planned) {
         self.job.clone_from(&planned.job);
         self.name.clone_from(if planned.name.is_empty() { &planned.job } else { &planned.name });
@@ -455,7 +455,7 @@ impl Status {
         matches!(self.state, State::Finished { .. })
     }
 
-    /// How much of its time limit the run has used: trying it again begins anew.
+    /// How much of its time limit the run has used. A retry resets it.
     pub fn used_micros(&self) -> u64 {
         self.supervised_micros - self.supervised_before
     }
@@ -485,14 +485,14 @@ impl ReplicaStatus {
         matches!(self.stage, Stage::Starting { .. } | Stage::Running { .. })
     }
 
-    /// All anew, not before this attempt. Numbers are never used twice.
+    /// Resets the replica to a new attempt, with at least this number. Numbers are never reused.
     fn renew(&mut self, attempt: u32) {
         let begun = self.stage != Stage::Waiting;
         self.turn_to((self.attempt + u32::from(begun)).max(attempt));
         self.retries.clear();
     }
 
-    /// Another attempt: the one before is put with the past, unless nothing of it ever was.
+    /// Switches to another attempt. The previous one is moved to `past` if it was started.
     fn turn_to(&mut self, attempt: u32) {
         if attempt == self.attempt {
             return;

@@ -1,48 +1,48 @@
-//! What an engine can do beside what all can. The planner reads it: what an engine cannot do is refused before anything
-//! starts, with the reason.
+//! The optional features of an engine. The planner refuses a job that needs a missing feature before anything starts,
+//! with the reason.
 
-/// What an engine can do.
+/// The features of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What it starts together.
+    /// What it starts as one unit.
     pub unit: Unit,
     /// How replicas reach each other.
     pub hosts: Hosts,
-    /// How their output is had.
+    /// How their output is read.
     pub output: OutputSource,
-    /// What runs survives its supervisor, and the next one can take it over.
+    /// Running replicas outlive the supervisor, and the next supervisor can adopt them.
     pub adoption: bool,
-    /// What runs can be paused and continued.
+    /// Replicas can be suspended and continued.
     pub suspend: bool,
-    /// A replica can be given the caller's stdin.
+    /// A replica can have the caller's stdin.
     pub stdin: bool,
-    /// Replicas are processes of this host: their programs are looked up here, and limits are set here.
+    /// Replicas are processes of this host: programs are looked up and limits are set here.
     pub here: bool,
 }
 
-/// What an engine starts, and starts again, as one.
+/// What an engine starts and restarts as one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Each replica by itself.
+    /// Each replica separately.
     Replica,
-    /// All replicas that start together: a part of them cannot start again while the rest goes on.
+    /// All replicas that start together: some of them cannot restart while the rest keeps running.
     Gang,
 }
 
-/// What stands for the host of a replica before it runs.
+/// How the host of a replica is written before the replica runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {
-    /// An address that is leased.
+    /// A leased address.
     Addresses,
     /// A name, which the cluster resolves once the replica runs.
     Names,
 }
 
-/// Where the output of a replica goes.
+/// The destination of a replica's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputSource {
-    /// Into a file, which the replica writes itself.
+    /// A file that the replica writes itself.
     Files,
-    /// To the supervisor, piece by piece.
+    /// The supervisor, piece by piece.
     Streams,
 }

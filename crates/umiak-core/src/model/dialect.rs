@@ -1,11 +1,11 @@
-//! Whose habits to keep where the launchers we stand in for differ.
+//! Options that select the behaviour where the replaced launchers differ.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Whose;
 
-/// Which of Paddle's two launchers the command line would have reached.
+/// The launcher of Paddle's two that the command line would have started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Generation {
@@ -16,7 +16,7 @@ pub enum Generation {
     Current,
 }
 
-/// `--exit-codes`: ours, or the old values.
+/// `--exit-codes`: umiak's, or those of Paddle or torch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitCodes {
     Umiak,
@@ -24,7 +24,7 @@ pub enum ExitCodes {
     Torch,
 }
 
-/// `--output`: for people, for programs, or for neither.
+/// `--output`: for users, for programs, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputMode {
     Human,
@@ -32,10 +32,10 @@ pub enum OutputMode {
     Quiet,
 }
 
-/// `--show`: whose output is on the console.
+/// `--show`: the replicas whose output is on the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Show {
-    /// Every replica of a document with several roles, else the first.
+    /// Every replica of a document with several roles, otherwise the first replica.
     #[default]
     Usual,
     First,

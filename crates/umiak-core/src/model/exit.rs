@@ -1,5 +1,4 @@
-//! How an attempt ended, with its truth kept: code, signal, core, spawn error, eviction, a lost node are different
-//! things.
+//! How an attempt ended. Exit code, signal, core dump, spawn error, eviction and lost node are kept apart.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,35 +7,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Exit {
-    /// It called exit.
+    /// It exited with a code.
     Code { code: i32 },
     /// A signal ended it.
     Signal { signal: i32, core_dumped: bool },
-    /// It never ran.
+    /// It could not be started.
     Spawn(SpawnError),
-    /// It never ran: the role that it starts after did not get as far as that.
+    /// It was not started: the role that it starts after did not reach the required state.
     Unmet { role: String, reason: String },
     /// The platform removed it: the node ran out of memory or disk, or was drained.
     Evicted { reason: String },
-    /// The platform gave its place to work of higher priority.
+    /// The platform replaced it with work of higher priority.
     Preempted { reason: String },
-    /// The node that it ran on is gone.
+    /// Its node was lost.
     NodeLost { node: String },
-    /// We no longer know: the process that could have told us is gone.
+    /// Unknown: the process that could have reported it has ended.
     Lost,
 }
 
-/// A refused system call on the way from fork to exec.
+/// A system call that failed between fork and exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpawnError {
-    /// What was being done.
+    /// The step that failed.
     pub doing: SpawnStage,
     pub errno: i32,
     /// The errno in words.
     pub reason: String,
 }
 
-/// A step on the way to a running process.
+/// A step in starting a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SpawnStage {
@@ -53,7 +52,7 @@ pub enum SpawnStage {
 impl SpawnStage {
     pub fn words(self) -> &'static str {
         match self {
-            Self::MakeDirectory => "make its directory",
+            Self::MakeDirectory => "create its directory",
             Self::Fork => "fork",
             Self::OpenLog => "open log",
             Self::OpenStdin => "open /dev/null",
@@ -65,7 +64,7 @@ impl SpawnStage {
     }
 }
 
-/// A node was lost, or the platform took it away, and no rank is to blame.
+/// A node was lost, or the platform removed the attempt, and no rank failed by itself.
 const PLATFORM: u8 = 123;
 
 impl Exit {
@@ -73,7 +72,7 @@ impl Exit {
         matches!(self, Self::Code { code: 0 })
     }
 
-    /// The signal that ended it, also when a shell passes it on as 128 + n.
+    /// The signal that ended it, also if a shell reports it as 128 + n.
     pub fn signal(&self) -> Option<i32> {
         match self {
             Self::Signal { signal, .. } => Some(*signal),
@@ -88,7 +87,7 @@ impl Exit {
         }
     }
 
-    /// The code a shell would show: the exit code, or 128 + n for a signal.
+    /// The code that a shell would show: the exit code, or 128 + n for a signal.
     pub fn shell_code(&self) -> u8 {
         match self {
             Self::Code { code } => *code as u8,
@@ -101,7 +100,7 @@ impl Exit {
         }
     }
 
-    /// In words: `exited with 1`, `was killed by SIGKILL`.
+    /// Describes the end: `exited with 1`, `was killed by SIGKILL`.
     pub fn describe(&self) -> String {
         match self {
             Self::Code { code } => format!("exited with {code}"),
@@ -119,10 +118,10 @@ impl Exit {
     }
 }
 
-/// `SIGSEGV (segmentation fault)` for the ones people meet, the bare name or number for the rest.
+/// `SIGSEGV (segmentation fault)` for common signals, the bare name or number for the rest.
 pub fn signal_name(signal: i32) -> String {
     let (name, words) = match signal {
-        1 => ("SIGHUP", "terminal gone"),
+        1 => ("SIGHUP", "hangup"),
         2 => ("SIGINT", "interrupt"),
         3 => ("SIGQUIT", "quit"),
         4 => ("SIGILL", "illegal instruction"),

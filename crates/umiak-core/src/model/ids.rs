@@ -1,4 +1,4 @@
-//! Names and numbers that are checked once, where they are made.
+//! Names and numbers that are validated when they are created.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -31,12 +31,12 @@ pub struct Rank(pub u32);
 #[serde(transparent)]
 pub struct NodeIndex(pub u32);
 
-/// Global rank = processes of all lower nodes + local rank. Written once, here.
+/// Global rank = processes of all lower nodes + local rank. Computed only here.
 pub fn global_rank(local_sizes: &[u32], node: NodeIndex, local: u32) -> Rank {
     Rank(local_sizes[..node.0 as usize].iter().sum::<u32>() + local)
 }
 
-/// A TCP port that can be given to a process: never 0.
+/// A TCP port of a process: never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u16", into = "u16")]
 #[schemars(with = "u16")]
@@ -46,7 +46,7 @@ impl TryFrom<u16> for Port {
     type Error = &'static str;
 
     fn try_from(port: u16) -> Result<Self, Self::Error> {
-        Self::new(port).ok_or("port 0 cannot be given to a process")
+        Self::new(port).ok_or("port 0 is not a valid port")
     }
 }
 
@@ -66,7 +66,7 @@ impl Port {
     }
 }
 
-/// Where a replica is reached: an address, or a name that a cluster resolves once the replica runs.
+/// The host of a replica: an address, or a name that a cluster resolves once the replica runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -117,7 +117,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// `host:port` of one process; IPv6 addresses in brackets. A launcher knows addresses; a plan may have names.
+/// `host:port` of one process; IPv6 addresses in brackets. A launcher has addresses; a plan may have names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint<H = IpAddr> {
     pub address: H,
@@ -148,7 +148,7 @@ impl fmt::Display for Endpoint<Host> {
     }
 }
 
-/// A name that cannot be used.
+/// An invalid name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{name}` cannot be used as {what}: {why}")]
 pub struct InvalidName {
@@ -157,7 +157,7 @@ pub struct InvalidName {
     pub why: &'static str,
 }
 
-/// Names become file names (`<job_id>.<pod>.log`, `tasks/trainer-3`): one path component, nothing else.
+/// Checks that a name is one path component: names become file names (`<job_id>.<pod>.log`, `tasks/trainer-3`).
 fn check_component(what: &'static str, name: &str) -> Result<(), InvalidName> {
     let fail = |why| Err(InvalidName { what, name: name.to_owned(), why });
     if name.is_empty() {
@@ -219,7 +219,7 @@ impl fmt::Display for RoleName {
     }
 }
 
-/// The name of a step: of one job among several of a run.
+/// The name of a step: one of several jobs of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -262,7 +262,7 @@ impl fmt::Display for StepName {
 #[serde(transparent)]
 pub struct StepIndex(pub u32);
 
-/// The number of the first attempt, of a replica and of a job. Foreign contracts that count otherwise convert at their edge.
+/// The number of the first attempt of a replica or job. Contracts that count from another number convert it.
 pub const FIRST_ATTEMPT: u32 = 1;
 
 /// One replica of one role, by position: role in the job, index in the role.

@@ -1,4 +1,4 @@
-//! What an engine knows of an attempt that runs, and how one is stopped.
+//! A running attempt as the engine identifies it, and how one is stopped.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::Exit;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A running attempt, as the engine knows it: a process of a host has a number, one of a cluster a name and a node.
+/// A running attempt as the engine identifies it: by pid on a host, by name and node in a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -16,7 +16,7 @@ pub struct Instance {
     /// Its name in the cluster: a pod, a task of a step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where it runs, if not on this host.
+    /// Its node, if not this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
@@ -27,7 +27,7 @@ impl Instance {
         Self { pid: Some(pid), ..Self::default() }
     }
 
-    /// In words: `pid 7`, `trainer-0 on gpu-12`; empty where nothing is known.
+    /// Describes the instance: `pid 7`, `trainer-0 on gpu-12`; empty if nothing is known.
     pub fn describe(&self) -> String {
         let pid = self.pid.map(|pid| format!("pid {pid}"));
         let node = self.node.as_ref().map(|node| format!("on {node}"));
@@ -35,20 +35,20 @@ impl Instance {
     }
 }
 
-/// How an attempt is stopped. Which signal or request that is, is the engine's business.
+/// How an attempt is stopped. The engine chooses the signal or request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopHow {
-    /// It is interrupted, as by Ctrl-C on its own terminal. SIGTERM follows when it does not end.
+    /// Interrupts it, as Ctrl-C on its own terminal does. SIGTERM follows if it does not exit.
     Interrupt,
-    /// It is asked to end, and has time for that. Older journals say `graceful`.
+    /// Asks it to exit, with time to do so. `graceful` in older journals.
     #[serde(alias = "graceful")]
     Terminate,
-    /// It is ended.
+    /// Ends it at once.
     Kill,
 }
 
-/// What was sent to an attempt that is being stopped: the first and the strongest.
+/// The first and the strongest stop sent to an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopSent {
     pub first: StopHow,
@@ -60,14 +60,14 @@ impl StopSent {
         Self { first: how, last: how }
     }
 
-    /// With this one too, which may be weaker.
+    /// Adds another stop, which may be weaker.
     #[must_use]
     pub fn and(self, how: StopHow) -> Self {
         Self { last: self.last.max(how), ..self }
     }
 
-    /// True for an end that the stop brought about. An interrupted program may end with any code: Python's own is that of
-    /// an unhandled exception, and a handler chooses its own.
+    /// True if the stop caused this exit. An interrupted program may exit with any code: Python's is that of an unhandled
+    /// exception, and a handler chooses its own.
     pub fn caused(self, exit: &Exit) -> bool {
         match exit {
             Exit::Code { code } => *code != 0 && self.first == StopHow::Interrupt,

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobId, RoleName, seconds};
 
-/// A job: roles that start together, and the policies that say when it has ended.
+/// A job: roles that start together, and the policies that decide when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Job {
     pub name: JobId,
-    /// For people and filters; they change nothing.
+    /// For users and filters; they have no effect.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     pub contracts: Vec<Contract>,
@@ -29,18 +29,18 @@ pub struct Role {
     pub work: Work,
     pub completion: Completion,
     pub restart: RoleRestart,
-    /// All of these come first.
+    /// The roles that this one waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_after: Vec<StartAfter>,
     pub timeouts: Timeouts,
-    /// From the first signal to SIGKILL, where it differs from the job's.
+    /// Time from the first signal to SIGKILL, if it differs from the job's.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub grace: Option<Duration>,
 }
 
 impl Role {
-    /// With every policy at its default, and nothing to run yet.
+    /// A role with default policies and no command.
     pub fn new(name: RoleName, replicas: u32) -> Self {
         Self {
             name,
@@ -55,7 +55,7 @@ impl Role {
     }
 }
 
-/// What each replica of a role runs, and what it needs for that.
+/// What each replica of a role runs, and what it needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     /// Program and arguments; a line for the shell is `["/bin/sh", "-c", line]`.
@@ -63,11 +63,11 @@ pub struct Work {
     /// In the order of the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
-    /// Where it starts; relative to where the job was submitted.
+    /// Working directory; relative to where the job was submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     pub resources: Resources,
-    /// Ports that each replica is given, by name.
+    /// Ports of each replica, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortNeed>,
     /// For engines that have images.
@@ -78,13 +78,13 @@ pub struct Work {
     pub queue: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<String>,
-    /// Instead of the job's.
+    /// Overrides the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contracts: Option<Vec<Contract>>,
 }
 
 impl Work {
-    /// Whether umiak itself sets the variable of this name, whatever `env` says. Others that begin with `UMIAK_` are for
+    /// True if umiak itself sets this variable, whatever `env` contains. Other variables that begin with `UMIAK_` are for
     /// an umiak that a replica may run.
     pub fn is_given(&self, name: &str) -> bool {
         let Some(rest) = name.strip_prefix("UMIAK_") else { return name == "POD_IP" };
@@ -96,7 +96,7 @@ impl Work {
     }
 }
 
-/// What one replica needs of a host.
+/// The resources of one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Resources {
     /// Thousandths of a CPU.
@@ -109,7 +109,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// A part of a CPU is one that nobody else gets; 0 for who asks for none.
+    /// The number of CPUs, rounded up, because CPUs are not shared; 0 if none are requested.
     pub fn whole_cpus(&self) -> u32 {
         self.cpu_millis.map_or(0, |millis| millis.div_ceil(1000).max(1))
     }
@@ -118,15 +118,15 @@ impl Resources {
 /// Ports of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortNeed {
-    /// Lower case letters, digits and `_`: it becomes part of variables.
+    /// Lower-case letters, digits and `_`: it becomes part of variable names.
     pub name: String,
     pub count: u16,
-    /// This very one, on the replica's own address.
+    /// A fixed port, on the replica's own address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<u16>,
 }
 
-/// A role that comes before another.
+/// A role that another role waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StartAfter {
     /// Its position among the roles.
@@ -134,54 +134,54 @@ pub struct StartAfter {
     pub when: When,
 }
 
-/// What is waited for before a role starts.
+/// The condition for the start of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// All its processes exist.
     Started,
-    /// All its ports answer.
+    /// It listens on all its ports.
     Ready,
-    /// It has ended well.
+    /// It has succeeded.
     Succeeded,
 }
 
-/// How long things may take; nothing means for ever.
+/// Time limits; absent means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Timeouts {
-    /// From the start of a replica until it listens at its ports, where another role waits for that. It has then failed.
+    /// Time from the start of a replica until it listens on its ports, if another role waits for that. It then fails.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub start: Option<Duration>,
-    /// How long roles that wait until it listens at its ports do so. They then start all the same.
+    /// How long other roles wait until it listens on its ports. They then start anyway.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub patience: Option<Duration>,
-    /// One attempt of a replica. It has then failed.
+    /// Run time of one attempt of a replica, which then fails.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub run: Option<Duration>,
 }
 
-/// Restarts inside a role while the job goes on. When they are spent, the completion policies decide.
+/// Restarts inside a role while the job keeps running. When they are used up, the completion policies decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct RoleRestart {
     pub scope: Scope,
     pub rule: Restart,
 }
 
-/// Who is started again after a failure.
+/// What is restarted after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The one that failed.
+    /// The replica that failed.
     #[default]
     Replica,
-    /// All of its role: the others are stopped first.
+    /// All replicas of its role: the others are stopped first.
     Role,
 }
 
-/// Whose failure it was.
+/// What caused a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
@@ -195,10 +195,10 @@ pub enum Blame {
 /// When a role has ended, and whether its end decides the job's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Completion {
-    /// This many failed replicas fail the role; 0 means that failures never do.
+    /// The number of failed replicas that fails the role; 0 means never.
     pub min_failed: u32,
     pub min_succeeded: MinSucceeded,
-    /// A role that does not decide is stopped, without blame, when the deciding ones have ended.
+    /// A role that does not decide is stopped, without failing, when the deciding roles have ended.
     pub decides: bool,
 }
 
@@ -219,19 +219,18 @@ pub enum MinSucceeded {
 /// Policies of the whole job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
-    /// Of all roles together, after the job has failed.
+    /// Restarts of all roles together, after the job has failed.
     pub restart: Restart,
     pub stop: StopPolicy,
-    /// After the first failure, how long later exits may still turn out to be the cause. Delays the
-    /// report, never the stopping.
+    /// How long after the first failure an exit may still be the cause. Delays the report, never the stop.
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub settle: Duration,
-    /// The whole run, restarts and all, as long as somebody supervises it.
+    /// Time limit of the whole run, including restarts, while a supervisor is running.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub timeout: Option<Duration>,
-    /// Nobody starts unless there is room for everybody.
+    /// No replica starts unless all of them fit.
     pub gang: bool,
 }
 
@@ -247,28 +246,28 @@ impl Default for Policy {
     }
 }
 
-/// How often something may be started again after a failure.
+/// How often something may be restarted after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Restart {
-    /// This many restarts, beside the first start.
+    /// Number of restarts, not counting the first start.
     pub max: u32,
-    /// Failures that are not the program's (no memory to fork, a lost host) have a budget of their own.
+    /// Separate budget for failures that the program did not cause (no memory to fork, a lost host).
     pub max_platform: u32,
-    /// Before the first restart; doubled for each one that counts.
+    /// Delay before the first restart; doubled for each further restart that counts.
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub backoff: Duration,
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub max_backoff: Duration,
-    /// Only restarts of this last stretch of time count; without it, all of the run.
+    /// Only restarts within this time count; without it, all restarts of the run.
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub window: Option<Duration>,
 }
 
 impl Restart {
-    /// How many restarts there are for failures of this kind.
+    /// The number of restarts for failures of this kind.
     pub fn budget(&self, blame: Blame) -> u32 {
         match blame {
             Blame::User => self.max,
@@ -276,7 +275,7 @@ impl Restart {
         }
     }
 
-    /// How many starts there can be at most, where that is known: with a window there is no end to them.
+    /// The maximum number of starts; `None` with a window, because then there is no maximum.
     pub fn attempts(&self) -> Option<u32> {
         (self.max == 0 || self.window.is_none()).then(|| self.max.saturating_add(1))
     }
@@ -294,14 +293,14 @@ impl Default for Restart {
     }
 }
 
-/// How ranks are stopped: SIGTERM, then SIGKILL, then given up.
+/// How ranks are stopped: SIGTERM, then SIGKILL, then abandoned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StopPolicy {
-    /// From the first signal (SIGTERM, at Ctrl-C SIGINT) to SIGKILL.
+    /// Time from the first signal (SIGTERM, or SIGINT at Ctrl-C) to SIGKILL.
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub grace: Duration,
-    /// From SIGKILL until a process that does not go (uninterruptible sleep) is reported and left.
+    /// Time from SIGKILL until a process that does not exit (uninterruptible sleep) is reported and abandoned.
     #[serde(with = "seconds")]
     #[schemars(with = "f64")]
     pub abandon: Duration,
@@ -313,19 +312,19 @@ impl Default for StopPolicy {
     }
 }
 
-/// An environment dialect that replicas are given.
+/// An environment dialect of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Contract {
     Paddle,
     Torch,
-    /// Paddle's for jobs with servers.
+    /// Paddle's for parameter-server jobs.
     PaddleServers,
     /// Paddle's for rpc jobs.
     PaddleRpc,
 }
 
-/// What a command is made of: program and arguments, as bytes of the platform.
+/// A command: program and arguments, as platform strings.
 pub type Command = Vec<std::ffi::OsString>;
 
 /// A kind of accelerator.
@@ -363,19 +362,19 @@ impl DeviceKind {
 /// One device as a process sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
-    /// What the user calls it: a physical number or a `GPU-…`/`MIG-…` label.
+    /// The user's name for it: a physical number or a `GPU-…`/`MIG-…` label.
     pub label: String,
-    /// Its place in the exported visible list, which is what frameworks count by.
+    /// Its position in the exported list of visible devices, which frameworks use.
     pub position: u32,
 }
 
 impl Device {
-    /// `gpu 0,1`; nothing where there are none.
+    /// `gpu 0,1`; empty without devices.
     pub fn described(kind: DeviceKind, devices: &[Self]) -> String {
         if devices.is_empty() { String::new() } else { format!("{} {}", kind.word(), Self::labels(devices)) }
     }
 
-    /// `0,1`: what some of them are called.
+    /// The labels of devices: `0,1`.
     pub fn labels<'a>(devices: impl IntoIterator<Item = &'a Self>) -> String {
         devices.into_iter().map(|device| device.label.as_str()).collect::<Vec<_>>().join(",")
     }

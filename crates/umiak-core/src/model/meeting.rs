@@ -1,11 +1,11 @@
-//! Where nodes meet when nobody says so: a port that each of them comes to by itself, from what all of them know.
-//! Jobs side by side on the same hosts rarely come to the same one.
+//! The default rendezvous port: each node computes it from data that all nodes have. Concurrent jobs on the same hosts
+//! rarely get the same port.
 
-/// From here, so many.
+/// The range of ports.
 pub(crate) const FIRST_PORT: u16 = 7168;
 pub(crate) const PORTS: u16 = 64;
 
-/// All of them, in the order in which this job tries them. `list` is what it calls its nodes.
+/// All ports, in the order in which this job tries them. `list` is the job's node list.
 pub(crate) fn ports(job: &str, list: &str) -> impl Iterator<Item = u16> + use<> {
     let offset = (hash(job, list) % u64::from(PORTS)) as u16;
     (0..PORTS).map(move |step| FIRST_PORT + (offset + step) % PORTS)
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn every_port_is_tried_and_the_first_is_the_same_for_ever() {
-        // These are part of the protocol: nodes with different builds must agree.
+        // These values are part of the protocol: nodes with different builds must agree.
         assert_eq!(hash("", ""), 0xaf63_bd4c_8601_b7df);
         let mut tried: Vec<u16> = ports("default", "192.168.0.1,192.168.0.2").collect();
         assert_eq!(tried[..2], [7231, 7168]);

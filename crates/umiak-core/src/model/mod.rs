@@ -1,6 +1,6 @@
-//! The one model: a job of roles, replicas and attempts, its policies, and how a process ended.
+//! The model: a job of roles, replicas and attempts, its policies, and how a process ended.
 //!
-//! Newtypes fail in their constructors, so that a value that exists is a value that is valid.
+//! Newtypes are validated in their constructors, so that every value is valid.
 
 mod capabilities;
 mod dialect;

@@ -1,20 +1,20 @@
-//! What a process of a launched job is there for.
+//! The role of a process in a launched job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Completion, PortNeed, Role, RoleName};
 
-/// The role of a launched process. They start, and are counted, in this order.
+/// The role of a launched process. Roles start, and are counted, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Holds parameters.
     Server,
-    /// A rank: the only part of a collective job.
+    /// A rank: the only role in a collective job.
     #[default]
     Trainer,
-    /// Of federated jobs.
+    /// In federated jobs.
     Coordinator,
     /// A trainer of a later stage, on another kind of device.
     HeterTrainer,
@@ -23,7 +23,7 @@ pub enum Part {
 impl Part {
     pub const ALL: [Self; 4] = [Self::Server, Self::Trainer, Self::Coordinator, Self::HeterTrainer];
 
-    /// `pserver`, as replicas are called after it: `pserver-1`.
+    /// `pserver`, as in the replica name `pserver-1`.
     pub fn role(self) -> &'static str {
         match self {
             Self::Server => "pserver",
@@ -43,7 +43,7 @@ impl Part {
         }
     }
 
-    /// A log file is called after it: `serverlog.0`.
+    /// The stem of log file names: `serverlog.0`.
     pub fn log_stem(self) -> &'static str {
         match self {
             Self::Server => "serverlog",
@@ -53,7 +53,7 @@ impl Part {
         }
     }
 
-    /// Trainers decide how the job ends; the others are then stopped.
+    /// Trainers decide the end of the job; the others are then stopped.
     pub fn as_role(self, replicas: u32) -> Role {
         let name = RoleName::new(self.role()).expect("a constant name is valid");
         let mut role = Role::new(name, replicas);

@@ -1,5 +1,5 @@
-//! What a job asks of the nodes it is launched on, before anything is known of them: what the front end of a launcher
-//! lowers its command line into. Each `source` is the flag or variable that says so, for messages.
+//! The request of a launched job, independent of its nodes: the result of parsing a launcher's command line. Each
+//! `source` is the flag or variable that the value comes from, for messages.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -15,26 +15,26 @@ use super::{DeviceKind, Endpoint, ExitCodes, Generation, JobId, Part, Policy, Po
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub job_id: JobId,
-    /// What the run is called: the job's id where one is given, else the script's stem.
+    /// The name of the run: the job's id if one is given, else the script's stem.
     pub name: String,
-    /// The whole command line for a shell, secrets masked.
+    /// The whole command line, quoted for a shell, secrets masked.
     pub line: String,
     pub mode: Mode,
     pub nodes: Nodes,
-    /// The address that this node is said to have. The legacy generation has it with several nodes only: it takes a
-    /// single node's address from `--ips`.
+    /// The address given for this node. The legacy generation uses it only with several nodes: it takes a single node's
+    /// address from `--ips`.
     pub host: Option<IpAddr>,
-    /// With one node: the address in `--ips`, or the platform's. `None` when it was not given, in the legacy generation
-    /// too, whose default is 127.0.0.1.
+    /// With one node: the address in `--ips`, or the platform's. `None` if it was not given, also in the legacy
+    /// generation, whose default is 127.0.0.1.
     pub ip: Option<IpAddr>,
-    /// This node's rank, when one was given. It orders the nodes of [`Nodes::Master`] and [`Nodes::Auto`], in range;
-    /// otherwise it only moves the ports of `FLAGS_FIXED_PORT`, and that is done already.
+    /// This node's rank, if one was given. It is in range, and orders the nodes of [`Nodes::Master`] and [`Nodes::Auto`];
+    /// otherwise it only shifts the ports of `FLAGS_FIXED_PORT`, which has been done already.
     pub node_rank: Option<u32>,
-    /// Nodes that meet at a master are ordered by address.
+    /// Nodes that use a master are ordered by address.
     pub sort_ip: bool,
     /// Nodes may have different numbers of processes.
     pub uneven: bool,
-    /// `None` for those that there are.
+    /// `None` for all devices.
     pub devices: Option<DeviceRequest>,
     /// Several processes may use one device.
     pub share_devices: bool,
@@ -49,31 +49,31 @@ pub struct Request {
     pub command: CommandRequest,
     pub policy: Policy,
     pub exit_codes: ExitCodes,
-    /// `--server-timeout`: servers that do not listen by then have failed; when it is zero, trainers wait for none. Without
-    /// it trainers wait for [`SERVER_PATIENCE`], and then start.
+    /// `--server-timeout`: a server that does not listen within this time has failed; with zero, trainers do not wait.
+    /// Without it trainers wait for [`SERVER_PATIENCE`], and then start.
     pub server_timeout: Option<Duration>,
-    /// Where it stands in for one of Paddle's launchers.
+    /// Present if umiak replaces one of Paddle's launchers.
     pub paddle: Option<PaddleHabits>,
 }
 
-/// How long trainers wait for servers that do not listen at their ports, where the user does not say.
+/// How long trainers wait for servers that do not listen on their ports, by default.
 pub const SERVER_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Request {
-    /// Trainers start when servers listen, not at once.
+    /// True if trainers wait until servers listen.
     pub fn waits_for_servers(&self) -> bool {
         self.server_timeout != Some(Duration::ZERO)
     }
 
-    /// Nodes may have different numbers of processes: where parts are spread over them they mostly do, and over a master
+    /// True if nodes may have different numbers of processes. In parameter-server jobs they usually do, and with a master
     /// Paddle allows it.
     pub fn may_be_uneven(&self) -> bool {
         let by_master = matches!(self.nodes, Nodes::Master { .. } | Nodes::Auto { .. });
         self.uneven || by_master || matches!(self.mode, Mode::Servers(_))
     }
 
-    /// The first port of ranks on several nodes, where the user names none: firewalls between nodes are opened for what
-    /// Paddle's launchers take.
+    /// The default first port of ranks on several nodes: the same as in Paddle's launchers, for which firewalls between
+    /// nodes are opened.
     pub fn usual_port(&self) -> Option<u16> {
         let generation = self.paddle.as_ref().filter(|_| self.nodes != Nodes::One)?.variables.generation;
         Some(match generation {
@@ -82,7 +82,7 @@ impl Request {
         })
     }
 
-    /// Whose habits to keep where Paddle's two launchers differ.
+    /// The launcher to follow where Paddle's two launchers differ.
     pub fn generation(&self) -> Generation {
         self.paddle.as_ref().map_or(Generation::Current, |paddle| paddle.variables.generation)
     }
@@ -93,13 +93,13 @@ impl Request {
 pub struct LogRequest {
     pub dir: PathBuf,
     pub names: LogNames,
-    /// What an earlier job wrote is cut away.
+    /// The output of earlier jobs is removed.
     pub overwrite: bool,
-    /// Logs are cut at this size, and so many pieces kept.
+    /// Size limit and number of pieces kept.
     pub rotation: Option<Rotation>,
 }
 
-/// When logs are cut.
+/// When logs are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rotation {
     pub max_bytes: u64,
@@ -109,16 +109,16 @@ pub struct Rotation {
 /// What each process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandRequest {
-    /// What the command line says of it; `None` for the first that is found.
+    /// The interpreter named on the command line; `None` for the first one found.
     pub interpreter: Option<Interpreter>,
     /// The training script or program, and its arguments, untouched.
     pub script: OsString,
     pub args: Vec<OsString>,
     /// The script runs under `coverage`.
     pub with_coverage: bool,
-    /// `run_check`: the script is Paddle's own check, wherever the interpreter has it.
+    /// `run_check`: the script is Paddle's own check, located by the interpreter.
     pub is_check: bool,
-    /// Why the word that was read as the script may be none, for the message when it is not there.
+    /// Why the word that was taken for the script may not be one, for the message if it does not exist.
     pub misread: Option<String>,
 }
 
@@ -131,51 +131,51 @@ pub enum Interpreter {
     OfScript(OsString),
 }
 
-/// What only Paddle's launchers do: their lines, files and variables.
+/// Behaviour of Paddle's launchers: their lines, files and variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PaddleHabits {
     pub variables: PaddleVariables,
     /// Upper case: `INFO`.
     pub log_level: String,
-    /// Lines about overrides, resets and compatible mode, in order. Where Paddle puts a time stamp there is the word
-    /// `<ts>`. An entry may have several lines.
+    /// Lines about overrides, resets and compatible mode, in order. `<ts>` stands for Paddle's time stamp. An entry may
+    /// have several lines.
     pub lines: Vec<String>,
     /// The configuration block: `name: value`, sorted by name, of this generation.
     pub configuration: Vec<(String, String)>,
-    /// The flags that make it a job with servers, as the legacy launcher names them.
+    /// The flags that select a parameter-server job, as the legacy launcher names them.
     pub server_flags: Vec<String>,
     pub proxies: Proxies,
-    /// `<job_id>.gpu.log` is asked for.
+    /// `<job_id>.gpu.log` is requested.
     pub gpu_log: bool,
 }
 
-/// What becomes of `http_proxy` and `https_proxy`.
+/// How `http_proxy` and `https_proxy` are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proxies {
-    /// Ranks have them, and reach each other without them: `no_proxy` names the nodes.
+    /// Ranks keep them, and `no_proxy` lists the nodes, so that ranks reach each other directly.
     Kept,
-    /// As Paddle's current launcher: they are kept under another name (`http_proxy_original`).
+    /// Renamed, as by Paddle's current launcher (`http_proxy_original`).
     PutAside,
-    /// As Paddle's legacy launcher.
+    /// Removed, as by Paddle's legacy launcher.
     Removed,
 }
 
 /// `OMP_NUM_THREADS` of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Omp {
-    /// 1, unless the variable is set: what Paddle does, which warns at import where there are more.
+    /// 1, unless the variable is set. Paddle does the same, and warns at import if there are more.
     OneUnlessSet,
-    /// The CPUs that umiak may use, divided among the ranks of this node.
+    /// The CPUs available to umiak, divided among the ranks of this node.
     Share,
     Count(u32),
 }
 
-/// What the variables of Paddle's launchers depend on, beside who takes part.
+/// Options for the variables of Paddle's launchers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PaddleVariables {
     pub generation: Generation,
-    /// Lists of at least this many characters are left out (`PADDLE_ENV_LIMIT_LEN`); the framework reads them from a
-    /// backup file. Without a limit nothing is left out, and there is no such file.
+    /// Lists of at least this many characters are omitted (`PADDLE_ENV_LIMIT_LEN`); the framework reads them from a
+    /// backup file. Without a limit nothing is omitted, and there is no backup file.
     pub env_limit: Option<usize>,
     /// Exported as `PADDLE_AUTO_CLUSTER`.
     pub auto_cluster: bool,
@@ -185,7 +185,7 @@ pub struct PaddleVariables {
     pub rank_mapping_path: Option<String>,
 }
 
-/// The most nodes that a job may have.
+/// The maximum number of nodes of a job.
 pub const MAX_NODES: u32 = 16_384;
 
 /// The nodes of a job.
@@ -193,16 +193,16 @@ pub const MAX_NODES: u32 = 16_384;
 pub enum Nodes {
     /// This one: `--ips` with one address, or nothing.
     One,
-    /// `--ips a,b,…` or the platform's list: at least two, no two alike.
+    /// `--ips a,b,…` or the platform's list: at least two, all different.
     List { addresses: Vec<IpAddr>, source: String },
-    /// `--master` and `--nnodes`, at least 2. An IPv6 host stands without its brackets.
+    /// `--master` and `--nnodes`, at least 2. An IPv6 host is without brackets.
     Master { host: String, port: Port, nodes: u32, source: String },
-    /// `--nnodes`, at least 2, with neither: this node becomes the master and prints the command for the others.
+    /// `--nnodes`, at least 2, without the others: this node becomes the master and prints the command for the other nodes.
     Auto { nodes: u32, source: String },
 }
 
 impl Nodes {
-    /// How many there are.
+    /// The number of nodes.
     pub fn count(&self) -> u32 {
         match self {
             Self::One => 1,
@@ -212,40 +212,40 @@ impl Nodes {
     }
 }
 
-/// What kind of job it is: `--run_mode`, or what its other flags imply.
+/// The kind of job: `--run_mode`, or implied by other flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// Ranks that are all alike.
+    /// All ranks have the same role.
     Collective,
     /// The same, with the variables of `paddle.distributed.rpc`.
     Rpc,
-    /// Servers, trainers, and what stands between them: `ps` and `ps-heter`.
+    /// Servers, trainers, coordinators and heterogeneous trainers: `ps` and `ps-heter`.
     Servers(Box<ServerMode>),
 }
 
-/// Who takes part in a parameter-server job.
+/// The processes of a parameter-server job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerMode {
     pub servers: Crew,
     pub trainers: Crew,
     pub coordinators: Crew,
-    /// `ps-heter`: the stages behind the trainers', which are the first. Empty in `ps`.
+    /// `ps-heter`: the stages after the first, which is the trainers'. Empty in `ps`.
     pub stages: Vec<HeterStage>,
-    /// `--http_port`, or `--gloo_port` where it counts: where gloo's processes meet, on the first server's host. A free
-    /// one when it was not given.
+    /// `--http_port`, or `--gloo_port` where it applies: the port of gloo's rendezvous, on the first server's host. If
+    /// absent, a free port is used.
     pub gloo_port: Option<Port>,
     /// `PADDLE_WITH_GLOO`.
     pub with_gloo: String,
-    /// On PaddleCloud this node is one of them, and the crews are not looked at.
+    /// On PaddleCloud this node is one process, and the crews are ignored.
     pub pod: Option<Pod>,
 }
 
 /// The processes of one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Crew {
-    /// So many on each node.
+    /// This many on each node.
     Each(u32),
-    /// These, wherever they are.
+    /// These endpoints, on any node.
     Listed(Vec<Endpoint>),
 }
 
@@ -266,11 +266,11 @@ pub struct HeterStage {
     pub device: String,
 }
 
-/// One process that a platform has placed, and what it says of the others.
+/// One process placed by a platform, with the platform's data about the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     pub part: Part,
-    /// Its place among those of its part.
+    /// Its index within its part.
     pub index: u32,
     /// `PADDLE_PSERVERS_IP_PORT_LIST`: names or addresses, with ports.
     pub servers: Vec<String>,
@@ -280,17 +280,17 @@ pub struct Pod {
     pub port: Option<Port>,
 }
 
-/// A list of devices as it was asked for.
+/// The requested list of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// As the user wrote it, for messages: `--gpus`, `PADDLE_DEVICES`.
     pub source: String,
-    /// `None` for `--devices`, whose kind follows the machine.
+    /// `None` for `--devices`, whose kind depends on the machine.
     pub kind: Option<DeviceKind>,
     pub ids: Vec<String>,
 }
 
-/// What processes talk to each other with: `--backend`.
+/// The communication backend: `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -325,14 +325,14 @@ impl Backend {
         Self::ALL.iter().find(|(_, backend)| *backend == self).map_or("auto", |(word, _)| word)
     }
 
-    /// What Paddle's launcher says of a word that is none of them.
+    /// The message of Paddle's launcher for an unknown backend.
     pub fn unknown(word: &str) -> String {
         format!(
             "ValueError: paddle.distributed initialize error, backend argument can only be one of 'nccl', 'gloo', 'bkcl', 'auto', 'heter', 'xccl' but got {word}"
         )
     }
 
-    /// What it says of one that the build does not have.
+    /// The message of Paddle's launcher for a backend that the build does not have.
     pub fn not_compiled(self) -> String {
         let device = match self {
             Self::Bkcl => "xpu",
@@ -347,10 +347,10 @@ impl Backend {
     }
 }
 
-/// Where the ranks' ports come from.
+/// How the ranks' ports are chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortRequest {
-    /// Free ports, where the kernel leaves room.
+    /// Free ports, outside the kernel's ephemeral range if possible.
     Free,
     /// Free ports inside a range (`PORT_RANGE=35100:64000`).
     Range { low: u16, high: u16, source: String },

@@ -1,4 +1,4 @@
-//! Time as the machines see it: an argument, never a clock.
+//! Time as an argument of the state machines: they never read a clock.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Time since `earlier`; zero when that is later.
+    /// Time since `earlier`; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

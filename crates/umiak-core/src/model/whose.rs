@@ -1,4 +1,4 @@
-//! Some of a job's replicas, as people name them on a command line.
+//! A selection of a job's replicas, as written on a command line.
 
 use super::Rank;
 
@@ -10,12 +10,12 @@ pub struct Whose(Vec<Word>);
 enum Word {
     All,
     Ranks(u32, u32),
-    /// A role, one replica of it, or some.
+    /// A role, one of its replicas, or a range of them.
     Name(String),
 }
 
 impl Whose {
-    /// Words may be lists with commas. `rank` and `ranks` before a number say what a number says anyway.
+    /// Words may be lists with commas. `rank` and `ranks` before a number are ignored.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let pieces = words.into_iter().flat_map(|word| word.split(',')).map(str::trim);
         let word = |piece: &str| match (piece, range(piece)) {
@@ -26,7 +26,7 @@ impl Whose {
         Self(pieces.filter(|piece| !matches!(*piece, "" | "rank" | "ranks")).map(word).collect())
     }
 
-    /// No word was given.
+    /// True if no word was given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -36,7 +36,7 @@ impl Whose {
         self.0.iter().any(|word| word.is_of(replica, rank))
     }
 
-    /// The first word that names none of these.
+    /// The first word that matches none of these replicas.
     pub fn unknown<'a>(&self, replicas: &(impl Iterator<Item = (&'a str, Option<Rank>)> + Clone)) -> Option<String> {
         let is_unknown = |word: &&Word| !replicas.clone().any(|(replica, rank)| word.is_of(replica, rank));
         self.0.iter().find(is_unknown).map(|word| match word {
