@@ -11,8 +11,7 @@ use crate::diag::{Diagnostic, Source};
 use document::{Checked, Document, Format, Tree};
 use settings::Settings;
 
-/// The job that a document of any format describes, or everything that is wrong with it. `params` are those of the
-/// command line.
+/// The job that a document of any format describes, or all its errors. `params` are those of the command line.
 pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) -> Result<Document, Vec<Diagnostic>> {
     native::parse(source, native_tree(source).map_err(|error| vec![error])?, params, settings)
 }

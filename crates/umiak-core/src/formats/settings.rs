@@ -1,4 +1,4 @@
-//! `umiak.toml`: what a site or a user calls things. Reading the file is the caller's business; this is text to
+//! `umiak.toml`: the names that a site or a user defines. The caller reads the file; this module turns its text into
 //! [`Settings`].
 //!
 //! ```toml
@@ -28,12 +28,12 @@ use super::document::tree::{Node, ScalarKind, Value};
 use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::model::Resources;
 
-/// What documents may name.
+/// The names that documents may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub queues: BTreeMap<String, Queue>,
     pub flavours: BTreeMap<String, Resources>,
-    /// Where a file system is on this host.
+    /// Mount points of file systems on this host.
     pub filesystems: BTreeMap<String, PathBuf>,
     pub engines: BTreeMap<String, Engine>,
     /// Addresses by name.
@@ -42,18 +42,18 @@ pub struct Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Queue {
-    /// The engine that has it; the default one where it is left out.
+    /// The engine that has the queue; the default engine if omitted.
     pub engine: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Engine {
-    /// What it is; its name where it is left out.
+    /// The kind of engine; the engine's name if omitted.
     pub kind: Option<String>,
 }
 
 impl Default for Settings {
-    /// What is there without a file: the queue `default`, and the flavours that PaddleFlow installs.
+    /// The settings without a file: the queue `default`, and the flavours that PaddleFlow installs.
     fn default() -> Self {
         let flavour = |cpus: u32, gib: u64, gpus| Resources {
             cpu_millis: Some(cpus * 1000),
@@ -74,7 +74,7 @@ impl Default for Settings {
     }
 }
 
-/// The settings of a file, over the built-in ones; or everything that is wrong with it.
+/// The settings of a file on top of the built-in ones, or all errors of the file.
 pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
     if source.text.len() > MAX_BYTES {
         return Err(vec![Diagnostic::error(Code::F0005, format!("`{}` is too large", source.name))]);
@@ -134,7 +134,7 @@ fn each<T>(
 }
 
 fn not_toml(source: &Source, error: &toml::de::Error) -> Diagnostic {
-    let diagnostic = Diagnostic::error(Code::F0040, format!("`{}` is not TOML", source.name));
+    let diagnostic = Diagnostic::error(Code::F0040, format!("`{}` is not valid TOML", source.name));
     let diagnostic = match error.span() {
         Some(span) => diagnostic.label(source.label(Span::new(span.start, span.end), "")),
         None => diagnostic,

@@ -62,7 +62,7 @@ fn no_document() {
         .expect_err("error[F0001]: `.` is a directory\n")
         .expect_err("error[F0001]: `binary` is not a text file\n")
         .expect_err("error[F0001]: `latin` is not UTF-8\n")
-        .expect_err("error[F0004]: `pipeline.yaml` is a document of PaddleFlow, which is not in this version\n")
+        .expect_err("error[F0004]: `pipeline.yaml` is in PaddleFlow format, which is not in this version\n")
         .expect_err("error[F0001]: `/dev/zero` is not a text file\n");
 }
 
@@ -101,7 +101,7 @@ fn anchors() {
 fn settings() {
     let sandbox = Sandbox::new();
     sandbox.write("a.yaml", "umiak: v1\nroles: {main: {command: \"true\", flavour: large}}\n");
-    sandbox.umiak(["lint", "a.yaml"]).finish().expect_code(2).expect_err("there is no flavour `large`");
+    sandbox.umiak(["lint", "a.yaml"]).finish().expect_code(2).expect_err("unknown flavour `large`");
     sandbox.write("umiak.toml", "[flavour.large]\ncpu = 8\n");
     sandbox.umiak(["lint", "a.yaml"]).finish().expect_code(0);
     sandbox.write("umiak.toml", "[flavour.large]\ncpus = 8\n");

@@ -1,5 +1,5 @@
-//! The text of a document without its secrets: by the names of variables, parameters and labels, and passwords in
-//! addresses anywhere.
+//! The text of a document without its secrets. Secrets are recognised by the names of variables, parameters and labels;
+//! passwords in URLs are masked everywhere.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -9,19 +9,19 @@ use super::tree::{Node, Value};
 use crate::diag::{Source, Span};
 use crate::mask;
 
-/// Where a format keeps what may be a secret.
+/// Where a format may contain secrets.
 pub(crate) struct Secrets {
-    /// Mappings whose keys are names that may tell of secrets.
+    /// Mappings whose keys show which values are secrets.
     pub(crate) named: &'static [&'static str],
-    /// Mappings of which every value is a secret.
+    /// Mappings in which every value is a secret.
     pub(crate) all: &'static [&'static str],
     /// The mapping of parameters, at the root.
     pub(crate) params: &'static str,
-    /// What templates have before the name of a parameter.
+    /// The prefix of a parameter's name in templates.
     pub(crate) prefix: &'static str,
 }
 
-/// The text, and the names of the parameters that are secrets.
+/// The masked text, and the names of the secret parameters.
 pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
     let mut places: Vec<(Span, String)> = Vec::new();
     walk(source, root, "", secrets, &mut places);

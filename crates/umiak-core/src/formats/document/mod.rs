@@ -1,10 +1,10 @@
-//! What every format of documents is read with. A format adds its keys, its [`template::Templates`] and its lowering.
+//! The reader shared by all document formats. A format adds its keys, its [`template::Templates`] and its lowering.
 //!
 //! | step | module |
 //! |---|---|
 //! | bytes to a source, and the name of its format | `recognise` |
-//! | text to a tree with places | `yaml`, `tree` |
-//! | the text that is kept, without its secrets | `masked` |
+//! | text to a tree with positions | `yaml`, `tree` |
+//! | the text that is recorded, without its secrets | `masked` |
 //! | templates are filled on the leaves | `template` |
 //! | tree to values, every error collected | `reader`, `units` |
 
@@ -32,7 +32,7 @@ pub struct Document {
     pub notices: Vec<Diagnostic>,
     /// The text with secrets replaced.
     pub masked: String,
-    /// The values of its secret parameters: to be replaced in anything else that is written of it.
+    /// The values of its secret parameters, to be masked in everything else that is written about the document.
     pub secrets: Known,
 }
 

@@ -1,4 +1,4 @@
-//! Values out of a tree, with every error collected: a reader that gets nothing back goes on without it.
+//! Reads values from a tree and collects every error: a value that cannot be read is skipped.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,17 +8,17 @@ use super::tree::{Node, Scalar, ScalarKind, Value};
 use super::units;
 use crate::diag::{Code, Diagnostic, Source, Span, nearest};
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct At<T> {
     pub(crate) value: T,
     pub(crate) at: Span,
 }
 
-/// Whether a name keeps to a rule, and the rule in words.
+/// The check of a naming rule, and the rule in words.
 pub(crate) type NameRule = (fn(&str) -> bool, &'static str);
 
-/// Collects what is wrong with one source.
+/// Collects the errors of one source.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) source: &'a Source,
@@ -30,16 +30,16 @@ pub(crate) struct Reader<'a> {
 pub(crate) struct Entries<'n> {
     names: Vec<&'static str>,
     found: BTreeMap<&'static str, (&'n Node, &'n Node)>,
-    /// Keys that are missing because they are misspelt, which has been reported.
+    /// Keys that are missing because they are misspelt, which is already reported.
     misspelt: Vec<&'static str>,
-    /// Entries with other keys, of a mapping that may have some.
+    /// Entries with other keys, in a mapping that allows them.
     pub(crate) rest: Vec<(At<String>, &'n Node)>,
-    /// Of the whole mapping.
+    /// Position of the whole mapping.
     pub(crate) at: Span,
 }
 
 impl<'n> Entries<'n> {
-    /// The value of a key; nothing where it is left out or empty.
+    /// The value of a key; `None` if it is omitted or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
         debug_assert!(self.names.contains(&name), "`{name}` is not in its table");
         self.found.get(name).map(|(_, value)| *value).filter(|value| !value.is_null())
@@ -55,7 +55,7 @@ impl<'n> Entries<'n> {
         read(reader, &format!("`{name}`"), self.get(name)?)
     }
 
-    /// The same without its place.
+    /// The same without its position.
     pub(crate) fn value<'a, T>(
         &self,
         reader: &mut Reader<'a>,
@@ -65,7 +65,7 @@ impl<'n> Entries<'n> {
         self.read(reader, name, read).map(|at| at.value)
     }
 
-    /// The value of a key that `what` must have. `at` is where its absence shows.
+    /// The value of a key that `what` must have. `at` is the position of the error if it is missing.
     pub(crate) fn required(&self, reader: &mut Reader<'_>, what: &str, name: &str, at: Span) -> Option<&'n Node> {
         if self.lacks(name) {
             reader.error(Code::F0012, self.key(name).unwrap_or(at), format!("{what} has no `{name}`"), "");
@@ -73,12 +73,12 @@ impl<'n> Entries<'n> {
         self.get(name)
     }
 
-    /// True for a key that is left out or empty, and not just misspelt.
+    /// True for a key that is omitted or empty, but not misspelt.
     pub(crate) fn lacks(&self, name: &str) -> bool {
         self.get(name).is_none() && !self.misspelt.contains(&name)
     }
 
-    /// Where the key stands, for errors about what is empty.
+    /// Position of the key, for errors about empty values.
     pub(crate) fn key(&self, name: &str) -> Option<Span> {
         self.found.get(name).map(|(key, _)| key.at)
     }
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         self.errors.push(Diagnostic::error(code, bounded(message.into())).label(label));
     }
 
-    /// A hint for the last error.
+    /// Adds a hint to the last error.
     pub(crate) fn hint(&mut self, hint: impl Into<String>) {
         if let Some(error) = self.errors.last_mut() {
             error.hints.push(hint.into());
@@ -105,14 +105,14 @@ impl<'a> Reader<'a> {
         self.notices.push(Diagnostic::notice(code, message).label(self.source.label(at, label)));
     }
 
-    /// A hint for the last notice.
+    /// Adds a hint to the last notice.
     pub(crate) fn notice_hint(&mut self, hint: impl Into<String>) {
         if let Some(notice) = self.notices.last_mut() {
             notice.hints.push(hint.into());
         }
     }
 
-    /// The errors by their places; those without one come first.
+    /// The errors sorted by position; those without one come first.
     pub(crate) fn into_errors(mut self) -> Vec<Diagnostic> {
         self.errors.sort_by_key(|error| error.labels.first().map(|label| label.start));
         self.errors
@@ -121,11 +121,11 @@ impl<'a> Reader<'a> {
     pub(crate) fn wrong_type(&mut self, what: &str, node: &Node, expected: &str) {
         if !node.is_broken() {
             let label = format!("this is {}", node.found());
-            self.error(Code::F0011, node.at, format!("{what} takes {expected}"), label);
+            self.error(Code::F0011, node.at, format!("{what} must be {expected}"), label);
         }
     }
 
-    /// A mapping with fixed keys. A key that is not among `names` is an error with the nearest name.
+    /// A mapping with fixed keys. A key that is not among `names` is an error that suggests the nearest name.
     pub(crate) fn entries<'n>(
         &mut self,
         what: &str,
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         self.entries_beside(what, node, names, |_| false)
     }
 
-    /// The same beside keys that are nobody's business.
+    /// The same, but keys for which `is_ignored` is true are ignored.
     pub(crate) fn entries_beside<'n>(
         &mut self,
         what: &str,
@@ -146,8 +146,8 @@ impl<'a> Reader<'a> {
         let mut entries = self.open_entries(what, node, names)?;
         for (key, _) in std::mem::take(&mut entries.rest).into_iter().filter(|(key, _)| !is_ignored(&key.value)) {
             let near = nearest(&key.value, entries.names.iter().copied());
-            let label = did_you_mean(near, "unknown");
-            self.error(Code::F0010, key.at, format!("{what} has no key `{}`", key.value), label);
+            let label = did_you_mean(near, "");
+            self.error(Code::F0010, key.at, format!("unknown key `{}` in {what}", key.value), label);
             if near.is_none() {
                 let names: Vec<String> = entries.names.iter().map(|name| format!("`{name}`")).collect();
                 self.hint(format!("known keys: {}", names.join(", ")));
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         Some(entries)
     }
 
-    /// A mapping with fixed keys that may have others too.
+    /// A mapping with fixed keys that may also have others.
     pub(crate) fn open_entries<'n>(
         &mut self,
         what: &str,
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
         Some(Entries { names, found, misspelt: Vec::new(), rest, at: node.at })
     }
 
-    /// A mapping with names that the author chooses, in their order.
+    /// A mapping with user-defined names, in the order of the document.
     pub(crate) fn named<'n>(&mut self, what: &str, node: &'n Node) -> Option<Vec<(At<String>, &'n Node)>> {
         self.open_entries(what, node, []).map(|entries| entries.rest)
     }
@@ -192,17 +192,17 @@ impl<'a> Reader<'a> {
                 Some(At { value: scalar.text.clone(), at: key.at })
             }
             _ => {
-                self.error(Code::F0011, key.at, "a key is a text", format!("this is {}", key.found()));
+                self.error(Code::F0011, key.at, "a key must be a string", format!("this is {}", key.found()));
                 None
             }
         }
     }
 
-    /// Refuses a name by the first rule that it breaks; false where it does.
+    /// Reports the first rule that a name breaks; false if it breaks one.
     pub(crate) fn name(&mut self, name: &At<String>, of: &str, rules: &[NameRule]) -> bool {
         let broken = rules.iter().find(|(holds, _)| !holds(&name.value));
         if let Some((_, rule)) = broken {
-            let message = format!("`{}` cannot be the name of {of}", name.value.escape_debug());
+            let message = format!("`{}` is not a valid name for {of}", name.value.escape_debug());
             self.error(Code::F0014, name.at, message, *rule);
         }
         broken.is_none()
@@ -219,17 +219,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Any scalar, as it is written.
+    /// Any scalar, as written.
     pub(crate) fn text(&mut self, what: &str, node: &Node) -> Option<At<String>> {
-        let scalar = self.scalar(what, node, "a text")?;
+        let scalar = self.scalar(what, node, "a string")?;
         if scalar.text.contains('\0') {
-            self.error(Code::F0013, node.at, format!("{what} cannot hold a NUL byte"), "");
+            self.error(Code::F0013, node.at, format!("{what} must not contain a NUL byte"), "");
             return None;
         }
         Some(At { value: scalar.text.clone(), at: node.at })
     }
 
-    /// A text that says something.
+    /// A text that is not blank.
     pub(crate) fn word(&mut self, what: &str, node: &Node) -> Option<At<String>> {
         let text = self.text(what, node)?;
         if text.value.trim().is_empty() {
@@ -271,7 +271,7 @@ impl<'a> Reader<'a> {
             return Some(At { value, at: node.at });
         }
         if is_number && scalar.text.parse::<f64>().is_ok() {
-            let message = format!("{what} takes a whole number from {least} to {most}");
+            let message = format!("{what} must be a whole number from {least} to {most}");
             self.error(Code::F0013, node.at, message, format!("this is {}", node.found()));
         } else {
             self.wrong_type(what, node, "a whole number");
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         }
         let near = nearest(&scalar.text, words.iter().copied());
         let label = did_you_mean(near, &format!("this is {}", node.found()));
-        self.error(Code::F0013, node.at, format!("{what} is {}", either(words)), label);
+        self.error(Code::F0013, node.at, format!("{what} must be {}", either(words)), label);
         None
     }
 
@@ -294,12 +294,12 @@ impl<'a> Reader<'a> {
         self.measure(what, node, units::duration)
     }
 
-    /// A time limit: none at all is written by leaving it out.
+    /// A time limit greater than zero; omitting the key means no limit.
     pub(crate) fn limit(&mut self, what: &str, node: &Node) -> Option<At<Duration>> {
         let limit = self.duration(what, node)?;
         if limit.value.is_zero() {
-            self.error(Code::F0013, node.at, format!("{what} cannot be 0"), "");
-            self.hint("leave the key out for no limit");
+            self.error(Code::F0013, node.at, format!("{what} must be greater than zero"), "");
+            self.hint("omit the key for no limit");
             return None;
         }
         Some(limit)
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
                     Value::Scalar(Scalar { kind: ScalarKind::Text | ScalarKind::Number | ScalarKind::Filled, .. })
                 );
                 let code = if is_word { Code::F0013 } else { Code::F0011 };
-                self.error(code, node.at, format!("{what} takes {expected}"), format!("this is {}", node.found()));
+                self.error(code, node.at, format!("{what} must be {expected}"), format!("this is {}", node.found()));
                 None
             }
         }
@@ -342,7 +342,7 @@ impl<'a> Reader<'a> {
             let what = format!("`{}` in {what}", name.value);
             if value.is_null() {
                 self.error(Code::F0011, name.at, format!("{what} has no value"), "");
-                self.hint("write \"\" for an empty text");
+                self.hint("write \"\" for an empty string");
                 continue;
             }
             if let Some(text) = self.text(&what, value) {
@@ -353,12 +353,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A label: the nearest name where there is one.
+/// A label: suggests the nearest name if there is one.
 pub(crate) fn did_you_mean(near: Option<&str>, otherwise: &str) -> String {
     near.map_or(otherwise.to_owned(), |near| format!("did you mean `{near}`?"))
 }
 
-/// A name may be megabytes long; a sentence may not.
+/// Cuts a message short: a name may be megabytes long.
 fn bounded(text: String) -> String {
     match text.char_indices().nth(300) {
         Some((at, _)) => format!("{}…", &text[..at]),

@@ -35,7 +35,7 @@ pub fn decode(name: &str, bytes: &[u8]) -> Result<Source, Diagnostic> {
             .row("expected", "YAML in UTF-8"));
     }
     if bytes.len() > yaml::MAX_BYTES {
-        return Err(Diagnostic::error(Code::F0005, format!("`{name}` is too large for a document"))
+        return Err(Diagnostic::error(Code::F0005, format!("`{name}` is too large"))
             .row("limit", format!("{} bytes", yaml::MAX_BYTES)));
     }
     match std::str::from_utf8(bytes) {
@@ -51,8 +51,8 @@ pub fn decode(name: &str, bytes: &[u8]) -> Result<Source, Diagnostic> {
     }
 }
 
-/// The format of a text, by keys that only it has, and its tree. A text that is no YAML is recognised by its lines, so
-/// that its errors are those of its format.
+/// The format of a text, recognised by keys that only it has, and its tree. A text that is not YAML is recognised by its
+/// lines, so that its errors are those of its format.
 pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagnostic>) {
     let tree = yaml::parse(source);
     let keys: Vec<&str> = match &tree {
@@ -83,7 +83,7 @@ pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagno
 }
 
 pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic {
-    let message = format!("`{}` is a document of {}, which is not in this version", source.name, format.name());
+    let message = format!("`{}` is in {} format, which is not in this version", source.name, format.name());
     Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn not_recognised(source: &Source, root: &Node) -> Diagnostic {
     if root.child("roles").is_some() {
         error.hint("add `umiak: v1` as its first line")
     } else if root.child("apiVersion").is_some() && root.child("kind").is_some() {
-        error.hint("this is a manifest for Kubernetes; umiak runs documents that start with `umiak: v1`")
+        error.hint("this is a Kubernetes manifest; umiak runs documents that start with `umiak: v1`")
     } else {
         error.hint("a native document starts with `umiak: v1`; `umiak schema job` prints its schema")
     }

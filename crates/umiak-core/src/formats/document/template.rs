@@ -1,18 +1,18 @@
-//! Templates in the texts of a document: filled after parsing, on the leaves, never on the raw text. A value is taken as
-//! it is, so what a parameter holds can neither add a template nor change the shape of the document.
+//! Templates in the strings of a document: filled after parsing, on the leaves, never in the raw text. A value is
+//! inserted unchanged, so a parameter can neither add a template nor change the structure of the document.
 
 use super::reader::Reader;
 use super::tree::{Node, ScalarKind, Value};
 use crate::diag::{Code, Source, Span};
 
-/// The templates of one format: how they are written and what they stand for.
+/// The templates of one format: their syntax and their values.
 pub(crate) trait Templates {
     const OPEN: &'static str;
     const CLOSE: &'static str;
-    /// How `OPEN` is written where no template is meant: the hint for one that cannot be read.
+    /// The hint for a malformed template: how to write a literal `OPEN`.
     const LITERAL: &'static str;
 
-    /// What stands for a template whose inside is `word`.
+    /// The value of a template that contains `word`.
     fn value(&self, word: &str) -> Result<String, Unfilled>;
 }
 
@@ -56,12 +56,12 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
         let inner = &rest[start + T::OPEN.len()..];
         let at = place::<T>(reader.source, written, count, inner);
         let Some((word, behind)) = inner.split_once(T::CLOSE) else {
-            reader.error(Code::F0032, at, "a template without its end", format!("`{}` is missing", T::CLOSE));
+            reader.error(Code::F0032, at, "unterminated template", format!("`{}` is missing", T::CLOSE));
             reader.hint(T::LITERAL);
             return None;
         };
         rest = behind;
-        // A delimiter inside the template is one of those that are counted.
+        // A delimiter inside the template counts too.
         count += 1 + word.matches(T::OPEN).count();
         let word = word.trim();
         let value = templates.value(word);
@@ -70,23 +70,23 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
             Ok(value) => result += &value,
             Err(Unfilled::Missing) => {}
             Err(Unfilled::NotAName) => {
-                reader.error(Code::F0032, at, format!("`{word}` is not the name of a parameter"), "");
+                reader.error(Code::F0032, at, format!("`{word}` is not a valid parameter name"), "");
                 reader.hint(T::LITERAL);
             }
             Err(Unfilled::Unknown(label)) => {
-                reader.error(Code::F0030, at, format!("there is no parameter `{word}`"), label);
+                reader.error(Code::F0030, at, format!("unknown parameter `{word}`"), label);
             }
         }
     }
     is_whole.then(|| result + rest)
 }
 
-/// The insides of the templates of a text.
+/// The contents of the templates in a text.
 pub(crate) fn words<T: Templates>(text: &str) -> impl Iterator<Item = &str> {
     text.split(T::OPEN).skip(1).filter_map(|rest| Some(rest.split_once(T::CLOSE)?.0.trim()))
 }
 
-/// Where the `count`th template of a leaf stands; the whole leaf where escapes make that unclear.
+/// Position of the `count`th template of a leaf; the whole leaf where escapes make that unclear.
 fn place<T: Templates>(source: &Source, written: Span, count: usize, inner: &str) -> Span {
     let slice = source.slice(written);
     let Some((start, _)) = slice.match_indices(T::OPEN).nth(count) else { return written };
@@ -99,7 +99,7 @@ fn place<T: Templates>(source: &Source, written: Span, count: usize, inner: &str
     Span::new(start, start + T::OPEN.len() + word.len() + T::CLOSE.len())
 }
 
-/// `{{name}}` without quotes, which YAML reads as a mapping whose only key is a mapping. True where it was one.
+/// Reports `{{name}}` without quotes, which YAML reads as a mapping whose only key is a mapping. True if it was one.
 pub(crate) fn refuse_unquoted<T: Templates>(reader: &mut Reader<'_>, node: &Node) -> bool {
     let [(key, value)] = node.entries() else { return false };
     let [(name, nothing)] = key.entries() else { return false };

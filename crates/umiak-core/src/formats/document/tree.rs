@@ -1,12 +1,12 @@
-//! A document as a tree with places, whatever it is written in.
+//! A document as a tree with positions, for YAML and TOML.
 
 use crate::diag::Span;
 
-/// A node: what it is, where it is used, and where it is written.
+/// A node: its value, where it is used, and where it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    /// Where it stands; of an alias, where the alias stands.
+    /// Where it is used; for an alias, the position of the alias.
     pub(crate) at: Span,
     /// Where its text is.
     pub(crate) written: Span,
@@ -19,23 +19,23 @@ pub(crate) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-/// A scalar as it is written, without quotes.
+/// A scalar as written, without quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scalar {
     pub(crate) text: String,
     pub(crate) kind: ScalarKind,
 }
 
-/// What a scalar is taken for.
+/// The type of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScalarKind {
     Null,
     Bool,
     Number,
     Text,
-    /// Made from a template: it is whatever its text can be read as.
+    /// Filled from a template: any type that its text can be parsed as.
     Filled,
-    /// A template that cannot be filled. It has been reported; readers add nothing to that.
+    /// A template that cannot be filled. It is already reported; readers report nothing more.
     Broken,
 }
 
@@ -52,11 +52,11 @@ impl Node {
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a mapping".to_owned(),
             Value::Scalar(scalar) => match scalar.kind {
-                ScalarKind::Null | ScalarKind::Broken => "nothing".to_owned(),
+                ScalarKind::Null | ScalarKind::Broken => "empty".to_owned(),
                 ScalarKind::Bool => format!("`{}`", scalar.text),
                 ScalarKind::Number => format!("the number `{}`", scalar.text),
-                ScalarKind::Text | ScalarKind::Filled if scalar.text.is_empty() => "an empty text".to_owned(),
-                ScalarKind::Text | ScalarKind::Filled => format!("the text `{}`", shortened(&scalar.text)),
+                ScalarKind::Text | ScalarKind::Filled if scalar.text.is_empty() => "an empty string".to_owned(),
+                ScalarKind::Text | ScalarKind::Filled => format!("the string `{}`", shortened(&scalar.text)),
             },
         }
     }
@@ -81,7 +81,7 @@ impl Node {
         }
     }
 
-    /// The entries of a mapping; none of anything else.
+    /// The entries of a mapping; empty for other nodes.
     pub(crate) fn entries(&self) -> &[(Node, Node)] {
         match &self.value {
             Value::Map(entries) => entries,
@@ -89,13 +89,13 @@ impl Node {
         }
     }
 
-    /// The value of a key of a mapping; nothing where it is empty.
+    /// The value of a key of a mapping; `None` if it is empty.
     pub(crate) fn child(&self, name: &str) -> Option<&Node> {
         let found = self.entries().iter().find(|(key, _)| key.text() == Some(name));
         found.map(|(_, value)| value).filter(|value| !value.is_null())
     }
 
-    /// One, or a list.
+    /// The items of a list, or the node itself.
     pub(crate) fn one_or_many(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,

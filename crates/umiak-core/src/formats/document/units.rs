@@ -1,8 +1,8 @@
-//! Durations, sizes and shares of CPUs, as documents and `umiak.toml` write them. An error is what was expected.
+//! Durations, sizes and CPU counts in documents and `umiak.toml`. An error is the expected value, in words.
 
 use std::time::Duration;
 
-/// Longer waits are meant as "for ever", which is written by leaving the key out.
+/// The longest duration. For no limit, the key is omitted.
 const LONGEST: f64 = 10.0 * 366.0 * 86400.0;
 
 /// `500ms`, `10s`, `1h30m`; a plain number is seconds.
@@ -41,9 +41,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 
 fn bounded(seconds: f64) -> Result<Duration, &'static str> {
     if seconds > LONGEST {
-        return Err("at most ten years; leave the key out for ever");
+        return Err("at most ten years; omit the key for no limit");
     }
-    // Nobody means less than a millisecond, and binary fractions would show.
+    // Rounded to milliseconds, so that binary fractions do not show.
     Ok(Duration::from_millis((seconds * 1000.0).round() as u64))
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn cpu(text: &str) -> Result<u32, &'static str> {
     };
     match millis {
         Some(millis) if (1.0..=1e9).contains(&millis) => Ok(millis.round() as u32),
-        Some(_) => Err("more than 0 CPUs, at most a million"),
-        None => Err("CPUs such as `2`, `0.5` or `500m`"),
+        Some(_) => Err("more than 0 CPUs and at most a million"),
+        None => Err("a number of CPUs such as `2`, `0.5` or `500m`"),
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn memory(text: &str) -> Result<u64, &'static str> {
     };
     match decimal(number) {
         Some(number) if number * factor >= 1.0 && number * factor < 9e18 => Ok((number * factor).round() as u64),
-        Some(_) => Err("more than 0 bytes, and less than 9 exabytes"),
+        Some(_) => Err("more than 0 bytes and less than 9 exabytes"),
         None => Err("a size such as `4Gi`, `512M` or a number of bytes"),
     }
 }

@@ -1,9 +1,9 @@
-//! YAML as a tree with places: a thin layer over `serde-saphyr`, so that the choice of parser stays in one file.
+//! YAML as a tree with positions: a thin layer over `serde-saphyr`, so that the choice of parser stays in one file.
 //!
-//! Formats read the tree and not serde types of their own, because one run names every error of a document, and a
-//! `Deserialize` ends with the first. A scalar keeps the text as it is written (`0.10` stays `0.10`) beside what YAML
-//! takes it for. Keys that come twice are collected, with both places. Anchors and merge keys are resolved; a value from
-//! an anchor has the place where it is used and the place where it is written.
+//! Formats read the tree instead of deserializing into their own types, because one run reports every error of a
+//! document, and `Deserialize` stops at the first. A scalar keeps its text as written (`0.10` stays `0.10`) and its YAML
+//! type. Duplicate keys are collected with both positions. Anchors and merge keys are resolved; a value from an anchor
+//! has the position where it is used and the position where it is written.
 //!
 //! Any bytes are safe: size, depth, nodes and replayed aliases are limited.
 
@@ -16,22 +16,22 @@ use serde_saphyr::{Location, Spanned};
 use super::tree::{Node, ScalarKind, Value, shortened};
 use crate::diag::{Code, Diagnostic, Source, Span};
 
-/// Larger documents are refused.
+/// The largest document.
 pub const MAX_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 48;
 const MAX_NODES: usize = 200_000;
 
-/// The tree of a source that is one YAML document, and what is wrong with it all the same: keys that come twice.
+/// The tree of a source that is one YAML document, and its errors: duplicate keys.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) root: Node,
     pub(crate) errors: Vec<Diagnostic>,
 }
 
-/// The tree, or why there is none.
+/// The tree, or the error of the parser.
 pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
     if source.text.len() > MAX_BYTES {
-        return Err(Diagnostic::error(Code::F0005, format!("`{}` is too large for a document", source.name))
+        return Err(Diagnostic::error(Code::F0005, format!("`{}` is too large", source.name))
             .row("size", format!("{} bytes", source.text.len()))
             .row("limit", format!("{MAX_BYTES} bytes")));
     }
@@ -49,7 +49,7 @@ pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
             max_total_replayed_events: MAX_NODES,
             max_replay_stack_depth: 16,
         },
-        // Both places of a key that comes twice are told, so this visitor sees both.
+        // The visitor must see both occurrences of a duplicate key to report them.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         strict_booleans: true,
         non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::PassThrough,
@@ -66,7 +66,7 @@ pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
     }
 }
 
-/// What the deserializer gives, before places are known.
+/// What the deserializer returns, before positions are computed.
 enum Raw {
     Null,
     Bool(bool),
@@ -127,7 +127,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     fn visit_bytes<E: serde::de::Error>(self, value: &[u8]) -> Result<Raw, E> {
         std::str::from_utf8(value)
             .map(|text| Raw::Text(text.to_owned()))
-            .map_err(|_| E::custom("bytes that are no text"))
+            .map_err(|_| E::custom("bytes that are not UTF-8"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Raw, A::Error> {
@@ -185,7 +185,7 @@ fn node(source: &Source, raw: Spanned<Raw>, errors: &mut Vec<Diagnostic>) -> Nod
     Node { value, at: if is_alias { at } else { written }, written }
 }
 
-/// Of a list or mapping only the start is known: it goes to its last entry, and to the bracket behind that.
+/// The parser gives only the start of a list or mapping: it extends to its last entry and the closing bracket after it.
 fn closed(source: &Source, start: Span, last: Option<Span>, bracket: char) -> Span {
     let end = last.map_or(start.end, |last| last.end).max(start.end);
     if !source.slice(Span::new(start.start, start.end.max(start.start + 1))).starts_with(['{', '[']) {
@@ -196,14 +196,14 @@ fn closed(source: &Source, start: Span, last: Option<Span>, bracket: char) -> Sp
     Span::new(start.start, close)
 }
 
-/// Keys that come twice in one mapping.
+/// Reports duplicate keys in one mapping.
 fn twice(source: &Source, entries: &[(Node, Node)], errors: &mut Vec<Diagnostic>) {
     let mut seen = std::collections::HashMap::new();
     for (key, _) in entries {
         let Value::Scalar(scalar) = &key.value else { continue };
         if let Some(first) = seen.insert(scalar.text.as_str(), key.at) {
             errors.push(
-                Diagnostic::error(Code::F0006, format!("`{}` is there twice", shortened(&scalar.text)))
+                Diagnostic::error(Code::F0006, format!("duplicate key `{}`", shortened(&scalar.text)))
                     .label(source.label(key.at, "again here"))
                     .label(source.label(first, "first here")),
             );
@@ -218,12 +218,12 @@ fn span(source: &Source, location: &Location) -> Span {
     let end = start.saturating_add(span.byte_len().unwrap_or(0) as usize);
     let end = end.min(source.text.len());
     let start = start.min(end);
-    // A block scalar and an empty value reach into the next line.
+    // A block scalar and an empty value extend into the next line.
     let text = source.text.get(start..end).unwrap_or("");
     Span::new(start, start + text.trim_end().len())
 }
 
-/// The byte of a line and a column, which count from 1.
+/// The byte offset of a line and a column, which count from 1.
 fn byte(source: &Source, location: &Location) -> usize {
     let line = (location.line() as usize).saturating_sub(1);
     let before: usize = source.text.split_inclusive('\n').take(line).map(str::len).sum();
@@ -232,12 +232,12 @@ fn byte(source: &Source, location: &Location) -> usize {
     before + rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at)
 }
 
-/// What the parser says, in our words where it is a limit.
+/// The parser's error, reworded where it is a limit.
 fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
     use serde_saphyr::Error;
     let at = error.location().map(|location| {
         let at = span(source, &location);
-        // The end of a document that stops short: its last character says more than an empty line does.
+        // At the end of an incomplete document, its last character is a better position than an empty line.
         if at.start >= source.text.trim_end().len() {
             let end = source.text.trim_end().len();
             let start = source.text[..end].char_indices().next_back().map_or(0, |(start, _)| start);
@@ -248,23 +248,24 @@ fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
     });
     let said = error_text(error);
     let said = said.lines().next().unwrap_or_default();
-    // The place is in the frame.
+    // The label shows the position.
     let said = said.split(" at line ").next().unwrap_or(said).trim_end_matches(['.', ':', ',']).to_owned();
     let diagnostic = match error.without_snippet() {
-        // Limits come in several shapes, and some inside others.
-        _ if ["budget", "alias replay", "alias expansion"].iter().any(|word| said.contains(word)) => {
-            Diagnostic::error(Code::F0005, "the document is too deep or too large, or its aliases make it so")
-                .row("the parser said", said)
-        }
+        // The parser reports limits as several variants, some nested in others.
+        _ if ["budget", "alias replay", "alias expansion"].iter().any(|word| said.contains(word)) => Diagnostic::error(
+            Code::F0005,
+            "the document is too large or nested too deep, or its aliases expand too far",
+        )
+        .row("the parser said", said),
         Error::RecursiveReferencesRequireWeakTypes { .. } => {
-            Diagnostic::error(Code::F0005, "an alias that contains itself").row("the parser said", said)
+            Diagnostic::error(Code::F0005, "an alias contains itself").row("the parser said", said)
         }
         _ if said.contains("recursion limit") => {
-            Diagnostic::error(Code::F0005, "the document is too deep").row("the parser said", said)
+            Diagnostic::error(Code::F0005, "the document is nested too deep").row("the parser said", said)
         }
         Error::MultipleDocuments { .. } => Diagnostic::error(Code::F0002, "more than one YAML document in one file")
-            .hint("keep one document in each file"),
-        _ => Diagnostic::error(Code::F0002, "this is not YAML").row("the parser said", said),
+            .hint("put each document in its own file"),
+        _ => Diagnostic::error(Code::F0002, "this is not valid YAML").row("the parser said", said),
     };
     let Some(at) = at else { return diagnostic.row("file", source.name.clone()) };
     let label = source.label(at, "");
@@ -276,12 +277,12 @@ fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
     let is_bracket =
         ["illegal placement of ':'", "flow", "unclosed"].iter().any(|words| error_text(error).contains(words));
     if let Some(open) = open_bracket(&source.text[..at.start]).filter(|open| is_bracket && *open != at.start) {
-        diagnostic = diagnostic.label(source.label(Span::new(open, open + 1), "still open"));
+        diagnostic = diagnostic.label(source.label(Span::new(open, open + 1), "not closed"));
     }
     if line.contains("{{") {
-        diagnostic.hint("a template stands in quotes: \"{{ name }}\"")
+        diagnostic.hint("put the template in quotes: \"{{ name }}\"")
     } else if line.contains('\t') {
-        diagnostic.hint("YAML indents with spaces, not with tabs")
+        diagnostic.hint("indent with spaces, not tabs")
     } else {
         diagnostic
     }
@@ -291,7 +292,7 @@ fn error_text(error: &serde_saphyr::Error) -> String {
     error.without_snippet().to_string()
 }
 
-/// The innermost bracket that is not closed, by a glance: quotes and comments are skipped, block scalars are not.
+/// The innermost unclosed bracket, approximately: quotes and comments are skipped, block scalars are not.
 fn open_bracket(text: &str) -> Option<usize> {
     let mut open = Vec::new();
     let mut quote = None;

@@ -5,7 +5,7 @@
 pub struct Key {
     pub name: &'static str,
     pub kind: KeyKind,
-    /// What it is when left out, in words or as written; empty where nothing is.
+    /// The default, in words or as written; empty where there is none.
     pub default: &'static str,
     /// One or two sentences, in Markdown.
     pub help: &'static str,
@@ -28,9 +28,9 @@ pub enum KeyKind {
     Choice(&'static [&'static str]),
     /// Names to scalars.
     Texts,
-    /// Names to scalars or to nothing.
+    /// Names to scalars or null.
     Params,
-    /// A line for the shell, or a list of words.
+    /// A shell command, or a list of arguments.
     Command,
     /// One contract or a list.
     Contracts,
@@ -62,12 +62,12 @@ impl Table {
     }
 }
 
-/// Keys of the document that mean nothing here: a place for anchors.
+/// True for keys of the document that are ignored: a place for anchors.
 pub fn is_extension(key: &str) -> bool {
     key.starts_with("x-")
 }
 
-/// Contracts that exist, and those that will.
+/// Contracts of this version, and those planned.
 pub const CONTRACTS: &[&str] = &["paddle", "torch"];
 pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
 
@@ -88,49 +88,43 @@ const fn key(
 /// The whole document.
 pub static DOCUMENT: Table = Table {
     title: "The document",
-    help: "Keys of the document itself. Others that begin with `x-` are ignored: a place for anchors (`x-env: &env {A: 1}`, then `env: *env` or `<<: *env`).",
+    help: "Keys of the document itself. Keys that begin with `x-` are ignored; use them for anchors (`x-env: &env {A: 1}`, then `env: *env` or `<<: *env`).",
     keys: &[
-        key(
-            "umiak",
-            KeyKind::Version,
-            "",
-            "The version of the format: `v1`. It is how a native document is recognised.",
-            "v1",
-        ),
+        key("umiak", KeyKind::Version, "", "Version of the format: `v1`. This key identifies a native document.", "v1"),
         key(
             "name",
             KeyKind::Text,
             "the file's name",
-            "The job's name in lists and logs. A run can be found by it. It cannot hold a secret parameter.",
+            "Name of the job in lists and logs; it can select a run. It must not contain a secret parameter.",
             "ctr",
         ),
-        key("labels", KeyKind::Texts, "", "For people and filters; they change nothing.", "{team: ads}"),
+        key("labels", KeyKind::Texts, "", "Labels for people and filters; they do not affect the run.", "{team: ads}"),
         key(
             "params",
             KeyKind::Params,
             "",
-            "Parameters and their defaults. `{{ name }}` in any text of the document becomes the value; `-p name=value` replaces it. A parameter without a default must be given.",
+            "Parameters and their defaults. `{{ name }}` in any text of the document becomes the value; `-p name=value` overrides it. A parameter without a default must be given.",
             "{epochs: 5, data: /data}",
         ),
         key(
             "contracts",
             KeyKind::Contracts,
             "none",
-            "The environments of frameworks that replicas are given: `paddle`, `torch`. They hold for every role that decides the job's end.",
+            "Frameworks whose environment variables the replicas get: `paddle`, `torch`. They apply to every role that decides the job's end.",
             "[paddle, torch]",
         ),
         key(
             "policy",
             KeyKind::Mapping(&POLICY),
             "",
-            "How the job as a whole is restarted, limited and stopped.",
+            "How the whole job is restarted, limited and stopped.",
             "{restarts: 2}",
         ),
         key(
             "roles",
             KeyKind::Named(&ROLE),
             "",
-            "The roles, by name, in the order of ranks. A name has letters, digits, `-`, `_` and `.`, at most 63 of them.",
+            "The roles, by name, in the order of ranks. A name consists of at most 63 letters, digits, `-`, `_` and `.`.",
             "{trainer: {command: \"true\"}}",
         ),
     ],
@@ -144,7 +138,7 @@ pub static POLICY: Table = Table {
             "restarts",
             KeyKind::Restarts(&RESTART),
             "`0`",
-            "How often it is started again after a failure.",
+            "How many times to restart after a failure.",
             "{max: 2, backoff: 10s}",
         ),
         BACKOFF,
@@ -154,23 +148,29 @@ pub static POLICY: Table = Table {
             "scope",
             KeyKind::Choice(&["job", "role", "replica"]),
             "`job`",
-            "Who is started again: all roles, the role that failed, or the replica alone. `role` and `replica` hold for every role that does not say it itself.",
+            "What is restarted: all roles, the failed role, or only the failed replica. `role` and `replica` apply to every role without its own `restarts`.",
             "replica",
         ),
         key(
             "timeout",
             KeyKind::Duration,
             "none",
-            "For the whole run, restarts and all. It then ends with code 124.",
+            "Time limit of the whole run, including restarts. A run that exceeds it ends with code 124.",
             "6h",
         ),
-        key("grace", KeyKind::Duration, "`5s`", "From the first signal to SIGKILL when replicas are stopped.", "30s"),
-        key("gang", KeyKind::Bool, "`true`", "Nobody starts unless there is room for everybody.", "false"),
+        key(
+            "grace",
+            KeyKind::Duration,
+            "`5s`",
+            "Time from the first signal to SIGKILL when replicas are stopped.",
+            "30s",
+        ),
+        key("gang", KeyKind::Bool, "`true`", "Start replicas only when there is room for all of them.", "false"),
         key(
             "settle",
             KeyKind::Duration,
             "`500ms`",
-            "How long after the first failure later exits may still turn out to be the cause. It delays the report, never the stopping.",
+            "How long after the first failure a later exit may still be taken as the cause. It delays the report, not the stop.",
             "1s",
         ),
     ],
@@ -178,20 +178,20 @@ pub static POLICY: Table = Table {
 
 pub static RESTART: Table = Table {
     title: "`restarts` of the policy",
-    help: "In full, where a number says too little.",
+    help: "Restarts in full, as a mapping.",
     keys: &[MAX, MAX_PLATFORM, BACKOFF, MAX_BACKOFF, WINDOW],
 };
 
 pub static ROLE_RESTART: Table = Table {
     title: "`restart` of a role",
-    help: "Restarts inside a role while the job goes on. When they are spent, `completion` decides.",
+    help: "Restarts inside a role while the job keeps running. When they are used up, `completion` decides.",
     keys: &[
         MAX,
         key(
             "scope",
             KeyKind::Choice(&["role", "replica"]),
             "`replica`",
-            "Who is started again: the replica that failed, or all of its role.",
+            "What is restarted: only the failed replica, or the whole role.",
             "role",
         ),
         MAX_PLATFORM,
@@ -201,63 +201,69 @@ pub static ROLE_RESTART: Table = Table {
     ],
 };
 
-const MAX: Key = key("max", KeyKind::Number(0, 1_000_000), "`0`", "This many restarts beside the first start.", "3");
+const MAX: Key = key("max", KeyKind::Number(0, 1_000_000), "`0`", "Maximum number of restarts.", "3");
 const MAX_PLATFORM: Key = key(
     "max_platform",
     KeyKind::Number(0, 1_000_000),
     "`10`",
-    "Failures that are not the program's (no memory to fork, a lost host) have this budget of their own.",
+    "Maximum number of restarts after failures outside the program (no memory to fork, a lost host). They do not count towards `max`.",
     "5",
 );
 const BACKOFF: Key =
-    key("backoff", KeyKind::Duration, "`1s`", "Before the first restart; doubled for each further one.", "10s");
+    key("backoff", KeyKind::Duration, "`1s`", "Wait before the first restart; doubled for each further one.", "10s");
 const MAX_BACKOFF: Key = key("max_backoff", KeyKind::Duration, "`30s`", "The longest wait before a restart.", "5m");
 const WINDOW: Key =
-    key("window", KeyKind::Duration, "the whole run", "Only restarts of this last stretch of time count.", "1h");
+    key("window", KeyKind::Duration, "the whole run", "Only restarts within this last period count.", "1h");
 
 pub static ROLE: Table = Table {
     title: "A role",
-    help: "Replicas with one command and one purpose.",
+    help: "A group of replicas that run the same command.",
     keys: &[
-        key("replicas", KeyKind::Number(1, MAX_REPLICAS), "`1`", "How many run.", "4"),
+        key("replicas", KeyKind::Number(1, MAX_REPLICAS), "`1`", "Number of replicas.", "4"),
         key(
             "command",
             KeyKind::Command,
             "",
-            "Required. A text is a line for `/bin/sh -c`; a list is a program and its arguments, untouched.",
+            "Required. A string is run by `/bin/sh -c`; a list is a program and its arguments, passed unchanged.",
             "[python, train.py]",
         ),
         key(
             "env",
             KeyKind::Texts,
             "",
-            "Variables beside the submitter's and the contracts'. Numbers and booleans are taken as they are written.",
+            "Environment variables, in addition to those of the submitter and the contracts. Numbers and booleans are passed as written.",
             "{LR: 0.1}",
         ),
-        key("dir", KeyKind::Text, "where the job was submitted", "Where replicas start.", "src"),
-        key("image", KeyKind::Text, "", "For engines that have images.", "\"python:3.12\""),
-        key("queue", KeyKind::Text, "", "For engines that have queues; `[queue.NAME]` of `umiak.toml`.", "default"),
-        key("priority", KeyKind::Text, "", "For engines that have priorities.", "high"),
+        key("dir", KeyKind::Text, "where the job was submitted", "Working directory of the replicas.", "src"),
+        key("image", KeyKind::Text, "", "Container image, for engines that use images.", "\"python:3.12\""),
+        key(
+            "queue",
+            KeyKind::Text,
+            "",
+            "Queue, for engines that have queues: `[queue.NAME]` in `umiak.toml`.",
+            "default",
+        ),
+        key("priority", KeyKind::Text, "", "Priority, for engines that have priorities.", "high"),
         key("resources", KeyKind::Mapping(&RESOURCES), "", "What one replica needs.", "{cpu: 2, memory: 4Gi, gpu: 1}"),
         key(
             "flavour",
             KeyKind::Text,
             "",
-            "Resources by name: `[flavour.NAME]` of `umiak.toml`, or `flavour1` (1 CPU, 1 GiB), `flavour2` (4 CPUs, 8 GiB, 1 GPU), `flavour3` (4 CPUs, 8 GiB, 2 GPUs). What `resources` says wins.",
+            "Resources by name: `[flavour.NAME]` in `umiak.toml`, or `flavour1` (1 CPU, 1 GiB), `flavour2` (4 CPUs, 8 GiB, 1 GPU), `flavour3` (4 CPUs, 8 GiB, 2 GPUs). Values in `resources` override the flavour's.",
             "flavour1",
         ),
         key(
             "ports",
             KeyKind::Ports(&PORT),
             "",
-            "Ports that each replica is given, by name: how many, or a mapping. Names have lower case letters, digits and `_`. A replica is ready when all of them answer.",
+            "Ports of each replica, by name: a count or a mapping. Names consist of lowercase letters, digits and `_`. A replica is ready when all its ports answer.",
             "{rpc: 1, http: {port: 8080}}",
         ),
         key(
             "completes",
             KeyKind::Bool,
             "`true`",
-            "Whether its end decides the job's. A role that does not decide is stopped, without blame, when the others have ended.",
+            "Whether the end of this role decides the end of the job. A role that does not decide is stopped when the others have ended; that is not a failure.",
             "true",
         ),
         key(
@@ -271,49 +277,67 @@ pub static ROLE: Table = Table {
             "restarts",
             KeyKind::Restarts(&ROLE_RESTART),
             "`0`",
-            "How often a replica is started again after a failure, while the job goes on.",
+            "How many times to restart a replica after a failure while the job keeps running.",
             "3",
         ),
         key(
             "restart",
             KeyKind::Restarts(&ROLE_RESTART),
             "`0`",
-            "The same as `restarts`; one of them is enough.",
+            "The same as `restarts`; use one of them.",
             "{max: 3, scope: role}",
         ),
         key(
             "start_after",
             KeyKind::StartAfter(&START_AFTER),
             "",
-            "Roles that come first: a name, a mapping, or a list of them.",
+            "Roles that start first: a name, a mapping, or a list of them.",
             "[first]",
         ),
-        key("timeout", KeyKind::Duration, "none", "For one attempt of a replica. It has then failed.", "1h"),
+        key(
+            "timeout",
+            KeyKind::Duration,
+            "none",
+            "Time limit of one attempt of a replica. A replica that exceeds it has failed.",
+            "1h",
+        ),
         key(
             "start_timeout",
             KeyKind::Duration,
             "`10m` where another role waits for this one to be ready",
-            "From the start of a replica until its ports answer. It has then failed.",
+            "Time limit from the start of a replica until its ports answer. A replica that exceeds it has failed.",
             "2m",
         ),
-        key("grace", KeyKind::Duration, "the policy's", "From the first signal to SIGKILL.", "1m"),
-        key("contracts", KeyKind::Contracts, "the document's", "Instead of the document's.", "[torch]"),
+        key("grace", KeyKind::Duration, "the policy's", "Time from the first signal to SIGKILL.", "1m"),
+        key(
+            "contracts",
+            KeyKind::Contracts,
+            "the document's",
+            "Contracts of this role, instead of the document's.",
+            "[torch]",
+        ),
     ],
 };
 
 pub static RESOURCES: Table = Table {
     title: "`resources`",
-    help: "What one replica needs of a host.",
+    help: "Resources that one replica needs.",
     keys: &[
         key(
             "cpu",
             KeyKind::Cpu,
             "",
-            "CPUs: `2`, `0.5` or `500m`. Advice, unless `--strict-resources` binds replicas to their own.",
+            "CPUs: `2`, `0.5` or `500m`. Not enforced, unless `--strict-resources` binds replicas to their CPUs.",
             "500m",
         ),
-        key("memory", KeyKind::Memory, "", "`4Gi`, `512M` or bytes. A limit, where the engine can enforce it.", "4Gi"),
-        key("gpu", KeyKind::Number(0, 1024), "`0`", "Whole GPUs, which nobody else is given meanwhile.", "1"),
+        key(
+            "memory",
+            KeyKind::Memory,
+            "",
+            "Memory: `4Gi`, `512M` or bytes. A limit where the engine can enforce it.",
+            "4Gi",
+        ),
+        key("gpu", KeyKind::Number(0, 1024), "`0`", "Number of GPUs, reserved for the replica while it runs.", "1"),
     ],
 };
 
@@ -325,32 +349,32 @@ pub static COMPLETION: Table = Table {
             "min_failed",
             KeyKind::Number(0, MAX_REPLICAS),
             "`1`",
-            "This many failed replicas fail the role; 0 means that failures never do: it has succeeded when all replicas have ended, even if none of them well.",
+            "Number of failed replicas that fails the role. With 0, failures never do: the role succeeds when all replicas have ended, even if all of them failed.",
             "1",
         ),
-        key("min_succeeded", KeyKind::AllOr, "`all`", "This many successes complete the role.", "all"),
+        key("min_succeeded", KeyKind::AllOr, "`all`", "Number of successful replicas that completes the role.", "all"),
     ],
 };
 
 pub static PORT: Table = Table {
     title: "A port",
-    help: "Ports of one name; a plain number is `count`.",
+    help: "Ports of one name; a plain number means `count`.",
     keys: &[
-        key("count", KeyKind::Number(1, MAX_PORTS as u32), "`1`", "This many free ports.", "1"),
-        key("port", KeyKind::Number(1, 65535), "a free one", "This very port, on the replica's own address.", "8080"),
+        key("count", KeyKind::Number(1, MAX_PORTS as u32), "`1`", "Number of free ports.", "1"),
+        key("port", KeyKind::Number(1, 65535), "a free one", "Fixed port, on the replica's own address.", "8080"),
     ],
 };
 
 pub static START_AFTER: Table = Table {
     title: "`start_after` in full",
-    help: "Which role, and what of it is waited for.",
+    help: "The role to wait for, and the state to wait for.",
     keys: &[
-        key("role", KeyKind::Text, "", "Required. Its name.", "first"),
+        key("role", KeyKind::Text, "", "Required. Name of the role.", "first"),
         key(
             "when",
             KeyKind::Choice(&["started", "ready", "succeeded"]),
             "`ready` for a role with ports, else `started`",
-            "`started`: all its processes exist. `ready`: all its ports answer. `succeeded`: it has ended well.",
+            "`started`: all its processes exist. `ready`: all its ports answer. `succeeded`: the role has succeeded.",
             "succeeded",
         ),
     ],

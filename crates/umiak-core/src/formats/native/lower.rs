@@ -1,4 +1,4 @@
-//! From the document as it is written to the model: defaults, and whatever one part says about another.
+//! From the document as written to the model: defaults, and references between parts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use crate::model::{
     StartAfter, StopPolicy, Timeouts, When, Work,
 };
 
-/// Restarts of a document that are no fault of the program.
+/// Default number of restarts after failures outside the program.
 const MAX_PLATFORM: u32 = 10;
-/// Where somebody waits for a role to be ready and it does not say how long that may take.
+/// Default start timeout of a role when another role waits for it to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Nothing where the document has errors; they are with the reader.
+/// Returns `None` if the document has errors, which are in the reader.
 pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Job> {
     let name = job_name(reader, raw.name.as_ref());
     total(reader, raw);
@@ -35,8 +35,8 @@ pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Setti
     }
     if !raw.roles.is_empty() && raw.roles.iter().all(|role| role.completes == Some(false)) {
         let at = raw.roles[0].name.at;
-        reader.error(Code::F0018, at, "no role decides when the job has ended", "");
-        reader.hint("leave `completes: false` out of at least one role");
+        reader.error(Code::F0018, at, "no role decides when the job ends", "");
+        reader.hint("remove `completes: false` from at least one role");
     }
     if !reader.errors.is_empty() || raw.roles.is_empty() {
         return None;
@@ -60,7 +60,7 @@ fn job_name(reader: &mut Reader<'_>, name: Option<&At<String>>) -> Option<JobId>
     match JobId::new(name.value.clone()) {
         Ok(name) => Some(name),
         Err(error) => {
-            reader.error(Code::F0014, name.at, "a bad name for a job", error.why);
+            reader.error(Code::F0014, name.at, "invalid name for the job", error.why);
             None
         }
     }
@@ -70,16 +70,21 @@ fn total(reader: &mut Reader<'_>, raw: &RawDocument) {
     let total: u64 = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).map(|at| u64::from(at.value)).sum();
     let last = raw.roles.iter().filter_map(|role| role.replicas.as_ref()).next_back();
     if let Some(last) = last.filter(|_| total > u64::from(MAX_REPLICAS) || raw.roles.len() > usize::from(u16::MAX)) {
-        reader.error(Code::F0013, last.at, format!("{total} replicas in all"), format!("at most {MAX_REPLICAS}"));
+        reader.error(
+            Code::F0013,
+            last.at,
+            format!("too many replicas: {total} in total"),
+            format!("at most {MAX_REPLICAS}"),
+        );
     }
 }
 
-/// As in variables: `UMIAK_HOSTS_PSERVER`.
+/// The name as in variables: `UMIAK_HOSTS_PSERVER`.
 fn variable(name: &str) -> String {
     name.to_ascii_uppercase().replace(['-', '.'], "_")
 }
 
-/// Roles, and ports of roles, that would share a variable.
+/// Reports roles and ports that would use the same variable.
 fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
     let mut seen: BTreeMap<String, (String, Span)> = BTreeMap::new();
     let roles = raw.roles.iter().map(|role| {
@@ -93,18 +98,19 @@ fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
     });
     for (name, what, at) in roles.chain(ports) {
         if let Some((first, place)) = seen.get(&name) {
-            // The same name twice has been told as a key that is there twice.
+            // The same name twice is already reported as a duplicate key.
             if *first == what {
                 continue;
             }
-            // Two roles that collide would be told again for each of their ports.
+            // Two roles that collide would be reported again for each of their ports.
             if name.starts_with("UMIAK_ENDPOINTS_") && reader.errors.iter().any(|error| error.code == Code::F0015) {
                 continue;
             }
             let first_label = reader.source.label(*place, format!("and for {first}"));
-            let error = Diagnostic::error(Code::F0015, format!("{first} and {what} would share a variable"))
-                .label(reader.source.label(at, format!("`{name}` for {what}")))
-                .label(first_label);
+            let error =
+                Diagnostic::error(Code::F0015, format!("{first} and {what} would use the same environment variable"))
+                    .label(reader.source.label(at, format!("`{name}` for {what}")))
+                    .label(first_label);
             reader.errors.push(error);
         } else {
             seen.insert(name, (what, at));
@@ -112,15 +118,15 @@ fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
     }
 }
 
-/// What a role waits for.
+/// The roles that a role waits for.
 fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<StartAfter> {
     let mut orders: Vec<StartAfter> = Vec::new();
     for after in &role.start_after {
         let name = after.role.value.as_str();
         let Some(index) = raw.roles.iter().position(|other| other.name.value == name) else {
             let near = nearest(name, raw.roles.iter().map(|other| other.name.value.as_str()));
-            let label = did_you_mean(near, "unknown");
-            reader.error(Code::F0016, after.role.at, format!("there is no role `{name}`"), label);
+            let label = did_you_mean(near, "not in `roles`");
+            reader.error(Code::F0016, after.role.at, format!("unknown role `{name}`"), label);
             continue;
         };
         let other = &raw.roles[index];
@@ -136,9 +142,9 @@ fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<Star
         };
         if when == When::Ready && other.ports.is_empty() {
             let at = after.when.as_ref().map_or(after.role.at, |when| when.at);
-            let message = format!("role `{name}` has no ports, so nobody can tell when it is ready");
+            let message = format!("role `{name}` has no ports, so `when: ready` cannot be checked");
             reader.error(Code::F0016, at, message, "");
-            reader.hint("give it `ports`, or write `when: started`");
+            reader.hint("add `ports` to the role, or write `when: started`");
             continue;
         }
         let after = StartAfter { role: u16::try_from(index).unwrap_or(u16::MAX), when };
@@ -149,9 +155,9 @@ fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<Star
     orders
 }
 
-/// Roles that wait for each other: each circle is told once.
+/// Reports roles that wait for each other, each cycle once.
 fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>]) {
-    // 0 not seen, 1 on the path, 2 done. A path of its own, because a document may have thousands of roles in a row.
+    // 0 not seen, 1 on the path, 2 done. The path is explicit, because recursion could be thousands of roles deep.
     let mut state = vec![0_u8; orders.len()];
     for start in 0..orders.len() {
         let mut path: Vec<(usize, usize)> = Vec::new();
@@ -214,8 +220,8 @@ fn lower_role(
     let resources = resources(reader, raw, settings);
     queue(reader, raw, settings);
     if let Some(at) = raw.start_timeout.as_ref().filter(|_| !is_awaited) {
-        let message = format!("nobody waits for role `{}` to be ready", raw.name.value);
-        reader.notice(Code::F0051, at.at, message, "without effect");
+        let message = format!("no role waits for role `{}` to be ready", raw.name.value);
+        reader.notice(Code::F0051, at.at, message, "has no effect");
     }
     let work = Work {
         command: raw.command.clone(),
@@ -233,8 +239,8 @@ fn lower_role(
         contracts: raw.contracts.clone(),
     };
     for (name, _) in raw.env.iter().filter(|(name, _)| work.is_given(&name.value)) {
-        let message = format!("`{}` is set by umiak itself", name.value);
-        reader.notice(Code::F0051, name.at, message, "without effect");
+        let message = format!("umiak sets `{}` itself", name.value);
+        reader.notice(Code::F0051, name.at, message, "has no effect");
     }
     let start = raw.start_timeout.as_ref().map(|at| at.value).or(is_awaited.then_some(START_TIMEOUT));
     Some(Role {
@@ -253,8 +259,8 @@ fn completion(reader: &mut Reader<'_>, raw: &RawRole) -> Completion {
     let mut completion = Completion { decides: raw.completes.unwrap_or(true), ..Completion::default() };
     let beyond = |reader: &mut Reader<'_>, name: &str, at: &At<u32>| {
         if let Some(replicas) = raw.replicas.as_ref().filter(|replicas| at.value > replicas.value) {
-            let message = format!("`{name}` is more than the replicas of role `{}`", raw.name.value);
-            reader.error(Code::F0018, at.at, message, format!("it has {}", replicas.value));
+            let message = format!("`{name}` exceeds the number of replicas of role `{}`", raw.name.value);
+            reader.error(Code::F0018, at.at, message, format!("the role has {}", replicas.value));
         }
     };
     if let Some(at) = &raw.completion.min_failed {
@@ -275,8 +281,8 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
             resources = *found;
         } else {
             let near = nearest(&flavour.value, settings.flavours.keys().map(String::as_str));
-            let label = did_you_mean(near, "unknown");
-            reader.error(Code::F0017, flavour.at, format!("there is no flavour `{}`", flavour.value), label);
+            let label = did_you_mean(near, "");
+            reader.error(Code::F0017, flavour.at, format!("unknown flavour `{}`", flavour.value), label);
             reader.hint(format!("define it in `umiak.toml`: `[flavour.{}]`", flavour.value));
         }
     }
@@ -301,13 +307,13 @@ fn rule(raw: &RawRestart) -> Restart {
         max: raw.max.unwrap_or(0),
         max_platform: raw.max_platform.unwrap_or(MAX_PLATFORM),
         backoff,
-        // A first wait that is longer than the default longest one moves it.
+        // A first wait above the default maximum raises the maximum.
         max_backoff: raw.max_backoff.as_ref().map_or(default.max_backoff.max(backoff), |at| at.value),
         window: raw.window.as_ref().map(|at| at.value),
     }
 }
 
-/// A role's own rule; else the policy's, where its scope is smaller than the job; else none, and the job's holds.
+/// A role's own rule; otherwise the policy's, if its scope is smaller than the job; otherwise none, and the job's applies.
 fn role_restart(own: Option<&RawRestart>, policy: &RawPolicy) -> RoleRestart {
     let scope = |word: Option<&str>| if word == Some("role") { Scope::Role } else { Scope::Replica };
     let inherited = policy.scope.as_ref().map(|scope| scope.value).filter(|word| *word != "job");

@@ -3,7 +3,7 @@
 //! | step | module |
 //! |---|---|
 //! | parameters, for the templates | `params` |
-//! | tree to the document as it is written | `raw`, by the table in [`keys`] |
+//! | tree to the document as written | `raw`, by the table in [`keys`] |
 //! | that to the model | `lower` |
 
 pub mod keys;
@@ -25,8 +25,7 @@ use params::Params;
 
 const SECRETS: Secrets = Secrets { named: &["env", "params", "labels"], all: &[], params: "params", prefix: "" };
 
-/// The job that a document describes, or everything that is wrong with it. `given` are the parameters of the command
-/// line.
+/// The job that a document describes, or all its errors. `given` are the parameters of the command line.
 pub(super) fn parse(
     source: &Source,
     Tree { root, errors }: Tree,
@@ -45,7 +44,7 @@ pub(super) fn parse(
     Ok(Document { job, notices: reader.notices, masked, secrets })
 }
 
-/// Everything that can be said of a document before its parameters are given.
+/// Checks a document before its parameters are given.
 pub(super) fn check(
     source: &Source,
     Tree { root, errors }: Tree,
@@ -75,14 +74,14 @@ fn read(
     (job, params)
 }
 
-/// A name is how people find a run: it stands in lists, in messages and in variables, and cannot be masked there.
+/// The name of a job appears in lists, messages and variables, where it cannot be masked.
 fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) {
     let Some(name) = root.child("name") else { return };
     let source = reader.source;
     let mut used = words::<Params>(source.slice(name.written));
     if let Some(secret) = used.find(|used| secrets.iter().any(|secret| secret == used)) {
         let label = format!("`{secret}` is a secret");
-        reader.error(Code::F0014, name.at, "the name of a job cannot hold a secret", label);
+        reader.error(Code::F0014, name.at, "the name of a job must not contain a secret", label);
     }
 }
 

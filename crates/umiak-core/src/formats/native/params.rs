@@ -1,4 +1,4 @@
-//! `params` of a document, and `{{ name }}` in its texts.
+//! `params` of a document, and `{{ name }}` in its strings.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Params {
 impl Templates for Params {
     const OPEN: &'static str = "{{";
     const CLOSE: &'static str = "}}";
-    const LITERAL: &'static str = "for braces that are meant literally write `{{ '{{' }}`";
+    const LITERAL: &'static str = "for literal braces, write `{{ '{{' }}`";
 
     fn value(&self, word: &str) -> Result<String, Unfilled> {
         if matches!(word, "'{{'" | "\"{{\"") {
@@ -35,17 +35,17 @@ impl Templates for Params {
         }
         let unknown = || {
             let near = nearest(word, self.values.keys().map(String::as_str));
-            Unfilled::Unknown(did_you_mean(near, "not under `params`"))
+            Unfilled::Unknown(did_you_mean(near, "not in `params`"))
         };
         self.values.get(word).ok_or_else(unknown)?.clone().ok_or(Unfilled::Missing)
     }
 }
 
-/// The document's `params`, with `given` (`-p`) over them.
+/// The document's `params`, overridden by `given` (`-p`).
 pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(String, String)]) -> Params {
     let mut params = Params::default();
     for (name, value) in node.and_then(|node| reader.named("`params`", node)).unwrap_or_default() {
-        let rule = "letters, digits, `_`, `-` and `.`, beginning with a letter";
+        let rule = "must consist of letters, digits, `_`, `-` and `.`, and begin with a letter";
         if !reader.name(&name, "a parameter", &[(is_name, rule)]) {
             continue;
         }
@@ -61,7 +61,7 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
         if value.is_none() && has_no_default {
             let error = Diagnostic::error(Code::F0034, format!("parameter `{name}` has no value"));
             let error = error.label(reader.source.label(at, "no default"));
-            params.needed.push((name.clone(), error.hint(format!("give it one: `-p {name}=…`"))));
+            params.needed.push((name.clone(), error.hint(format!("set it with `-p {name}=…`"))));
         }
         params.values.insert(name, value);
     }
@@ -70,7 +70,7 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
         let known: Vec<&str> = params.values.keys().map(String::as_str).collect();
         reader.errors.push(match nearest(name, known.iter().copied()) {
             Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
-            None if known.is_empty() => error.hint("it has none; parameters stand under `params`"),
+            None if known.is_empty() => error.hint("the document defines no `params`"),
             None => error.row("parameters", known.join(", ")),
         });
     }

@@ -1,5 +1,5 @@
-//! The document as it is written: types that mirror the format, read from the tree, each on its own.
-//! `lower` says what they mean together.
+//! The document as written: types that mirror the format, each read from the tree on its own.
+//! `lower` combines them.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(super) struct RawRestart {
 #[derive(Debug)]
 pub(super) struct RawRole {
     pub(super) name: At<String>,
-    /// Nothing where it is wrong, and told.
+    /// `None` if it is wrong, which is already reported.
     pub(super) replicas: Option<At<u32>>,
     pub(super) command: Vec<String>,
     pub(super) env: Vec<(At<String>, At<String>)>,
@@ -72,7 +72,7 @@ pub(super) struct RawResources {
 #[derive(Debug, Default)]
 pub(super) struct RawCompletion {
     pub(super) min_failed: Option<At<u32>>,
-    /// Nothing for `all`.
+    /// `None` for `all`.
     pub(super) min_succeeded: Option<At<Option<u32>>>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct RawStartAfter {
     pub(super) when: Option<At<&'static str>>,
 }
 
-/// Reads a document whose templates are filled. `params` have been read already.
+/// Reads a document whose templates are filled. `params` are already read.
 pub(super) fn document(reader: &mut Reader<'_>, root: &Node) -> RawDocument {
     let entries = reader.entries_beside("the document", root, keys::DOCUMENT.names(), keys::is_extension);
     let Some(entries) = entries else {
@@ -111,8 +111,8 @@ fn version(reader: &mut Reader<'_>, entries: &Entries<'_>) {
         return reader.error(Code::F0012, at, "the document has no version", "write `umiak: v1`");
     };
     if let Some(version) = reader.text("`umiak`", node).filter(|version| version.value != "v1") {
-        let message = format!("version `{}` of the format is not known here", version.value);
-        reader.error(Code::F0004, version.at, message, "this umiak knows `v1`");
+        let message = format!("unknown version `{}` of the format", version.value);
+        reader.error(Code::F0004, version.at, message, "this umiak supports `v1`");
     }
 }
 
@@ -120,13 +120,13 @@ fn roles(reader: &mut Reader<'_>, root: &Node, entries: &Entries<'_>) -> Vec<Raw
     let first_line = root.entries().first().map_or(root.at, |(key, value)| key.at.to(value.at));
     let Some(node) = entries.required(reader, "the document", "roles", first_line) else {
         if entries.lacks("roles") {
-            reader.hint("the least is `roles: {main: {command: \"python train.py\"}}`");
+            reader.hint("a minimal document has `roles: {main: {command: \"python train.py\"}}`");
         }
         return Vec::new();
     };
     let roles = reader.named("`roles`", node).unwrap_or_default();
     if roles.is_empty() && matches!(&node.value, Value::Map(_)) {
-        reader.error(Code::F0012, node.at, "`roles` is empty", "at least one role");
+        reader.error(Code::F0012, node.at, "`roles` is empty", "add at least one role");
     }
     roles.into_iter().filter_map(|(name, node)| role(reader, name, node)).collect()
 }
@@ -139,15 +139,15 @@ fn contracts(reader: &mut Reader<'_>, node: &Node) -> Vec<Contract> {
             "paddle" => Contract::Paddle,
             "torch" => Contract::Torch,
             later if LATER_CONTRACTS.contains(&later) => {
-                let label = format!("there are {}", either(CONTRACTS).replace(" or ", " and "));
+                let label = format!("use {}", either(CONTRACTS));
                 reader.error(Code::F0004, word.at, format!("contract `{later}` is not in this version"), label);
                 continue;
             }
             other => {
                 let near = nearest(other, CONTRACTS.iter().chain(LATER_CONTRACTS).copied());
-                let label = did_you_mean(near, "unknown");
-                reader.error(Code::F0017, word.at, format!("there is no contract `{other}`"), label);
-                reader.hint(format!("a contract is {}", either(CONTRACTS)));
+                let label = did_you_mean(near, "");
+                reader.error(Code::F0017, word.at, format!("unknown contract `{other}`"), label);
+                reader.hint(format!("use {}", either(CONTRACTS)));
                 continue;
             }
         };
@@ -178,10 +178,10 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
     })
 }
 
-/// `backoff` and the like stand in `policy` or in `policy.restarts`, not in both.
+/// `backoff` and similar keys may be in `policy` or in `policy.restarts`, not in both.
 fn one_of_two<T>(reader: &mut Reader<'_>, name: &str, inner: Option<At<T>>, outer: Option<At<T>>) -> Option<At<T>> {
     if let (Some(inner), Some(outer)) = (&inner, &outer) {
-        reader.error(Code::F0018, outer.at, format!("`{name}` is there twice"), "in `policy`");
+        reader.error(Code::F0018, outer.at, format!("`{name}` is set twice"), "in `policy`");
         let label = reader.source.label(inner.at, "in `restarts`");
         if let Some(error) = reader.errors.last_mut() {
             error.labels.push(label);
@@ -213,12 +213,12 @@ fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &N
 
 /// A role name becomes a directory and a part of variables.
 const ROLE_NAME: &[NameRule] = &[
-    (|name| name.len() <= 63, "at most 63 characters"),
+    (|name| name.len() <= 63, "must have at most 63 characters"),
     (
         |name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')),
-        "letters, digits, `-`, `_` and `.`",
+        "must consist of letters, digits, `-`, `_` and `.`",
     ),
-    (|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()), "it begins with a letter or a digit"),
+    (|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()), "must begin with a letter or a digit"),
 ];
 
 fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRole> {
@@ -230,7 +230,7 @@ fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRol
     }
     let entries = reader.entries(&what, node, keys::ROLE.names())?;
     if let (Some(one), Some(_)) = (entries.key("restart"), entries.key("restarts")) {
-        reader.error(Code::F0018, one, format!("{what} has both `restart` and `restarts`"), "one of them is enough");
+        reader.error(Code::F0018, one, format!("{what} has both `restart` and `restarts`"), "use one of them");
     }
     Some(RawRole {
         replicas: match entries.get("replicas") {
@@ -267,7 +267,7 @@ fn replicas(reader: &mut Reader<'_>, node: &Node) -> Option<At<u32>> {
     let is_range = keys.any(|key| matches!(key, "min" | "max") || key.contains(".."))
         || node.text().and_then(|text| text.split_once("..")).is_some_and(|(min, max)| is_whole(min) && is_whole(max));
     if is_range {
-        reader.error(Code::F0004, node.at, "a changing number of replicas is not in this version", "write one number");
+        reader.error(Code::F0004, node.at, "a variable number of replicas is not in this version", "write one number");
         return None;
     }
     reader.number("`replicas`", node, 1, MAX_REPLICAS)
@@ -281,15 +281,15 @@ fn command(reader: &mut Reader<'_>, node: &Node) -> Vec<String> {
         },
         Value::List(items) => {
             let words: Vec<String> =
-                items.iter().filter_map(|item| reader.text("a word of `command`", item)).map(|at| at.value).collect();
+                items.iter().filter_map(|item| reader.text("an item of `command`", item)).map(|at| at.value).collect();
             let is_broken = items.iter().any(Node::is_broken);
             if !is_broken && words.len() == items.len() && words.first().is_none_or(String::is_empty) {
-                reader.error(Code::F0013, node.at, "`command` is empty", "the first word is the program");
+                reader.error(Code::F0013, node.at, "`command` is empty", "the first item is the program");
             }
             words
         }
         Value::Map(_) => {
-            reader.wrong_type("`command`", node, "a line for the shell or a list of words");
+            reader.wrong_type("`command`", node, "a shell command or a list of arguments");
             Vec::new()
         }
     }
@@ -300,7 +300,7 @@ fn env(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<(At<Strin
         |name: &str| !name.is_empty() && !name.contains(|c: char| c == '=' || c.is_whitespace() || c.is_control());
     let env = reader.texts(what, node)?;
     for (name, value) in &env {
-        reader.name(name, "a variable", &[(is_name, "no `=`, no spaces")]);
+        reader.name(name, "a variable", &[(is_name, "must not be empty or contain `=` or spaces")]);
         if let Some(reference) = shell_reference(&value.value) {
             let message = format!("`{reference}` in `env` is not expanded: values are taken literally");
             reader.notice(Code::F0052, value.at, message, "");
@@ -355,7 +355,7 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
     let mut ports = Vec::new();
     for (name, node) in reader.named(what, node)? {
         let what = format!("port `{}`", name.value);
-        reader.name(&name, "a port", &[(is_name, "lower case letters, digits and `_`, at most 63")]);
+        reader.name(&name, "a port", &[(is_name, "must consist of at most 63 lowercase letters, digits and `_`")]);
         let mut raw = RawPort { name, count: 1, port: None };
         if let Value::Map(_) = &node.value {
             let Some(entries) = reader.entries(&what, node, keys::PORT.names()) else { continue };
@@ -364,8 +364,8 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
             if let (Some(count), Some(port)) = (&count, raw.port)
                 && count.value > 1
             {
-                let message = format!("{what} asks for {} ports and for port {port}", count.value);
-                reader.error(Code::F0018, count.at, message, "a fixed port is one");
+                let message = format!("{what} has `count: {}` and `port: {port}`", count.value);
+                reader.error(Code::F0018, count.at, message, "a fixed port is a single port");
             }
             raw.count = count.map_or(1, |at| at.value);
         } else {
@@ -375,7 +375,12 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
     }
     let total: u32 = ports.iter().map(|port| u32::from(port.count)).sum();
     if total > u32::from(MAX_PORTS) {
-        reader.error(Code::F0013, node.at, format!("{total} ports for each replica"), format!("at most {MAX_PORTS}"));
+        reader.error(
+            Code::F0013,
+            node.at,
+            format!("too many ports for each replica: {total}"),
+            format!("at most {MAX_PORTS}"),
+        );
     }
     Some(ports)
 }

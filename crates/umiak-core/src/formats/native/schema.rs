@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::keys::{CONTRACTS, DOCUMENT, Key, KeyKind, TABLES, Table};
 
-/// For editors and for checks by others: `umiak schema job`.
+/// The schema that `umiak schema job` prints, for editors and other tools.
 pub fn schema() -> Value {
     let mut definitions = Map::new();
     for table in TABLES.iter().filter(|table| !std::ptr::eq(**table, &raw const DOCUMENT)) {
@@ -51,7 +51,7 @@ fn object(table: &Table) -> Value {
     json!({"type": "object", "description": table.help, "additionalProperties": false, "properties": properties})
 }
 
-/// A key that is left empty is as good as left out; a schema does not have to know.
+/// An empty key means the same as an omitted one; the schema does not say so.
 fn property(key: &Key) -> Value {
     let mut description = key.help.to_owned();
     if !key.default.is_empty() {

@@ -366,7 +366,7 @@ fn a_name_cannot_hold_a_secret() {
     assert_eq!(given(&text("job-{{ a }}"), &[]).unwrap().job.name.as_str(), "job-x");
     for name in ["job-{{ token }}", "{{a}}-{{b}}"] {
         let errors = given(&text(name), &[("token", "other")]).unwrap_err();
-        assert!(errors.starts_with("error[F0014]: the name of a job cannot hold a secret\n"), "{errors}");
+        assert!(errors.starts_with("error[F0014]: the name of a job must not contain a secret\n"), "{errors}");
     }
 }
 

@@ -145,7 +145,7 @@ fn errors_come_back() {
 fn notices() {
     let document =
         "umiak: v1\nroles:\n  trainer: {command: \"LEDGER\", image: \"python:3.12\", env: {UMIAK_RANK: 7}}\n";
-    let told = ["notice[F0051]: `UMIAK_RANK` is set by umiak itself", "notice[J0023]: engine `local` uses no images"];
+    let told = ["notice[F0051]: umiak sets `UMIAK_RANK` itself", "notice[J0023]: engine `local` uses no images"];
     for line in ["run job.yaml", "run -d job.yaml"] {
         let house = House::with(document);
         let outcome = house.umiak(line).finish_unwatched();
