@@ -1,17 +1,16 @@
-//! A small parser with the habits of Python's `argparse` (3.11), driven by a table of options.
+//! A small parser with the behaviour of Python's `argparse` (3.11), driven by a table of options.
 //!
-//! Launchers that people know are written with `argparse` and a grammar of one kind: options, then one
-//! positional (the script), then everything else for the script. This module reads exactly that grammar
-//! from tokens of the platform, so that paths and script arguments need not be UTF-8. It knows nothing
-//! of particular flags, of types beyond those helpers at the end, or of messages for people.
+//! Common launchers use `argparse` with one grammar: options, then one positional (the script), then everything else
+//! for the script. This module parses exactly that grammar from `OsString`s, so that paths and script arguments need
+//! not be UTF-8. It contains no particular flags, no types beyond the helpers at the end, and no user messages.
 //!
 //! Kept from `argparse`: `--x v` and `--x=v`, unambiguous abbreviations, a negative number or a word with a
-//! space as a value, `-` as a word, `--` before the script, one `--` right behind the script swallowed,
-//! unknown options collected and not followed by a value, `-h` obeyed where it stands.
+//! space as a value, `-` as a word, `--` before the script, one `--` directly after the script dropped,
+//! unknown options collected and not followed by a value, `-h` acted on at its position.
 //!
-//! Different on purpose: `-` and `_` are equal in long options; what stands behind the script, or behind `-h`, is never
-//! looked at (3.11 rejects an ambiguous abbreviation even there); `--x=--` has the value `--` (3.11 makes an
-//! empty list of it); all errors of the line are reported, not the first alone.
+//! Different on purpose: `-` and `_` are equal in long options; arguments after the script or after `-h` are never
+//! parsed (3.11 rejects an ambiguous abbreviation even there); `--x=--` has the value `--` (3.11 makes it an
+//! empty list); all errors of the line are reported, not only the first.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -23,70 +22,70 @@ use thiserror::Error;
 pub struct Opt {
     /// With its dashes; `_` between words where [`Matching::Abbreviated`].
     pub name: &'static str,
-    /// The caller's number for what this sets.
+    /// The caller's number for the setting.
     pub key: usize,
     pub takes: Takes,
     pub matching: Matching,
 }
 
-/// What an option wants behind it.
+/// The value that an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Value,
     Nothing,
-    /// A truth value behind `=` or as the next word (`True`, `0`), or nothing. Not of `argparse`: one option was a switch in
-    /// one release and took a value in another.
+    /// A truth value after `=` or as the next word (`True`, `0`), or nothing. `argparse` has no such kind: one option was
+    /// a switch in one release and took a value in another.
     Truth,
 }
 
 /// How a long option may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
-    /// Letter for letter.
+    /// Exactly as in the table.
     Exact,
-    /// `-` or `_` between words, and cut short where only one option of the lowest tier that has any begins so.
-    /// With tiers, a table that unites two programs keeps the first one's abbreviations.
+    /// `-` or `_` between words, and any prefix that is unique in the lowest tier with a match. With tiers, a table that
+    /// combines two programs keeps the abbreviations of the first.
     Abbreviated { tier: u8 },
-    /// `-` or `_` between words, and never cut short.
+    /// `-` or `_` between words, never abbreviated.
     Whole,
 }
 
-/// What a command line holds.
+/// The result of parsing a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// `-h` stood before the script, and nothing before it was wrong.
+    /// `-h` came before the script, with no error before it.
     Help,
     Line(Line),
 }
 
-/// A command line, taken apart.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// In the order they were written.
+    /// In the order of the command line.
     pub items: Vec<Item>,
     pub script: Option<OsString>,
     pub script_args: Vec<OsString>,
-    /// A `--` stood before the script.
+    /// True if `--` came before the script.
     pub separated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
     Known(Given),
-    /// Looks like an option, and is in no table. Its value, if that is a word of its own, was not taken.
+    /// Looks like an option but is not in the table. A value as a separate word is not consumed.
     Unknown(OsString),
 }
 
-/// An option of the table, as it was given.
+/// An option of the table, as given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     pub key: usize,
     /// The table's spelling.
     pub name: &'static str,
-    /// The user's, with `=value` if it was written so.
+    /// The user's spelling, including `=value` if present.
     pub token: OsString,
     pub value: Option<OsString>,
-    /// The value was a word of its own.
+    /// True if the value was a separate word.
     pub is_separate: bool,
 }
 
@@ -103,7 +102,7 @@ pub enum ArgError {
 
 const HELP: &str = "--help";
 
-/// Takes a command line apart. `-h` and `--help` are always there.
+/// Parses a command line. `-h` and `--help` always exist.
 pub fn parse(options: &[Opt], argv: &[OsString]) -> Result<Outcome, Vec<ArgError>> {
     let mut line = Line { items: Vec::new(), script: None, script_args: Vec::new(), separated: false };
     let mut errors = Vec::new();
@@ -113,7 +112,7 @@ pub fn parse(options: &[Opt], argv: &[OsString]) -> Result<Outcome, Vec<ArgError
         match classify(options, token) {
             Class::Word => {
                 line.script = Some(token.clone());
-                // The script's own pattern takes one `--` with it.
+                // `argparse` drops one `--` together with the script.
                 let swallowed = usize::from(argv.get(position).is_some_and(|next| next == "--"));
                 line.script_args = argv[position + swallowed..].to_vec();
                 break;
@@ -162,7 +161,7 @@ fn unwanted(name: &'static str, value: &OsStr) -> ArgError {
     ArgError::UnwantedValue { name, value: value.to_string_lossy().into_owned() }
 }
 
-/// What one token is, seen alone.
+/// The class of one token, without its context.
 enum Class<'t> {
     /// The script, or a value.
     Word,
@@ -200,7 +199,7 @@ fn classify<'t>(options: &'t [Opt], token: &OsStr) -> Class<'t> {
     if let Some(option) = options.iter().find(|option| is_exact(option, name)) {
         return Class::Known { option, attached };
     }
-    // `--help` is of the first tier: every program has it.
+    // `--help` belongs to the first tier: every program has it.
     let help = HELP.as_bytes().starts_with(name).then_some((0, None));
     let matched: Vec<(u8, Option<&Opt>)> = options
         .iter()
@@ -226,8 +225,8 @@ fn classify<'t>(options: &'t [Opt], token: &OsStr) -> Class<'t> {
     }
 }
 
-/// One letter of the table, alone or repeated. So is `-h` help, and with other letters a mistake; every other dash is
-/// strange.
+/// A one-letter option of the table, alone or repeated. `-h` is help, and an error when followed by other letters;
+/// everything else with a single dash is unknown.
 fn classify_short<'t>(options: &'t [Opt], bytes: &[u8]) -> Class<'t> {
     let is_letter =
         |option: &&Opt| option.name.len() == 2 && bytes[1..].iter().all(|b| *b == option.name.as_bytes()[1]);
@@ -239,7 +238,7 @@ fn classify_short<'t>(options: &'t [Opt], bytes: &[u8]) -> Class<'t> {
     Class::Help { attached: foreign.map(|at| OsString::from_vec(tail[at..].to_vec())) }
 }
 
-/// No option: a negative number and anything with a space are words.
+/// Not an option: a negative number and anything with a space are words.
 fn classify_stranger(bytes: &[u8]) -> Class<'static> {
     if is_negative_number(bytes) || bytes.contains(&b' ') { Class::Word } else { Class::Unknown }
 }
@@ -267,7 +266,7 @@ fn is_negative_number(bytes: &[u8]) -> bool {
     }
 }
 
-/// A whole number as Python's `int` reads it: blanks around it, a sign, single `_` between digits.
+/// A whole number as Python's `int` parses it: surrounding whitespace, a sign, single `_` between digits.
 pub fn int(text: &str) -> Option<i64> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -275,7 +274,7 @@ pub fn int(text: &str) -> Option<i64> {
     if well_formed { text.replace('_', "").parse().ok() } else { None }
 }
 
-/// A truth value in the words that Python's `strtobool` knows.
+/// A truth value, as Python's `strtobool` parses it.
 pub fn bool_text(text: &str) -> Option<bool> {
     match text.to_lowercase().as_str() {
         "y" | "yes" | "t" | "true" | "on" | "1" => Some(true),

@@ -1,9 +1,8 @@
 //! The prefix rule: any documented command works with `umiak` in front of it.
 //!
-//! Looks at the words of the whole command line, the program's own name first, and says which front door
-//! they mean. It reads the interpreter's own options just far enough to find `-m MODULE`. Programs that start another one in
-//! an environment of their own (`uv run`, `conda run -n x`) may stand before the interpreter; which one that is has to be
-//! found out by running them.
+//! Reads the whole command line, including the program's own name, and selects the front door. The interpreter's own
+//! options are parsed only far enough to find `-m MODULE`. Programs that start another one in their own environment
+//! (`uv run`, `conda run -n x`) may precede the interpreter; which interpreter they use is found by running them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,36 +11,36 @@ use std::path::Path;
 use super::launch::Spelling;
 use crate::diag::{Code, Diagnostic};
 
-/// What to use until torch's own flags are here.
+/// What to use until torch's own flags are supported.
 const TORCH: &str =
-    "`umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's";
+    "`umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's";
 
-/// Where a command line leads.
+/// What a command line starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Front {
-    /// Paddle's launcher, and the words behind its name.
+    /// Paddle's launcher, and the arguments after its name.
     Launch(Spelling, Vec<OsString>),
-    /// A launcher behind `wrapper`, and the words that follow the interpreter's name.
+    /// A launcher behind `wrapper`, and the arguments after the interpreter's name.
     Wrapped { wrapper: Wrapper, rest: Vec<OsString> },
     /// Known, and not built yet: `torchrun`, `paddlerec.run`.
     NotInThisVersion { what: String },
-    /// `umiak python …` that starts nothing we stand in for.
+    /// `umiak python …` without a launcher that umiak replaces.
     Refused(Box<Diagnostic>),
     /// Our own commands.
     Other,
 }
 
-/// What stands before a launcher and decides which interpreter runs it.
+/// The program that precedes a launcher and chooses its interpreter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrapper {
-    /// `uv run …`, `conda run -n x …`: its words, and the interpreter's name as the last of them.
+    /// `uv run …`, `conda run -n x …`: its arguments, ending with the interpreter's name.
     Runner(Vec<OsString>),
-    /// `coverage run …`: a Python program, whose interpreter is in its first line.
+    /// `coverage run …`: a Python script; its first line names the interpreter.
     Script(OsString),
 }
 
 impl Front {
-    /// What to say when this front cannot be entered.
+    /// The error for a command that cannot be started.
     pub fn diagnostic(&self) -> Option<Diagnostic> {
         match self {
             Self::NotInThisVersion { what } => {
@@ -55,7 +54,7 @@ impl Front {
     }
 }
 
-/// Reads a whole command line: `argv[0]` is the name that umiak was called by.
+/// Recognises a whole command line; `argv[0]` is the name that umiak was called by.
 pub fn recognise(argv: &[OsString]) -> Front {
     let Some((called, words)) = argv.split_first() else { return Front::Other };
     if let Some(front) = by_name(base_name(called), OsStr::new("fleetrun"), words) {
@@ -78,8 +77,8 @@ fn is_runner(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| RUNNERS.contains(&name))
 }
 
-/// `uv run --with x python -m paddle.distributed.launch …`: their own options are not read, only where the launcher
-/// begins.
+/// `uv run --with x python -m paddle.distributed.launch …`: finds where the launcher begins; the runner's own options
+/// are not parsed.
 fn behind_runner(words: &[OsString]) -> Front {
     let runs = words.iter().position(|word| word == "run").map_or(words.len(), |run| run + 1);
     let launcher = (runs..words.len()).find_map(|at| {
@@ -91,7 +90,7 @@ fn behind_runner(words: &[OsString]) -> Front {
             let rest = ["-m", "paddle.distributed.launch"].map(OsString::from).into_iter().chain(rest.iter().cloned());
             return Some((at, "python".into(), rest.collect()));
         }
-        // `uv run -m`, `coverage run -m`: the interpreter goes without saying.
+        // `uv run -m`, `coverage run -m`: the interpreter is implied.
         let is_module = word == "-m" && rest.first().is_some_and(|module| is_launcher(module));
         is_module.then(|| (at, "python".into(), words[at..].to_vec()))
     });
@@ -107,7 +106,7 @@ fn behind_runner(words: &[OsString]) -> Front {
     Front::Wrapped { wrapper, rest }
 }
 
-/// Modules that are launchers, whether built or not.
+/// Modules that are launchers, supported or not.
 fn is_launcher(module: &OsStr) -> bool {
     module.to_str().is_some_and(|module| {
         module.starts_with("paddle.distributed.")
@@ -125,7 +124,7 @@ pub fn script_interpreter(head: &[u8]) -> Option<String> {
     let name = |word: &str| Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
     let interpreter = match name(program).as_str() {
         "env" => words.find(|word| !word.starts_with('-') && !word.contains('='))?.to_owned(),
-        // What pip writes where the path is too long for a first line, or has a blank in it.
+        // pip writes this where the path is too long for a first line or contains a space.
         "sh" => {
             let line = lines.next()?.strip_prefix("'''exec' ")?;
             match line.strip_prefix('"') {
@@ -138,7 +137,7 @@ pub fn script_interpreter(head: &[u8]) -> Option<String> {
     is_interpreter(OsStr::new(&name(&interpreter))).then_some(interpreter)
 }
 
-/// The launchers that are programs of their own, by path or not.
+/// Launchers that are separate programs, with or without a path.
 fn by_name(name: &OsStr, word: &OsStr, rest: &[OsString]) -> Option<Front> {
     match name.to_str()? {
         "fleetrun" => Some(Front::Launch(Spelling::Fleetrun { program: word.to_owned() }, rest.to_vec())),
@@ -171,7 +170,7 @@ fn behind_interpreter(interpreter: &OsStr, words: &[OsString]) -> Front {
         Some("paddle.distributed.fleet.launch" | "paddle.fleet.launch") => {
             Front::Launch(Spelling::FleetModule { interpreter }, rest.to_vec())
         }
-        // Paddle 1.x, whose numbers had these defaults.
+        // Paddle 1.x, with its defaults.
         Some("paddle.distributed.launch_ps") => {
             let defaults = ["--server_num", "2", "--worker_num", "2", "--log_dir", "logs"].map(OsString::from);
             let words = defaults.into_iter().chain(rest.iter().cloned()).collect();
@@ -187,7 +186,7 @@ fn behind_interpreter(interpreter: &OsStr, words: &[OsString]) -> Front {
     }
 }
 
-/// The module of `-m`, and what follows it: the interpreter reads no further than that.
+/// The module of `-m` and the arguments after it, which the interpreter does not parse.
 fn find_module(words: &[OsString]) -> Option<(OsString, &[OsString])> {
     let mut position = 0;
     while let Some(word) = words.get(position) {
@@ -222,9 +221,9 @@ fn refuse(interpreter: &OsStr, what: Option<&OsString>) -> Front {
     let interpreter = interpreter.to_string_lossy();
     let message = match what {
         Some(what) => {
-            format!("`umiak {interpreter}` starts launchers, and `{}` is none it knows", what.to_string_lossy())
+            format!("`umiak {interpreter}` starts launchers, and `{}` is not one", what.to_string_lossy())
         }
-        None => format!("`umiak {interpreter}` needs the launcher to start"),
+        None => format!("`umiak {interpreter}` needs a launcher to start"),
     };
     let diagnostic = Diagnostic::error(Code::L0001, message)
         .hint(format!("write `umiak {interpreter} -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`"));
@@ -338,12 +337,12 @@ mod tests {
         let text = front("umiak python3 train.py").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
         assert_eq!(
             text,
-            "error[L0001]: `umiak python3` starts launchers, and `train.py` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n"
+            "error[L0001]: `umiak python3` starts launchers, and `train.py` is not one\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n"
         );
         let text = front("umiak torchrun t.py").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
         assert_eq!(
             text,
-            "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n"
+            "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n"
         );
     }
 }

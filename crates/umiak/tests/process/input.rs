@@ -251,7 +251,7 @@ fn compat_ignores_unknown_flags() {
     for line in ["umiak fleetrun", "fleetrun", "umiak python3 -m paddle.distributed.launch"] {
         let outcome = shell.line(&format!("{line} --gpsu=0,1 train.py")).finish();
         outcome.expect_code(0).expect_err(
-            "notice[L0023]: `--gpsu` has no effect: it is unknown, and ignored as Paddle does; did you mean `--gpus`?\n",
+            "notice[L0023]: `--gpsu` has no effect: it is unknown, and ignored as in Paddle; did you mean `--gpus`?\n",
         );
         let outcome = starts_nothing(&shell, &format!("{line} --gpsu 0,1 train.py"));
         outcome.expect_code(127).expect_err(
@@ -259,7 +259,7 @@ fn compat_ignores_unknown_flags() {
         );
     }
     let outcome = shell.line("umiak launch train.py --nproc_per_node 2").finish();
-    outcome.expect_code(0).expect_err("notice[L0023]: `--nproc_per_node` stands behind the script, and goes to it\n");
+    outcome.expect_code(0).expect_err("notice[L0023]: `--nproc_per_node` follows the script and is passed to it\n");
 }
 
 /// Bytes that are no text reach the script untouched, in arguments, names and variables.

@@ -1,4 +1,4 @@
-//! The flags' values with their types, and where each came from.
+//! The typed values of the flags, and the source of each.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use crate::formats::argparse::{self, Given};
 use crate::model::Generation;
 use crate::quote::python;
 
-/// What was given, by Paddle's name of the flag. What is not here has its default.
+/// The given values, by Paddle's name of the flag. Missing flags have their defaults.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arguments(BTreeMap<&'static str, Setting>);
 
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// A wrong value on the command line is wrong usage; one of a variable has a code of its own.
+    /// A wrong value on the command line is a usage error; a wrong value of a variable has its own code.
     pub(super) fn code(self) -> Code {
         match self {
             Self::Flag(_) => Code::L0001,
@@ -52,7 +52,7 @@ impl Source {
 }
 
 impl Arguments {
-    /// A flag of the command line. The last one wins.
+    /// Sets a flag of the command line. The last one wins.
     pub(super) fn give(&mut self, flag: &'static Flag, given: &Given) -> Result<(), Diagnostic> {
         if flag.value == ValueKind::Count {
             // The letters of `-vv`; `--verbose` is one.
@@ -71,7 +71,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// A value that is not the text of the flag: what Paddle's plugins assign.
+    /// Sets a value that is not the text of the flag, as Paddle's plugins do.
     pub(super) fn put(&mut self, attribute: &'static str, value: Value, source: Source) {
         self.0.insert(attribute, Setting { value, source });
     }
@@ -97,7 +97,7 @@ impl Arguments {
             .unwrap_or_default()
     }
 
-    /// `attribute` has a value that cannot be; a variable that set it is named with the flag it stands for.
+    /// The error for an invalid value of `attribute`; if a variable set it, a hint names its flag.
     pub(super) fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
         let source = self.source(attribute);
         let error = Diagnostic::error(source.map_or(Code::L0001, Source::code), message);
@@ -114,7 +114,7 @@ impl Arguments {
         }
     }
 
-    /// Text that is there and not empty: an empty one means "not given" everywhere in Paddle.
+    /// Text that is given and not empty: an empty text means "not given" everywhere in Paddle.
     pub(super) fn text(&self, attribute: &str) -> Option<&str> {
         self.raw(attribute).and_then(OsStr::to_str).filter(|text| !text.is_empty())
     }
@@ -137,7 +137,7 @@ impl Arguments {
         self.bool(attribute) == Some(true)
     }
 
-    /// Whether the value asks for something: not 0, not empty, not false. Python's truth.
+    /// True if the value is not 0, empty or false, as in Python.
     pub(super) fn is_set(&self, attribute: &str) -> bool {
         self.setting(attribute).is_some_and(|setting| match &setting.value {
             Value::Text(text) => !text.is_empty(),
@@ -146,7 +146,7 @@ impl Arguments {
         })
     }
 
-    /// The value as Python prints it, the generation's default when none was given.
+    /// The value as Python prints it; the generation's default if none was given.
     pub(super) fn printed(&self, flag: &Flag, generation: Generation) -> String {
         match self.setting(flag.attribute).map(|setting| &setting.value) {
             None => flag.default_in(generation).to_owned(),
@@ -157,12 +157,12 @@ impl Arguments {
     }
 }
 
-/// The value, or what was expected in words.
+/// The value, or the expected value in words.
 fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
     if flag.value == ValueKind::Path {
         return Ok(Value::Text(text.to_owned()));
     }
-    let text = text.to_str().ok_or("text in UTF-8")?;
+    let text = text.to_str().ok_or("UTF-8 text")?;
     let as_text = || Value::Text(text.into());
     match flag.value {
         ValueKind::Text | ValueKind::Path => Ok(as_text()),
@@ -204,5 +204,5 @@ fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnosti
 
 /// What to do about a variable with a wrong value.
 fn stands_for(variable: &str, flag: &Flag) -> String {
-    format!("`{variable}` stands for `{}`; correct it, or unset it", flag.name)
+    format!("`{variable}` sets `{}`; correct or unset it", flag.name)
 }

@@ -1,4 +1,4 @@
-//! Whether what a command line asks for fits together and is in this version.
+//! Checks that the flags of a command line are consistent and supported by this version.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Item, Line};
 use crate::model::{Backend, DeviceKind, DeviceRequest, Generation, JobId, Nodes};
 
-/// What there is to tell the user.
+/// Messages for the user.
 #[derive(Debug, Default)]
 pub(super) struct Issues {
     pub(super) errors: Vec<Diagnostic>,
     pub(super) notices: Vec<Diagnostic>,
-    /// Flags that change nothing, and why.
+    /// Flags without effect, and the reason.
     idle: Vec<(String, String)>,
 }
 
 impl Issues {
-    /// The notices, with all flags without effect in one.
+    /// The notices, with all flags without effect combined into one.
     pub(super) fn into_notices(self) -> Vec<Diagnostic> {
         let mut notices = self.notices;
         match self.idle.as_slice() {
@@ -38,7 +38,7 @@ impl Issues {
     }
 }
 
-/// The checks, over what was decided so far.
+/// The checks, with the decisions made so far.
 pub(super) struct Checks<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) generation: Generation,
@@ -53,17 +53,17 @@ impl Checks<'_> {
         self.issues.errors.push(error);
     }
 
-    /// Keeps the value, or reports why there is none.
+    /// Returns the value, or reports the error.
     pub(super) fn report<T>(&mut self, result: Result<T, Diagnostic>) -> Option<T> {
         result.map_err(|error| self.error(error)).ok()
     }
 
-    /// `attribute` has a value that cannot be.
+    /// The error for an invalid value of `attribute`.
     pub(super) fn wrong_value(&self, attribute: &str, message: impl Into<String>) -> Diagnostic {
         self.arguments.wrong_value(attribute, message)
     }
 
-    /// A flag that is accepted so that command lines keep working.
+    /// Records a flag without effect, accepted so that command lines keep working.
     pub(super) fn idle(&mut self, flag: &str, why: &str) {
         let row = (flag.to_owned(), why.to_owned());
         if !self.issues.idle.contains(&row) {
@@ -71,24 +71,24 @@ impl Checks<'_> {
         }
     }
 
-    /// Flags of the command line that change nothing. Variables that do so are inherited by accident, and are not
-    /// worth a word.
+    /// Reports flags of the command line without effect. Variables without effect are usually inherited, and are not
+    /// reported.
     pub(super) fn without_effect(&mut self, line: &Line, nodes: &Nodes, ip: Option<IpAddr>) {
-        let with_master = "with `--master` the current launcher runs, and does not know it";
+        let with_master = "`--master` selects the current launcher, which does not have it";
         for item in &line.items {
             match item {
-                // An error already, unless Paddle's behaviour was asked for.
+                // Already an error, unless Paddle's behaviour was requested.
                 Item::Unknown(token) => {
                     let token = token.to_string_lossy();
                     let word = token.split('=').next().unwrap_or(&token);
                     let near = stranger::instead(word).map(|instead| format!("; {instead}")).unwrap_or_default();
-                    self.idle(word, &format!("it is unknown, and ignored as Paddle does{near}"));
+                    self.idle(word, &format!("it is unknown, and ignored as in Paddle{near}"));
                 }
                 Item::Known(given) => {
                     let flag = &FLAGS[given.key];
                     let is_about_servers = flag.heading == Heading::ParameterServer;
                     if is_about_servers && self.kind.has_servers() {
-                        // Those of both generations count, and the crews have said which do not.
+                        // Flags of both generations apply; the crews report those that do not.
                     } else if matches!(flag.owner, Owner::Legacy | Owner::Old) && self.generation == Generation::Current
                     {
                         self.idle(given.name, with_master);
@@ -125,12 +125,12 @@ impl Checks<'_> {
         matches!(self.arguments.source(attribute), Some(Source::Flag(_)))
     }
 
-    /// As Paddle, and text that Paddle takes for no address.
+    /// True if Paddle's behaviour was requested and Paddle would not read this as an address.
     pub(super) fn passes_over(&self, host: &str) -> bool {
         self.compat == Compat::Paddle && !host.contains('.')
     }
 
-    /// -1 is the one number that asks for nothing.
+    /// True if the flag asks for something; -1 is off for `--elastic_level`.
     fn asks(&self, attribute: &str) -> bool {
         match attribute {
             "elastic_level" => self.arguments.int(attribute).is_some_and(|level| level != -1),
@@ -138,7 +138,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Refuses what is understood and not built.
+    /// Refuses known features that this version does not have.
     pub(super) fn not_in_this_version(&mut self, script: &std::ffi::OsStr) {
         let mut asked: Vec<(&str, Vec<String>)> = Vec::new();
         let mut ask = |what: &'static str, by: String| match asked.iter_mut().find(|(known, _)| *known == what) {
@@ -169,9 +169,9 @@ impl Checks<'_> {
         }
         for (what, names) in asked {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let (verb, asks) =
-                (if what.ends_with('s') { "are" } else { "is" }, if names.len() == 1 { "asks" } else { "ask" });
-            let message = format!("{what} {verb} not in this version, and {} {asks} for that", words::both(&names));
+            let (verb, need) =
+                (if what.ends_with('s') { "are" } else { "is" }, if names.len() == 1 { "needs" } else { "need" });
+            let message = format!("{} {need} {what}, which {verb} not in this version", words::both(&names));
             self.error(Diagnostic::error(Code::L0003, message));
         }
     }
@@ -193,7 +193,7 @@ impl Checks<'_> {
     pub(super) fn log_dir(&mut self) -> PathBuf {
         let directory = self.arguments.raw("log_dir").unwrap_or(std::ffi::OsStr::new("log"));
         if directory.is_empty() {
-            let message = format!("`{}` is empty, and every rank writes a log file", self.arguments.name("log_dir"));
+            let message = format!("`{}` is empty", self.arguments.name("log_dir"));
             self.error(self.wrong_value("log_dir", message).hint("name a directory, or leave it out to use `log`"));
         }
         PathBuf::from(directory)
@@ -203,7 +203,7 @@ impl Checks<'_> {
         // 0 is "not given" in Paddle's current launcher.
         let is_omitted = self.compat == Compat::Paddle && self.generation == Generation::Current;
         let number = self.arguments.int("nproc_per_node").filter(|number| *number != 0 || !is_omitted)?;
-        // More processes than ports can never start.
+        // There cannot be more processes than ports.
         let count = u16::try_from(number).ok().filter(|count| *count > 0).map(u32::from);
         if count.is_none() {
             let name = self.arguments.name("nproc_per_node");
@@ -219,7 +219,7 @@ impl Checks<'_> {
         let source = self.arguments.name("devices");
         let ids: Vec<String> = text.split(',').map(|id| id.trim().to_owned()).collect();
         if ids.iter().any(String::is_empty) {
-            let message = format!("`{source}` has an empty place in its list: `{text}`");
+            let message = format!("`{source}` has an empty entry in its list: `{text}`");
             self.error(
                 self.wrong_value("devices", message).hint(format!("separate devices by single commas: `{source} 0,1`")),
             );
@@ -234,7 +234,7 @@ impl Checks<'_> {
         Some(DeviceRequest { source: source.to_owned(), kind, ids })
     }
 
-    /// Only the legacy launcher has `--backend`; the other chooses by device.
+    /// Only the legacy launcher has `--backend`; the current one chooses by device.
     pub(super) fn backend(&mut self) -> Backend {
         let Some(text) = self.arguments.text("backend").filter(|_| self.generation == Generation::Legacy) else {
             return Backend::Auto;
@@ -253,12 +253,12 @@ impl Checks<'_> {
         if backend != Backend::Auto && self.kind != Kind::Collective {
             let mode = self.kind.word();
             let asks = match (self.arguments.text("run_mode"), self.arguments.source("backend")) {
-                // Children of a collective job inherit the variable; it says nothing of this job.
+                // Children of a collective job inherit the variable; it does not apply to this job.
                 (None, Some(Source::Variable(_))) => return Backend::Auto,
                 (None, _) => format!("other flags ask for `{mode}`"),
                 (Some(_), _) => format!("`--run_mode` is `{mode}`"),
             };
-            let message = format!("`{name} {text}` goes with collective jobs only, and {asks}");
+            let message = format!("`{name} {text}` works with collective jobs only, but {asks}");
             self.error(Diagnostic::error(Code::L0002, message));
         }
         backend
@@ -274,7 +274,7 @@ impl Checks<'_> {
     }
 }
 
-/// `[::1]` too: that is how addresses stand in endpoints.
+/// Parses an address, also in brackets as in endpoints: `[::1]`.
 pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).parse().ok()

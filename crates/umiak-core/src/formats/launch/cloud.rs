@@ -1,6 +1,6 @@
 //! PaddleCloud's variables, as the legacy generation reads them.
 //!
-//! The current generation takes the platform's endpoint list instead (see `environment`).
+//! The current generation uses the platform's endpoint list instead (see `environment`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
 use crate::model::{MAX_NODES, PortRequest};
 
-/// All four are there on the platform, and only there.
+/// All four are set on the platform, and only there.
 const CONTRACT: [&str; 4] = ["PADDLE_TRAINERS", "POD_IP", "PADDLE_TRAINER_ID", "TRAINER_PORTS_NUM"];
 
 /// The job, as the platform describes it; empty off the platform.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Platform {
-    /// The platform's list, where it counts, and not `--ips`.
+    /// The platform's list, if it applies instead of `--ips`.
     pub(super) nodes: Vec<IpAddr>,
-    /// Which of them this is.
+    /// The address of this node.
     pub(super) host: Option<IpAddr>,
-    /// Ports are never looked for on the platform.
+    /// The fixed ports of the platform.
     pub(super) ports: Option<PortRequest>,
 }
 
-/// Where a port comes from that no variable names.
+/// The source of a port that no variable names.
 const VARIABLES: &str = "PaddleCloud's variables";
 
-/// `None` off the platform. `processes` is what the command line asks for.
+/// `None` off the platform. `processes` is the number on the command line.
 pub(super) fn read(env: &Environment, processes: Option<i64>) -> Result<Option<Platform>, Diagnostic> {
     let trainers_num = match env.get("PADDLE_TRAINERS_NUM") {
         None => 1,
@@ -37,15 +37,15 @@ pub(super) fn read(env: &Environment, processes: Option<i64>) -> Result<Option<P
         env.get("PADDLE_TRAINERS").map(|list| list.split(',').map(str::trim).collect()).unwrap_or_default();
     let missing: Vec<&str> = CONTRACT.into_iter().filter(|name| !env.contains_key(*name)).collect();
     if !missing.is_empty() {
-        // A lone `PADDLE_TRAINERS` with several nodes is a platform that lost a variable, and starting one node
-        // of a larger job in silence would help nobody.
+        // `PADDLE_TRAINERS` alone with several nodes means that a variable of the platform is missing. Silently
+        // starting one node of a larger job would be wrong.
         return if nodes.len() > 1 && trainers_num != 1 {
             let are = if missing.len() == 1 { "is" } else { "are" };
             let message =
                 format!("the environment looks like PaddleCloud's, but {} {are} missing", super::words::both(&missing));
             Err(Diagnostic::error(Code::L0008, message)
                 .row("PADDLE_TRAINERS", nodes.join(", "))
-                .hint("set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone"))
+                .hint("set the missing variables, or unset `PADDLE_TRAINERS` to run on this node alone"))
         } else {
             Ok(None)
         };
@@ -65,7 +65,7 @@ pub(super) fn read(env: &Environment, processes: Option<i64>) -> Result<Option<P
     if number("PADDLE_TRAINER_ID")? != place as i64 {
         let id = text("PADDLE_TRAINER_ID");
         return Err(if nodes.len() == 1 {
-            Diagnostic::error(Code::L0008, format!("`PADDLE_TRAINER_ID` is `{id}`, but there is one node"))
+            Diagnostic::error(Code::L0008, format!("`PADDLE_TRAINER_ID` is `{id}`, but the job has one node"))
         } else {
             let message = format!("`PADDLE_TRAINER_ID` is `{id}`, but `POD_IP` is node {place}");
             Diagnostic::error(Code::L0008, message)
@@ -77,7 +77,7 @@ pub(super) fn read(env: &Environment, processes: Option<i64>) -> Result<Option<P
     let ports_num = number("TRAINER_PORTS_NUM")?;
     let ports = match (env.get("DISTRIBUTED_TRAINER_ENDPOINTS"), env.get("PADDLE_PORT")) {
         (Some(list), _) => fixed(first_port(list, place, nodes.len(), ports_num)?, "DISTRIBUTED_TRAINER_ENDPOINTS"),
-        // With too few ports of its own a job takes the usual ones, as in Paddle.
+        // With too few ports of its own, a job uses the default ports, as in Paddle.
         (None, Some(start)) if nodes.len() > 1 && processes.is_none_or(|count| count <= ports_num) => {
             let start = super::own::port(start).ok_or_else(|| {
                 Diagnostic::error(Code::L0008, format!("`PADDLE_PORT` takes a port from 1 to 65535, not `{start}`"))
@@ -93,11 +93,11 @@ fn fixed(start: u16, source: &str) -> PortRequest {
     PortRequest::Fixed { start, source: source.to_owned() }
 }
 
-/// The platform's list: addresses, no two alike.
+/// The platform's list: addresses without duplicates.
 fn addresses(nodes: &[&str]) -> Result<Vec<IpAddr>, Diagnostic> {
     const NAME: &str = "PADDLE_TRAINERS";
     if nodes.len() > MAX_NODES as usize {
-        let message = format!("`{NAME}` lists {} nodes, and {MAX_NODES} is the most", nodes.len());
+        let message = format!("`{NAME}` lists {} nodes; the maximum is {MAX_NODES}", nodes.len());
         return Err(Diagnostic::error(Code::L0008, message));
     }
     let mut seen = BTreeSet::new();
@@ -115,14 +115,14 @@ fn addresses(nodes: &[&str]) -> Result<Vec<IpAddr>, Diagnostic> {
     nodes.iter().map(address).collect()
 }
 
-/// The first port of this node's endpoints: those of all nodes follow each other in the list, the platform's number of
-/// ports for each. Ports of one node must follow each other too.
+/// The first port of this node's endpoints. The list has the endpoints of one node after another, the platform's number
+/// of ports for each. Ports of one node must be consecutive.
 fn first_port(list: &str, place: usize, nodes: usize, ports_num: i64) -> Result<u16, Diagnostic> {
     const NAME: &str = "DISTRIBUTED_TRAINER_ENDPOINTS";
     let endpoints: Vec<&str> = list.split(',').collect();
     let each = usize::try_from(ports_num).ok().filter(|each| each.checked_mul(nodes) == Some(endpoints.len()));
     let Some(each) = each.filter(|each| *each > 0) else {
-        let message = format!("`{NAME}` lists {} endpoints, and `TRAINER_PORTS_NUM` is {ports_num}", endpoints.len());
+        let message = format!("`{NAME}` lists {} endpoints, but `TRAINER_PORTS_NUM` is {ports_num}", endpoints.len());
         let error = Diagnostic::error(Code::L0008, message);
         return Err(if nodes > 1 { error.row("nodes", nodes.to_string()) } else { error });
     };
@@ -135,7 +135,7 @@ fn first_port(list: &str, place: usize, nodes: usize, ports_num: i64) -> Result<
     if ports.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1])) {
         Ok(ports[0])
     } else {
-        let message = format!("ports that do not follow each other are not in this version: `{NAME}`");
+        let message = format!("`{NAME}` has ports that are not consecutive, which is not in this version");
         Err(Diagnostic::error(Code::L0003, message).row("endpoints", own.join(",")))
     }
 }
@@ -199,10 +199,10 @@ mod tests {
         };
         assert_eq!(second(&[]), Ok(Some(described(&nodes, nodes[1], 6170, VARIABLES))));
         assert_eq!(second(&[("PADDLE_PORT", "8000")]), Ok(Some(described(&nodes, nodes[1], 8000, "PADDLE_PORT"))));
-        // Each node has a slice of its own, as long as the platform says.
+        // Each node has its own slice, of the length that the platform sets.
         let list = "10.0.0.1:7000,10.0.0.1:7001,10.0.0.2:7010,10.0.0.2:7011";
         assert_eq!(second(&[(name, list)]), Ok(Some(described(&nodes, nodes[1], 7010, name))));
-        // Gaps in the ports of another node are no concern of ours.
+        // Gaps in the ports of another node do not matter.
         let list = "10.0.0.1:7000,10.0.0.1:7005,10.0.0.2:7010,10.0.0.2:7011";
         assert_eq!(second(&[(name, list)]), Ok(Some(described(&nodes, nodes[1], 7010, name))));
         for (more, code) in [

@@ -1,4 +1,4 @@
-//! Lists of `ip:port`, as `--servers` and its kin have them.
+//! Lists of `ip:port`, as in `--servers` and similar flags.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,19 +8,19 @@ use super::checks::parse_address;
 use crate::diag::{Code, Diagnostic};
 use crate::model::{Endpoint, Port};
 
-/// The first port of entries that have none: those of servers, trainers and so on follow each other from here.
+/// The first port for entries without one: servers, trainers and so on get consecutive ports from here.
 const FIRST_PORT: u16 = 6170;
 
-/// Ports on one host are not many more, and everybody's list is held by every node.
+/// The longest list. One host has about as many ports, and every node holds all lists.
 const MOST: usize = 65_535;
 
 /// One flag's list.
 #[derive(Debug)]
 pub(super) struct List {
     attribute: &'static str,
-    /// The flag or variable that said so.
+    /// The flag or variable that set the list.
     pub(super) name: &'static str,
-    /// Stages are separated by `;` where there may be some; else there is one.
+    /// The stages, separated by `;` if the list allows them; otherwise one.
     pub(super) stages: Vec<Vec<Entry>>,
 }
 
@@ -39,21 +39,21 @@ impl List {
         self.stages.iter().map(Vec::len).sum()
     }
 
-    /// What it became, when all ports are known.
+    /// The endpoints, once all ports are known.
     pub(super) fn endpoints(&self) -> impl Iterator<Item = Vec<Endpoint>> {
         let endpoint = |entry: &Entry| Some(Endpoint { address: entry.address, port: entry.port? });
         self.stages.iter().map(move |stage| stage.iter().filter_map(endpoint).collect())
     }
 }
 
-/// What a list may look like.
+/// The form of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) stages: bool,
     pub(super) ports_may_lack: bool,
 }
 
-/// The list of the flag, where it was given.
+/// The list of the flag, if given.
 pub(super) fn read(arguments: &Arguments, attribute: &'static str, form: Form) -> Result<Option<List>, Diagnostic> {
     let Some(text) = arguments.text(attribute) else { return Ok(None) };
     let name = arguments.name(attribute);
@@ -74,35 +74,35 @@ pub(super) fn read(arguments: &Arguments, attribute: &'static str, form: Form) -
     let list = List { attribute, name, stages };
     let with_ports = list.entries().filter(|entry| entry.port.is_some()).count();
     if with_ports != 0 && with_ports != list.len() {
-        let error = wrong(format!("some entries of `{name}` have ports, and some have none"));
-        return Err(error.hint("give every entry a port, or none"));
+        let error = wrong(format!("some entries of `{name}` have no port"));
+        return Err(error.hint("give every entry a port, or no entry"));
     }
     if list.len() > MOST {
-        return Err(wrong(format!("`{name}` has {} entries, and {MOST} is the most", list.len())));
+        return Err(wrong(format!("`{name}` has {} entries; the maximum is {MOST}", list.len())));
     }
     Ok(Some(list))
 }
 
-/// One entry; or what is wrong with it, as a sentence goes on behind its place, and what to do.
+/// One entry; or the problem, as the end of a sentence, and a hint.
 fn entry(word: &str, form: Form) -> Result<Entry, (String, String)> {
     let Some((address, port)) = split(word) else {
         let is = if word.is_empty() { "empty".to_owned() } else { format!("`{word}`, not `ip:port`") };
-        let hint = "separate the entries by single commas; names of hosts do not count";
+        let hint = "separate entries with single commas; host names are not accepted";
         return Err((format!("is {is}"), hint.to_owned()));
     };
     match port.map(|text| super::own::port(text).ok_or(text)) {
         Some(Ok(port)) => Ok(Entry { address, port: Some(port) }),
-        Some(Err(text)) => Err((format!("has the port `{text}`, and ports go from 1 to 65535"), String::new())),
+        Some(Err(text)) => Err((format!("has the port `{text}`, which is not in the range 1-65535"), String::new())),
         None if form.ports_may_lack => Ok(Entry { address, port: None }),
         None => {
             let example = Endpoint { address, port: Port::new(FIRST_PORT).expect("not 0") };
-            let hint = format!("write `{example}`, with a port that is free there");
-            Err((format!("lacks a port: `{word}`"), hint))
+            let hint = format!("write `{example}`, with a port that is free on that host");
+            Err((format!("has no port: `{word}`"), hint))
         }
     }
 }
 
-/// The address, and the text of the port, if there is one. IPv6 addresses with a port stand in brackets.
+/// The address, and the text of the port, if any. IPv6 addresses with a port are in brackets.
 fn split(word: &str) -> Option<(IpAddr, Option<&str>)> {
     let (host, port) = if let Some(end) = word.find(']') {
         let (host, tail) = word.split_at(end + 1);
@@ -116,7 +116,7 @@ fn split(word: &str) -> Option<(IpAddr, Option<&str>)> {
     Some((address, port))
 }
 
-/// A long list is cut short.
+/// The list for messages; a long list is shortened.
 fn shown(text: &str) -> String {
     const SHOWN: usize = 8;
     let entries: Vec<&str> = text.split(',').collect();
@@ -126,11 +126,11 @@ fn shown(text: &str) -> String {
     format!("{},… ({} entries)", entries[..SHOWN].join(","), entries.len())
 }
 
-/// Where an endpoint stands: the attribute, its name for people, and the entry.
+/// The position of an endpoint: the attribute, its name in messages, and the entry.
 type Place = (&'static str, &'static str, usize);
 
-/// Refuses entries that cannot be beside each other, and gives ports to those without one: consecutive ones, behind as
-/// many as `lists` says for each.
+/// Refuses duplicate endpoints, and assigns consecutive ports to entries without one, after as many ports as `lists`
+/// gives for each list.
 pub(super) fn settle(lists: &mut [(&mut List, usize)]) -> Result<(), Diagnostic> {
     let mut seen: BTreeMap<(IpAddr, u16), Place> = BTreeMap::new();
     for (list, _) in lists.iter() {
@@ -148,7 +148,7 @@ pub(super) fn settle(lists: &mut [(&mut List, usize)]) -> Result<(), Diagnostic>
             if entry.port.is_some() {
                 continue;
             }
-            // One that another list has there cannot be had twice: in Paddle the job would fail.
+            // Skip ports of other lists on this host: in Paddle the job would fail.
             while seen.contains_key(&(entry.address, next)) && next < u16::MAX {
                 next += 1;
             }
@@ -169,9 +169,9 @@ fn twice(endpoint: Endpoint, first: Place, second: Place) -> Diagnostic {
         let message = format!("`{}` lists {endpoint} twice, the second time as entry {}", first.1, second.2);
         Diagnostic::error(Code::L0001, message)
     } else {
-        let message = format!("{endpoint} stands in `{}` and in `{}`", first.1, second.1);
+        let message = format!("{endpoint} is in both `{}` and `{}`", first.1, second.1);
         let row = |place: Place| format!("entry {}", place.2);
         Diagnostic::error(Code::L0002, message).row(first.1, row(first)).row(second.1, row(second))
     };
-    error.hint("every process has a port of its own; correct one of the entries")
+    error.hint("every process needs its own port; correct one of the entries")
 }

@@ -1,7 +1,7 @@
-//! What the environment does to the flags, in the order of Paddle's current launcher: node rank, the variables
-//! that stand for flags, then its plugins. Each step leaves the line that Paddle would print.
+//! Applies the environment to the flags, in the order of Paddle's current launcher: node rank, the variables
+//! that replace flags, then its plugins. Each step adds the line that Paddle would print.
 //!
-//! Paddle does all this before it decides between its generations, so a variable can decide it too.
+//! Paddle does this before it chooses the generation, so a variable can affect that choice.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,10 +13,10 @@ use crate::formats::argparse;
 use crate::model::Generation;
 use crate::quote::python;
 
-/// The environment, as the caller found it.
+/// The environment of the caller.
 pub(super) type Environment = BTreeMap<String, String>;
 
-/// What was said on the way.
+/// Lines and notices from applying the environment.
 #[derive(Debug, Default)]
 pub(super) struct Announced {
     /// Paddle's lines.
@@ -25,14 +25,14 @@ pub(super) struct Announced {
     pub(super) notices: Vec<Diagnostic>,
 }
 
-/// The script that stands for Paddle's own check of a distributed environment.
+/// The script name that means Paddle's own check of a distributed environment.
 pub(super) const CHECK: &str = "run_check";
 
 /// Severity of a line in Python's `logging`.
 pub(super) const INFO: u8 = 20;
 pub(super) const WARNING: u8 = 30;
 
-/// Names that `logging` knows. `NOTSET` falls back to the root logger's level.
+/// The level names of `logging`. `NOTSET` falls back to the root logger's level.
 const LEVELS: [(&str, u8); 8] = [
     ("CRITICAL", 50),
     ("FATAL", 50),
@@ -47,7 +47,7 @@ const LEVELS: [(&str, u8); 8] = [
 /// The level in upper case.
 pub(super) fn log_level(arguments: &Arguments) -> Result<&'static str, Diagnostic> {
     let Some(text) = arguments.text("log_level") else { return Ok("INFO") };
-    // Before 2.0 the level was its number.
+    // Before 2.0 the level was a number.
     let is_it =
         |(name, number): &&(&str, u8)| name.eq_ignore_ascii_case(text) || argparse::int(text) == Some((*number).into());
     LEVELS.iter().find(is_it).map(|(name, _)| *name).ok_or_else(|| {
@@ -57,7 +57,7 @@ pub(super) fn log_level(arguments: &Arguments) -> Result<&'static str, Diagnosti
     })
 }
 
-/// A line of Paddle's logger, unless the level hides it. The runtime puts the time in.
+/// A line of Paddle's logger, unless the level hides it. The runtime fills in the time.
 pub(super) fn log_line(arguments: &Arguments, severity: u8, message: &str) -> Option<String> {
     let level = log_level(arguments).unwrap_or("INFO");
     let limit = LEVELS.iter().find(|(name, _)| *name == level).map_or(INFO, |(_, limit)| *limit);
@@ -80,7 +80,7 @@ pub(super) fn apply(
     };
     if script == CHECK {
         log(arguments, INFO, "Paddle Distributed Test begin...");
-        // Paddle makes two nodes of `--nnodes 1` too; who writes that out means one.
+        // Paddle turns `--nnodes 1` into two nodes as well; here an explicit 1 stays 1.
         if arguments.source("nnodes").is_none() {
             arguments.put("nnodes", Value::Text("2".into()), Source::Flag(CHECK));
         }
@@ -107,7 +107,7 @@ pub(super) fn apply(
     announced
 }
 
-/// `PADDLE_TRAINER_ID` from 0 up is this node's rank, said by no line.
+/// `PADDLE_TRAINER_ID` from 0 up sets this node's rank, without a line.
 fn node_rank(arguments: &mut Arguments, env: &Environment, errors: &mut Vec<Diagnostic>) {
     const VARIABLE: &str = "PADDLE_TRAINER_ID";
     match env.get(VARIABLE).map(|text| argparse::int(text)) {
@@ -166,7 +166,7 @@ fn host_of(endpoint: &str) -> &str {
     }
 }
 
-/// A variable that must be a whole number and is not.
+/// The error for a variable that is not a whole number.
 pub(super) fn bad_number(variable: &str, env: &Environment) -> Diagnostic {
     let value = env.get(variable).map_or("", String::as_str);
     Diagnostic::error(Code::L0009, format!("`{variable}` takes a whole number, not `{value}`"))

@@ -1,8 +1,8 @@
 //! Every flag of the launch command line: one table, from which the parser, `-h`, completions, the man page and
 //! the reference page come.
 //!
-//! The rows are the union of both generations of Paddle's launcher and our own flags. A row says what the
-//! flag is; what it means for a job is decided in the parser's checks.
+//! The rows are the union of both generations of Paddle's launcher and our own flags. A row describes the
+//! flag; the parser's checks decide what it means for a job.
 
 use crate::model::Generation;
 
@@ -29,7 +29,7 @@ pub struct Flag {
     pub support: Support,
 }
 
-/// Who knows the flag.
+/// The launchers that have the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Only `paddle.distributed.fleet.launch`: its presence selects the legacy generation.
@@ -37,10 +37,10 @@ pub enum Owner {
     /// Only `paddle.distributed.launch` of 2.3 and later.
     Current,
     Both,
-    /// Launchers before 2.0, and lines that came from other launchers: both generations take it for unknown, so it selects
-    /// the legacy one. Never abbreviated.
+    /// Launchers before 2.0, and command lines from other launchers: unknown to both generations, so it selects the
+    /// legacy one. Never abbreviated.
     Old,
-    /// Ours: written exactly, never abbreviated, unknown to Paddle.
+    /// Umiak only: matched exactly, never abbreviated, unknown to Paddle.
     Umiak,
 }
 
@@ -68,9 +68,9 @@ pub enum ValueKind {
     AnyTextIsTrue,
     /// No value at all.
     Switch,
-    /// Nothing, or a truth value that is not looked at.
+    /// No value, or a truth value that is ignored.
     Ignored,
-    /// No value either; how often it is given counts, `-vv` as two.
+    /// No value; the number of occurrences counts, `-vv` as two.
     Count,
     Choice(&'static [&'static str]),
     /// `5s`, `500ms`, `2m`.
@@ -83,7 +83,7 @@ pub enum ValueKind {
     Threads,
 }
 
-/// A variable that stands for a flag.
+/// A variable that replaces a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
     pub name: &'static str,
@@ -91,7 +91,7 @@ pub struct Variable {
     pub order: u8,
 }
 
-/// The group in `-h`, as the user's guide has them.
+/// The group in `-h`, as in the user's guide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heading {
     Base,
@@ -115,13 +115,13 @@ impl Heading {
     }
 }
 
-/// What this version makes of the flag.
+/// How this version treats the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
     Full,
-    /// Accepted; the reason why it changes nothing.
+    /// Accepted without effect, with the reason.
     NoEffect(&'static str),
-    /// Refused; what it asks for.
+    /// Refused, with the missing feature.
     NotYet(&'static str),
 }
 
@@ -151,7 +151,7 @@ impl Flag {
         }
     }
 
-    /// A switch of ours.
+    /// A switch of umiak.
     const fn switch(name: &'static str, attribute: &'static str, help: &'static str) -> Self {
         Self::new(Owner::Umiak, Heading::Umiak, name, attribute, ValueKind::Switch, "", help).default("False")
     }
@@ -195,7 +195,7 @@ impl Flag {
         !matches!(self.value, ValueKind::Switch | ValueKind::Count | ValueKind::Ignored)
     }
 
-    /// Its value is shown nowhere.
+    /// True if its value must never be shown.
     pub fn is_secret(&self) -> bool {
         self.attribute == "token"
     }
@@ -209,7 +209,7 @@ impl Flag {
     }
 }
 
-/// The row that sets `attribute`; today's, where an old flag does too.
+/// The row that sets `attribute`; the current flag where an old one sets it too.
 pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
     let mut rows = FLAGS.iter().filter(|flag| flag.attribute == attribute);
     let first = rows.next();
@@ -225,10 +225,10 @@ use ValueKind::{AnyTextIsTrue, BoolText, Choice, Count, Duration, Ignored, Int, 
 
 /// The table.
 pub const FLAGS: &[Flag] = &[
-    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Where the nodes meet, with `--nnodes`. One node meets nobody.")
+    Flag::new(Current, Base, "--master", "master", Text, "IP:PORT", "Address where the nodes meet, with `--nnodes`. Not used with one node.")
         .variable(1, "PADDLE_MASTER"),
     Flag::new(Current, Base, "--legacy", "legacy", BoolText, "BOOL", "Behave as Paddle's legacy launcher.").default("False"),
-    Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node among those that meet at `--master`; -1 assigns it.")
+    Flag::new(Current, Base, "--rank", "rank", Int, "N", "Rank of this node among those that meet at `--master`; -1 assigns one automatically.")
         .default("-1")
         .variable(10, "PADDLE_RANK"),
     Flag::new(Current, Base, "--log_level", "log_level", Text, "LEVEL", "Level of the launcher's own log lines.")
@@ -240,9 +240,9 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Current, Base, "--sort_ip", "sort_ip", BoolText, "BOOL", "Order the nodes that meet at `--master` by address.")
         .default("False")
         .variable(7, "PADDLE_SORT_IP"),
-    Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Only when asked for.")
+    Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Off unless given.")
         .default("True"),
-    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes; without `--master` and `--ips` the command for the others is printed. A range is not in this version.")
+    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. Without `--master` and `--ips`, the command for the other nodes is printed. A range is not in this version.")
         .default("1")
         .variable(3, "PADDLE_NNODES"),
     Flag::new(Both, Base, "--nproc_per_node", "nproc_per_node", Int, "N", "Processes on this node; one for each device when omitted.")
@@ -250,7 +250,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Both, Base, "--log_dir", "log_dir", Path, "DIR", "Directory of the log files.")
         .default("log")
         .variable(11, "PADDLE_LOG_DIR"),
-    Flag::new(Both, Base, "--run_mode", "run_mode", Text, "MODE", "`collective`, `ps`, `ps-heter` or `rpc`. Else what the other flags imply.")
+    Flag::new(Both, Base, "--run_mode", "run_mode", Text, "MODE", "`collective`, `ps`, `ps-heter` or `rpc`. When omitted, the other flags imply it.")
         .variable(4, "PADDLE_RUN_MODE"),
     Flag::new(Both, Base, "--gpus", "devices", Text, "LIST", "Devices of this node, one process for each: `--gpus 0,1,2,3`. Physical numbers or labels, separated by commas.")
         .aliases(&["--devices", "--npus", "--xpus"])
@@ -259,46 +259,46 @@ pub const FLAGS: &[Flag] = &[
         .aliases(&["--selected_xpus", "--selected_npus"]),
     Flag::new(Legacy, Base, "--mlus", "devices", Text, "LIST", "Cambricon devices of this node, one process for each.")
         .aliases(&["--selected_mlus"]),
-    Flag::new(Legacy, Base, "--backend", "backend", Text, "NAME", "`auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`. Else `PADDLE_DISTRI_BACKEND`.")
+    Flag::new(Legacy, Base, "--backend", "backend", Text, "NAME", "`auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`. When omitted, `PADDLE_DISTRI_BACKEND`.")
         .default("auto"),
     Flag::new(Current, Base, "--start_port", "start_port", Int, "PORT", "First of the processes' consecutive ports; free ports when omitted.")
         .default("6070")
         .variable(21, "PADDLE_START_PORT"),
-    Flag::new(Current, Base, "--auto_parallel_config", "auto_parallel_config", Text, "FILE", "JSON file for automatic parallelism, given to the script.")
+    Flag::new(Current, Base, "--auto_parallel_config", "auto_parallel_config", Text, "FILE", "JSON file for automatic parallelism, passed to the script.")
         .variable(23, "PADDLE_AUTO_PARALLEL_CONFIG"),
-    Flag::new(Current, Base, "--auto_cluster_config", "auto_cluster_config", BoolText, "BOOL", "Given to the script as `PADDLE_AUTO_CLUSTER`.")
+    Flag::new(Current, Base, "--auto_cluster_config", "auto_cluster_config", BoolText, "BOOL", "Passed to the script as `PADDLE_AUTO_CLUSTER`.")
         .default("0")
         .variable(24, "PADDLE_AUTO_CLUSTER"),
     Flag::new(Current, Base, "--auto_tuner_json", "auto_tuner_json", Text, "FILE", "Search for the best configuration.").not_yet("the auto-tuner"),
-    Flag::new(Both, Collective, "--ips", "ips", Text, "LIST", "Addresses of all nodes, separated by commas, in the same order everywhere. The first of them coordinates.")
+    Flag::new(Both, Collective, "--ips", "ips", Text, "LIST", "Addresses of all nodes, separated by commas, in the same order everywhere. The first node coordinates.")
         .legacy_default("127.0.0.1")
         .variable(22, "PADDLE_IPS"),
-    Flag::new(Legacy, Collective, "--cluster_topo_path", "cluster_topo_path", Text, "FILE", "Topology of the cluster, given to the script."),
-    Flag::new(Legacy, Collective, "--rank_mapping_path", "rank_mapping_path", Text, "FILE", "Mapping of processes to machines, given to the script."),
+    Flag::new(Legacy, Collective, "--cluster_topo_path", "cluster_topo_path", Text, "FILE", "Topology of the cluster, passed to the script."),
+    Flag::new(Legacy, Collective, "--rank_mapping_path", "rank_mapping_path", Text, "FILE", "Mapping of processes to machines, passed to the script."),
     Flag::new(Legacy, Collective, "--enable_auto_mapping", "enable_auto_mapping", AnyTextIsTrue, "BOOL", "Start once to find the mapping, then again with it.")
         .default("False")
         .not_yet("auto mapping"),
     Flag::new(Old, Collective, "--cluster_node_ips", "ips", Text, "LIST", "The same as `--ips`, in Paddle before 2.0."),
     Flag::new(Old, Collective, "--node_ip", "host", Text, "IP", "The same as `--host`, in Paddle before 2.0.").aliases(&["--current_node_ip"]),
-    Flag::new(Old, Collective, "--hosts", "hosts", Text, "LIST", "Several addresses are `--ips`, one is `--host`."),
+    Flag::new(Old, Collective, "--hosts", "hosts", Text, "LIST", "Several addresses set `--ips`, one sets `--host`."),
     Flag::new(Old, Collective, "--started_port", "start_port", Int, "PORT", "The same as `--start_port`, in Paddle before 2.0."),
     Flag::new(Old, Collective, "--use_paddlecloud", "use_paddlecloud", Ignored, "", "The platform is recognised by its variables.")
         .no_effect("the platform is recognised by its variables"),
     Flag::new(Old, Collective, "--print_config", "print_config", Ignored, "", "The configuration is always written to the pod log.")
         .no_effect("the configuration is always written to the pod log"),
-    Flag::new(Old, Collective, "--use_env", "use_env", Ignored, "", "Ranks always have their variables.").no_effect("ranks always have their variables"),
-    Flag::new(Old, Collective, "--endpoints", "endpoints", Text, "LIST", "`ip:port` of all servers, in Paddle before 2.0; of all nodes where there are no servers."),
-    Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of all servers, separated by commas. Their addresses, and those of the lists below, are the nodes.")
+    Flag::new(Old, Collective, "--use_env", "use_env", Ignored, "", "Ranks always get their environment variables.").no_effect("ranks always get their environment variables"),
+    Flag::new(Old, Collective, "--endpoints", "endpoints", Text, "LIST", "`ip:port` of all servers, in Paddle before 2.0; without servers, of all nodes."),
+    Flag::new(Both, ParameterServer, "--servers", "servers", Text, "LIST", "`ip:port` of all servers, separated by commas. The nodes are the addresses of this list and the lists below.")
         .default("")
         .variable(17, "PADDLE_SERVERS_ENDPOINTS"),
-    Flag::new(Legacy, ParameterServer, "--workers", "workers", Text, "LIST", "`ip:port` of all trainers; without ports they get those from 6170 up, behind the servers'.")
+    Flag::new(Legacy, ParameterServer, "--workers", "workers", Text, "LIST", "`ip:port` of all trainers; without ports, they use ports from 6170 up, after the servers' ports.")
         .default(""),
     Flag::new(Current, ParameterServer, "--trainers", "trainers", Text, "LIST", "`ip:port` of all trainers.")
         .default("")
         .variable(18, "PADDLE_TRAINERS_ENDPOINTS"),
     Flag::new(Legacy, ParameterServer, "--heter_workers", "heter_workers", Text, "LIST", "`ip:port` of all heterogeneous workers, stages separated by `;`.")
         .default(""),
-    Flag::new(Legacy, ParameterServer, "--heter_devices", "heter_devices", Text, "LIST", "Kind of device in each stage: `gpu;cpu`. With one stage it may be left out.")
+    Flag::new(Legacy, ParameterServer, "--heter_devices", "heter_devices", Text, "LIST", "Kind of device in each stage: `gpu;cpu`. Optional with one stage.")
         .default(""),
     Flag::new(Legacy, ParameterServer, "--coordinators", "coordinators", Text, "LIST", "`ip:port` of all coordinators of a federated job.")
         .default(""),
@@ -309,26 +309,26 @@ pub const FLAGS: &[Flag] = &[
         .variable(16, "PADDLE_TRAINER_NUM"),
     Flag::new(Legacy, ParameterServer, "--heter_worker_num", "heter_worker_num", Text, "LIST", "Number of heterogeneous workers on each node, stages separated by `;`."),
     Flag::new(Legacy, ParameterServer, "--coordinator_num", "coordinator_num", Int, "N", "Number of coordinators on each node."),
-    Flag::new(Legacy, ParameterServer, "--http_port", "http_port", Int, "PORT", "Port where gloo's processes meet, on the first server's host; a free one when omitted."),
-    Flag::new(Current, ParameterServer, "--gloo_port", "gloo_port", Int, "PORT", "The same, with lists of servers and trainers; without them it is a free one.")
+    Flag::new(Legacy, ParameterServer, "--http_port", "http_port", Int, "PORT", "Gloo's rendezvous port on the first server's host; a free port when omitted."),
+    Flag::new(Current, ParameterServer, "--gloo_port", "gloo_port", Int, "PORT", "Gloo's rendezvous port when servers and trainers are listed; otherwise a free port.")
         .default("6767")
         .variable(19, "PADDLE_GLOO_PORT"),
-    Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Given to the processes as `PADDLE_WITH_GLOO`.")
+    Flag::new(Current, ParameterServer, "--with_gloo", "with_gloo", Text, "N", "Passed to the processes as `PADDLE_WITH_GLOO`.")
         .default("1")
         .variable(20, "PADDLE_WITH_GLOO"),
     Flag::new(Legacy, Elastic, "--elastic_server", "elastic_server", Text, "HOST:PORT", "The etcd server.").not_yet(ELASTIC),
-    Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, in log names too.")
+    Flag::new(Both, Elastic, "--job_id", "job_id", Text, "ID", "Name of the job, also used in log file names.")
         .default("default")
         .legacy_default("None")
         .variable(9, "PADDLE_JOB_ID"),
-    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, beside `--ips`; a range is not in this version."),
+    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--ips`; a range is not in this version."),
     Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change of the number of nodes.").default("0").no_effect(NO_ELASTIC),
     Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
     Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Change the number of nodes at once.")
         .default("False")
         .no_effect(NO_ELASTIC),
     Flag::new(Legacy, Elastic, "--elastic_pre_hook", "elastic_pre_hook", Text, "COMMAND", "Run before each start.").no_effect(NO_ELASTIC),
-    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Start all processes again after a failure, N times at most; never unless asked for.")
+    Flag::new(Current, Elastic, "--max_restart", "max_restart", Int, "N", "Restart all processes after a failure, at most N times; no restarts unless given.")
         .default("3")
         .variable(12, "PADDLE_MAX_RESTART"),
     Flag::new(Current, Elastic, "--elastic_level", "elastic_level", Int, "N", "-1 off, 0 fail and let peers wait, 1 restart in place.")
@@ -342,43 +342,43 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")
         .default("human"),
     Flag::switch("--mirror", "mirror", "With `--output json`, show the first rank's output on stderr."),
-    Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "WHOSE", "Whose output is on the console: `first`, `all`, `none`, a role, or ranks as in `0-3`. Several have their names before each line."),
-    Flag::new(Umiak, Heading::Umiak, "--stdin", "stdin", Text, "RANK", "Give this rank the caller's stdin, and show its output: for `breakpoint()` and `input()`. A rank that is alone has it anyway."),
+    Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "RANKS", "Ranks whose output the console shows: `first`, `all`, `none`, a role, or ranks as in `0-3`. With several ranks, each line starts with the rank's name."),
+    Flag::new(Umiak, Heading::Umiak, "--stdin", "stdin", Text, "RANK", "Connect the caller's stdin to this rank and show its output, for `breakpoint()` and `input()`. A single rank always has stdin."),
     Flag::switch("--dry-run", "dry-run", "Print the plan and start nothing."),
-    Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "WHOM", "Ignore unknown flags and remove `http_proxy` and `https_proxy`, as Paddle does."),
-    Flag::new(Umiak, Heading::Umiak, "--exit-codes", "exit-codes", Choice(&["umiak", "paddle", "torch"]), "WHOSE", "Exit codes: the causing rank's own, or the old launchers'.")
+    Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "LAUNCHER", "Ignore unknown flags and remove `http_proxy` and `https_proxy`, as Paddle does."),
+    Flag::new(Umiak, Heading::Umiak, "--exit-codes", "exit-codes", Choice(&["umiak", "paddle", "torch"]), "SCHEME", "Exit codes: that of the rank that caused the failure, or those of Paddle's or torch's launcher.")
         .default("umiak"),
-    Flag::new(Umiak, Heading::Umiak, "--omp", "omp", Threads, "N|auto", "`OMP_NUM_THREADS` of each rank; `auto` divides the CPUs that umiak may use among the ranks of this node. Else the variable itself, else 1, as Paddle.")
+    Flag::new(Umiak, Heading::Umiak, "--omp", "omp", Threads, "N|auto", "`OMP_NUM_THREADS` of each rank; `auto` divides the CPUs that umiak may use among the ranks of this node. When omitted, the value of the variable, or 1 as in Paddle.")
         .default("1"),
     Flag::switch("--share-devices", "share-devices", "Let several processes use one device."),
     Flag::new(Umiak, Heading::Umiak, "--log-names", "log-names", Choice(&["global", "local"]), "WHICH", "The number in `workerlog.<n>`: global rank, or index on this node.")
         .default("global"),
-    Flag::switch("--no-progress", "no-progress", "No status line."),
-    Flag::switch("--ascii", "ascii", "Plain characters only."),
-    Flag::switch("--no-record", "no-record", "Do not record the run: `umiak ls`, `show` and `explain` will not know it."),
-    Flag::switch("--detach", "detach", "Return once the ranks are planned; the run goes on without this terminal. `umiak attach` follows it.")
+    Flag::switch("--no-progress", "no-progress", "Hide the status line."),
+    Flag::switch("--ascii", "ascii", "Print ASCII characters only."),
+    Flag::switch("--no-record", "no-record", "Do not record the run: `umiak ls`, `show` and `explain` will not find it."),
+    Flag::switch("--detach", "detach", "Return once the ranks are planned; the run continues without this terminal. `umiak attach` follows it.")
         .aliases(&["-d"]),
-    Flag::switch("--isolate", "isolate", "A PID namespace for the job: when its guardian ends, the kernel ends all of it."),
+    Flag::switch("--isolate", "isolate", "Run the job in a PID namespace: when its guardian exits, the kernel kills all processes of the job."),
     Flag::switch("--numa", "numa", "Bind each process to the CPUs nearest to its device, or spread them over the NUMA nodes."),
-    Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Start a new log file at this size: `100M`, `1G`. Finished ones are numbered: `workerlog.0.1`."),
-    Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Finished files to keep for each log, with `--log-max-size`.").default("5"),
-    Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "From the first signal to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
+    Flag::new(Umiak, Heading::Umiak, "--log-max-size", "log-max-size", Size, "SIZE", "Rotate log files at this size: `100M`, `1G`. Rotated files are numbered: `workerlog.0.1`."),
+    Flag::new(Umiak, Heading::Umiak, "--log-keep", "log-keep", Int, "N", "Rotated files to keep for each log, with `--log-max-size`.").default("5"),
+    Flag::new(Umiak, Heading::Umiak, "--grace", "grace", Duration, "TIME", "Time from the first signal to SIGKILL: `5s`, `500ms`, `2m`.").default("5s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-backoff", "restart-backoff", Duration, "TIME", "Wait before the first restart; doubled for each further one, up to 30 s.")
         .default("1s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")
         .default("0s"),
-    Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "A secret that all nodes share; who does not know it cannot join. Else `UMIAK_TOKEN`, which does not show in `ps`."),
-    Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Where the nodes of a list meet, on the first of them. Else `UMIAK_PORT`, else a port from 7168 up, by job and list."),
-    Flag::new(Umiak, Heading::Umiak, "--rdzv-timeout", "rdzv-timeout", Duration, "TIME", "Wait so long for all nodes.").default("10m"),
-    Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for so long is lost.").default("30s"),
-    Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "A broken connection between nodes may come back for so long, while ranks run on.")
+    Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "Secret shared by all nodes; a node without it cannot join. When omitted, `UMIAK_TOKEN`, which does not show in `ps`."),
+    Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Port on the first listed node where the nodes meet. When omitted, `UMIAK_PORT`, or a port from 7168 up that depends on the job and the list."),
+    Flag::new(Umiak, Heading::Umiak, "--rdzv-timeout", "rdzv-timeout", Duration, "TIME", "Longest wait for all nodes to join.").default("10m"),
+    Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for this long is lost.").default("30s"),
+    Flag::new(Umiak, Heading::Umiak, "--reconnect-window", "reconnect-window", Duration, "TIME", "Time to restore a broken connection between nodes while ranks keep running.")
         .default("60s"),
-    Flag::switch("--uneven", "uneven", "Let nodes have different numbers of processes."),
-    Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "End the job with 124 when a server does not listen at its port after TIME; `0s` starts trainers at once. Without it trainers wait for 30 s at most, and then start."),
-    Flag::new(Umiak, Heading::Umiak, "--verbose", "verbose", Count, "", "Log what umiak does, on stderr; `-vv` logs more. Else `UMIAK_LOG`.")
+    Flag::switch("--uneven", "uneven", "Allow nodes with different numbers of processes."),
+    Flag::new(Umiak, Heading::Umiak, "--server-timeout", "server-timeout", Duration, "TIME", "End the job with code 124 if a server does not listen on its port after TIME; `0s` starts trainers at once. When omitted, trainers wait at most 30 s and then start."),
+    Flag::new(Umiak, Heading::Umiak, "--verbose", "verbose", Count, "", "Log what umiak does to stderr; `-vv` logs more. When omitted, `UMIAK_LOG`.")
         .aliases(&["-v"])
         .default("0"),
-    Flag::switch("--gather-logs", "gather-logs", "Copy the logs of all nodes to the first one's log directory."),
+    Flag::switch("--gather-logs", "gather-logs", "Copy the logs of all nodes to the first node's log directory."),
 ];
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ const WIDTH: usize = 80;
 /// Where descriptions begin.
 const COLUMN: usize = 26;
 
-/// What `-h` prints, for the way the command was written.
+/// The output of `-h` for this spelling of the command.
 pub fn help(spelling: &Spelling) -> String {
     let program = match spelling {
         Spelling::Launch => "umiak launch".to_owned(),
@@ -25,7 +25,7 @@ pub fn help(spelling: &Spelling) -> String {
     for line in wrap(
         "Start a distributed training job on this node: one process for each device, with the flags of both \
          generations of paddle.distributed.launch. Words in flags may be joined by `_` or `-`, and flags may be \
-         shortened as long as they stay clear.",
+         abbreviated if the result is unambiguous.",
         WIDTH,
     ) {
         let _ = writeln!(text, "{line}");
@@ -61,14 +61,14 @@ fn description(flag: &Flag) -> String {
     if let ValueKind::Choice(words) = flag.value {
         let _ = write!(text, " One of: {}.", words.join(", "));
     }
-    // What a flag is when left out means nothing where the flag does nothing; `6070` and `True` are Paddle's, not ours.
+    // A default means nothing for a flag without effect; `6070` and `True` are Paddle's defaults, not umiak's.
     let is_ours =
         flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
     if is_ours && !matches!(flag.default, "None" | "" | "False" | "0") {
         let _ = write!(text, " Default: {}.", flag.default);
     }
     if let Some(variable) = flag.variable {
-        // Kept together by a no-break space, which `wrap` leaves alone and turns into a blank.
+        // A no-break space prevents a line break; `wrap` replaces it by a space.
         let _ = write!(text, " [env:\u{a0}{}]", variable.name);
     }
     match flag.support {
@@ -94,7 +94,7 @@ fn entry(text: &mut String, left: &str, description: &str) {
     }
 }
 
-/// Breaks at blanks; a word longer than the line stands alone.
+/// Breaks lines at spaces; a word longer than the line gets its own line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

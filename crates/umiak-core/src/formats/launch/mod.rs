@@ -4,7 +4,7 @@
 //! argv ──► parse (flags table, argparse rules) ──► environment overrides ──► checks ──► LaunchSpec
 //! ```
 //!
-//! Nothing here looks at the machine: which devices and ports there are is the plan's business.
+//! Nothing here inspects the machine: the plan finds devices and ports.
 
 mod arguments;
 mod checks;

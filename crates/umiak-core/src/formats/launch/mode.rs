@@ -1,7 +1,6 @@
-//! What kind of job it is: `--run_mode`, else what the other flags imply, else what a platform has left in the
-//! environment.
+//! The kind of job: from `--run_mode`, else from the other flags, else from a platform's environment variables.
 //!
-//! Paddle's legacy launcher looks for flags in the script's arguments too; only those that were given count here.
+//! Paddle's legacy launcher also looks for flags in the script's arguments; here only the launcher's own flags count.
 
 use super::checks::Checks;
 use super::words;
@@ -17,12 +16,12 @@ pub(super) enum Kind {
     Servers,
     /// `ps-heter`.
     Heter,
-    /// One process of a parameter-server job that PaddleCloud has placed.
+    /// One process of a parameter-server job placed by PaddleCloud.
     Pod,
 }
 
 impl Kind {
-    /// As `--run_mode` has it.
+    /// The value of `--run_mode`.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Collective => "collective",
@@ -37,13 +36,13 @@ impl Kind {
     }
 }
 
-/// Flags that say who takes part, of both generations.
+/// Flags of both generations that set servers, trainers and coordinators.
 const CREWS: [&str; 8] =
     ["server_num", "servers", "trainer_num", "trainers", "worker_num", "workers", "coordinator_num", "coordinators"];
 
 pub(super) const HETER: [&str; 3] = ["heter_worker_num", "heter_workers", "heter_devices"];
 
-/// Flags that the legacy launcher takes for those of a job with servers, in the order in which it names them.
+/// Flags by which the legacy launcher recognises a job with servers, in the order in which it prints them.
 const LEGACY: [&str; 8] = [
     "--worker_num",
     "--server_num",
@@ -55,12 +54,12 @@ const LEGACY: [&str; 8] = [
     "--http_port",
 ];
 
-/// Those that the command line has, found as the legacy launcher finds them.
+/// Those in the command line, found as the legacy launcher does.
 pub(super) fn legacy_flags(command_line: &str) -> Vec<String> {
     LEGACY.into_iter().filter(|flag| command_line.contains(flag)).map(str::to_owned).collect()
 }
 
-/// Flags that say which nodes take part.
+/// Flags that set the nodes.
 const NODES: [&str; 3] = ["ips", "master", "nnodes"];
 
 impl Checks<'_> {
@@ -84,19 +83,19 @@ impl Checks<'_> {
                 Kind::Collective
             }
         };
-        // The legacy launcher goes by the mode alone; the other would start servers all the same.
+        // The legacy launcher uses only the mode; the current one would start servers anyway.
         if let Some((_, flag)) = implied
             && !kind.has_servers()
             && self.generation == Generation::Current
         {
             let name = self.arguments.name("run_mode");
-            let message = format!("`{name}` is `{word}`, and `{flag}` asks for servers and trainers");
+            let message = format!("`{name}` is `{word}`, but `{flag}` asks for servers and trainers");
             self.error(Diagnostic::error(Code::L0002, message).hint("leave one of them out"));
         }
         kind
     }
 
-    /// What flags other than `--run_mode` ask for, and one that does.
+    /// The kind that flags other than `--run_mode` imply, and one of those flags.
     fn implied(&self) -> Option<(Kind, &'static str)> {
         let given = |attribute: &&&str| self.is_given(attribute);
         let named = |kind: Kind, attribute: &&str| (kind, self.arguments.name(attribute));
@@ -111,14 +110,14 @@ impl Checks<'_> {
         }
     }
 
-    /// A number that is 0 asks for nothing in the current launcher; in the legacy one it was written, and that counts.
+    /// In the current launcher, 0 means not given; in the legacy one, any number counts as given.
     fn is_given(&self, attribute: &str) -> bool {
         self.arguments.is_set(attribute)
             || self.generation == Generation::Legacy && self.arguments.int(attribute).is_some()
     }
 
-    /// PaddleCloud has put us here as one process. Processes that we start have the same variables, so a launcher that
-    /// one of them starts is in no pod when its flags ask for something else.
+    /// True if this is one process placed by PaddleCloud. Started processes inherit the same variables, so a launcher
+    /// inside one of them is not a pod if its flags ask for something else.
     fn is_in_pod(&self) -> bool {
         self.says_role()
             && self.has_variable("PADDLE_PSERVERS_IP_PORT_LIST")
@@ -133,11 +132,11 @@ impl Checks<'_> {
         self.env.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// The current launcher takes any word for `collective`, a misspelt `ps` too.
+    /// The current launcher treats any unknown word as `collective`, even a misspelt `ps`.
     fn unknown_mode(&mut self, mode: &str) {
         let name = self.arguments.name("run_mode");
         if self.compat == super::Compat::Paddle && self.generation == Generation::Current {
-            self.idle(name, &format!("`{mode}` is no mode, and means `collective` as in Paddle"));
+            self.idle(name, &format!("`{mode}` is not a mode, and means `collective` as in Paddle"));
         } else {
             let choices = words::either(&["collective", "ps", "ps-heter", "rpc"]);
             self.error(self.wrong_value("run_mode", format!("`{name}` takes {choices}, not `{mode}`")));

@@ -1,15 +1,15 @@
-//! What a launched run is called where `--job_id` does not say.
+//! The name of a launched run without `--job_id`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::model::JobId;
 
-/// Programs whose first plain argument says more than they do.
+/// Programs whose first plain argument is a better name.
 const INTERPRETERS: &[&str] = &["python", "bash", "sh", "env", "coverage"];
 
-/// The stem of the script: `train` for `tools/train.py`, `python3 -u train.py` and `python3 -m tools.train`. What
-/// cannot be a name is `default`.
+/// The stem of the script: `train` for `tools/train.py`, `python3 -u train.py` and `python3 -m tools.train`. An invalid
+/// name becomes `default`.
 pub(super) fn of(script: &OsStr, args: &[OsString]) -> String {
     let named = if is_interpreter(script) { behind(args).unwrap_or_else(|| stem(script)) } else { stem(script) };
     JobId::new(named).map_or_else(|_| "default".to_owned(), |name| name.to_string())
@@ -20,7 +20,7 @@ fn is_interpreter(script: &OsStr) -> bool {
     INTERPRETERS.contains(&stem.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.'))
 }
 
-/// The script or module behind an interpreter's flags; none where it is given its program as text.
+/// The script or module after an interpreter's flags; `None` with `-c`.
 fn behind(args: &[OsString]) -> Option<String> {
     let mut words = args.iter();
     while let Some(word) = words.next() {
@@ -36,7 +36,7 @@ fn behind(args: &[OsString]) -> Option<String> {
 
 fn stem(word: &OsStr) -> String {
     let path = Path::new(word);
-    // A version is no suffix: `python3.11`.
+    // A version is not a suffix: `python3.11`.
     let is_script = path.extension().is_some_and(|suffix| !suffix.as_encoded_bytes().iter().all(u8::is_ascii_digit));
     let stem = if is_script { path.file_stem() } else { path.file_name() };
     stem.unwrap_or_default().to_string_lossy().into_owned()

@@ -1,13 +1,13 @@
-//! Which nodes take part, however that is said.
+//! Finds the nodes of the job.
 //!
 //! | given | nodes |
 //! |---|---|
 //! | nothing, `--nnodes 1`, one address in `--ips` | this one |
 //! | `--ips a,b,…`, PaddleCloud's list | the list, in its order |
-//! | `--master` and `--nnodes N` | whoever joins there; `--ips` is passed over, as in Paddle |
+//! | `--master` and `--nnodes N` | the nodes that join there; `--ips` is ignored, as in Paddle |
 //! | `--nnodes N` alone | the same, with this node as the master |
 //!
-//! Lists of servers and trainers say it before all of these (see `servers`).
+//! Lists of servers and trainers take precedence (see `servers`).
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,11 +18,11 @@ use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
 use crate::model::{Generation, MAX_NODES, Nodes, Port};
 
-/// What stands in examples where a port is missing: the one that Paddle adds itself where it adds one.
+/// The port in examples: the one that Paddle adds where it adds one.
 const EXAMPLE_PORT: u16 = 6768;
 
 impl Checks<'_> {
-    /// The nodes, and with one node its address, where one was given. `platform` is PaddleCloud's list.
+    /// The nodes and, for a single node, its address if given. `platform` is PaddleCloud's list.
     pub(super) fn nodes(&mut self, platform: &[IpAddr]) -> (Nodes, Option<IpAddr>) {
         let count = self.count();
         let listed = self.listed(platform);
@@ -61,7 +61,7 @@ impl Checks<'_> {
         }
     }
 
-    /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and what it asks for, where it was given.
+    /// `--nnodes`, or the legacy launcher's `--np`: the flag's attribute and its value, if given.
     pub(super) fn count(&mut self) -> Option<(&'static str, u32)> {
         let mut found = None;
         for attribute in ["nnodes", "np"] {
@@ -81,7 +81,7 @@ impl Checks<'_> {
                 },
                 Some(Count::Range) => self.error(Diagnostic::error(
                     Code::L0003,
-                    format!("elastic jobs are not in this version, and `{name}` is the range `{text}`"),
+                    format!("`{name}` is the range `{text}`, and elastic jobs are not in this version"),
                 )),
                 None => self.error(self.wrong_value(
                     attribute,
@@ -92,7 +92,7 @@ impl Checks<'_> {
         found
     }
 
-    /// `--ips`, or the platform's list, whose word counts more. Nothing when it was not given, or is wrong.
+    /// `--ips`, or the platform's list, which takes precedence. Empty if it is not given or wrong.
     fn listed(&mut self, platform: &[IpAddr]) -> Vec<IpAddr> {
         let Some(text) = self.arguments.text("ips") else { return platform.to_vec() };
         let name = self.arguments.name("ips");
@@ -137,7 +137,7 @@ impl Checks<'_> {
                 return Err(self
                     .wrong_value("ips", message)
                     .row("nodes", list.join(", "))
-                    .hint("separate the addresses by single commas; names of hosts do not count"));
+                    .hint("separate addresses with single commas; host names are not accepted"));
             };
             if !seen.insert(address) {
                 return Err(self
@@ -150,7 +150,7 @@ impl Checks<'_> {
         Ok(addresses)
     }
 
-    /// Where a number and a list, or a number alone, leave it open who takes part.
+    /// The error where a number and a list contradict, or a number alone does not identify the nodes.
     fn contradiction(
         &self,
         count: Option<(&'static str, u32)>,
@@ -167,9 +167,9 @@ impl Checks<'_> {
                 let name = self.arguments.name(attribute);
                 let plural = if nodes == 1 { "" } else { "s" };
                 let message = format!("`{name}` asks for {nodes} node{plural}, and `{ips}` lists {}", listed.len());
-                Some(with_list(message).hint(format!("correct one of them; beside `{ips}` no number is needed")))
+                Some(with_list(message).hint(format!("correct one of them; with `{ips}` no number is needed")))
             }
-            // Elastic jobs are refused as such.
+            // Elastic jobs have their own error.
             Some((attribute, 2..))
                 if self.generation == Generation::Legacy
                     && listed.is_empty()
@@ -177,7 +177,7 @@ impl Checks<'_> {
                     && !self.arguments.is_set("elastic_server") =>
             {
                 let name = self.arguments.name(attribute);
-                let message = format!("`{name}` asks for several nodes, and nothing says which");
+                let message = format!("`{name}` asks for several nodes, but no addresses are given");
                 Some(
                     Diagnostic::error(Code::L0002, message).hint(
                         "list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`",
@@ -186,8 +186,7 @@ impl Checks<'_> {
             }
             None if master.is_some() && listed.len() > 1 => {
                 let name = self.arguments.name("master");
-                let message =
-                    format!("with `{name}` the number of nodes is needed, and `{ips}` lists {}", listed.len());
+                let message = format!("`{name}` needs the number of nodes; `{ips}` lists {}", listed.len());
                 let hint = format!("add `--nnodes {}`, or leave one of `{name}` and `{ips}` out", listed.len());
                 Some(with_list(message).hint(hint))
             }
@@ -195,7 +194,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Where the nodes meet: `host:port`, with or without `http://`; IPv6 addresses in brackets.
+    /// The address where the nodes meet: `host:port`, with or without `http://`; IPv6 addresses in brackets.
     fn master(&self, text: &str) -> Result<(String, Port), Diagnostic> {
         let name = self.arguments.name("master");
         let wrong = |message: String| self.wrong_value("master", message);
@@ -215,7 +214,9 @@ impl Checks<'_> {
             (host, port)
         } else if bare.parse::<Ipv6Addr>().is_ok() {
             let message = format!("`{name}` is an IPv6 address without a port: `{text}`");
-            return Err(wrong(message).hint(format!("write `[{bare}]:{EXAMPLE_PORT}`, with a port that is free there")));
+            return Err(
+                wrong(message).hint(format!("write `[{bare}]:{EXAMPLE_PORT}`, with a port that is free on that host"))
+            );
         } else {
             bare.rsplit_once(':').map_or((bare, None), |(host, port)| (host, Some(port)))
         };
@@ -224,29 +225,30 @@ impl Checks<'_> {
         }
         let Some(port) = port else {
             let example = if bare.starts_with('[') { bare } else { host };
-            return Err(wrong(format!("`{name}` lacks a port: `{text}`"))
-                .hint(format!("write `{example}:{EXAMPLE_PORT}`, with a port that is free there")));
+            return Err(wrong(format!("`{name}` has no port: `{text}`"))
+                .hint(format!("write `{example}:{EXAMPLE_PORT}`, with a port that is free on that host")));
         };
-        let number = super::own::port(port)
-            .ok_or_else(|| wrong(format!("`{name}` has the port `{port}`, and ports go from 1 to 65535: `{text}`")))?;
+        let number = super::own::port(port).ok_or_else(|| {
+            wrong(format!("`{name}` has the port `{port}`, which is not in the range 1-65535: `{text}`"))
+        })?;
         Ok((host.to_owned(), number))
     }
 
-    /// `--rank`: with `--ips` the list decides, and one node needs none.
+    /// `--rank`: ignored with `--ips`, where the list decides, and with one node.
     pub(super) fn node_rank(&mut self, nodes: &Nodes) -> Option<u32> {
         let rank = self.arguments.int("rank").and_then(|rank| u32::try_from(rank).ok())?;
         if let Nodes::Master { nodes, .. } | Nodes::Auto { nodes, .. } = nodes
             && rank >= *nodes
         {
             let name = self.arguments.name("rank");
-            let message = format!("`{name}` is {rank}, and {nodes} nodes have ranks from 0 to {}", nodes - 1);
+            let message = format!("`{name}` is {rank}, but {nodes} nodes have ranks from 0 to {}", nodes - 1);
             self.error(self.wrong_value("rank", message));
         }
         Some(rank)
     }
 
-    /// This node's address. Paddle passes over a name without a dot; a job that then listens somewhere else is
-    /// harder to understand than an error. `platform` is PaddleCloud's word.
+    /// This node's address. Paddle ignores a name without a dot; a job that then listens elsewhere is harder to
+    /// understand than an error. `platform` is PaddleCloud's address.
     pub(super) fn host(&mut self, nodes: &Nodes, ip: Option<IpAddr>, platform: Option<IpAddr>) -> Option<IpAddr> {
         let several = !matches!(nodes, Nodes::One);
         if platform.is_some() && several {
@@ -254,12 +256,12 @@ impl Checks<'_> {
         }
         let pod_ip = || self.env.get("POD_IP").and_then(|text| parse_address(text));
         if self.kind == Kind::Pod {
-            // A name tells the others where this server is; the address is then found out.
+            // `POD_IP` may be a name; the address is then found later.
             return pod_ip().or_else(|| self.arguments.text("host").and_then(parse_address));
         }
         let counts = self.counts_host(nodes, ip);
         let Some(text) = self.arguments.text("host").filter(|_| counts) else {
-            // The legacy launcher reads the variable in this mode alone.
+            // The legacy launcher reads the variable in this mode only.
             let is_read = self.generation == Generation::Legacy && self.kind.has_servers() && counts;
             return if is_read { pod_ip() } else { None };
         };
@@ -269,27 +271,28 @@ impl Checks<'_> {
             return address;
         }
         if self.passes_over(text) {
-            self.idle(name, "it is no address, and passed over as Paddle does");
+            self.idle(name, "it is not an address, and is ignored as in Paddle");
         } else {
             let message = format!("`{name}` takes the address of this node, not `{text}`");
             self.error(
-                self.wrong_value("host", message).hint("give an IP address of this host, such as `hostname -i` prints"),
+                self.wrong_value("host", message).hint("use an IP address of this host; `hostname -i` prints it"),
             );
         }
         None
     }
 
-    /// In the legacy launcher `--host` finds this node among several, and in the lists of servers and trainers.
+    /// True if `--host` is used. The legacy launcher uses it to find this node among several, or in the lists of servers
+    /// and trainers.
     fn counts_host(&self, nodes: &Nodes, ip: Option<IpAddr>) -> bool {
         self.generation == Generation::Current || *nodes != Nodes::One || (self.kind.has_servers() && ip.is_some())
     }
 
-    /// Flags about nodes that change nothing, by what the nodes are.
+    /// Flags about nodes that have no effect with these nodes.
     pub(super) fn idle_about_nodes(&mut self, nodes: &Nodes, ip: Option<IpAddr>) {
         let why = match nodes {
-            _ if self.kind == Kind::Pod => "the platform says which node this is",
-            Nodes::One => "there is one node",
-            Nodes::List { .. } => "the order of the list counts",
+            _ if self.kind == Kind::Pod => "the platform sets which node this is",
+            Nodes::One => "the job has one node",
+            Nodes::List { .. } => "nodes keep the order of the list",
             Nodes::Master { .. } | Nodes::Auto { .. } => "",
         };
         if !why.is_empty() {
@@ -317,12 +320,12 @@ impl Checks<'_> {
     }
 }
 
-/// Flags of ours that mean something only where several nodes take part.
+/// Flags of umiak that have an effect only with several nodes.
 const SEVERAL_NODES: [&str; 7] =
     ["--token", "--rdzv-port", "--rdzv-timeout", "--node-timeout", "--reconnect-window", "--uneven", "--gather-logs"];
 
 fn too_many(name: &str, verb: &str, nodes: i64) -> String {
-    format!("`{name}` {verb} {nodes} nodes, and {MAX_NODES} is the most")
+    format!("`{name}` {verb} {nodes} nodes; the maximum is {MAX_NODES}")
 }
 
 enum Count {
@@ -330,7 +333,7 @@ enum Count {
     Range,
 }
 
-/// `N`, or `MIN:MAX`; nobody has 0 nodes.
+/// `N`, or `MIN:MAX`, greater than 0.
 fn count(text: &str) -> Option<Count> {
     let positive = |text: &str| argparse::int(text).filter(|count| *count > 0);
     match text.split_once(':') {

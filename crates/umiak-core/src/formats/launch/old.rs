@@ -1,16 +1,16 @@
-//! Flags of launchers before 2.0 whose meaning depends on what stands beside them.
+//! Flags of launchers before 2.0 whose meaning depends on the other flags.
 
 use std::collections::BTreeSet;
 
 use super::arguments::{Arguments, Source, Value};
 use crate::diag::{Code, Diagnostic};
 
-/// Gives `--hosts` and `--endpoints` the meaning of today's flags.
+/// Translates `--hosts` and `--endpoints` to current flags.
 pub(super) fn lower(given: &mut Arguments) -> Vec<Diagnostic> {
     let mut errors = Vec::new();
     let mut stand_for = |given: &mut Arguments, attribute: &'static str, old: &'static str, value: String| {
         if let Some(source) = given.source(attribute) {
-            let message = format!("`{old}` and `{}` ask for the same thing", source.name());
+            let message = format!("`{old}` and `{}` set the same value", source.name());
             errors.push(Diagnostic::error(Code::L0002, message).hint("leave one of them out"));
         } else {
             given.put(attribute, Value::Text(value.into()), Source::Flag(old));
@@ -31,7 +31,7 @@ pub(super) fn lower(given: &mut Arguments) -> Vec<Diagnostic> {
     errors
 }
 
-/// The hosts of a list of endpoints, each once.
+/// The hosts of a list of endpoints, without duplicates.
 fn hosts(list: &str) -> String {
     let mut seen = BTreeSet::new();
     let hosts = list.split(',').map(|entry| entry.trim().rsplit_once(':').map_or(entry.trim(), |(host, _)| host));

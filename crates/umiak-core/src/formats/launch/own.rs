@@ -1,4 +1,4 @@
-//! Our own flags, from the text of the table's choices to their types.
+//! Converts umiak's own flags from text to their types.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -61,15 +61,15 @@ pub(super) fn logs(arguments: &Arguments, dir: PathBuf, overwrite: bool) -> LogR
     }
 }
 
-/// Stopping and starting again. `max_restart` is that of the flag or its variable, where it was given: Paddle's default
-/// of 3 asks for nothing.
+/// The stop and restart policy. `max_restart` is the value of the flag or its variable, if given: Paddle's default of 3
+/// is not used.
 pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy {
     let Policy { restart, stop, .. } = Policy::default();
     let backoff = arguments.text("restart-backoff").and_then(duration).unwrap_or(restart.backoff);
     let restart = Restart {
         max: max_restart.unwrap_or(restart.max),
         backoff,
-        // A first wait that is longer than the limit is meant.
+        // A first wait above the limit raises the limit.
         max_backoff: restart.max_backoff.max(backoff),
         window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
         ..restart
@@ -78,7 +78,7 @@ pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy 
     Policy { restart, stop: StopPolicy { grace, ..stop }, ..Policy::default() }
 }
 
-/// `OMP_NUM_THREADS`, where `--omp` says it.
+/// `OMP_NUM_THREADS` from `--omp`.
 pub(super) fn omp(arguments: &Arguments) -> Omp {
     match arguments.text("omp") {
         None => Omp::OneUnlessSet,
@@ -89,12 +89,12 @@ pub(super) fn omp(arguments: &Arguments) -> Omp {
     }
 }
 
-/// How long servers may take until they listen.
+/// Longest time until servers listen.
 pub(super) fn server_timeout(arguments: &Arguments) -> Option<Duration> {
     arguments.text("server-timeout").and_then(duration)
 }
 
-/// What was not said on the command line and stands in a variable of ours. Unlike Paddle's, ours only fill gaps.
+/// Fills flags that are not on the command line from umiak's variables. Unlike Paddle's, they never override flags.
 pub(super) fn fill(own: &mut OwnFlags, env: &Environment) -> Result<(), Diagnostic> {
     if own.token.is_none() {
         own.token = env.get("UMIAK_TOKEN").and_then(|text| Token::new(text));
@@ -102,32 +102,32 @@ pub(super) fn fill(own: &mut OwnFlags, env: &Environment) -> Result<(), Diagnost
     if let (None, Some(text)) = (own.rdzv_port, env.get("UMIAK_PORT").filter(|text| !text.is_empty())) {
         own.rdzv_port = Some(port(text).ok_or_else(|| {
             Diagnostic::error(Code::L0009, format!("`UMIAK_PORT` takes a port from 1 to 65535, not `{text}`"))
-                .hint("`UMIAK_PORT` stands for `--rdzv-port`; correct it, or unset it")
+                .hint("`UMIAK_PORT` sets `--rdzv-port`; correct or unset it")
         })?);
     }
     Ok(())
 }
 
-/// Values that would undo what they are for.
+/// Reports values that defeat the purpose of the flag.
 pub(super) fn check(arguments: &Arguments) -> Vec<Diagnostic> {
     let mut errors = Vec::new();
     if arguments.raw("token").is_some_and(OsStr::is_empty) {
-        let error = Diagnostic::error(Code::L0001, "`--token` is empty, and would protect nothing");
-        errors.push(error.hint("give the same text on every node, or leave it out"));
+        let error = Diagnostic::error(Code::L0001, "`--token` is empty");
+        errors.push(error.hint("use the same token on every node, or leave the flag out"));
     }
     for (flag, attribute) in [("--rdzv-timeout", "rdzv-timeout"), ("--node-timeout", "node-timeout")] {
         if arguments.text(attribute).and_then(duration).is_some_and(|time| time.is_zero()) {
-            errors.push(Diagnostic::error(Code::L0001, format!("`{flag}` takes a time longer than nothing")));
+            errors.push(Diagnostic::error(Code::L0001, format!("`{flag}` must be greater than zero")));
         }
     }
     if arguments.is_switched_on("gather-logs") {
         if arguments.raw("log-max-size").is_some() {
-            let error = Diagnostic::error(Code::L0002, "`--gather-logs` does not go with `--log-max-size`");
-            errors.push(error.hint("logs are gathered whole; leave one of the two out"));
+            let error = Diagnostic::error(Code::L0002, "`--gather-logs` cannot be combined with `--log-max-size`");
+            errors.push(error.hint("rotated logs cannot be gathered; leave one of the flags out"));
         }
         if arguments.text("log-names") == Some("local") {
-            let error = Diagnostic::error(Code::L0002, "`--gather-logs` does not go with `--log-names local`");
-            errors.push(error.hint("in one directory logs are named by global ranks; leave one of the two out"));
+            let error = Diagnostic::error(Code::L0002, "`--gather-logs` cannot be combined with `--log-names local`");
+            errors.push(error.hint("gathered logs are named by global rank; leave one of the flags out"));
         }
     }
     errors
@@ -138,12 +138,12 @@ pub(super) fn port(text: &str) -> Option<Port> {
     argparse::int(text).and_then(|number| u16::try_from(number).ok()).and_then(Port::new)
 }
 
-/// As in documents: `500ms`, `5s`, `2m`, `1h`; a number alone is seconds.
+/// As in documents: `500ms`, `5s`, `2m`, `1h`; a number without a unit is seconds.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     units::duration(text).ok()
 }
 
-/// `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024. Less than 4K is a typing error.
+/// `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024. Less than 4K is refused as a typo.
 pub(super) fn size(text: &str) -> Option<u64> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);

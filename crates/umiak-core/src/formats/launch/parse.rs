@@ -1,9 +1,8 @@
-//! From a command line and an environment to a checked [`LaunchSpec`], or to everything that is wrong with them.
+//! From a command line and an environment to a checked [`LaunchSpec`], or to all errors.
 //!
-//! Paddle parses twice: its current launcher first, and on a flag it does not know the legacy one from the start.
-//! Here one parse reads the union of both tables, and the flags found decide the generation. So a legacy flag whose
-//! value is a word of its own no longer hides the flags behind it, as it does from Paddle's first parse: a
-//! `--master` there counts too.
+//! Paddle parses twice: its current launcher first and, on an unknown flag, the legacy one from the start. Here one
+//! parse uses the union of both tables, and the flags found decide the generation. So a legacy flag with a separate
+//! value does not hide the flags after it, as it does in Paddle's first parse: a `--master` there counts too.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,7 +31,7 @@ pub enum Parsed {
     Launch(Box<LaunchSpec>),
 }
 
-/// Reads the words behind the launcher's name.
+/// Parses the arguments after the launcher's name.
 pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, String>) -> Result<Parsed, Vec<Diagnostic>> {
     let line = match argparse::parse(&options(&spelling), argv) {
         Ok(Outcome::Help) => return Ok(Parsed::Help(help::help(&spelling))),
@@ -73,7 +72,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     };
     match generation {
         Generation::Current => issues.notices.append(&mut announced.notices),
-        // Paddle's legacy launcher reads the command line anew: the variables were announced for nothing.
+        // Paddle's legacy launcher parses the command line again, so the announced variables have no effect.
         Generation::Legacy => {
             arguments = given;
             backend_from_environment(&mut arguments, env, &mut issues);
@@ -93,14 +92,14 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
     }
     .unwrap_or_default();
     let job_id = checks.job_id();
-    // What it says of the mode comes before what the mode needs.
+    // Errors about the backend come before errors about the mode.
     let backend = checks.backend();
     let (mode, nodes, ip) = match kind {
         Kind::Collective | Kind::Rpc => {
             let (nodes, ip) = checks.nodes(&platform.nodes);
             (if kind == Kind::Rpc { Mode::Rpc } else { Mode::Collective }, nodes, ip)
         }
-        // A backend goes with no servers, and that has been said.
+        // A backend with servers is already reported.
         Kind::Servers | Kind::Heter if backend != Backend::Auto => (Mode::Collective, Nodes::One, None),
         Kind::Servers | Kind::Heter => with_crews(&mut checks),
         Kind::Pod => in_pod(&mut checks, job_id.as_str(), own.rdzv_port),
@@ -129,7 +128,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         server_flags: mode::legacy_flags(&command_line),
         proxies: match own.compat {
             Compat::None => Proxies::Kept,
-            // Its legacy module only drops them.
+            // Paddle's legacy module only removes them.
             Compat::Paddle if is_fleet => Proxies::Removed,
             Compat::Paddle => Proxies::PutAside,
         },
@@ -147,7 +146,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
             Mode::Servers(mode) if mode.pod.is_some() => mode.pod.as_ref().map(pod::rank),
             _ => checks.node_rank(&nodes),
         },
-        // The platform has said who is who.
+        // The platform sets the ranks.
         sort_ip: arguments.is_switched_on("sort_ip") && kind != Kind::Pod,
         uneven: arguments.is_switched_on("uneven"),
         mode,
@@ -210,8 +209,8 @@ fn in_pod(checks: &mut Checks<'_>, job: &str, rdzv_port: Option<Port>) -> (Mode,
     (Mode::Servers(Box::new(mode)), nodes, None)
 }
 
-/// The table in the form that the parser takes: a key is a row. The generation that the command's name leads to
-/// first has the first word on abbreviations.
+/// The table in the form of the parser: a key is a row. Abbreviations resolve first in the generation that the
+/// command's name selects.
 fn options(spelling: &Spelling) -> Vec<Opt> {
     let first = match spelling {
         Spelling::FleetModule { .. } => Generation::Legacy,
@@ -238,20 +237,23 @@ fn usage_error(error: &ArgError) -> Diagnostic {
     match error {
         ArgError::Ambiguous { token, candidates } => {
             let short = token.split('=').next().unwrap_or(token);
-            Diagnostic::error(Code::L0001, format!("`{short}` could be {}", super::words::either(candidates)))
-                .hint("write the flag out")
+            Diagnostic::error(
+                Code::L0001,
+                format!("`{short}` is ambiguous: it could be {}", super::words::either(candidates)),
+            )
+            .hint("write the whole flag")
         }
         ArgError::MissingValue { name } => Diagnostic::error(Code::L0001, format!("`{name}` needs a value"))
             .hint(format!("a value that begins with a dash is written `{name}=VALUE`")),
         ArgError::UnwantedValue { name, value } => {
-            Diagnostic::error(Code::L0001, format!("`{name}` takes no value, and was given `{value}`"))
+            Diagnostic::error(Code::L0001, format!("`{name}` takes no value, but was given `{value}`"))
         }
     }
 }
 
-/// The script; an error, and an empty name, when there is none.
+/// The script; reports an error and returns an empty name if there is none.
 fn find_script(line: &Line, compat: Compat, issues: &mut Issues) -> OsString {
-    // An unknown flag with a blank in its value is a word to argparse, and would be the script.
+    // argparse reads an unknown flag with a space in its value as a word, which would be the script.
     let disguised =
         line.script.as_ref().filter(|script| !line.separated && script.as_encoded_bytes().starts_with(b"--"));
     if compat == Compat::None {
@@ -270,19 +272,19 @@ fn missing_script(line: &Line, compat: Compat) -> Diagnostic {
     let error = match line.items.last() {
         Some(Item::Known(last)) if last.is_separate && !FLAGS[last.key].is_secret() => {
             let value = last.value.as_deref().unwrap_or_default().to_string_lossy();
-            error.hint(format!("`{value}` was read as the value of `{}`; the script stands behind it", last.name))
+            error.hint(format!("`{value}` was read as the value of `{}`; the script comes after it", last.name))
         }
-        _ => error.hint("the script stands behind the flags: `umiak launch --gpus 0,1 train.py`"),
+        _ => error.hint("the script comes after the flags: `umiak launch --gpus 0,1 train.py`"),
     };
-    // Otherwise they are errors of their own.
+    // Otherwise unknown flags are separate errors.
     match stranger::beside_missing_script(line).filter(|_| compat == Compat::Paddle) {
         Some(hint) => error.hint(hint),
         None => error,
     }
 }
 
-/// What Paddle's current launcher would not have known of this line: legacy flags and unknown ones, up to the
-/// first whose value is a word of its own, which that launcher takes for the script.
+/// The flags of this line that Paddle's current launcher does not have: legacy and unknown flags, up to the first with
+/// a separate value, which that launcher reads as the script.
 fn strangers(line: &Line) -> Vec<&OsStr> {
     let mut found: Vec<&OsStr> = Vec::new();
     for item in &line.items {
@@ -311,13 +313,13 @@ fn backend_from_environment(arguments: &mut Arguments, env: &BTreeMap<String, St
     }
 }
 
-/// How many processes the command line asks for, where it says so.
+/// The number of processes on the command line, if given.
 fn processes(arguments: &Arguments) -> Option<i64> {
     let listed = || arguments.text("devices").map(|list| list.split(',').count() as i64);
     arguments.int("nproc_per_node").filter(|count| *count != 0).or_else(listed)
 }
 
-/// The whole line for a shell. A token becomes the variable in which other nodes are to have it.
+/// The whole line, quoted for a shell. A token is replaced by the variable that holds it on other nodes.
 fn command_line(argv: &[OsString], script_args: usize) -> String {
     let mut words = Vec::with_capacity(argv.len());
     let own = argv.len().saturating_sub(script_args);
@@ -335,7 +337,7 @@ fn command_line(argv: &[OsString], script_args: usize) -> String {
     words.join(" ")
 }
 
-/// The line with its launcher in front, as it may be recorded and shown.
+/// The line with its launcher, masked so that it may be recorded and shown.
 fn shown_line(spelling: &Spelling, argv: &[OsString], script_args: usize) -> String {
     format!("{} {}", spelling.program(), command_line(&mask::words(argv), script_args))
 }
@@ -354,7 +356,7 @@ fn configuration(
     ]);
     for flag in FLAGS.iter().filter(|flag| flag.owner.has(generation)) {
         let name = match (generation, flag.attribute) {
-            // One attribute for all kinds now; in the legacy launcher one for each.
+            // The current launcher has one attribute for all kinds of devices, the legacy one has one for each.
             (Generation::Legacy, "devices") => match arguments.name("devices") {
                 "--xpus" | "--selected_xpus" => "xpus",
                 "--npus" | "--selected_npus" => "npus",

@@ -1,6 +1,5 @@
-//! One process of a parameter-server job that PaddleCloud, or an operator that speaks as it does, has placed: its
-//! variables say which one this is and where the others are. Names of hosts are as good as addresses here, as long as
-//! `POD_IP` is the one in the list.
+//! One process of a parameter-server job placed by PaddleCloud or a compatible operator. Its variables identify the
+//! process and list the others. Host names work as well as addresses, if `POD_IP` equals the one in the list.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -18,7 +17,7 @@ const ID: &str = "PADDLE_TRAINER_ID";
 const ADDRESS: &str = "POD_IP";
 const PORT: &str = "PADDLE_PORT";
 
-/// What the platform says of this process.
+/// Reads the platform's description of this process.
 pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
     let text = |name: &str| env.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
     let (part, own) = match text(ROLE) {
@@ -26,7 +25,7 @@ pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
         Some("TRAINER") => (Part::Trainer, &[ID][..]),
         Some(role @ ("HETER_TRAINER" | "COORDINATOR" | "HETER")) => {
             let message = format!("on PaddleCloud `{ROLE}` is `{role}`, which is not in this version");
-            return Err(Diagnostic::error(Code::L0003, message).hint("`PSERVER` and `TRAINER` are"));
+            return Err(Diagnostic::error(Code::L0003, message).hint("`PSERVER` and `TRAINER` are supported"));
         }
         role => {
             let message = format!("`{ROLE}` takes `PSERVER` or `TRAINER`, not `{}`", role.unwrap_or_default());
@@ -40,14 +39,14 @@ pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
         let message = format!("the environment looks like PaddleCloud's, but {} {are} missing", words::both(&missing));
         return Err(Diagnostic::error(Code::L0008, message)
             .row(ROLE, part.training_role())
-            .hint("set what is missing, or say who takes part with `--server_num` and `--trainer_num`"));
+            .hint("set the missing variables, or use `--server_num` and `--trainer_num`"));
     }
     let value = |name: &str| text(name).unwrap_or_default();
     let servers = servers(value(SERVERS))?;
     let trainers = number(TRAINERS, value(TRAINERS))?;
     if trainers == 0 || servers.len() as u64 + u64::from(trainers) > u64::from(MAX_NODES) {
         let message =
-            format!("`{TRAINERS}` is {trainers}, and a job has at least 1 trainer and at most {MAX_NODES} pods");
+            format!("`{TRAINERS}` is {trainers}, but a job has at least 1 trainer and at most {MAX_NODES} pods");
         return Err(Diagnostic::error(Code::L0008, message));
     }
     let port = text(PORT).map(port).transpose()?;
@@ -55,7 +54,7 @@ pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
     let place = servers.iter().position(|server| *server == endpoint);
     if part == Part::Trainer {
         let index = trainer(value(ID), trainers)?;
-        // Some platforms give everybody the servers' port; on a host that a trainer shares with one, it is taken.
+        // Some platforms set the servers' port for trainers too; on a host shared with a server, that port is in use.
         return Ok(Pod { part, index, servers, trainers, port: port.filter(|_| place.is_none()) });
     }
     match place {
@@ -63,7 +62,7 @@ pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
         None => Err(Diagnostic::error(Code::L0008, format!("`{ADDRESS}` and `{PORT}` are not in `{SERVERS}`"))
             .row("this server", endpoint)
             .row("listed", servers.join("\n"))
-            .hint("they are compared as text: a name in the list must be the name in `POD_IP`")),
+            .hint("entries are compared as text: a name in the list must equal the name in `POD_IP`")),
     }
 }
 
@@ -72,7 +71,7 @@ fn port(text: &str) -> Result<Port, Diagnostic> {
         .ok_or_else(|| Diagnostic::error(Code::L0008, format!("`{PORT}` takes a port from 1 to 65535, not `{text}`")))
 }
 
-/// As it stands in the list.
+/// The endpoint as written in the list.
 fn endpoint(host: &str, port: Port) -> String {
     let is_bare = host.parse::<Ipv6Addr>().is_ok();
     if is_bare { format!("[{host}]:{}", port.get()) } else { format!("{host}:{}", port.get()) }
@@ -83,7 +82,7 @@ fn trainer(text: &str, trainers: u32) -> Result<u32, Diagnostic> {
     if id < trainers {
         return Ok(id);
     }
-    let message = format!("`{ID}` is {id}, and `{TRAINERS}` is {trainers}");
+    let message = format!("`{ID}` is {id}, but `{TRAINERS}` is {trainers}");
     Err(Diagnostic::error(Code::L0008, message).hint("trainers count from 0"))
 }
 
@@ -119,8 +118,8 @@ fn split(server: &str) -> Option<(&str, Port)> {
     if host.is_empty() || host.contains(is_odd) { None } else { Some((host, super::own::port(port)?)) }
 }
 
-/// The pods meet beside the first server: at `given`, else at a port that all of them come to. Their ranks are those of
-/// the servers, then those of the trainers.
+/// The pods meet on the first server's host: at `given`, otherwise at a port that all of them compute. Servers have the
+/// first ranks, then the trainers.
 pub(super) fn nodes(pod: &Pod, job: &str, given: Option<Port>) -> Result<Nodes, Diagnostic> {
     let first = pod.servers.first().and_then(|server| split(server));
     let Some((host, _)) = first else {
@@ -128,18 +127,20 @@ pub(super) fn nodes(pod: &Pod, job: &str, given: Option<Port>) -> Result<Nodes, 
     };
     let taken: Vec<u16> = pod.servers.iter().filter_map(|server| Some(split(server)?.1.get())).collect();
     if let Some(port) = given.filter(|port| pod.servers.iter().any(|server| split(server) == Some((host, *port)))) {
-        let message = format!("the nodes cannot meet at port {}: a server of `{SERVERS}` has it", port.get());
-        return Err(Diagnostic::error(Code::L0002, message).hint("give another one with `--rdzv-port` or `UMIAK_PORT`"));
+        let message = format!("the nodes cannot meet at port {}: a server in `{SERVERS}` uses it", port.get());
+        return Err(
+            Diagnostic::error(Code::L0002, message).hint("choose another port with `--rdzv-port` or `UMIAK_PORT`")
+        );
     }
     let free = || meeting::ports(job, &pod.servers.join(",")).find(|port| !taken.contains(port));
-    // So many servers on one port each: the one below all of them.
+    // If servers use all candidate ports: the port below the candidates.
     let port = given.or_else(|| free().and_then(Port::new));
     let port = port.or_else(|| Port::new(meeting::FIRST_PORT - 1)).expect("not 0");
     let nodes = pod.servers.len() as u32 + pod.trainers;
     Ok(Nodes::Master { host: host.to_owned(), port, nodes, source: SERVERS.to_owned() })
 }
 
-/// This pod among all of them.
+/// The rank of this pod among all pods.
 pub(super) fn rank(pod: &Pod) -> u32 {
     match pod.part {
         Part::Server => pod.index,

@@ -1,13 +1,13 @@
-//! Where the ranks' ports come from.
+//! The ports of the ranks.
 //!
-//! Several flags and variables of both generations can say so. The first of these that is there decides:
+//! Several flags and variables of both generations can set them. The first one that is set decides:
 //!
 //! | generation | order |
 //! |---|---|
 //! | current | `PADDLE_START_PORT` or `--start_port`, `FLAGS_FIXED_PORT`, `FLAGS_START_PORT`, `PORT_RANGE` |
 //! | legacy | `FLAGS_START_PORT`, `--start_port`, `FLAGS_FIXED_PORT`, the platform's rule, `PORT_RANGE` |
 //!
-//! `--start_port` has a default in Paddle (6070), which fixes nothing here: only what was asked for is fixed.
+//! The default of `--start_port` in Paddle (6070) is not used here: ports are fixed only on request.
 
 use super::arguments::{Arguments, Source};
 use super::environment::{Environment, bad_number};
@@ -15,7 +15,7 @@ use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
 use crate::model::{Generation, PortRequest};
 
-/// `platform` is what PaddleCloud's variables ask for, if they are there.
+/// `platform` is the request of PaddleCloud's variables, if they are set.
 pub(super) fn request(
     arguments: &Arguments,
     generation: Generation,
@@ -56,7 +56,7 @@ fn fixed(number: i64, source: Source) -> Result<PortRequest, Diagnostic> {
         Ok(start) if start > 0 => Ok(PortRequest::Fixed { start, source: source.name().to_owned() }),
         _ => Err(Diagnostic::error(
             source.code(),
-            format!("`{}` asks for port {number}, and ports go from 1 to 65535", source.name()),
+            format!("`{}` asks for port {number}, which is not in the range 1-65535", source.name()),
         )),
     }
 }
@@ -70,7 +70,7 @@ fn range(env: &Environment) -> Result<Option<PortRequest>, Diagnostic> {
         Some((low, high)) if low <= high => Ok(Some(PortRequest::Range { low, high, source: NAME.to_owned() })),
         _ => {
             Err(Diagnostic::error(Code::L0009, format!("`{NAME}` takes two ports such as `35100:64000`, not `{text}`"))
-                .hint("the lower port stands first; correct it, or unset it"))
+                .hint("write the lower port first, or unset the variable"))
         }
     }
 }

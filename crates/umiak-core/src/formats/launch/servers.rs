@@ -1,7 +1,7 @@
-//! Who takes part in a parameter-server job: how many on each node, or which ones by address.
+//! The processes of a parameter-server job: a number on each node, or a list of addresses.
 //!
-//! Each generation of Paddle's launcher has its own words for trainers. Where both are known to us both count, so that
-//! `--worker_num` means something beside `--master` too.
+//! Each generation of Paddle's launcher has its own flags for trainers. Both are accepted in both generations, so that
+//! `--worker_num` also works with `--master`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,11 +12,11 @@ use super::mode::{HETER, Kind};
 use crate::diag::{Code, Diagnostic};
 use crate::model::{Crew, Endpoint, Generation, HeterStage, MAX_NODES, Nodes, Port, ServerMode};
 
-/// What the flags say, before the nodes are known.
+/// The processes that the flags ask for, before the nodes are known.
 #[derive(Debug)]
 pub(super) struct Crews {
     pub(super) mode: ServerMode,
-    /// The addresses in the lists, each once, and the first flag that has any.
+    /// The addresses in the lists, without duplicates, and the first flag with a list.
     pub(super) addresses: Vec<IpAddr>,
     source: &'static str,
 }
@@ -35,13 +35,13 @@ const TRAINERS: Flags = Flags { number: "trainer_num", list: "trainers", who: "t
 const WORKERS: Flags = Flags { number: "worker_num", list: "workers", who: "workers" };
 const COORDINATORS: Flags = Flags { number: "coordinator_num", list: "coordinators", who: "coordinators" };
 
-/// The port of gloo in the current launcher, where it has one that is known before.
+/// The fixed port of gloo in the current launcher.
 const GLOO_PORT: u16 = 6767;
 
 const WITH_PORTS: Form = Form { stages: false, ports_may_lack: false };
 
 impl Checks<'_> {
-    /// `None` where something is wrong with them, and that has been said.
+    /// `None` if the flags are wrong, which is then reported.
     pub(super) fn crews(&mut self) -> Option<Crews> {
         let errors = self.issues.errors.len();
         let trainers = self.trainers();
@@ -96,7 +96,7 @@ impl Checks<'_> {
         self.report(list).flatten()
     }
 
-    /// The words for trainers that were used: those of the generation, unless only the other's are there.
+    /// The flags for trainers that were used: those of the generation, unless only the other's are given.
     fn trainers(&mut self) -> Flags {
         let (own, other) = match self.generation {
             Generation::Current => (TRAINERS, WORKERS),
@@ -106,7 +106,7 @@ impl Checks<'_> {
         match (given(own), given(other)) {
             (Some(first), Some(second)) => {
                 let (first, second) = (self.arguments.name(first), self.arguments.name(second));
-                let message = format!("`{first}` and `{second}` both say which trainers there are");
+                let message = format!("`{first}` and `{second}` both set the trainers");
                 self.error(Diagnostic::error(Code::L0002, message).hint("leave one of them out"));
                 own
             }
@@ -120,7 +120,7 @@ impl Checks<'_> {
         self.arguments.int(attribute).is_some() || self.arguments.text(attribute).is_some()
     }
 
-    /// How many there are, where something says so: `None` where nothing does, `Some(None)` where that is wrong.
+    /// The number of processes: `None` if it is not given, `Some(None)` if it is wrong.
     #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
     fn crew(&mut self, flags: Flags, list: Option<&List>) -> Option<Option<u32>> {
         let number = self.number(flags.number);
@@ -133,8 +133,8 @@ impl Checks<'_> {
             && number != listed
         {
             let name = self.arguments.name(flags.number);
-            let message = format!("`{name}` is {number}, and `{}` lists {listed}", list.name);
-            let hint = format!("correct one of them; beside `{}` no number is needed", list.name);
+            let message = format!("`{name}` is {number}, but `{}` lists {listed}", list.name);
+            let hint = format!("correct one of them; with `{}` no number is needed", list.name);
             self.error(Diagnostic::error(Code::L0002, message).hint(hint));
         }
         Some(Some(listed))
@@ -143,7 +143,7 @@ impl Checks<'_> {
     #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
     fn number(&mut self, attribute: &str) -> Option<Option<u32>> {
         let number = self.arguments.int(attribute)?;
-        // More processes than ports can never start.
+        // There cannot be more processes than ports.
         let count = u16::try_from(number).ok().map(u32::from);
         if count.is_none() {
             let name = self.arguments.name(attribute);
@@ -153,7 +153,7 @@ impl Checks<'_> {
         Some(count)
     }
 
-    /// Servers and trainers must be there: one of each, where the current launcher is not told.
+    /// Servers and trainers are required. The current launcher starts one of each by default.
     #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
     fn needed(&mut self, flags: Flags, count: Option<Option<u32>>, list: Option<&List>) -> Option<u32> {
         let is_legacy = self.generation == Generation::Legacy;
@@ -161,17 +161,17 @@ impl Checks<'_> {
         match count {
             Some(Some(0)) if is_legacy && list.is_none() => {
                 let name = self.arguments.name(flags.number);
-                let message = format!("`{name}` is 0, and a parameter-server job needs {who}");
+                let message = format!("`{name}` is 0, but a parameter-server job needs {who}");
                 self.error(self.wrong_value(flags.number, message));
                 None
             }
             Some(count) => count,
             None if is_legacy => {
                 let message = format!(
-                    "a parameter-server job needs {who}, and neither `--{}` nor `--{}` was given",
+                    "a parameter-server job needs {who}, but neither `--{}` nor `--{}` was given",
                     flags.number, flags.list
                 );
-                let hint = format!("say how many with `--{}`, or which with `--{}`", flags.number, flags.list);
+                let hint = format!("set their number with `--{}`, or list them with `--{}`", flags.number, flags.list);
                 self.error(Diagnostic::error(Code::L0001, message).hint(hint));
                 None
             }
@@ -179,7 +179,7 @@ impl Checks<'_> {
         }
     }
 
-    /// How many each stage of heterogeneous workers has.
+    /// The number of heterogeneous workers in each stage.
     fn stages(&mut self, list: Option<&List>) -> Vec<u32> {
         let numbers = self.stage_numbers();
         let listed: Option<Vec<u32>> =
@@ -187,19 +187,19 @@ impl Checks<'_> {
         match (numbers, listed) {
             (Some(numbers), Some(listed)) if numbers != listed => {
                 let (number, list) = (self.arguments.name("heter_worker_num"), self.arguments.name("heter_workers"));
-                let message = format!("`{number}` is `{}`, and `{list}` lists `{}`", staged(&numbers), staged(&listed));
-                let hint = format!("correct one of them; beside `{list}` no number is needed");
+                let message = format!("`{number}` is `{}`, but `{list}` lists `{}`", staged(&numbers), staged(&listed));
+                let hint = format!("correct one of them; with `{list}` no number is needed");
                 self.error(Diagnostic::error(Code::L0002, message).hint(hint));
                 listed
             }
             (_, Some(listed)) => listed,
             (Some(numbers), None) => numbers,
             (None, None) => {
-                // Whatever was wrong with them has been said.
+                // Wrong values are already reported.
                 if !self.is_said("heter_worker_num") && !self.is_said("heter_workers") {
-                    let message = "a heterogeneous job needs heterogeneous workers, and neither `--heter_worker_num` \
+                    let message = "a heterogeneous job needs heterogeneous workers, but neither `--heter_worker_num` \
                                    nor `--heter_workers` was given";
-                    let hint = "say how many with `--heter_worker_num`, or which with `--heter_workers`; stages are \
+                    let hint = "set their number with `--heter_worker_num`, or list them with `--heter_workers`; stages are \
                                 separated by `;`";
                     self.error(Diagnostic::error(Code::L0001, message).hint(hint));
                 }
@@ -214,18 +214,18 @@ impl Checks<'_> {
         let numbers: Option<Vec<u32>> = text.split(';').map(number).collect();
         if numbers.is_none() {
             let name = self.arguments.name("heter_worker_num");
-            let message = format!("`{name}` takes the numbers of its stages, such as `2` or `1;2`, not `{text}`");
+            let message = format!("`{name}` takes a number for each stage, such as `2` or `1;2`, not `{text}`");
             self.error(self.wrong_value("heter_worker_num", message));
         }
         numbers
     }
 
-    /// The kind of device of each stage. Where nobody says it, a single stage has what the job has.
+    /// The kind of device of each stage. Without the flag, a single stage uses the devices of the job.
     fn heter_devices(&mut self, stages: usize) -> Vec<String> {
         let name = self.arguments.name("heter_devices");
         let Some(text) = self.arguments.text("heter_devices") else {
             if stages > 1 {
-                let message = format!("there are {stages} stages of heterogeneous workers, and `{name}` is missing");
+                let message = format!("there are {stages} stages of heterogeneous workers, but `{name}` is missing");
                 let hint = format!("name the kind of device of each stage: `{name} {}`", vec!["gpu"; stages].join(";"));
                 self.error(Diagnostic::error(Code::L0001, message).hint(hint));
             }
@@ -233,9 +233,9 @@ impl Checks<'_> {
                 return Vec::new();
             }
             let device = self.device_word();
-            let message = format!("without `{name}` the heterogeneous workers are taken to be on `{device}`");
+            let message = format!("`{name}` is not given; heterogeneous workers are assumed to use `{device}`");
             let notice = Diagnostic::notice(Code::L0023, message);
-            self.issues.notices.push(notice.hint(format!("say it with `{name} {device}`, or name another kind")));
+            self.issues.notices.push(notice.hint(format!("set `{name} {device}`, or another kind of device")));
             return vec![device.to_owned()];
         };
         let devices: Vec<String> = text.split(';').map(|word| word.trim().to_ascii_lowercase()).collect();
@@ -244,7 +244,7 @@ impl Checks<'_> {
             let message = format!("`{name}` takes a kind of device for each stage, such as `gpu;cpu`, not `{text}`");
             self.error(self.wrong_value("heter_devices", message).hint("stages are separated by `;`"));
         } else if stages != 0 && devices.len() != stages {
-            let message = format!("`{name}` has {}, and there are {stages} stages of workers", devices.len());
+            let message = format!("`{name}` lists {}, but there are {stages} stages of workers", devices.len());
             self.error(Diagnostic::error(Code::L0002, message).row(name, text).hint("stages are separated by `;`"));
         }
         devices
@@ -259,7 +259,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The nodes that the lists name, and the flag that names the first of them.
+    /// The nodes in the lists, and the flag of the first list.
     fn addresses_of(&mut self, lists: &[&List]) -> (Vec<IpAddr>, &'static str) {
         let mut addresses: Vec<IpAddr> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -282,27 +282,29 @@ impl Checks<'_> {
             );
         }
         if addresses.len() > MAX_NODES as usize {
-            let message = format!("`{source}` and its kin list {} nodes, and {MAX_NODES} is the most", addresses.len());
+            let message =
+                format!("`{source}` and the other lists have {} nodes; the maximum is {MAX_NODES}", addresses.len());
             self.error(Diagnostic::error(Code::L0001, message));
         }
         (addresses, source)
     }
 
-    /// The nodes of the lists. What else says which nodes there are has no effect, and must not contradict.
+    /// The nodes of the lists. Other flags about nodes have no effect, and must not contradict the lists.
     pub(super) fn nodes_of(&mut self, crews: &Crews) -> (Nodes, Option<IpAddr>) {
         let (addresses, source) = (&crews.addresses, crews.source);
         if let Some((attribute, count @ 2..)) = self.count()
             && count as usize != addresses.len()
-            // A platform's list of trainers counts others.
+            // A platform's list of trainers may contain other nodes.
             && let name = self.arguments.name(attribute)
             && !name.ends_with("_ENDPOINTS")
         {
             let nodes: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
-            let message = format!("`{name}` asks for {count} nodes, and `{source}` and its kin have {}", nodes.len());
-            let hint = format!("correct one of them; beside `{source}` no number is needed");
+            let message =
+                format!("`{name}` asks for {count} nodes, but `{source}` and the other lists have {}", nodes.len());
+            let hint = format!("correct one of them; with `{source}` no number is needed");
             self.error(Diagnostic::error(Code::L0002, message).row("nodes", nodes.join(", ")).hint(hint));
         }
-        let why = format!("`{source}` says which nodes there are");
+        let why = format!("`{source}` sets the nodes");
         let words = |text: &str| text.split(',').filter_map(super::checks::parse_address).collect::<Vec<_>>();
         for attribute in ["ips", "master"] {
             if self.is_from_flag(attribute)
@@ -317,7 +319,7 @@ impl Checks<'_> {
         }
     }
 
-    /// Whether there is something to do on every node, and on a single one all that is needed.
+    /// Checks that every node has a process to run, and that a single node has servers and trainers.
     pub(super) fn is_whole(&mut self, mode: &ServerMode, nodes: &Nodes) {
         let trainers = self.trainers();
         let parts = [(SERVERS, &mode.servers), (trainers, &mode.trainers)];
@@ -325,8 +327,8 @@ impl Checks<'_> {
             for (flags, crew) in parts {
                 if crew.is_empty() {
                     let name = self.arguments.name(flags.number);
-                    let message = format!("`{name}` is 0, and a job on one node needs {}", flags.who);
-                    let hint = "give at least 1, or say which other nodes take part";
+                    let message = format!("`{name}` is 0, but a job on one node needs {}", flags.who);
+                    let hint = "use at least 1, or add other nodes";
                     self.error(self.wrong_value(flags.number, message).hint(hint));
                 }
             }
@@ -337,7 +339,7 @@ impl Checks<'_> {
         if all.into_iter().chain(mode.stages.iter().map(|stage| &stage.crew)).all(is_idle) {
             let (servers, trainers) = (self.arguments.name(SERVERS.number), self.arguments.name(trainers.number));
             let message = format!("this node has nothing to run: `{servers}` and `{trainers}` are 0");
-            self.error(Diagnostic::error(Code::L0001, message).hint("give at least 1 for one of them"));
+            self.error(Diagnostic::error(Code::L0001, message).hint("set one of them to at least 1"));
         }
     }
 
@@ -345,12 +347,12 @@ impl Checks<'_> {
     pub(super) fn with_gloo(&self) -> String {
         let said = || self.arguments.text("with_gloo").map(str::to_owned);
         let inherited = || self.env.get("PADDLE_WITH_GLOO").cloned();
-        // On the platform a script has what the platform gave it.
+        // On the platform, the platform's value applies.
         let default = if self.generation == Generation::Current && self.kind != Kind::Pod { "1" } else { "0" };
         inherited().or_else(said).unwrap_or_else(|| default.to_owned())
     }
 
-    /// Where gloo's processes meet, where that is said or known before.
+    /// Gloo's rendezvous port, if it is set or fixed.
     fn gloo_port(&mut self, mode: &ServerMode) -> Option<Port> {
         let first = match &mode.servers {
             Crew::Listed(servers) => servers.first().map(|server| server.address),
@@ -366,7 +368,7 @@ impl Checks<'_> {
             (false, true) if self.generation == Generation::Legacy || both_listed => "gloo_port",
             (false, is_said) => {
                 if is_said && self.is_from_flag("gloo_port") {
-                    self.idle("--gloo_port", "without lists of servers and trainers it is a free one");
+                    self.idle("--gloo_port", "without lists of servers and trainers, a free port is used");
                 }
                 let is_fixed = self.generation == Generation::Current && both_listed && !taken.contains(&GLOO_PORT);
                 return if is_fixed { Port::new(GLOO_PORT) } else { None };
@@ -375,7 +377,8 @@ impl Checks<'_> {
         let name = self.arguments.name(attribute);
         let port = self.port(attribute)?;
         if taken.contains(&port.get()) {
-            let message = format!("`{name}` is {}, and a process on the first server's host has that port", port.get());
+            let message =
+                format!("`{name}` is {}, but a process on the first server's host uses that port", port.get());
             let hint = format!("the first server listens at `{name}` too; choose another port");
             self.error(Diagnostic::error(Code::L0002, message).hint(hint));
         }
@@ -392,13 +395,13 @@ impl Checks<'_> {
         port
     }
 
-    /// In a pod nobody but a flag says where gloo's processes meet.
+    /// Gloo's rendezvous port in a pod, where only a flag sets it.
     pub(super) fn gloo_port_said(&mut self) -> Option<Port> {
         let said = ["http_port", "gloo_port"].into_iter().find(|attribute| self.is_said(attribute))?;
         self.port(said)
     }
 
-    /// Flags of other modes, and those that mean nothing beside servers.
+    /// Reports flags of other modes, and flags without effect in a job with servers.
     pub(super) fn idle_about_mode(&mut self) {
         let in_mode = format!("the mode is `{}`", self.kind.word());
         if self.kind == Kind::Servers {
@@ -409,12 +412,12 @@ impl Checks<'_> {
             }
         }
         if self.kind.has_servers() && self.is_from_flag("nproc_per_node") && self.arguments.is_set("nproc_per_node") {
-            self.idle("--nproc_per_node", "servers and trainers are counted by flags of their own");
+            self.idle("--nproc_per_node", "servers and trainers have their own flags");
         }
     }
 }
 
-/// Every host calls itself so; the other addresses of 127.0.0.0/8 may stand for hosts of their own.
+/// True for an address that every host has. The other addresses of 127.0.0.0/8 may represent separate hosts.
 fn is_everybodys(address: &IpAddr) -> bool {
     *address == IpAddr::V4(Ipv4Addr::LOCALHOST) || *address == IpAddr::V6(Ipv6Addr::LOCALHOST)
 }
@@ -431,7 +434,7 @@ fn lowered(list: Option<&List>, count: Option<u32>) -> Crew {
     }
 }
 
-/// Every endpoint that a list has.
+/// All endpoints of all lists.
 fn everybody(mode: &ServerMode) -> impl Iterator<Item = &Endpoint> {
     let crews = [&mode.servers, &mode.trainers, &mode.coordinators].into_iter();
     crews.chain(mode.stages.iter().map(|stage| &stage.crew)).flat_map(|crew| match crew {

@@ -1,4 +1,4 @@
-//! What a launch command line asks for, checked and complete, before anything is known of the machine.
+//! A launch command line, checked and complete, before the machine is inspected.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,16 +13,16 @@ use crate::quote::shell;
 pub enum Spelling {
     /// `umiak launch …`
     Launch,
-    /// `umiak fleetrun …`, `umiak /venv/bin/fleetrun …`, or the binary called `fleetrun`: the word that names it.
+    /// `umiak fleetrun …`, `umiak /venv/bin/fleetrun …`, or the binary called as `fleetrun`; `program` is that word.
     Fleetrun { program: OsString },
-    /// `umiak python -m paddle.distributed.launch …`; the word in front of `-m` is the interpreter.
+    /// `umiak python -m paddle.distributed.launch …`; the word before `-m` is the interpreter.
     PaddleModule { interpreter: OsString },
     /// `umiak python -m paddle.distributed.fleet.launch …`
     FleetModule { interpreter: OsString },
 }
 
 impl Spelling {
-    /// The words in front of the launcher's own, for a shell.
+    /// The command up to the launcher's arguments, quoted for a shell.
     pub fn program(&self) -> String {
         match self {
             Self::Launch => "umiak launch".to_owned(),
@@ -36,7 +36,7 @@ impl Spelling {
         }
     }
 
-    /// The interpreter that it names.
+    /// The interpreter that the command names.
     pub fn interpreter(&self) -> Option<Interpreter> {
         match self {
             Self::PaddleModule { interpreter } | Self::FleetModule { interpreter } => {
@@ -48,63 +48,62 @@ impl Spelling {
     }
 }
 
-/// A checked launch: what it asks of the nodes, and what only the command itself needs.
+/// A checked launch: the request to the nodes, and what only the command itself needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchSpec {
     pub spelling: Spelling,
     pub request: Request,
-    /// Notices for our console.
+    /// Notices for the console.
     pub notices: Vec<Diagnostic>,
     pub own: OwnFlags,
-    /// The words behind the launcher's name as a shell reads them, for the command that other nodes are to run. The
-    /// token is not in it.
+    /// The launcher's arguments quoted for a shell, for the command that other nodes run. Does not contain the token.
     pub command_line: String,
 }
 
 impl LaunchSpec {
-    /// What the other nodes are to run, where this one has become the master: our command line and where to meet, for
-    /// a shell.
+    /// The command for the other nodes if this node is the master: this command line with `--master`, quoted for a
+    /// shell.
     pub fn command_for_others(&self, master: Endpoint) -> String {
         let program = self.spelling.program();
-        // A shell would look for files that an address in brackets matches.
+        // A shell would expand an address in brackets as a file pattern.
         let master = if master.address.is_ipv6() { format!("'{master}'") } else { master.to_string() };
         format!("{program} --master {master} {}", self.command_line)
     }
 }
 
-/// Flags that Paddle's launcher does not have, and that are about the command itself. All kebab-case, never abbreviated.
+/// Flags that Paddle's launcher does not have, about the command itself. All kebab-case, never abbreviated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnFlags {
     pub output: OutputMode,
     /// `--mirror`: with `--output json`, the first rank's output goes to stderr.
     pub mirror: bool,
-    /// `--show`: whose output is on the console.
+    /// `--show`: the ranks whose output the console shows.
     pub show: Show,
-    /// `--stdin`: which rank has ours.
+    /// `--stdin`: the rank connected to the caller's stdin.
     pub stdin: Option<Whose>,
     pub dry_run: bool,
     pub compat: Compat,
     pub no_progress: bool,
     pub ascii: bool,
-    /// A PID namespace for the job.
+    /// True to run the job in a PID namespace.
     pub isolate: bool,
-    /// Leave no run behind.
+    /// True to record no run.
     pub no_record: bool,
-    /// The run goes on without its terminal.
+    /// True if the run continues without its terminal.
     pub detach: bool,
-    /// `--token`, else `UMIAK_TOKEN`: what nodes prove to each other that they know.
+    /// `--token`, else `UMIAK_TOKEN`: the secret that authenticates nodes to each other.
     pub token: Option<Token>,
-    /// `--rdzv-port`, else `UMIAK_PORT`: where the nodes of a list meet.
+    /// `--rdzv-port`, else `UMIAK_PORT`: the port where the nodes of a list meet.
     pub rdzv_port: Option<Port>,
-    /// Until all nodes are there.
+    /// Longest wait for all nodes to join.
     pub rdzv_timeout: Duration,
-    /// Silence until a node is lost.
+    /// Silence after which a node is lost.
     pub node_timeout: Duration,
-    /// A broken connection may come back for so long.
+    /// Time to restore a broken connection.
     pub reconnect_window: Duration,
-    /// The logs of all nodes are copied to the first.
+    /// True to copy the logs of all nodes to the first.
     pub gather_logs: bool,
-    /// How often `-v` was given.
+    /// Number of `-v` flags.
     pub verbose: u8,
 }
 
@@ -113,12 +112,12 @@ pub struct OwnFlags {
 pub struct Token(String);
 
 impl Token {
-    /// `None` for an empty one, which would protect nothing.
+    /// `None` for an empty text, which protects nothing.
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    /// The secret itself, to make a key of.
+    /// The secret itself, to derive a key from.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -155,8 +154,8 @@ impl Default for OwnFlags {
     }
 }
 
-/// Whether a command line is read as leniently as Paddle reads it: with Paddle's own spelling in front, and with
-/// `--compat paddle`, which removes proxies too.
+/// Whether a command line is parsed as leniently as by Paddle: with Paddle's own spelling of the command, or with
+/// `--compat paddle`, which also removes proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compat {
     None,

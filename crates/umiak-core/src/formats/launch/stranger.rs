@@ -1,4 +1,4 @@
-//! Flags that are in no table, and flags that stand behind the script: what was probably meant.
+//! Suggestions for unknown flags and for flags after the script.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,23 +9,23 @@ use crate::diag::{Code, Diagnostic, nearest};
 use crate::formats::argparse::{Item, Line};
 use crate::formats::prefix::{Front, recognise};
 
-/// Flags of `torchrun`, and what to write instead. `-` stands for `_` too.
+/// Flags of `torchrun`, and their replacements. `-` matches `_` too.
 const TORCH: &[(&[&str], &str)] = &[
     (&["-m", "--module"], "start a module with `umiak launch python -m MODULE`"),
     (&["--standalone"], "one node is the default: leave it out"),
-    (&["--rdzv-endpoint"], "nodes meet with `--master HOST:PORT --nnodes N`"),
-    (&["--rdzv-backend", "--rdzv-conf"], "leave it out; nodes meet with `--master HOST:PORT --nnodes N`"),
+    (&["--rdzv-endpoint"], "use `--master HOST:PORT --nnodes N`"),
+    (&["--rdzv-backend", "--rdzv-conf"], "leave it out; use `--master HOST:PORT --nnodes N`"),
     (&["--rdzv-id"], "use `--job_id`"),
     (&["--node-rank"], "use `--rank`"),
     (&["--master-addr", "--master-port"], "use `--master HOST:PORT`"),
     (&["--local-addr"], "use `--host`"),
     (&["--max-restarts"], "use `--max_restart`"),
-    (&["--no-python"], "leave it out: a program that is not a Python file runs itself"),
+    (&["--no-python"], "leave it out: a program that is not a Python file is executed directly"),
     (&["-r", "--redirects", "-t", "--tee"], "leave it out: the output of each rank is in `--log_dir`"),
     (&["--start-method", "--monitor-interval", "--role", "--event-log-handler"], "leave it out"),
 ];
 
-/// Flags that training scripts have as well: behind the script they are the script's.
+/// Flags that training scripts also have: after the script, they belong to it.
 const OF_SCRIPTS: [&str; 21] = [
     "devices",
     "log_dir",
@@ -50,7 +50,7 @@ const OF_SCRIPTS: [&str; 21] = [
     "print_config",
 ];
 
-/// The flags that are in no table, in the order they were written.
+/// The unknown flags, in the order of the command line.
 pub(super) fn unknown(line: &Line) -> impl Iterator<Item = &OsString> {
     line.items.iter().filter_map(|item| match item {
         Item::Unknown(token) => Some(token),
@@ -58,7 +58,7 @@ pub(super) fn unknown(line: &Line) -> impl Iterator<Item = &OsString> {
     })
 }
 
-/// The flag without a value behind `=`.
+/// The flag without `=` and its value.
 fn word(token: &OsStr) -> String {
     let text = token.to_string_lossy();
     text.split('=').next().unwrap_or(&text).to_owned()
@@ -70,15 +70,15 @@ pub(super) fn error(token: &OsStr) -> Diagnostic {
     if let Some(instead) = of_torch(&word) {
         return Diagnostic::error(Code::L0001, format!("`{word}` is a flag of `torchrun`")).hint(instead);
     }
-    let error = Diagnostic::error(Code::L0001, format!("there is no flag `{word}`"));
+    let error = Diagnostic::error(Code::L0001, format!("unknown flag `{word}`"));
     let error = match instead(&word) {
         Some(instead) => error.hint(instead),
-        None => error.hint("`-h` lists every flag; flags of the script stand behind it"),
+        None => error.hint("`-h` lists all flags; the script's own flags come after the script"),
     };
     error.hint("`--compat paddle` ignores unknown flags, as Paddle does")
 }
 
-/// What to write instead of an unknown flag.
+/// The suggestion for an unknown flag.
 pub(super) fn instead(word: &str) -> Option<String> {
     of_torch(word).map(str::to_owned).or_else(|| near(word).map(|name| format!("did you mean `{name}`?")))
 }
@@ -88,7 +88,7 @@ fn of_torch(word: &str) -> Option<&'static str> {
     TORCH.iter().find(|(names, _)| names.contains(&folded.as_str())).map(|(_, instead)| *instead)
 }
 
-/// The flag that was probably meant. Ours are compared without regard to `_`, and may have been cut short.
+/// The nearest flag. Flags of umiak are compared with `_` as `-`, and may be abbreviated.
 fn near(word: &str) -> Option<&'static str> {
     let folded = word.replace('_', "-");
     let underscored = format!("--{}", word.trim_start_matches('-').replace('-', "_"));
@@ -99,7 +99,7 @@ fn near(word: &str) -> Option<&'static str> {
         .or_else(|| nearest(&underscored, FLAGS.iter().flat_map(Flag::names)))
 }
 
-/// Why a word may be the script by accident: it stands right behind an unknown flag, which takes no value.
+/// Explains a script that is probably the value of an unknown flag before it, because unknown flags take no value.
 pub(super) fn before_script(line: &Line) -> Option<String> {
     let Some(Item::Unknown(token)) = line.items.last().filter(|_| !line.separated) else { return None };
     if token.as_encoded_bytes().contains(&b'=') {
@@ -111,7 +111,7 @@ pub(super) fn before_script(line: &Line) -> Option<String> {
     Some(format!("`{word}` is unknown, so `{script}` was read as the script, as Paddle does{instead}"))
 }
 
-/// Names the unknown flags of a line that lacks its script.
+/// Names the unknown flags of a line without a script.
 pub(super) fn beside_missing_script(line: &Line) -> Option<String> {
     let unknown: Vec<String> = unknown(line).map(|token| word(token)).collect();
     let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
@@ -147,16 +147,16 @@ pub(super) fn behind_script(line: &Line, given: &Arguments) -> Option<Diagnostic
     }
     let names: Vec<&str> = found.iter().map(String::as_str).collect();
     let first = names.first()?;
-    let (stand, go) = if names.len() == 1 { ("stands", "goes") } else { ("stand", "go") };
-    let message = format!("{} {stand} behind the script, and {go} to it", words::both(&names));
+    let (follow, are) = if names.len() == 1 { ("follows", "is") } else { ("follow", "are") };
+    let message = format!("{} {follow} the script and {are} passed to it", words::both(&names));
     let script = script.to_string_lossy();
     Some(
         Diagnostic::notice(Code::L0023, message)
-            .hint(format!("if it is meant for umiak, write it before the script: `umiak launch {first} … {script}`")),
+            .hint(format!("flags for umiak come before the script: `umiak launch {first} … {script}`")),
     )
 }
 
-/// A list of devices by its kind is the launcher's, where `--devices` may be the script's.
+/// A device list of one kind belongs to the launcher; `--devices` may belong to the script.
 fn is_device_list(word: &str) -> bool {
     matches!(word, "--gpus" | "--selected_gpus" | "--xpus" | "--npus" | "--mlus")
 }

@@ -1,4 +1,4 @@
-//! Names in sentences.
+//! Lists of names in messages.
 
 /// `a`, `b` or `c`, each in backticks.
 pub(super) fn either(names: &[&str]) -> String {

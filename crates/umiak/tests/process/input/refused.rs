@@ -9,17 +9,17 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch",
         2,
-        "error[L0001]: the training script is missing\nhint: the script stands behind the flags: `umiak launch --gpus 0,1 train.py`\n",
+        "error[L0001]: the training script is missing\nhint: the script comes after the flags: `umiak launch --gpus 0,1 train.py`\n",
     ),
     (
         "umiak launch --gpus 0,1",
         2,
-        "error[L0001]: the training script is missing\nhint: `0,1` was read as the value of `--gpus`; the script stands behind it\n",
+        "error[L0001]: the training script is missing\nhint: `0,1` was read as the value of `--gpus`; the script comes after it\n",
     ),
     (
         "umiak fleetrun --log_dir x",
         2,
-        "error[L0001]: the training script is missing\nhint: `x` was read as the value of `--log_dir`; the script stands behind it\n",
+        "error[L0001]: the training script is missing\nhint: `x` was read as the value of `--log_dir`; the script comes after it\n",
     ),
     (
         "umiak launch --gpus",
@@ -34,32 +34,32 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --gpsu 0,1 train.py",
         2,
-        "error[L0001]: there is no flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+        "error[L0001]: unknown flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
     ),
     (
         "umiak launch --log-dri=x train.py",
         2,
-        "error[L0001]: there is no flag `--log-dri`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+        "error[L0001]: unknown flag `--log-dri`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
     ),
     (
         "umiak launch --frobnicate train.py",
         2,
-        "error[L0001]: there is no flag `--frobnicate`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+        "error[L0001]: unknown flag `--frobnicate`\nhint: `-h` lists all flags; the script's own flags come after the script\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
     ),
     (
         "umiak launch -x train.py",
         2,
-        "error[L0001]: there is no flag `-x`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+        "error[L0001]: unknown flag `-x`\nhint: `-h` lists all flags; the script's own flags come after the script\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
     ),
     (
         "umiak launch --dry train.py",
         2,
-        "error[L0001]: there is no flag `--dry`\nhint: did you mean `--dry-run`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
+        "error[L0001]: unknown flag `--dry`\nhint: did you mean `--dry-run`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n",
     ),
     (
         "umiak launch --gpsu=0,1",
         2,
-        "error[L0001]: there is no flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\nerror[L0001]: the training script is missing\nhint: the script stands behind the flags: `umiak launch --gpus 0,1 train.py`\n",
+        "error[L0001]: unknown flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\nerror[L0001]: the training script is missing\nhint: the script comes after the flags: `umiak launch --gpus 0,1 train.py`\n",
     ),
     (
         "umiak launch -m train",
@@ -69,7 +69,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --standalone --rdzv-backend=c10d train.py",
         2,
-        "error[L0001]: `--standalone` is a flag of `torchrun`\nhint: one node is the default: leave it out\nerror[L0001]: `--rdzv-backend` is a flag of `torchrun`\nhint: leave it out; nodes meet with `--master HOST:PORT --nnodes N`\n",
+        "error[L0001]: `--standalone` is a flag of `torchrun`\nhint: one node is the default: leave it out\nerror[L0001]: `--rdzv-backend` is a flag of `torchrun`\nhint: leave it out; use `--master HOST:PORT --nnodes N`\n",
     ),
     (
         "umiak launch --nproc_per_node 0 train.py",
@@ -79,9 +79,9 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --n 2 train.py",
         2,
-        "error[L0001]: `--n` could be `--nnodes`, `--nproc_per_node` or `--npus`\nhint: write the flag out\n",
+        "error[L0001]: `--n` could be `--nnodes`, `--nproc_per_node` or `--npus`\nhint: write the whole flag\n",
     ),
-    ("umiak launch --dry-run=1 train.py", 2, "error[L0001]: `--dry-run` takes no value, and was given `1`\n"),
+    ("umiak launch --dry-run=1 train.py", 2, "error[L0001]: `--dry-run` takes no value, but was given `1`\n"),
     (
         "umiak launch --nproc_per_node abc train.py",
         2,
@@ -127,7 +127,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --log_dir '' train.py",
         2,
-        "error[L0001]: `--log_dir` is empty, and every rank writes a log file\nhint: name a directory, or leave it out to use `log`\n",
+        "error[L0001]: `--log_dir` is empty\nhint: name a directory, or leave it out to use `log`\n",
     ),
     ("umiak launch --job_id ../x train.py", 2, "error[L0001]: `--job_id` cannot be `../x`: it would be a path\n"),
     (
@@ -138,12 +138,12 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --gpus 0,,1 train.py",
         2,
-        "error[L0001]: `--gpus` has an empty place in its list: `0,,1`\nhint: separate devices by single commas: `--gpus 0,1`\n",
+        "error[L0001]: `--gpus` has an empty entry in its list: `0,,1`\nhint: separate devices by single commas: `--gpus 0,1`\n",
     ),
     (
         "umiak launch --host nohost train.py",
         2,
-        "error[L0001]: `--host` takes the address of this node, not `nohost`\nhint: give an IP address of this host, such as `hostname -i` prints\n",
+        "error[L0001]: `--host` takes the address of this node, not `nohost`\nhint: use an IP address of this host; `hostname -i` prints it\n",
     ),
     (
         "umiak launch --ips here train.py",
@@ -163,7 +163,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --start_port 70000 train.py",
         2,
-        "error[L0001]: `--start_port` asks for port 70000, and ports go from 1 to 65535\n",
+        "error[L0001]: `--start_port` asks for port 70000, which is not in the range 1-65535\n",
     ),
     (
         "umiak launch --backend foo train.py",
@@ -173,32 +173,32 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --backend nccl --run_mode ps train.py",
         2,
-        "error[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`\n",
+        "error[L0002]: `--backend nccl` works with collective jobs only, but `--run_mode` is `ps`\n",
     ),
     (
         "umiak launch --worker_num 2 train.py",
         2,
-        "error[L0001]: a parameter-server job needs servers, and neither `--server_num` nor `--servers` was given\nhint: say how many with `--server_num`, or which with `--servers`\n",
+        "error[L0001]: a parameter-server job needs servers, but neither `--server_num` nor `--servers` was given\nhint: set their number with `--server_num`, or list them with `--servers`\n",
     ),
     (
         "umiak launch --server_num 0 --trainer_num 2 train.py",
         2,
-        "error[L0001]: `--server_num` is 0, and a job on one node needs servers\nhint: give at least 1, or say which other nodes take part\n",
+        "error[L0001]: `--server_num` is 0, but a job on one node needs servers\nhint: use at least 1, or add other nodes\n",
     ),
     (
         "umiak launch --servers 127.0.0.1:6170 --workers 127.0.0.1:6170 train.py",
         2,
-        "error[L0002]: 127.0.0.1:6170 stands in `--servers` and in `--workers`\n  --servers  entry 1\n  --workers  entry 1\nhint: every process has a port of its own; correct one of the entries\n",
+        "error[L0002]: 127.0.0.1:6170 is in both `--servers` and `--workers`\n  --servers  entry 1\n  --workers  entry 1\nhint: every process needs its own port; correct one of the entries\n",
     ),
     (
         "umiak launch --run_mode ps-heter --server_num 1 --trainer_num 1 train.py",
         2,
-        "error[L0001]: a heterogeneous job needs heterogeneous workers, and neither `--heter_worker_num` nor `--heter_workers` was given\nhint: say how many with `--heter_worker_num`, or which with `--heter_workers`; stages are separated by `;`\n",
+        "error[L0001]: a heterogeneous job needs heterogeneous workers, but neither `--heter_worker_num` nor `--heter_workers` was given\nhint: set their number with `--heter_worker_num`, or list them with `--heter_workers`; stages are separated by `;`\n",
     ),
     (
         "umiak launch --nproc_per_node abc --log_level loud --gpsu 1 train.py",
         2,
-        "error[L0001]: `--nproc_per_node` takes a whole number, not `abc`\nerror[L0001]: there is no flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\nerror[L0001]: `--log_level` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\n",
+        "error[L0001]: `--nproc_per_node` takes a whole number, not `abc`\nerror[L0001]: unknown flag `--gpsu`\nhint: did you mean `--gpus`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\nerror[L0001]: `--log_level` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\n",
     ),
 ];
 
@@ -207,17 +207,17 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak torchrun --nproc_per_node 2 train.py",
         2,
-        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "torchrun train.py",
         2,
-        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "umiak python -m torch.distributed.run train.py",
         2,
-        "error[L0003]: `python -m torch.distributed.run` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` starts torch scripts too: ranks have torch's variables beside Paddle's\n",
+        "error[L0003]: `python -m torch.distributed.run` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
@@ -233,12 +233,12 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak launch --nnodes 2:4 train.py",
         2,
-        "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `2:4`\n",
+        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not in this version\n",
     ),
     (
         "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",
         2,
-        "error[L0003]: elastic jobs are not in this version, and `--elastic_server` asks for that\n",
+        "error[L0003]: `--elastic_server` needs elastic jobs, which are not in this version\n",
     ),
     (
         "umiak launch --master etcd://127.0.0.1:2379 train.py",
@@ -248,7 +248,7 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak launch --enable_auto_mapping 1 train.py",
         2,
-        "error[L0003]: auto mapping is not in this version, and `--enable_auto_mapping` asks for that\n",
+        "error[L0003]: `--enable_auto_mapping` needs auto mapping, which is not in this version\n",
     ),
 ];
 
@@ -278,17 +278,17 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak python x.py",
         2,
-        "error[L0001]: `umiak python` starts launchers, and `x.py` is none it knows\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+        "error[L0001]: `umiak python` starts launchers, and `x.py` is not one\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
     ),
     (
         "umiak python",
         2,
-        "error[L0001]: `umiak python` needs the launcher to start\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+        "error[L0001]: `umiak python` needs a launcher to start\nhint: write `umiak python -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
     ),
     (
         "umiak python3 -m http.server",
         2,
-        "error[L0001]: `umiak python3` starts launchers, and `http.server` is none it knows\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
+        "error[L0001]: `umiak python3` starts launchers, and `http.server` is not one\nhint: write `umiak python3 -m paddle.distributed.launch SCRIPT`, or `umiak launch SCRIPT`\n",
     ),
     (
         "umiak ls --outptu json",
@@ -314,37 +314,37 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PADDLE_NPROC_PER_NODE=many umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_NPROC_PER_NODE` takes a whole number, not `many`\nhint: `PADDLE_NPROC_PER_NODE` stands for `--nproc_per_node`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_NPROC_PER_NODE` takes a whole number, not `many`\nhint: `PADDLE_NPROC_PER_NODE` sets `--nproc_per_node`; correct or unset it\n",
     ),
     (
         "PADDLE_NNODES=x umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_NNODES` takes a number of nodes such as `1` or `2:4`, not `x`\nhint: `PADDLE_NNODES` stands for `--nnodes`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_NNODES` takes a number of nodes such as `1` or `2:4`, not `x`\nhint: `PADDLE_NNODES` sets `--nnodes`; correct or unset it\n",
     ),
     (
         "PADDLE_LOG_LEVEL=loud umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_LOG_LEVEL` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\nhint: `PADDLE_LOG_LEVEL` stands for `--log_level`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_LOG_LEVEL` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\nhint: `PADDLE_LOG_LEVEL` sets `--log_level`; correct or unset it\n",
     ),
     (
         "PADDLE_JOB_ID=a/b umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_JOB_ID` cannot be `a/b`: it would be a path\nhint: `PADDLE_JOB_ID` stands for `--job_id`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_JOB_ID` cannot be `a/b`: it would be a path\nhint: `PADDLE_JOB_ID` sets `--job_id`; correct or unset it\n",
     ),
     (
         "POD_IP=nohost umiak launch train.py",
         2,
-        "error[L0009]: `POD_IP` takes the address of this node, not `nohost`\nhint: `POD_IP` stands for `--host`; correct it, or unset it\nhint: give an IP address of this host, such as `hostname -i` prints\n",
+        "error[L0009]: `POD_IP` takes the address of this node, not `nohost`\nhint: `POD_IP` sets `--host`; correct or unset it\nhint: use an IP address of this host; `hostname -i` prints it\n",
     ),
     (
         "PADDLE_LOG_OVERWRITE=maybe umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_LOG_OVERWRITE` takes `true` or `false` (also yes/no, on/off, 1/0), not `maybe`\nhint: `PADDLE_LOG_OVERWRITE` stands for `--log_overwrite`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_LOG_OVERWRITE` takes `true` or `false` (also yes/no, on/off, 1/0), not `maybe`\nhint: `PADDLE_LOG_OVERWRITE` sets `--log_overwrite`; correct or unset it\n",
     ),
     (
         "PADDLE_LOG_DIR= umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_LOG_DIR` is empty, and every rank writes a log file\nhint: `PADDLE_LOG_DIR` stands for `--log_dir`; correct it, or unset it\nhint: name a directory, or leave it out to use `log`\n",
+        "error[L0009]: `PADDLE_LOG_DIR` is empty\nhint: `PADDLE_LOG_DIR` sets `--log_dir`; correct or unset it\nhint: name a directory, or leave it out to use `log`\n",
     ),
     (
         "PADDLE_TRAINER_ID=first umiak launch train.py",
@@ -359,7 +359,7 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PADDLE_START_PORT=0x10 umiak launch train.py",
         2,
-        "error[L0009]: `PADDLE_START_PORT` takes a whole number, not `0x10`\nhint: `PADDLE_START_PORT` stands for `--start_port`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_START_PORT` takes a whole number, not `0x10`\nhint: `PADDLE_START_PORT` sets `--start_port`; correct or unset it\n",
     ),
     (
         "FLAGS_START_PORT=abc umiak launch train.py",
@@ -369,7 +369,7 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "FLAGS_START_PORT=70000 umiak launch train.py",
         2,
-        "error[L0009]: `FLAGS_START_PORT` asks for port 70000, and ports go from 1 to 65535\n",
+        "error[L0009]: `FLAGS_START_PORT` asks for port 70000, which is not in the range 1-65535\n",
     ),
     (
         "FLAGS_FIXED_PORT= umiak launch train.py",
@@ -379,17 +379,17 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PORT_RANGE=9 umiak launch train.py",
         2,
-        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9`\nhint: the lower port stands first; correct it, or unset it\n",
+        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9`\nhint: write the lower port first, or unset the variable\n",
     ),
     (
         "PORT_RANGE=9:1 umiak launch train.py",
         2,
-        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9:1`\nhint: the lower port stands first; correct it, or unset it\n",
+        "error[L0009]: `PORT_RANGE` takes two ports such as `35100:64000`, not `9:1`\nhint: write the lower port first, or unset the variable\n",
     ),
     (
         "PADDLE_DISTRI_BACKEND=foo umiak launch --legacy 1 train.py",
         2,
-        "error[L0009]: `PADDLE_DISTRI_BACKEND` takes `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, not `foo`\n  Paddle says  ValueError: paddle.distributed initialize error, backend argument can only be one of 'nccl', 'gloo', 'bkcl', 'auto', 'heter', 'xccl' but got foo\nhint: `PADDLE_DISTRI_BACKEND` stands for `--backend`; correct it, or unset it\n",
+        "error[L0009]: `PADDLE_DISTRI_BACKEND` takes `auto`, `nccl`, `gloo`, `bkcl`, `cncl`, `hccl`, `xccl` or `heter`, not `foo`\n  Paddle says  ValueError: paddle.distributed initialize error, backend argument can only be one of 'nccl', 'gloo', 'bkcl', 'auto', 'heter', 'xccl' but got foo\nhint: `PADDLE_DISTRI_BACKEND` sets `--backend`; correct or unset it\n",
     ),
     (
         "PADDLE_LAUNCH_WITH_ARGS=x umiak launch train.py",
@@ -399,12 +399,12 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PADDLE_TRAINERS=10.0.0.1,10.0.0.2 PADDLE_TRAINERS_NUM=2 umiak launch --legacy 1 train.py",
         2,
-        "error[L0008]: the environment looks like PaddleCloud's, but `POD_IP`, `PADDLE_TRAINER_ID` and `TRAINER_PORTS_NUM` are missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone\n",
+        "error[L0008]: the environment looks like PaddleCloud's, but `POD_IP`, `PADDLE_TRAINER_ID` and `TRAINER_PORTS_NUM` are missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set the missing variables, or unset `PADDLE_TRAINERS` to run on this node alone\n",
     ),
     (
         "PADDLE_TRAINERS=10.0.0.1,10.0.0.2 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.1 PADDLE_TRAINER_ID=0 umiak launch --legacy 1 train.py",
         2,
-        "error[L0008]: the environment looks like PaddleCloud's, but `TRAINER_PORTS_NUM` is missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set what is missing, or unset `PADDLE_TRAINERS` to run on this node alone\n",
+        "error[L0008]: the environment looks like PaddleCloud's, but `TRAINER_PORTS_NUM` is missing\n  PADDLE_TRAINERS  10.0.0.1, 10.0.0.2\nhint: set the missing variables, or unset `PADDLE_TRAINERS` to run on this node alone\n",
     ),
     (
         "PADDLE_TRAINERS=10.0.0.1 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.9 PADDLE_TRAINER_ID=0 TRAINER_PORTS_NUM=2 umiak launch --legacy 1 train.py",
@@ -414,6 +414,6 @@ pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PADDLE_TRAINERS=10.0.0.1 PADDLE_TRAINERS_NUM=2 POD_IP=10.0.0.1 PADDLE_TRAINER_ID=0 TRAINER_PORTS_NUM=2 DISTRIBUTED_TRAINER_ENDPOINTS=10.0.0.1:7000 umiak launch --legacy 1 train.py",
         2,
-        "error[L0008]: `DISTRIBUTED_TRAINER_ENDPOINTS` lists 1 endpoints, and `TRAINER_PORTS_NUM` is 2\n",
+        "error[L0008]: `DISTRIBUTED_TRAINER_ENDPOINTS` lists 1 endpoints, but `TRAINER_PORTS_NUM` is 2\n",
     ),
 ];

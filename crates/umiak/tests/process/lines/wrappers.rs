@@ -94,9 +94,7 @@ fn runners_that_do_not_answer() {
         assert_eq!((outcome.out(), outcome.err()), (String::new(), expected.to_owned()), "{line}");
     }
     let outcome = shell.line("umiak uv run train.py").finish();
-    outcome
-        .expect_code(2)
-        .expect_err("error[L0001]: `umiak uv run` starts launchers, and `train.py` is none it knows\n");
+    outcome.expect_code(2).expect_err("error[L0001]: `umiak uv run` starts launchers, and `train.py` is not one\n");
 }
 
 /// The interpreter is that of the script's first line, whichever stands on `PATH`.

@@ -132,11 +132,11 @@ fn the_guides_other_lines_are_understood_and_refused() {
     }
     assert_eq!(
         refused("--auto_tuner_json t.json train.py"),
-        "error[L0003]: the auto-tuner is not in this version, and `--auto_tuner_json` asks for that\n"
+        "error[L0003]: `--auto_tuner_json` needs the auto-tuner, which is not in this version\n"
     );
     assert_eq!(
         refused("--nnodes 1:2 train.py"),
-        "error[L0003]: elastic jobs are not in this version, and `--nnodes` is the range `1:2`\n"
+        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not in this version\n"
     );
 }
 
@@ -205,11 +205,11 @@ fn nodes_that_cannot_be() {
     for (line, expected) in [
         (
             "--ips 10.0.0.1,node2 t",
-            "error[L0001]: `--ips` takes IP addresses, and entry 2 is `node2`\n  nodes  10.0.0.1, node2\nhint: separate the addresses by single commas; names of hosts do not count\n",
+            "error[L0001]: `--ips` takes IP addresses, and entry 2 is `node2`\n  nodes  10.0.0.1, node2\nhint: separate addresses with single commas; host names are not accepted\n",
         ),
         (
             "--ips 10.0.0.1,,10.0.0.2 t",
-            "error[L0001]: `--ips` takes IP addresses, and entry 2 is empty\n  nodes  10.0.0.1, , 10.0.0.2\nhint: separate the addresses by single commas; names of hosts do not count\n",
+            "error[L0001]: `--ips` takes IP addresses, and entry 2 is empty\n  nodes  10.0.0.1, , 10.0.0.2\nhint: separate addresses with single commas; host names are not accepted\n",
         ),
         (
             "--ips 10.0.0.1,10.0.0.2,10.0.0.1 t",
@@ -219,46 +219,46 @@ fn nodes_that_cannot_be() {
             "--ips localhost,10.0.0.1 t",
             "error[L0002]: `localhost` cannot be one of several nodes in `--ips`\n  nodes  localhost, 10.0.0.1\nhint: every node must be able to reach the others at the addresses listed\n",
         ),
-        (&format!("--ips {many} t"), "error[L0001]: `--ips` lists 16385 nodes, and 16384 is the most\n"),
-        ("--nnodes 16385 t", "error[L0001]: `--nnodes` asks for 16385 nodes, and 16384 is the most\n"),
-        ("--nnodes 99999999999 t", "error[L0001]: `--nnodes` asks for 99999999999 nodes, and 16384 is the most\n"),
+        (&format!("--ips {many} t"), "error[L0001]: `--ips` lists 16385 nodes; the maximum is 16384\n"),
+        ("--nnodes 16385 t", "error[L0001]: `--nnodes` asks for 16385 nodes; the maximum is 16384\n"),
+        ("--nnodes 99999999999 t", "error[L0001]: `--nnodes` asks for 99999999999 nodes; the maximum is 16384\n"),
         (
             "--nnodes 2 --ips 10.0.0.1,10.0.0.2,10.0.0.3 t",
-            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 3\n  nodes  10.0.0.1, 10.0.0.2, 10.0.0.3\nhint: correct one of them; beside `--ips` no number is needed\n",
+            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 3\n  nodes  10.0.0.1, 10.0.0.2, 10.0.0.3\nhint: correct one of them; with `--ips` no number is needed\n",
         ),
         (
             "--nnodes 2 --ips 10.0.0.1 t",
-            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 1\n  nodes  10.0.0.1\nhint: correct one of them; beside `--ips` no number is needed\n",
+            "error[L0002]: `--nnodes` asks for 2 nodes, and `--ips` lists 1\n  nodes  10.0.0.1\nhint: correct one of them; with `--ips` no number is needed\n",
         ),
         (
             "--master h:1 --ips 10.0.0.1,10.0.0.2 t",
-            "error[L0002]: with `--master` the number of nodes is needed, and `--ips` lists 2\n  nodes  10.0.0.1, 10.0.0.2\nhint: add `--nnodes 2`, or leave one of `--master` and `--ips` out\n",
+            "error[L0002]: `--master` needs the number of nodes; `--ips` lists 2\n  nodes  10.0.0.1, 10.0.0.2\nhint: add `--nnodes 2`, or leave one of `--master` and `--ips` out\n",
         ),
         (
             "--np 2 t",
-            "error[L0002]: `--np` asks for several nodes, and nothing says which\nhint: list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`\n",
+            "error[L0002]: `--np` asks for several nodes, but no addresses are given\nhint: list their addresses with `--ips`, or let them meet with `--master HOST:PORT --nnodes N`\n",
         ),
         (
             "--master 10.0.0.1 --nnodes 2 t",
-            "error[L0001]: `--master` lacks a port: `10.0.0.1`\nhint: write `10.0.0.1:6768`, with a port that is free there\n",
+            "error[L0001]: `--master` has no port: `10.0.0.1`\nhint: write `10.0.0.1:6768`, with a port that is free on that host\n",
         ),
         (
             "--master [fd00::1] --nnodes 2 t",
-            "error[L0001]: `--master` lacks a port: `[fd00::1]`\nhint: write `[fd00::1]:6768`, with a port that is free there\n",
+            "error[L0001]: `--master` has no port: `[fd00::1]`\nhint: write `[fd00::1]:6768`, with a port that is free on that host\n",
         ),
         (
             "--master fd00::1 --nnodes 2 t",
-            "error[L0001]: `--master` is an IPv6 address without a port: `fd00::1`\nhint: write `[fd00::1]:6768`, with a port that is free there\n",
+            "error[L0001]: `--master` is an IPv6 address without a port: `fd00::1`\nhint: write `[fd00::1]:6768`, with a port that is free on that host\n",
         ),
         (
             "--master h:x --nnodes 2 t",
-            "error[L0001]: `--master` has the port `x`, and ports go from 1 to 65535: `h:x`\n",
+            "error[L0001]: `--master` has the port `x`, which is not in the range 1-65535: `h:x`\n",
         ),
         (
             "--master h:0 --nnodes 2 t",
-            "error[L0001]: `--master` has the port `0`, and ports go from 1 to 65535: `h:0`\n",
+            "error[L0001]: `--master` has the port `0`, which is not in the range 1-65535: `h:0`\n",
         ),
-        ("--rank 2 --nnodes 2 t", "error[L0001]: `--rank` is 2, and 2 nodes have ranks from 0 to 1\n"),
+        ("--rank 2 --nnodes 2 t", "error[L0001]: `--rank` is 2, but 2 nodes have ranks from 0 to 1\n"),
     ] {
         assert_eq!(refused(line), expected, "{line}");
     }
@@ -287,7 +287,7 @@ fn who_this_node_is() {
     );
     assert_eq!(
         plain(&launch("--ips 10.0.0.1,10.0.0.2 --rank 1 --sort_ip true t").notices),
-        "notice[L0023]: `--sort_ip` and `--rank` have no effect\n  --sort_ip  the order of the list counts\n  --rank     the order of the list counts\n"
+        "notice[L0023]: `--sort_ip` and `--rank` have no effect\n  --sort_ip  nodes keep the order of the list\n  --rank     nodes keep the order of the list\n"
     );
     let spec = launch("--nnodes 2 --rank 1 t");
     assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> --rank set in the command may not compatible in auto mode"]);
@@ -319,18 +319,21 @@ fn flags_for_several_nodes() {
         ("--token= t", "`--token` is empty"),
         ("--rdzv-port 0 t", "`--rdzv-port` takes a port from 1 to 65535, not `0`"),
         ("--rdzv-port 70000 t", "not `70000`"),
-        ("--rdzv-timeout 0s t", "`--rdzv-timeout` takes a time longer than nothing"),
-        ("--node-timeout 0ms t", "`--node-timeout` takes a time longer than nothing"),
+        ("--rdzv-timeout 0s t", "`--rdzv-timeout` must be greater than zero"),
+        ("--node-timeout 0ms t", "`--node-timeout` must be greater than zero"),
         ("--node-timeout 30x t", "a time such as"),
-        ("--gather-logs --log-max-size 1M t", "error[L0002]: `--gather-logs` does not go with `--log-max-size`"),
-        ("--gather-logs --log-names local t", "error[L0002]: `--gather-logs` does not go with `--log-names local`"),
+        ("--gather-logs --log-max-size 1M t", "error[L0002]: `--gather-logs` cannot be combined with `--log-max-size`"),
+        (
+            "--gather-logs --log-names local t",
+            "error[L0002]: `--gather-logs` cannot be combined with `--log-names local`",
+        ),
     ] {
         assert!(refused(line).contains(part), "{line}: {}", refused(line));
     }
     assert!(refused_in("t", &[("UMIAK_PORT", "x")]).starts_with("error[L0009]: `UMIAK_PORT` takes a port"));
     assert_eq!(
         plain(&launch("--uneven --token x t").notices),
-        "notice[L0023]: `--token` and `--uneven` have no effect\n  --token   there is one node\n  --uneven  there is one node\n"
+        "notice[L0023]: `--token` and `--uneven` have no effect\n  --token   the job has one node\n  --uneven  the job has one node\n"
     );
     assert_eq!(
         plain(&launch("--master h:1 --nnodes 2 --rdzv-port 7 t").notices),
@@ -352,7 +355,7 @@ fn the_token_is_shown_nowhere() {
     }
     let odd = OsString::from_vec(b"s3same\xff".to_vec());
     let errors = parse(Spelling::Launch, &["--token".into(), odd, "t".into()], &BTreeMap::new()).expect_err("text");
-    assert_eq!(plain(&errors), "error[L0001]: `--token` takes text in UTF-8\n");
+    assert_eq!(plain(&errors), "error[L0001]: `--token` takes UTF-8 text\n");
 }
 
 #[test]
@@ -386,15 +389,15 @@ fn defaults() {
 fn usage_errors_say_what_to_do() {
     assert_eq!(
         refused("--log_dirs x train.py"),
-        "error[L0001]: there is no flag `--log_dirs`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
+        "error[L0001]: unknown flag `--log_dirs`\nhint: did you mean `--log_dir`?\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
     );
     assert_eq!(
         refused("--frobnicate=1 train.py"),
-        "error[L0001]: there is no flag `--frobnicate`\nhint: `-h` lists every flag; flags of the script stand behind it\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
+        "error[L0001]: unknown flag `--frobnicate`\nhint: `-h` lists all flags; the script's own flags come after the script\nhint: `--compat paddle` ignores unknown flags, as Paddle does\n"
     );
     assert_eq!(
         refused("--log x train.py"),
-        "error[L0001]: `--log` could be `--log_level`, `--log_overwrite` or `--log_dir`\nhint: write the flag out\n"
+        "error[L0001]: `--log` is ambiguous: it could be `--log_level`, `--log_overwrite` or `--log_dir`\nhint: write the whole flag\n"
     );
     assert_eq!(
         refused("--gpus"),
@@ -402,13 +405,13 @@ fn usage_errors_say_what_to_do() {
     );
     assert_eq!(
         refused("--gpus train.py"),
-        "error[L0001]: the training script is missing\nhint: `train.py` was read as the value of `--gpus`; the script stands behind it\n"
+        "error[L0001]: the training script is missing\nhint: `train.py` was read as the value of `--gpus`; the script comes after it\n"
     );
     assert_eq!(
         refused("--nproc_per_node two --log_overwrite perhaps train.py"),
         "error[L0001]: `--nproc_per_node` takes a whole number, not `two`\nerror[L0001]: `--log_overwrite` takes `true` or `false` (also yes/no, on/off, 1/0), not `perhaps`\n"
     );
-    assert_eq!(refused("--dry-run=yes t.py"), "error[L0001]: `--dry-run` takes no value, and was given `yes`\n");
+    assert_eq!(refused("--dry-run=yes t.py"), "error[L0001]: `--dry-run` takes no value, but was given `yes`\n");
     for (line, meant) in [
         ("--dry_run t.py", "--dry-run"),
         ("--outp json t.py", "--output"),
@@ -419,7 +422,7 @@ fn usage_errors_say_what_to_do() {
         assert!(refused(line).contains(&format!("did you mean `{meant}`?")), "{line}: {}", refused(line));
     }
     let disguised = parse(Spelling::Launch, &["--foo=a b".into(), "t.py".into()], &BTreeMap::new());
-    assert!(plain(&disguised.expect_err("unknown")).contains("no flag `--foo`"));
+    assert!(plain(&disguised.expect_err("unknown")).contains("unknown flag `--foo`"));
 }
 
 #[test]
@@ -429,7 +432,7 @@ fn values_that_cannot_be() {
         ("--log_level loud t", Code::L0001, "not `loud`"),
         ("--log_dir= t", Code::L0001, "name a directory"),
         ("--job_id a/b t", Code::L0001, "`--job_id` cannot be `a/b`: it would be a path"),
-        ("--gpus 0,,1 t", Code::L0001, "an empty place in its list: `0,,1`"),
+        ("--gpus 0,,1 t", Code::L0001, "an empty entry in its list: `0,,1`"),
         ("--host node1 t", Code::L0001, "takes the address of this node, not `node1`"),
         ("--host node1.example.org t", Code::L0001, "not `node1.example.org`"),
         ("--ips node1 t", Code::L0001, "takes IP addresses, not `node1`"),
@@ -440,7 +443,7 @@ fn values_that_cannot_be() {
         ("--nnodes 0 t", Code::L0001, "not `0`"),
         ("--np x t", Code::L0001, "`--np` takes a number of nodes such as `1` or `2:4`, not `x`"),
         ("--backend mpi t", Code::L0007, "not `mpi`"),
-        ("--backend nccl --run_mode ps t", Code::L0002, "goes with collective jobs only"),
+        ("--backend nccl --run_mode ps t", Code::L0002, "works with collective jobs only"),
         ("--output loud t", Code::L0001, "`--output` takes `human`, `json` or `quiet`, not `loud`"),
         ("--grace 5x t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5x`"),
     ] {
@@ -450,7 +453,7 @@ fn values_that_cannot_be() {
     }
     assert!(
         refused("--backend nccl --run_mode ps t")
-            .contains("error[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`")
+            .contains("error[L0002]: `--backend nccl` works with collective jobs only, but `--run_mode` is `ps`")
     );
 }
 
@@ -502,7 +505,7 @@ fn paddle_ignores_unknown_flags() {
         let spec = run(spelling.clone(), "--gpsu=0,1 --frobnicate --log_dir d t.py", &[]).expect("Paddle takes it");
         assert_eq!(
             plain(&spec.notices),
-            "notice[L0023]: `--gpsu` and `--frobnicate` have no effect\n  --gpsu        it is unknown, and ignored as Paddle does; did you mean `--gpus`?\n  --frobnicate  it is unknown, and ignored as Paddle does\n"
+            "notice[L0023]: `--gpsu` and `--frobnicate` have no effect\n  --gpsu        it is unknown, and ignored as in Paddle; did you mean `--gpus`?\n  --frobnicate  it is unknown, and ignored as in Paddle\n"
         );
         assert_eq!(
             (spec.request.generation(), spec.request.command.script.to_str()),
@@ -525,9 +528,9 @@ fn paddle_ignores_unknown_flags() {
     let fleetrun = Spelling::Fleetrun { program: "fleetrun".into() };
     assert_eq!(
         plain(&run(fleetrun, "--gpsu=0,1", &[]).expect_err("no script")),
-        "error[L0001]: the training script is missing\nhint: the script stands behind the flags: `umiak launch --gpus 0,1 train.py`\nhint: `--gpsu` is unknown; did you mean `--gpus`?\n"
+        "error[L0001]: the training script is missing\nhint: the script comes after the flags: `umiak launch --gpus 0,1 train.py`\nhint: `--gpsu` is unknown; did you mean `--gpus`?\n"
     );
-    assert!(refused("--gpsu=0,1").starts_with("error[L0001]: there is no flag `--gpsu`\n"));
+    assert!(refused("--gpsu=0,1").starts_with("error[L0001]: unknown flag `--gpsu`\n"));
     assert!(refused("--gpsu=0,1").contains("error[L0001]: the training script is missing\n"));
 }
 
@@ -544,7 +547,7 @@ fn flags_of_torchrun_lead_to_ours() {
         ),
         (
             "--rdzv_endpoint=h:1 t.py",
-            "error[L0001]: `--rdzv_endpoint` is a flag of `torchrun`\nhint: nodes meet with `--master HOST:PORT --nnodes N`\n",
+            "error[L0001]: `--rdzv_endpoint` is a flag of `torchrun`\nhint: use `--master HOST:PORT --nnodes N`\n",
         ),
         ("--node-rank=1 t.py", "error[L0001]: `--node-rank` is a flag of `torchrun`\nhint: use `--rank`\n"),
     ] {
@@ -557,11 +560,11 @@ fn flags_behind_the_script_get_a_notice() {
     for (line, expected) in [
         (
             "x.py --nproc_per_node 2",
-            "notice[L0023]: `--nproc_per_node` stands behind the script, and goes to it\nhint: if it is meant for umiak, write it before the script: `umiak launch --nproc_per_node … x.py`\n",
+            "notice[L0023]: `--nproc_per_node` follows the script and is passed to it\nhint: flags for umiak come before the script: `umiak launch --nproc_per_node … x.py`\n",
         ),
         (
             "x.py --gpus=0,1 --dry-run a --gpus 2",
-            "notice[L0023]: `--gpus` and `--dry-run` stand behind the script, and go to it\nhint: if it is meant for umiak, write it before the script: `umiak launch --gpus … x.py`\n",
+            "notice[L0023]: `--gpus` and `--dry-run` follow the script and are passed to it\nhint: flags for umiak come before the script: `umiak launch --gpus … x.py`\n",
         ),
         // The script's own, and what was given in its place as well.
         ("x.py --log_dir out --devices 0 --output o --lr 0.1 nproc_per_node", ""),
@@ -604,9 +607,7 @@ fn old_flags_keep_their_meaning() {
     let spec = launch("--worker_num 2 --server_num 2 --endpoints 127.0.0.1:6100,127.0.0.1:6101 t.py");
     let Mode::Servers(mode) = spec.request.mode else { panic!("a job with servers") };
     assert!(matches!(mode.servers, Crew::Listed(list) if list.len() == 2));
-    assert!(
-        refused("--hosts 10.0.0.1,10.0.0.2 --ips 10.0.0.1 t").contains("`--hosts` and `--ips` ask for the same thing")
-    );
+    assert!(refused("--hosts 10.0.0.1,10.0.0.2 --ips 10.0.0.1 t").contains("`--hosts` and `--ips` set the same value"));
     let mlus = launch("--mlus 0,1,2 t.py").request.devices.expect("a list");
     assert_eq!((mlus.kind, mlus.ids.len()), (Some(DeviceKind::Mlu), 3));
 }
@@ -667,7 +668,7 @@ fn a_legacy_flag_selects_the_legacy_launcher() {
     assert_eq!((spec.request.generation(), spec.request.backend), (Generation::Current, Backend::Auto));
     assert_eq!(
         plain(&spec.notices),
-        "notice[L0023]: `--backend` has no effect: with `--master` the current launcher runs, and does not know it\n"
+        "notice[L0023]: `--backend` has no effect: `--master` selects the current launcher, which does not have it\n"
     );
     assert_eq!(launch_in("--backend=gloo t.py", &[("PADDLE_MASTER", "h:1")]).request.generation(), Generation::Current);
     assert_eq!(launch("--backend nccl t").request.backend, Backend::Nccl);
@@ -701,10 +702,7 @@ fn unknown_flags_with_compat_paddle() {
     );
     assert_eq!(spec.request.generation(), Generation::Legacy);
     assert_eq!(habits(&spec).lines, ["LAUNCH WARNING <ts> Compatible mode enable with args ['--foo']"]);
-    assert_eq!(
-        plain(&spec.notices),
-        "notice[L0023]: `--foo` has no effect: it is unknown, and ignored as Paddle does\n"
-    );
+    assert_eq!(plain(&spec.notices), "notice[L0023]: `--foo` has no effect: it is unknown, and ignored as in Paddle\n");
     let spec = launch("--foo=1 --compat paddle --master h:1 train.py");
     assert_eq!(
         (spec.request.command.script.to_str(), spec.request.generation()),
@@ -785,7 +783,7 @@ fn bad_variables() {
     }
     assert_eq!(
         refused_in("t", &[("PADDLE_RANK", "x")]),
-        "error[L0009]: `PADDLE_RANK` takes a whole number, not `x`\nhint: `PADDLE_RANK` stands for `--rank`; correct it, or unset it\n"
+        "error[L0009]: `PADDLE_RANK` takes a whole number, not `x`\nhint: `PADDLE_RANK` sets `--rank`; correct or unset it\n"
     );
 }
 
@@ -819,7 +817,7 @@ fn endpoints_of_the_platform_reset_the_flags() {
     let list = ("DISTRIBUTED_TRAINER_ENDPOINTS", "10.0.0.1,10.0.0.2");
     assert_eq!(
         refused_in("t", &[list]),
-        "error[L0009]: `DISTRIBUTED_TRAINER_ENDPOINTS` lacks a port: `10.0.0.1`\nhint: `DISTRIBUTED_TRAINER_ENDPOINTS` stands for `--master`; correct it, or unset it\nhint: write `10.0.0.1:6768`, with a port that is free there\n"
+        "error[L0009]: `DISTRIBUTED_TRAINER_ENDPOINTS` has no port: `10.0.0.1`\nhint: `DISTRIBUTED_TRAINER_ENDPOINTS` sets `--master`; correct or unset it\nhint: write `10.0.0.1:6768`, with a port that is free on that host\n"
     );
     let with_args = [("PADDLE_LAUNCH_WITH_ARGS", "1"), list];
     assert_eq!(launch_in("t", &with_args).request.nodes, auto(2, "DISTRIBUTED_TRAINER_ENDPOINTS"));
@@ -880,7 +878,7 @@ fn elastic_by_variables_is_legacy_only() {
     assert_eq!(fleet("t", &env[..2]).request.generation(), Generation::Legacy);
     assert_eq!(
         refused_in("--backend=gloo t", &env),
-        "error[L0003]: elastic jobs are not in this version, and `PADDLE_ELASTIC_SERVER` asks for that\n"
+        "error[L0003]: `PADDLE_ELASTIC_SERVER` needs elastic jobs, which are not in this version\n"
     );
 }
 
@@ -888,7 +886,7 @@ fn elastic_by_variables_is_legacy_only() {
 fn flags_without_effect_are_named_once() {
     assert_eq!(
         plain(&launch("--elastic_level 0 --sort_ip true --rank 1 t").notices),
-        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not in this version\n  --sort_ip        there is one node\n  --rank           there is one node\n"
+        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not in this version\n  --sort_ip        the job has one node\n  --rank           the job has one node\n"
     );
     for line in ["--max_restart 3 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
         assert_eq!(launch(line).notices, [], "{line}");
@@ -999,7 +997,7 @@ fn paths_and_script_arguments_need_not_be_utf8() {
     assert_eq!((spec.request.logs.dir.as_os_str(), &spec.request.command.script), (odd().as_os_str(), &odd()));
     assert_eq!(value(&spec, "training_script_args"), "['\\udcff']");
     let errors = parse(Spelling::Launch, &["--job_id".into(), odd(), "t".into()], &BTreeMap::new()).expect_err("text");
-    assert!(errors[0].message.contains("text in UTF-8"));
+    assert!(errors[0].message.contains("UTF-8 text"));
 }
 
 /// A word that is more likely than chance to mean something.

@@ -67,7 +67,7 @@ fn the_guides_lines() {
     assert_eq!(spec.request.nodes, listed(&BOTH, "--servers"));
     assert_eq!(
         plain(&spec.notices),
-        "notice[L0023]: without `--heter_devices` the heterogeneous workers are taken to be on `cpu`\nhint: say it with `--heter_devices cpu`, or name another kind\n"
+        "notice[L0023]: `--heter_devices` is not given; heterogeneous workers are assumed to use `cpu`\nhint: set `--heter_devices cpu`, or another kind of device\n"
     );
     // Ports that we choose go round those that the guide gives to others.
     let spec = launch(&format!("{SERVERS} --workers=192.168.0.16,192.168.0.17 {heter} train.py"));
@@ -125,15 +125,15 @@ fn which_mode_it_is() {
     for (line, expected) in [
         (
             "--run_mode collective --server_num 2 t",
-            "error[L0002]: `--run_mode` is `collective`, and `--server_num` asks for servers and trainers\nhint: leave one of them out\n",
+            "error[L0002]: `--run_mode` is `collective`, but `--server_num` asks for servers and trainers\nhint: leave one of them out\n",
         ),
         (
             "--backend nccl --run_mode ps t",
-            "error[L0002]: `--backend nccl` goes with collective jobs only, and `--run_mode` is `ps`\n",
+            "error[L0002]: `--backend nccl` works with collective jobs only, but `--run_mode` is `ps`\n",
         ),
         (
             "--backend gloo --server_num 1 --worker_num 1 t",
-            "error[L0002]: `--backend gloo` goes with collective jobs only, and other flags ask for `ps`\n",
+            "error[L0002]: `--backend gloo` works with collective jobs only, but other flags ask for `ps`\n",
         ),
     ] {
         assert_eq!(refused(line), expected, "{line}");
@@ -176,39 +176,39 @@ fn how_many_there_are() {
     for (line, expected) in [
         (
             "--worker_num 2 t",
-            "error[L0001]: a parameter-server job needs servers, and neither `--server_num` nor `--servers` was given\nhint: say how many with `--server_num`, or which with `--servers`\n",
+            "error[L0001]: a parameter-server job needs servers, but neither `--server_num` nor `--servers` was given\nhint: set their number with `--server_num`, or list them with `--servers`\n",
         ),
         (
             "--server_num 2 --http_port 80 t",
-            "error[L0001]: a parameter-server job needs workers, and neither `--worker_num` nor `--workers` was given\nhint: say how many with `--worker_num`, or which with `--workers`\n",
+            "error[L0001]: a parameter-server job needs workers, but neither `--worker_num` nor `--workers` was given\nhint: set their number with `--worker_num`, or list them with `--workers`\n",
         ),
         (
             "--server_num 0 --worker_num 2 t",
-            "error[L0001]: `--server_num` is 0, and a parameter-server job needs servers\n",
+            "error[L0001]: `--server_num` is 0, but a parameter-server job needs servers\n",
         ),
         (
             "--server_num 0 --trainer_num 2 t",
-            "error[L0001]: `--server_num` is 0, and a job on one node needs servers\nhint: give at least 1, or say which other nodes take part\n",
+            "error[L0001]: `--server_num` is 0, but a job on one node needs servers\nhint: use at least 1, or add other nodes\n",
         ),
         (
             "--run_mode ps --server_num 0 --trainer_num 0 --nnodes 2 t",
-            "error[L0001]: this node has nothing to run: `--server_num` and `--trainer_num` are 0\nhint: give at least 1 for one of them\n",
+            "error[L0001]: this node has nothing to run: `--server_num` and `--trainer_num` are 0\nhint: set one of them to at least 1\n",
         ),
         ("--server_num -1 --worker_num 1 t", "error[L0001]: `--server_num` takes a number from 0 to 65535, not `-1`\n"),
         (
             "--server_num 3 --servers 10.0.0.1:1,10.0.0.2:1 t",
-            "error[L0002]: `--server_num` is 3, and `--servers` lists 2\nhint: correct one of them; beside `--servers` no number is needed\n",
+            "error[L0002]: `--server_num` is 3, but `--servers` lists 2\nhint: correct one of them; with `--servers` no number is needed\n",
         ),
         (
             "--server_num 1 --worker_num 2 --trainer_num 2 t",
-            "error[L0002]: `--worker_num` and `--trainer_num` both say which trainers there are\nhint: leave one of them out\n",
+            "error[L0002]: `--worker_num` and `--trainer_num` both set the trainers\nhint: leave one of them out\n",
         ),
     ] {
         assert_eq!(refused(line), expected, "{line}");
     }
     assert_eq!(
         refused_in("t", &[("PADDLE_SERVER_NUM", "-1"), ("PADDLE_TRAINER_NUM", "1")]),
-        "error[L0009]: `PADDLE_SERVER_NUM` takes a number from 0 to 65535, not `-1`\nhint: `PADDLE_SERVER_NUM` stands for `--server_num`; correct it, or unset it\n"
+        "error[L0009]: `PADDLE_SERVER_NUM` takes a number from 0 to 65535, not `-1`\nhint: `PADDLE_SERVER_NUM` sets `--server_num`; correct or unset it\n"
     );
 }
 
@@ -222,39 +222,39 @@ fn lists_of_endpoints() {
     for (line, expected) in [
         (
             "--servers 10.0.0.1:1,node2:1 t",
-            "error[L0001]: entry 2 of `--servers` is `node2:1`, not `ip:port`\n  list  10.0.0.1:1,node2:1\nhint: separate the entries by single commas; names of hosts do not count\n",
+            "error[L0001]: entry 2 of `--servers` is `node2:1`, not `ip:port`\n  list  10.0.0.1:1,node2:1\nhint: separate entries with single commas; host names are not accepted\n",
         ),
         (
             "--servers 10.0.0.1:1,,10.0.0.2:1 t",
-            "error[L0001]: entry 2 of `--servers` is empty\n  list  10.0.0.1:1,,10.0.0.2:1\nhint: separate the entries by single commas; names of hosts do not count\n",
+            "error[L0001]: entry 2 of `--servers` is empty\n  list  10.0.0.1:1,,10.0.0.2:1\nhint: separate entries with single commas; host names are not accepted\n",
         ),
         (
             "--servers 10.0.0.1 t",
-            "error[L0001]: entry 1 of `--servers` lacks a port: `10.0.0.1`\n  list  10.0.0.1\nhint: write `10.0.0.1:6170`, with a port that is free there\n",
+            "error[L0001]: entry 1 of `--servers` has no port: `10.0.0.1`\n  list  10.0.0.1\nhint: write `10.0.0.1:6170`, with a port that is free on that host\n",
         ),
         (
             "--servers 10.0.0.1:1 --trainers fd00::1 t",
-            "error[L0001]: entry 1 of `--trainers` lacks a port: `fd00::1`\n  list  fd00::1\nhint: write `[fd00::1]:6170`, with a port that is free there\n",
+            "error[L0001]: entry 1 of `--trainers` has no port: `fd00::1`\n  list  fd00::1\nhint: write `[fd00::1]:6170`, with a port that is free on that host\n",
         ),
         (
             "--server_num 1 --worker_num 1 --coordinators 127.0.0.1 t",
-            "error[L0001]: entry 1 of `--coordinators` lacks a port: `127.0.0.1`\n  list  127.0.0.1\nhint: write `127.0.0.1:6170`, with a port that is free there\n",
+            "error[L0001]: entry 1 of `--coordinators` has no port: `127.0.0.1`\n  list  127.0.0.1\nhint: write `127.0.0.1:6170`, with a port that is free on that host\n",
         ),
         (
             "--servers 10.0.0.1:0 t",
-            "error[L0001]: entry 1 of `--servers` has the port `0`, and ports go from 1 to 65535\n  list  10.0.0.1:0\n",
+            "error[L0001]: entry 1 of `--servers` has the port `0`, which is not in the range 1-65535\n  list  10.0.0.1:0\n",
         ),
         (
             &format!("--server_num 1 {workers} t"),
-            "error[L0001]: some entries of `--workers` have ports, and some have none\n  list  10.0.0.1,10.0.0.1:2\nhint: give every entry a port, or none\n",
+            "error[L0001]: some entries of `--workers` have no port\n  list  10.0.0.1,10.0.0.1:2\nhint: give every entry a port, or no entry\n",
         ),
         (
             "--servers 10.0.0.1:1,10.0.0.1:1 t",
-            "error[L0001]: `--servers` lists 10.0.0.1:1 twice, the second time as entry 2\nhint: every process has a port of its own; correct one of the entries\n",
+            "error[L0001]: `--servers` lists 10.0.0.1:1 twice, the second time as entry 2\nhint: every process needs its own port; correct one of the entries\n",
         ),
         (
             "--servers 10.0.0.1:1 --workers 10.0.0.1:2,10.0.0.1:1 t",
-            "error[L0002]: 10.0.0.1:1 stands in `--servers` and in `--workers`\n  --servers  entry 1\n  --workers  entry 2\nhint: every process has a port of its own; correct one of the entries\n",
+            "error[L0002]: 10.0.0.1:1 is in both `--servers` and `--workers`\n  --servers  entry 1\n  --workers  entry 2\nhint: every process needs its own port; correct one of the entries\n",
         ),
         (
             "--servers localhost:1 --trainers 10.0.0.1:1 t",
@@ -302,14 +302,14 @@ fn which_nodes_have_servers_and_trainers() {
     }
     assert_eq!(
         plain(&launch(&format!("{lists} --ips 10.0.0.1,10.0.0.2 --master h:1 t")).notices),
-        "notice[L0023]: `--ips` and `--master` have no effect\n  --ips     `--servers` says which nodes there are\n  --master  `--servers` says which nodes there are\n"
+        "notice[L0023]: `--ips` and `--master` have no effect\n  --ips     `--servers` sets the nodes\n  --master  `--servers` sets the nodes\n"
     );
     // What a trainer inherits contradicts nothing.
     let inherited = [("PADDLE_TRAINER_ENDPOINTS", "10.0.0.5:1,10.0.0.6:1,10.0.0.7:1")];
     assert_eq!(launch_in(&format!("{lists} t"), &inherited).request.nodes, listed(&two, "--servers"));
     assert_eq!(
         refused(&format!("{lists} --nnodes 3 t")),
-        "error[L0002]: `--nnodes` asks for 3 nodes, and `--servers` and its kin have 2\n  nodes  10.0.0.2, 10.0.0.1\nhint: correct one of them; beside `--servers` no number is needed\n"
+        "error[L0002]: `--nnodes` asks for 3 nodes, but `--servers` and the other lists have 2\n  nodes  10.0.0.2, 10.0.0.1\nhint: correct one of them; with `--servers` no number is needed\n"
     );
 }
 
@@ -372,19 +372,19 @@ fn heterogeneous_stages() {
     for (line, expected) in [
         (
             "--run_mode ps-heter --server_num 1 --worker_num 1 t",
-            "error[L0001]: a heterogeneous job needs heterogeneous workers, and neither `--heter_worker_num` nor `--heter_workers` was given\nhint: say how many with `--heter_worker_num`, or which with `--heter_workers`; stages are separated by `;`\n",
+            "error[L0001]: a heterogeneous job needs heterogeneous workers, but neither `--heter_worker_num` nor `--heter_workers` was given\nhint: set their number with `--heter_worker_num`, or list them with `--heter_workers`; stages are separated by `;`\n",
         ),
         (
             &format!("{parts} --heter_worker_num 1;2 t"),
-            "error[L0001]: there are 2 stages of heterogeneous workers, and `--heter_devices` is missing\nhint: name the kind of device of each stage: `--heter_devices gpu;gpu`\n",
+            "error[L0001]: there are 2 stages of heterogeneous workers, but `--heter_devices` is missing\nhint: name the kind of device of each stage: `--heter_devices gpu;gpu`\n",
         ),
         (
             &format!("{parts} --heter_worker_num 1;x --heter_devices gpu;cpu t"),
-            "error[L0001]: `--heter_worker_num` takes the numbers of its stages, such as `2` or `1;2`, not `1;x`\n",
+            "error[L0001]: `--heter_worker_num` takes a number for each stage, such as `2` or `1;2`, not `1;x`\n",
         ),
         (
             &format!("{parts} --heter_worker_num 1;2 --heter_devices gpu t"),
-            "error[L0002]: `--heter_devices` has 1, and there are 2 stages of workers\n  --heter_devices  gpu\nhint: stages are separated by `;`\n",
+            "error[L0002]: `--heter_devices` lists 1, but there are 2 stages of workers\n  --heter_devices  gpu\nhint: stages are separated by `;`\n",
         ),
         (
             &format!("{parts} --heter_worker_num 1 --heter_devices gpu,cpu t"),
@@ -392,7 +392,7 @@ fn heterogeneous_stages() {
         ),
         (
             &format!("{listed} --heter_worker_num 1;1 --heter_workers 10.0.0.1:3,10.0.0.1:4 --heter_devices gpu t"),
-            "error[L0002]: `--heter_worker_num` is `1;1`, and `--heter_workers` lists `2`\nhint: correct one of them; beside `--heter_workers` no number is needed\n",
+            "error[L0002]: `--heter_worker_num` is `1;1`, but `--heter_workers` lists `2`\nhint: correct one of them; with `--heter_workers` no number is needed\n",
         ),
     ] {
         assert_eq!(refused(line), expected, "{line}");
@@ -424,7 +424,7 @@ fn gloo() {
     }
     assert_eq!(
         refused(&format!("{lists} --gloo_port 2 t")),
-        "error[L0002]: `--gloo_port` is 2, and a process on the first server's host has that port\nhint: the first server listens at `--gloo_port` too; choose another port\n"
+        "error[L0002]: `--gloo_port` is 2, but a process on the first server's host uses that port\nhint: the first server listens at `--gloo_port` too; choose another port\n"
     );
     assert!(refused(&format!("{legacy} --http_port 0 t")).contains("takes a port from 1 to 65535, not `0`"));
 }
@@ -437,11 +437,11 @@ fn flags_without_effect_in_a_mode() {
         ("--run_mode collective --worker_num 2 t", "`--worker_num` has no effect: the job has no servers"),
         (
             "--master h:1 --worker_num 2 t",
-            "`--worker_num` has no effect: with `--master` the current launcher runs, and does not know it",
+            "`--worker_num` has no effect: `--master` selects the current launcher, which does not have it",
         ),
         (
             "--server_num 1 --trainer_num 1 --gloo_port 7000 t",
-            "`--gloo_port` has no effect: without lists of servers and trainers it is a free one",
+            "`--gloo_port` has no effect: without lists of servers and trainers, a free port is used",
         ),
         (
             "--run_mode ps --server_num 1 --worker_num 1 --heter_devices gpu t",
@@ -449,7 +449,7 @@ fn flags_without_effect_in_a_mode() {
         ),
         (
             "--server_num 1 --worker_num 1 --nproc_per_node 2 t",
-            "`--nproc_per_node` has no effect: servers and trainers are counted by flags of their own",
+            "`--nproc_per_node` has no effect: servers and trainers have their own flags",
         ),
     ] {
         assert_eq!(plain(&launch(line).notices), format!("notice[L0023]: {expected}\n"), "{line}");
@@ -537,7 +537,7 @@ fn pods_of_paddlecloud() {
     assert_eq!((meets_at(&spec).1, spec.request.sort_ip), (9999, false));
     assert_eq!(
         plain(&spec.notices),
-        "notice[L0023]: `--sort_ip` has no effect: the platform says which node this is\n"
+        "notice[L0023]: `--sort_ip` has no effect: the platform sets which node this is\n"
     );
     // The servers' ports are not for meeting.
     let all = (7168..7231).map(|port| format!("h:{port}")).collect::<Vec<_>>().join(",");
@@ -576,27 +576,27 @@ fn what_is_in_no_pod() {
         (
             "--run_mode ps t",
             vec![("PADDLE_PSERVERS_IP_PORT_LIST", ""), ("PADDLE_PORT", "")],
-            "error[L0008]: the environment looks like PaddleCloud's, but `PADDLE_PSERVERS_IP_PORT_LIST` and `PADDLE_PORT` are missing\n  TRAINING_ROLE  PSERVER\nhint: set what is missing, or say who takes part with `--server_num` and `--trainer_num`\n",
+            "error[L0008]: the environment looks like PaddleCloud's, but `PADDLE_PSERVERS_IP_PORT_LIST` and `PADDLE_PORT` are missing\n  TRAINING_ROLE  PSERVER\nhint: set the missing variables, or use `--server_num` and `--trainer_num`\n",
         ),
         (
             "t",
             vec![("TRAINING_ROLE", "TRAINER")],
-            "error[L0008]: the environment looks like PaddleCloud's, but `PADDLE_TRAINER_ID` is missing\n  TRAINING_ROLE  TRAINER\nhint: set what is missing, or say who takes part with `--server_num` and `--trainer_num`\n",
+            "error[L0008]: the environment looks like PaddleCloud's, but `PADDLE_TRAINER_ID` is missing\n  TRAINING_ROLE  TRAINER\nhint: set the missing variables, or use `--server_num` and `--trainer_num`\n",
         ),
         (
             "t",
             vec![("POD_IP", "10.0.0.9")],
-            "error[L0008]: `POD_IP` and `PADDLE_PORT` are not in `PADDLE_PSERVERS_IP_PORT_LIST`\n  this server  10.0.0.9:36000\n  listed       ps-0:36000\n               10.0.0.2:36000\nhint: they are compared as text: a name in the list must be the name in `POD_IP`\n",
+            "error[L0008]: `POD_IP` and `PADDLE_PORT` are not in `PADDLE_PSERVERS_IP_PORT_LIST`\n  this server  10.0.0.9:36000\n  listed       ps-0:36000\n               10.0.0.2:36000\nhint: entries are compared as text: a name in the list must equal the name in `POD_IP`\n",
         ),
         (
             "t",
             vec![("TRAINING_ROLE", "TRAINER"), ("PADDLE_TRAINER_ID", "3")],
-            "error[L0008]: `PADDLE_TRAINER_ID` is 3, and `PADDLE_TRAINERS_NUM` is 3\nhint: trainers count from 0\n",
+            "error[L0008]: `PADDLE_TRAINER_ID` is 3, but `PADDLE_TRAINERS_NUM` is 3\nhint: trainers count from 0\n",
         ),
         (
             "t",
             vec![("TRAINING_ROLE", "HETER_TRAINER")],
-            "error[L0003]: on PaddleCloud `TRAINING_ROLE` is `HETER_TRAINER`, which is not in this version\nhint: `PSERVER` and `TRAINER` are\n",
+            "error[L0003]: on PaddleCloud `TRAINING_ROLE` is `HETER_TRAINER`, which is not in this version\nhint: `PSERVER` and `TRAINER` are supported\n",
         ),
         (
             "t",
@@ -617,7 +617,7 @@ fn what_is_in_no_pod() {
         (
             "t",
             vec![("PADDLE_TRAINERS_NUM", "0")],
-            "error[L0008]: `PADDLE_TRAINERS_NUM` is 0, and a job has at least 1 trainer and at most 16384 pods\n",
+            "error[L0008]: `PADDLE_TRAINERS_NUM` is 0, but a job has at least 1 trainer and at most 16384 pods\n",
         ),
     ] {
         assert_eq!(refused_in(line, &pod(&changes)), expected, "{line} {changes:?}");
