@@ -16,7 +16,7 @@ pub fn parse(source: &Source, params: &[(String, String)], settings: &Settings) 
     native::parse(source, native_tree(source).map_err(|error| vec![error])?, params, settings)
 }
 
-/// The same before a run: parameters without a value are no errors.
+/// Checks a document before a run: parameters without a value are not errors.
 pub fn check(source: &Source, params: &[(String, String)], settings: &Settings) -> Checked {
     match native_tree(source) {
         Ok(tree) => native::check(source, tree, params, settings),

@@ -56,7 +56,7 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
                 if name == "command" {
                     command(source, value, places);
                 }
-                // What is kept for anchors may be anything, variables too.
+                // Anchors below `x-` may contain anything, including variables.
                 let is_named = secrets.named.contains(&parent) || parent.starts_with("x-");
                 if is_named && is_value(value) && mask::is_secret(name) {
                     places.push((value.written, format!("\"{}\"", mask::MASK)));
@@ -70,7 +70,7 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
             let written = source.slice(node.written);
             let without = mask::masked("", written);
             if without != written {
-                // Of a command, parts may be places already: a place is masked as a whole.
+                // Parts of a command may already be places; the whole place is then masked.
                 places.retain(|(span, _)| {
                     span.start < node.written.start || span.end > node.written.end || *span == node.written
                 });
@@ -101,7 +101,7 @@ fn command(source: &Source, node: &Node, places: &mut Vec<(Span, String)>) {
     }
 }
 
-/// A leaf without the quotes of YAML, which are none of the shell's.
+/// A leaf without its YAML quotes, which are not the shell's.
 fn inside(written: &str) -> Range<usize> {
     let is_quoted = written.starts_with(['"', '\'']) && written.len() > 1;
     if is_quoted { 1..written.len() - 1 } else { 0..written.len() }

@@ -36,14 +36,14 @@ pub struct Document {
     pub secrets: Known,
 }
 
-/// What is known of a document that is not run yet.
+/// The result of checking a document before a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// Nothing where there are errors, or parameters to be given.
+    /// `None` if there are errors or missing parameters.
     pub job: Option<Job>,
     /// Parameters that must be given before it can run.
     pub needed: Vec<String>,
-    /// Errors; where there are none, notices.
+    /// Errors; without errors, notices.
     pub diagnostics: Vec<Diagnostic>,
 }
 

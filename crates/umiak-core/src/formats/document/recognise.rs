@@ -87,7 +87,7 @@ pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic
     Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 
-/// A program instead of a document: by its name, or by its first line.
+/// True for a program instead of a document, by its name or its first line.
 pub(crate) fn is_script(source: &Source) -> bool {
     let extension = source.name.rsplit_once('.').map_or("", |(_, extension)| extension);
     extension == "py" || source.text.starts_with("#!")

@@ -22,7 +22,7 @@ pub(crate) enum Unfilled {
     NotAName,
     /// With the label of the error.
     Unknown(String),
-    /// The parameter has no value, which is told where it stands: what it fills is left out of all further checks.
+    /// The parameter has no value, which is reported at the parameter: texts with it are excluded from further checks.
     Missing,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn fill<T: Templates>(reader: &mut Reader<'_>, node: &mut Node, templ
     }
 }
 
-/// Nothing where something is wrong, and told.
+/// `None` if there are errors, which are then reported.
 fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, templates: &T) -> Option<String> {
     let mut result = String::with_capacity(text.len());
     let mut is_whole = true;

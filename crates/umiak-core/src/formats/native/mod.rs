@@ -88,7 +88,7 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
 fn job(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Job> {
     if let Value::Map(entries) = &mut root.value {
         for (key, value) in entries {
-            // What stands below `x-` is filled where it is used.
+            // Values below `x-` are filled where they are used.
             if !key.text().is_some_and(|key| matches!(key, "umiak" | "params") || keys::is_extension(key)) {
                 fill(reader, value, params);
             }

@@ -11,7 +11,7 @@ use crate::formats::document::tree::Node;
 #[derive(Debug, Default)]
 pub(super) struct Params {
     values: BTreeMap<String, Option<String>>,
-    /// Those that must be given and are not, with what is then said.
+    /// Required parameters that are not given, with their errors.
     pub(super) needed: Vec<(String, Diagnostic)>,
 }
 

@@ -328,7 +328,7 @@ fn extensions_hold_anchors() {
     assert_eq!(env(0), ["LR=3", "API_KEY=hidden"]);
     assert!(env(1).contains(&"LR=4".to_owned()) && env(1).contains(&"API_KEY=hidden".to_owned()), "{:?}", env(1));
     assert!(!document.masked.contains("hidden"), "{}", document.masked);
-    assert!(refused(&text.replace("x-note", "y-note")).contains("the document has no key `y-note`"));
+    assert!(refused(&text.replace("x-note", "y-note")).contains("unknown key `y-note` in the document"));
     assert!(
         !given("umiak: v1\nx-env: {API_KEY: hidden}\nroles: {main: {command: x}}\n", &[])
             .unwrap()
@@ -349,7 +349,7 @@ fn parameters_to_be_given_are_no_errors_of_a_check() {
     let n = ("n".to_owned(), "x".to_owned());
     let wrong = check(text, std::slice::from_ref(&n));
     assert_eq!(wrong.needed, ["m"]);
-    assert!(plain(&wrong.diagnostics).contains("`replicas` takes a whole number"), "{:?}", wrong.diagnostics);
+    assert!(plain(&wrong.diagnostics).contains("`replicas` must be a whole number"), "{:?}", wrong.diagnostics);
     let whole = check(text, &[("n".to_owned(), "2".to_owned()), ("m".to_owned(), "true".to_owned())]);
     assert_eq!(whole.job.map(|job| job.roles[0].replicas), Some(2));
     let errors = refused(text);
