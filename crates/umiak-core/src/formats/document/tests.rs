@@ -1,5 +1,5 @@
-//! The room fits a second format: a made-up one, with `<% $parameters.name %>` for templates, a mapping of secrets, keys
-//! of plugins that are passed on, and numbers that may be negative.
+//! Checks the shared reader with a second, made-up format: `<% $parameters.name %>` as templates, a mapping of secrets,
+//! plugin keys that are passed on, and numbers that may be negative.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Task {
     plugin: Vec<String>,
 }
 
-/// Words that templates have, with what they stand for.
+/// The words of templates, with their values.
 struct References(BTreeMap<String, String>);
 
 impl Templates for References {

@@ -127,7 +127,7 @@ fn values_of_secret_parameters_are_known() {
     }
 }
 
-/// Every key of the table parses with its example, changes the job (or is known not to), and is in the schema.
+/// The example of every key in the table parses and changes the job (unless listed), and the key is in the schema.
 #[test]
 fn every_key_of_the_table() {
     let place = |table: &'static Table, entry: &str| -> String {
@@ -165,7 +165,7 @@ fn every_key_of_the_table() {
                 place(table, &entry)
             };
             job(&text);
-            // A key that no reader asks for would take anything.
+            // A key that is never read would accept any value.
             let wrong = match key.example {
                 example if example.starts_with(['{', '[']) => format!("{}: !!str {{}}-", key.name),
                 _ => format!("{}: [[1]]", key.name),
@@ -420,7 +420,7 @@ proptest! {
                 Ok(document) => {
                     let again = parse(&source, params, &Settings::default()).unwrap();
                     prop_assert_eq!(&document, &again);
-                    // What was lowered can be written and read back.
+                    // The lowered job can be serialized and read back.
                     let json = serde_json::to_string(&document.job).unwrap();
                     prop_assert_eq!(serde_json::from_str::<Job>(&json).unwrap(), document.job);
                 }

@@ -17,7 +17,7 @@ fn interpreter() -> OsString {
     "python".into()
 }
 
-/// Splits at blanks and takes quotes away, as a shell would for these lines.
+/// Splits at spaces and removes quotes, as a shell would for these lines.
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(|word| word.replace('"', "").into()).collect()
 }
@@ -162,7 +162,7 @@ fn which_nodes_take_part() {
         ("t", no_env, Nodes::One),
         ("--nnodes 1 t", &[], Nodes::One),
         ("--ips 10.0.0.1 t", &[], Nodes::One),
-        // One node meets nobody: where is not even read.
+        // With one node, the master is not parsed.
         ("--master h:1 t", &[], Nodes::One),
         ("--master nonsense --nnodes 1 t", &[], Nodes::One),
         ("--ips=\"192.168.0.1,192.168.0.2\" train.py", &[], listed(&two, "--ips")),
@@ -185,7 +185,7 @@ fn which_nodes_take_part() {
         ),
         ("--nnodes 2 t", &[], auto(2, "--nnodes")),
         ("t", &[("PADDLE_NNODES", "16384")], auto(16_384, "PADDLE_NNODES")),
-        // As in Paddle, the master counts, and the list does not.
+        // As in Paddle, the master is used and the list is ignored.
         ("--master h:1 --nnodes 2 --ips 192.168.0.1,192.168.0.2 t", &[], master("h", 1, 2, "--master")),
     ] {
         let spec = launch_in(line, env);
@@ -308,7 +308,7 @@ fn flags_for_several_nodes() {
         ..OwnFlags::default()
     };
     assert_eq!((spec.own, spec.request.uneven), (expected, true));
-    // Ours fill gaps, unlike Paddle's, which win.
+    // Umiak's variables never override flags; Paddle's do.
     let env = [("UMIAK_TOKEN", "lamp"), ("UMIAK_PORT", "8888")];
     let own = launch_in("--nnodes 2 t", &env).own;
     assert_eq!((own.token, own.rdzv_port), (Token::new("lamp"), Port::new(8888)));
@@ -496,7 +496,7 @@ fn flags_reach_their_fields() {
     assert!(refused("--omp 0 t").contains("`--omp` takes `auto` or a number from 1 up, not `0`"));
 }
 
-/// Flags in no table: ignored with Paddle's own spelling in front, with one notice that names them.
+/// Unknown flags: ignored with Paddle's own spelling, with one notice that names them.
 #[test]
 fn paddle_ignores_unknown_flags() {
     for spelling in
@@ -515,7 +515,7 @@ fn paddle_ignores_unknown_flags() {
             habits(&spec).lines,
             ["LAUNCH WARNING <ts> Compatible mode enable with args ['--gpsu=0,1', '--frobnicate']"]
         );
-        // An unknown flag takes no value: the word behind it is the script, and the message about that says why.
+        // An unknown flag takes no value: the word after it is the script, and the message explains that.
         let command = run(spelling.clone(), "--gpsu 0,1 t.py", &[]).expect("Paddle takes it").request.command;
         assert_eq!(command.script, "0,1");
         assert_eq!(
@@ -566,7 +566,7 @@ fn flags_behind_the_script_get_a_notice() {
             "x.py --gpus=0,1 --dry-run a --gpus 2",
             "notice[L0023]: `--gpus` and `--dry-run` follow the script and are passed to it\nhint: flags for umiak come before the script: `umiak launch --gpus … x.py`\n",
         ),
-        // The script's own, and what was given in its place as well.
+        // The script's own flags, and flags that are also given before the script.
         ("x.py --log_dir out --devices 0 --output o --lr 0.1 nproc_per_node", ""),
         ("--nproc_per_node 2 --gpus 0,1 x.py --nproc_per_node 3 --gpus 4", ""),
         // A launcher inside a rank.
@@ -654,7 +654,7 @@ fn a_legacy_flag_selects_the_legacy_launcher() {
     let compatible = |args: &str| format!("LAUNCH WARNING <ts> Compatible mode enable with args {args}");
     for (line, lines) in [
         ("--backend=gloo t.py", vec![compatible("['--backend=gloo']")]),
-        // The current launcher takes `gloo` for the script, and sees no further.
+        // The current launcher reads `gloo` as the script and stops there.
         ("--backend gloo --scale 0 t.py", vec![compatible("['--backend']")]),
         ("--backend=gloo --scale=0 --np 1 --force= t.py", vec![compatible("['--backend=gloo', '--scale=0', '--np']")]),
         ("--legacy true t.py", vec![]),
@@ -694,7 +694,7 @@ fn the_fleet_module_is_always_legacy_and_reads_no_variables_for_flags() {
 
 #[test]
 fn unknown_flags_with_compat_paddle() {
-    // The word behind an unknown flag is the script, as in Paddle.
+    // The word after an unknown flag is the script, as in Paddle.
     let spec = launch("--compat paddle --foo bar train.py");
     assert_eq!(
         (spec.request.command.script.to_str(), spec.request.command.args.clone()),
@@ -895,7 +895,7 @@ fn flags_without_effect_are_named_once() {
     assert_eq!(launch("--auto_parallel_config f.json t").notices.len(), 1);
 }
 
-/// What the published package prints for these lines.
+/// The output of the published package for these lines.
 #[test]
 fn configuration_of_the_current_launcher() {
     let argv = ["--nproc_per_node", "1", "train.py", "it's", "--x", "a\nb"].map(OsString::from);
@@ -1000,7 +1000,7 @@ fn paths_and_script_arguments_need_not_be_utf8() {
     assert!(errors[0].message.contains("UTF-8 text"));
 }
 
-/// A word that is more likely than chance to mean something.
+/// A random word that is likely to be meaningful.
 fn word() -> impl Strategy<Value = OsString> {
     let names: Vec<&'static str> = FLAGS.iter().flat_map(flags::Flag::names).collect();
     prop_oneof![

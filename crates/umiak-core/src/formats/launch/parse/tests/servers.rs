@@ -49,7 +49,7 @@ fn the_guides_lines() {
     assert_eq!(*mode_of(&spec), expected);
     assert_eq!(spec.notices, []);
 
-    // Addresses alone: behind the servers, in the order of the list, whichever host they are on.
+    // Without ports: after the servers' ports, in the order of the list, on any host.
     let spec = launch(&format!("{SERVERS} --workers=192.168.0.16,192.168.0.17,192.168.0.16 train.py"));
     assert_eq!(mode_of(&spec).trainers, at("192.168.0.16:6172 192.168.0.17:6173 192.168.0.16:6174"));
 
@@ -69,7 +69,7 @@ fn the_guides_lines() {
         plain(&spec.notices),
         "notice[L0023]: `--heter_devices` is not given; heterogeneous workers are assumed to use `cpu`\nhint: set `--heter_devices cpu`, or another kind of device\n"
     );
-    // Ports that we choose go round those that the guide gives to others.
+    // Chosen ports skip those that the guide gives to other processes.
     let spec = launch(&format!("{SERVERS} --workers=192.168.0.16,192.168.0.17 {heter} train.py"));
     assert_eq!(mode_of(&spec).trainers, at("192.168.0.16:6173 192.168.0.17:6174"));
     assert_eq!(mode_of(&spec).stages, [stage]);
@@ -103,10 +103,10 @@ fn which_mode_it_is() {
         ("--server_num 1 --worker_num 1 --heter_worker_num 1 t", &[], "ps-heter"),
         ("--run_mode ps --server_num 1 --worker_num 1 --heter_worker_num 1 t", &[], "ps"),
         ("--run_mode ps-heter --server_num 1 --worker_num 1 --heter_worker_num 1 t", &[], "ps-heter"),
-        // The legacy launcher goes by the mode alone.
+        // The legacy launcher uses only the mode.
         ("--run_mode collective --worker_num 2 t", &[], "collective"),
         ("--run_mode pss --compat paddle t", &[], "collective"),
-        // A role alone is nothing.
+        // A role alone has no effect.
         ("t", &role, "collective"),
     ] {
         let spec = launch_in(line, env);
@@ -153,7 +153,7 @@ fn how_many_there_are() {
         ("--server_num 2 t", 2, 1),
         ("--trainer_num 3 t", 1, 3),
         ("--server_num 2 --worker_num 3 t", 2, 3),
-        // Each generation's words are understood by the other.
+        // Each generation accepts the other's flags.
         ("--server_num 2 --trainer_num 3 --legacy true t", 2, 3),
         ("--server_num 2 --worker_num 3 --master h:1 --nnodes 2 t", 2, 3),
         ("--server_num 0 --trainer_num 2 --master h:1 --nnodes 2 t", 0, 2),
@@ -166,7 +166,7 @@ fn how_many_there_are() {
     assert_eq!(mode_of(&spec).coordinators, Crew::Each(1));
     let spec = launch("--servers 127.0.0.1:1 --workers 127.0.0.1:2 --coordinators localhost:3 t");
     assert_eq!(mode_of(&spec).coordinators, at("127.0.0.1:3"));
-    // Numbers beside lists: so many on each node of the lists.
+    // Numbers with lists: this many on each node of the lists.
     assert_eq!(
         crews("--servers 10.0.0.1:1,10.0.0.2:1 --trainer_num 2 t"),
         (at("10.0.0.1:1 10.0.0.2:1"), Crew::Each(2))
@@ -304,7 +304,7 @@ fn which_nodes_have_servers_and_trainers() {
         plain(&launch(&format!("{lists} --ips 10.0.0.1,10.0.0.2 --master h:1 t")).notices),
         "notice[L0023]: `--ips` and `--master` have no effect\n  --ips     `--servers` sets the nodes\n  --master  `--servers` sets the nodes\n"
     );
-    // What a trainer inherits contradicts nothing.
+    // Variables that a trainer inherits are not a contradiction.
     let inherited = [("PADDLE_TRAINER_ENDPOINTS", "10.0.0.5:1,10.0.0.6:1,10.0.0.7:1")];
     assert_eq!(launch_in(&format!("{lists} t"), &inherited).request.nodes, listed(&two, "--servers"));
     assert_eq!(
@@ -328,7 +328,7 @@ fn which_of_the_nodes_this_is() {
         (&format!("{legacy} --host 10.0.0.2 t"), &[("POD_IP", "10.0.0.1")], here),
         ("--servers 10.0.0.2:1 --workers 10.0.0.2 t", &pod_ip, here),
         ("--servers 10.0.0.2:1 --workers 10.0.0.2 --host 10.0.0.2 t", &[], here),
-        // By numbers on one node it is as it was.
+        // With numbers on one node nothing changes.
         ("--server_num 1 --worker_num 1 t", &pod_ip, None),
         ("--server_num 1 --trainer_num 1 t", &pod_ip, here),
     ] {
@@ -355,7 +355,7 @@ fn heterogeneous_stages() {
             format!("{listed} --heter_devices gpu --heter_worker_num 2 --heter_workers 10.0.0.1:3,10.0.0.2:1 t"),
             vec![stage(at("10.0.0.1:3 10.0.0.2:1"), "gpu")],
         ),
-        // Behind servers and trainers.
+        // After servers and trainers.
         (
             format!("{listed} --heter_devices gpu --heter_workers 10.0.0.1,10.0.0.2 t"),
             vec![stage(at("10.0.0.1:6172 10.0.0.2:6173"), "gpu")],
@@ -414,7 +414,7 @@ fn gloo() {
         (format!("{lists} t"), &[], Some(6767), "1"),
         (format!("{lists} --gloo_port 7000 t"), &[], Some(7000), "1"),
         (format!("{lists} t"), &[("PADDLE_GLOO_PORT", "7001")], Some(7001), "1"),
-        // The default is not insisted on.
+        // The default port is not required.
         ("--servers 10.0.0.1:6767 --trainers 10.0.0.1:2 t".to_owned(), &[], None, "1"),
     ] {
         let spec = launch_in(&line, env);
@@ -466,7 +466,7 @@ const SERVER: [(&str, &str); 6] = [
     ("PADDLE_TRAINER_ENDPOINTS", "10.0.0.5:1,10.0.0.6:1"),
 ];
 
-/// The same with other values; an empty one takes the variable away.
+/// The same with other values; an empty value removes the variable.
 fn pod<'a>(changes: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut env: BTreeMap<&str, &str> = SERVER.into();
     env.extend(changes.iter().copied());
@@ -493,7 +493,7 @@ fn pods_of_paddlecloud() {
         ("t", pod(&[]), expected(Part::Server, 1, Some(36000)), 1, Some("10.0.0.2")),
         ("--run_mode ps t", pod(&[]), expected(Part::Server, 1, Some(36000)), 1, Some("10.0.0.2")),
         ("t", pod(&[("PADDLE_RUN_MODE", "ps")]), expected(Part::Server, 1, Some(36000)), 1, Some("10.0.0.2")),
-        // A name is compared as text, and is no address.
+        // A name is compared as text and is not an address.
         ("t", pod(&[("POD_IP", "ps-0")]), expected(Part::Server, 0, Some(36000)), 0, None),
         ("t", pod(&TRAINER), expected(Part::Trainer, 2, Some(36000)), 4, Some("10.0.0.7")),
         ("--run_mode ps --gpus 0 t", pod(&TRAINER), expected(Part::Trainer, 2, Some(36000)), 4, Some("10.0.0.7")),
@@ -504,7 +504,7 @@ fn pods_of_paddlecloud() {
             2,
             None,
         ),
-        // A trainer beside a server: the port is the server's.
+        // A trainer on a server's host: the port belongs to the server.
         (
             "t",
             pod(&[("TRAINING_ROLE", "TRAINER"), ("PADDLE_TRAINER_ID", "1")]),
@@ -539,7 +539,7 @@ fn pods_of_paddlecloud() {
         plain(&spec.notices),
         "notice[L0023]: `--sort_ip` has no effect: the platform sets which node this is\n"
     );
-    // The servers' ports are not for meeting.
+    // Nodes do not meet at a server's port.
     let all = (7168..7231).map(|port| format!("h:{port}")).collect::<Vec<_>>().join(",");
     let spec =
         launch_in("t", &pod(&[("PADDLE_PSERVERS_IP_PORT_LIST", &all), ("POD_IP", "h"), ("PADDLE_PORT", "7168")]));
@@ -554,8 +554,8 @@ fn pods_of_paddlecloud() {
 
 #[test]
 fn what_is_in_no_pod() {
-    // A launcher that a trainer starts has its variables, and its own flags. (A list of endpoints would set the number
-    // of its nodes, as ever.)
+    // A launcher that a trainer starts inherits its variables and has its own flags. (A list of endpoints would set its
+    // number of nodes.)
     let env = pod(&[("TRAINING_ROLE", "TRAINER"), ("PADDLE_TRAINER_ID", "0"), ("PADDLE_TRAINER_ENDPOINTS", "")]);
     for line in [
         "--nproc_per_node 2 x.py",
