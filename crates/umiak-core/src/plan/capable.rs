@@ -1,9 +1,9 @@
-//! What an engine cannot do of a job: found before anything starts, with the reason.
+//! Features of a job that an engine does not support, found before anything starts.
 
 use crate::diag::{Code, Diagnostic};
 use crate::model::{Capabilities, Job, Scope, Unit};
 
-/// Every reason why this engine cannot run this job.
+/// All reasons why this engine cannot run this job.
 pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
     if can.unit == Unit::Replica {
         return Vec::new();
@@ -16,12 +16,12 @@ pub fn capable(job: &Job, engine: &str, can: Capabilities) -> Vec<Diagnostic> {
         Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot restart {what}"))
             .row("role", role.name.to_string())
             .row("reason", "replicas that start together are one unit, which is restarted as a whole")
-            .hint("`policy: {restarts: N}` restarts the whole job; take `restarts` out of the role")
+            .hint("`policy: {restarts: N}` restarts the whole job; remove `restarts` from the role")
     });
     let apart = (!job.policy.gang).then(|| {
         Diagnostic::error(Code::J0030, format!("engine `{engine}` cannot run with `policy: {{gang: false}}`"))
-            .row("reason", "it starts all replicas that belong together, or none")
-            .hint("take `gang: false` out: replicas wait in the engine's queue until there is room for all")
+            .row("reason", "the engine starts all replicas together, or none")
+            .hint("remove `gang: false`: replicas wait in the engine's queue until there is room for all")
     });
     restarted.chain(apart).collect()
 }
@@ -67,16 +67,16 @@ mod tests {
         error[J0030]: engine `kubernetes` cannot restart single replicas
           role    trainer
           reason  replicas that start together are one unit, which is restarted as a whole
-        hint: `policy: {restarts: N}` restarts the whole job; take `restarts` out of the role
+        hint: `policy: {restarts: N}` restarts the whole job; remove `restarts` from the role
 
         error[J0030]: engine `kubernetes` cannot restart a role by itself
           role    server
           reason  replicas that start together are one unit, which is restarted as a whole
-        hint: `policy: {restarts: N}` restarts the whole job; take `restarts` out of the role
+        hint: `policy: {restarts: N}` restarts the whole job; remove `restarts` from the role
 
         error[J0030]: engine `kubernetes` cannot run with `policy: {gang: false}`
-          reason  it starts all replicas that belong together, or none
-        hint: take `gang: false` out: replicas wait in the engine's queue until there is room for all
+          reason  the engine starts all replicas together, or none
+        hint: remove `gang: false`: replicas wait in the engine's queue until there is room for all
         ");
         assert_eq!(capable(&all, "local", can(Unit::Replica)), []);
     }

@@ -1,4 +1,4 @@
-//! What each rank executes: the script itself, or an interpreter with it.
+//! The command of each rank: the script itself, or an interpreter with the script.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::model::{Command, CommandRequest, Interpreter};
 
-/// What the file system says about the script and the interpreters; looked up by the caller.
+/// The state of the script and the interpreters in the file system, looked up by the caller.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
     pub script: ScriptFile,
-    /// Where a bare name stands on `PATH`, when it is executable there.
+    /// The executable with this bare name on `PATH`, if any.
     pub script_on_path: Option<PathBuf>,
-    /// The `#!` line of the script, when it has one.
+    /// The `#!` line of the script, if it has one.
     pub first_line: Option<FirstLine>,
     /// The current directory, for messages.
     pub directory: PathBuf,
-    /// Names of the files where a missing script should be.
+    /// Names of the files in the directory of a missing script.
     pub neighbours: Vec<String>,
-    /// The interpreters asked for, in order of preference, with where each was found.
+    /// The candidate interpreters in order of preference, with the path of each that was found.
     pub interpreters: Vec<(String, Option<PathBuf>)>,
 }
 
-/// The script's path, as it is.
+/// The kind of file at the script's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ScriptFile {
     #[default]
@@ -37,15 +37,15 @@ pub enum ScriptFile {
     },
 }
 
-/// What the kernel would start for a script that names its own interpreter.
+/// The interpreter that the kernel would start for the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstLine {
-    /// `/usr/bin/env`, as it is written.
+    /// `/usr/bin/env`, as written.
     pub interpreter: String,
     pub is_there: bool,
-    /// The line names Python, itself or through `env`.
+    /// True if the line names Python, directly or through `env`.
     pub is_python: bool,
-    /// The line ends in a carriage return, which the kernel takes for a part of a name.
+    /// True if the line ends in a carriage return, which the kernel treats as part of the name.
     pub has_carriage_return: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct FirstLine {
 pub fn interpreter_names(asked: Option<&Interpreter>, virtual_env: Option<&str>) -> Vec<String> {
     match asked {
         Some(Interpreter::Named(interpreter)) => vec![interpreter.to_string_lossy().into_owned()],
-        // A launcher that was named by its path has no other interpreter than its own.
+        // A launcher given by its path uses only its own interpreter.
         Some(Interpreter::OfScript(script)) if script.as_encoded_bytes().contains(&b'/') => Vec::new(),
         Some(Interpreter::OfScript(_)) | None => virtual_env
             .filter(|directory| !directory.is_empty())
@@ -73,7 +73,7 @@ pub struct Resolved {
     pub argv: Command,
 }
 
-/// Words of a command as text: bytes that are none are shown as such, and not kept.
+/// Serializes the words of a command as text. Bytes that are not UTF-8 are replaced.
 mod words {
     use std::ffi::OsString;
 
@@ -88,7 +88,7 @@ mod words {
     }
 }
 
-/// Decides. `.py` and other plain files go to the interpreter; executables run themselves.
+/// Finds the program to execute: an interpreter for `.py` and other plain files, otherwise the executable itself.
 pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diagnostic> {
     let script = &command.script;
     let shown = script.to_string_lossy();
@@ -111,12 +111,12 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
         }
         ScriptFile::File { executable: true, .. } if extension != "py" && extension != "pyxes" => {
             check_first_line(&shown, files)?;
-            // A file in the current directory needs its path spelt out for exec; `argv[0]` stays as written.
+            // `exec` needs a path for a file in the current directory; `argv[0]` stays as written.
             let program = PathBuf::from(script);
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
             Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
         }
-        // Python would take it for a program of its own, and report a syntax error.
+        // Python would run it as a Python program and report a syntax error.
         ScriptFile::File { executable: false, .. }
             if extension != "py" && files.first_line.as_ref().is_some_and(|line| !line.is_python) =>
         {
@@ -160,18 +160,21 @@ pub fn interpreter(interpreters: &[(String, Option<PathBuf>)]) -> Result<PathBuf
     })
 }
 
-/// The kernel says "not found" of a script whose interpreter is not there, and means the interpreter.
+/// Checks the `#!` line, because the kernel reports a missing interpreter as "not found" for the script.
 fn check_first_line(shown: &str, files: &Files) -> Result<(), Diagnostic> {
     let Some(line) = &files.first_line else { return Ok(()) };
     let interpreter = line.interpreter.escape_debug();
     if line.has_carriage_return {
         return Err(Diagnostic::error(Code::L0012, format!("the first line of `{shown}` ends in a carriage return"))
             .row("first line", format!("#!{interpreter} …"))
-            .hint("the file was saved with Windows line ends; convert it, as `dos2unix` does"));
+            .hint("the file has Windows line endings; convert it with `dos2unix`"));
     }
     if !line.is_there {
-        return Err(Diagnostic::error(Code::L0012, format!("`{shown}` asks for `{interpreter}`, which is not there"))
-            .hint("correct its first line, or install the interpreter"));
+        return Err(Diagnostic::error(
+            Code::L0012,
+            format!("`{shown}` needs the interpreter `{interpreter}`, which does not exist"),
+        )
+        .hint("correct its first line, or install the interpreter"));
     }
     Ok(())
 }
@@ -193,18 +196,17 @@ fn missing(command: &CommandRequest, is_sought_on_path: bool, files: &Files) -> 
     if let Some(misread) = &command.misread {
         return error.hint(misread.as_str());
     }
-    // `--gpus 0 1 train.py` makes `1` the script: say what happened.
+    // `--gpus 0 1 train.py` makes `1` the script.
     if !shown.is_empty() && shown.chars().all(|c| c.is_ascii_digit() || c == ',' || c == ' ') {
-        return error
-            .hint("lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script");
+        return error.hint("write lists without spaces: `--gpus 0,1`; the first word that is not a flag is the script");
     }
     let name = Path::new(script).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
     if files.neighbours.iter().any(|neighbour| *neighbour == name) {
-        return error.hint("there is a link of that name, to something that is not there");
+        return error.hint("a broken symbolic link has that name");
     }
     match nearest(&name, files.neighbours.iter().map(String::as_str)) {
         Some(near) => error.hint(format!("did you mean `{}`?", Path::new(script).with_file_name(near).display())),
-        None if is_bare => error.hint("go to the script's directory, or give its path"),
+        None if is_bare => error.hint("change to the script's directory, or give its path"),
         None => error,
     }
 }
@@ -275,21 +277,18 @@ mod tests {
         let files = Files { directory: "/home/li".into(), neighbours, ..Files::default() };
         for (script, expected) in [
             ("trian.py", "  looked in  /home/li\nhint: did you mean `train.py`?\n"),
-            (
-                "data",
-                "  looked in  /home/li\n             PATH\nhint: there is a link of that name, to something that is not there\n",
-            ),
+            ("data", "  looked in  /home/li\n             PATH\nhint: a broken symbolic link has that name\n"),
             ("src/trian.py", "  looked for  /home/li/src/trian.py\nhint: did you mean `src/train.py`?\n"),
             ("src/other.py", "  looked for  /home/li/src/other.py\n"),
             ("./src/other.py", "  looked for  /home/li/src/other.py\n"),
             ("/x/other", "  looked for  /x/other\n"),
             (
                 "worker",
-                "  looked in  /home/li\n             PATH\nhint: go to the script's directory, or give its path\n",
+                "  looked in  /home/li\n             PATH\nhint: change to the script's directory, or give its path\n",
             ),
             (
                 "1",
-                "  looked in  /home/li\n             PATH\nhint: lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script\n",
+                "  looked in  /home/li\n             PATH\nhint: write lists without spaces: `--gpus 0,1`; the first word that is not a flag is the script\n",
             ),
         ] {
             let mut command = request().command;
@@ -309,11 +308,11 @@ mod tests {
             (line("/bin/sh", true, false), ""),
             (
                 line("/no/sh", false, false),
-                "error[L0012]: `run` asks for `/no/sh`, which is not there\nhint: correct its first line, or install the interpreter\n",
+                "error[L0012]: `run` needs the interpreter `/no/sh`, which does not exist\nhint: correct its first line, or install the interpreter\n",
             ),
             (
                 line("/usr/bin/env", true, true),
-                "error[L0012]: the first line of `run` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n",
+                "error[L0012]: the first line of `run` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file has Windows line endings; convert it with `dos2unix`\n",
             ),
         ] {
             let mut command = request().command;

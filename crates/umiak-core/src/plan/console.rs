@@ -1,24 +1,24 @@
-//! Whose output the console shows, and which replica has the caller's stdin.
+//! The replicas whose output the console shows, and the replica with the caller's stdin.
 
 use super::{Plan, Replica};
 use crate::diag::{Code, Diagnostic, nearest};
 use crate::model::{Rank, Show, Slot, Whose};
 
-/// What of this node's replicas has to do with the console.
+/// How this node's replicas use the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Console {
-    /// In the order of the plan.
+    /// Replicas whose output is shown, in the order of the plan.
     pub shown: Vec<Slot>,
-    /// Lines carry the name of their replica, because several are shown, here or elsewhere.
+    /// True if lines start with the name of their replica, because several are shown on all nodes.
     pub is_prefixed: bool,
-    /// Of the longest name that is shown here.
+    /// Length of the longest name that is shown here.
     pub width: usize,
-    /// The replica that was given the caller's stdin by `--stdin`.
+    /// The replica that `--stdin` connects to the caller's stdin.
     pub stdin: Option<Slot>,
 }
 
 impl Plan {
-    /// An error where a word names no replica of the job, on whatever node.
+    /// Fails if a word names no replica of the job on any node.
     pub fn console(&self, show: &Show, stdin: Option<&Whose>) -> Result<Console, Diagnostic> {
         let all = self.names();
         let known = || all.iter().map(|(name, rank)| (name.as_str(), Some(*rank)));
@@ -51,7 +51,7 @@ impl Plan {
         })
     }
 
-    /// The one replica that reads the caller's stdin, if it is one of this node's.
+    /// The replica that reads the caller's stdin, if it runs on this node.
     fn reader(&self, whose: &Whose, all: &[(String, Rank)]) -> Result<Option<Slot>, Diagnostic> {
         let hint = "write one replica: its name as in `trainer-3`, or its rank";
         let known = all.iter().map(|(name, rank)| (name.as_str(), Some(*rank)));
@@ -61,7 +61,7 @@ impl Plan {
         match known.filter(|(name, rank)| whose.is_of(name, *rank)).count() {
             1 => {}
             count => {
-                let message = format!("`--stdin` names {count} replicas: stdin can be given to one only");
+                let message = format!("`--stdin` names {count} replicas, but only one can have stdin");
                 return Err(Diagnostic::error(Code::L0001, message).hint(hint));
             }
         }
@@ -69,7 +69,7 @@ impl Plan {
         Ok(own.map(|replica| replica.slot))
     }
 
-    /// All of the job, on all nodes.
+    /// All replicas of the job, on all nodes.
     fn names(&self) -> Vec<(String, Rank)> {
         if self.is_document() {
             return self.replicas.iter().map(|replica| (replica.name.clone(), replica.rank)).collect();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::plan::document::tests::plan;
 
-    /// Whose output is shown, of two servers and two trainers; with a `|` behind where lines carry names.
+    /// The replicas shown, of two servers and two trainers, followed by `|` if lines have names.
     fn shown(show: &str, stdin: Option<&str>) -> String {
         let plan = plan();
         let show = if show.is_empty() { Show::Usual } else { Show::parse(show) };
@@ -136,6 +136,6 @@ mod tests {
         };
         assert_eq!(message("4", None), "`--show`: the job has no role or replica `rank 4`");
         assert_eq!(message("first", Some("train")), "`--stdin`: the job has no role or replica `train`");
-        assert_eq!(message("first", Some("trainer")), "`--stdin` names 2 replicas: stdin can be given to one only");
+        assert_eq!(message("first", Some("trainer")), "`--stdin` names 2 replicas, but only one can have stdin");
     }
 }

@@ -1,4 +1,4 @@
-//! Which devices there are, which were asked for, and how processes share them.
+//! Selects devices from those of the machine and the request, and assigns them to processes.
 
 use crate::diag::{Code, Diagnostic};
 use crate::model::{Backend, Device, DeviceKind, DeviceRequest, Generation, Part, Request};
@@ -10,7 +10,7 @@ use super::{Inventory, Seat};
 pub struct Assignment {
     /// `None` on CPU.
     pub kind: Option<DeviceKind>,
-    /// What to export so that positions count: `CUDA_VISIBLE_DEVICES=2,3`.
+    /// The value to export so that devices can be numbered by position: `CUDA_VISIBLE_DEVICES=2,3`.
     pub visible: Option<String>,
     /// Devices of each process, by local rank; empty lists where none are assigned.
     pub processes: Vec<Vec<Device>>,
@@ -18,8 +18,8 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// The GPUs that processes of this node have: the number of each one's device node, and what it is called. Inside a run
-    /// of umiak they are that run's already.
+    /// The GPUs assigned to processes of this node: the number of the device node, and the label. Empty inside a run of
+    /// umiak, which already holds them.
     pub fn gpus(&self, inventory: &Inventory) -> Vec<(u32, String)> {
         if self.kind != Some(DeviceKind::Gpu) || inventory.env.contains_key("UMIAK_RUN") {
             return Vec::new();
@@ -37,11 +37,11 @@ impl Assignment {
     }
 }
 
-/// The devices of this node as the user may name them.
+/// The devices of this node that the user may name.
 struct Visible {
     kind: DeviceKind,
     labels: Vec<String>,
-    /// The variable that limits them, where one is set.
+    /// The variable that limits them, and its value, if set.
     limited_by: Option<(String, String)>,
 }
 
@@ -51,7 +51,7 @@ pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Di
     let selected = if request.backend == Backend::Gloo { None } else { select(request, inventory, &mut notices)? };
     check_backend(request.backend, selected.as_ref().map(|(visible, _)| visible.kind))?;
     let Some((visible, chosen)) = selected else {
-        // On CPU the length of the list is the number of processes, as on the machine the list was written for.
+        // On CPU the number of processes is the length of the list, as on the machine that the list was written for.
         let listed = request.devices.as_ref().map(|request| request.ids.len() as u32);
         let count = request.processes.or(listed).unwrap_or(1).max(1);
         return Ok(Assignment { kind: None, visible: None, processes: vec![Vec::new(); count as usize], notices });
@@ -63,8 +63,8 @@ pub fn assign(request: &Request, inventory: &Inventory) -> Result<Assignment, Di
     Ok(Assignment { kind: Some(visible.kind), visible: narrowed, processes, notices })
 }
 
-/// Assigns devices to the processes of a parameter-server job. The legacy generation gives each that computes one device,
-/// in turn, and shows it no other; the current one leaves them to the script.
+/// Assigns devices to the processes of a parameter-server job. The legacy generation assigns one device to each process
+/// except servers, in turn, and hides the others; the current one leaves the choice to the script.
 pub fn assign_to(request: &Request, inventory: &Inventory, seats: &[Seat]) -> Result<Assignment, Diagnostic> {
     let mut notices = Vec::new();
     let selected = select(request, inventory, &mut notices)?;
@@ -110,7 +110,7 @@ fn select(
             notices.push(
                 Diagnostic::notice(
                     Code::L0020,
-                    format!("`{}` names devices, but this machine has none: a rehearsal on CPU", devices.source),
+                    format!("`{}` names devices, but this machine has none; running on CPU", devices.source),
                 )
                 .row("processes", request.processes.unwrap_or(devices.ids.len() as u32).to_string()),
             );
@@ -123,7 +123,7 @@ fn select(
     }
 }
 
-/// There are GPUs, and nothing could use them: on CPU the job would only seem to work.
+/// The error for GPUs without a working driver: on CPU the job would only seem to work.
 fn no_driver(devices: &DeviceRequest, inventory: &Inventory) -> Diagnostic {
     let found = inventory.idle_gpus.iter().map(|gpu| match &gpu.driver {
         Some(driver) => format!("{} (driver `{driver}`)", gpu.pci),
@@ -140,7 +140,7 @@ fn no_driver(devices: &DeviceRequest, inventory: &Inventory) -> Diagnostic {
 fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Visible> {
     let kinds = match request.and_then(|request| request.kind) {
         Some(kind) => vec![kind],
-        // `--devices` and an omitted list follow the machine, in the order in which Paddle looks.
+        // `--devices` and an omitted list use the devices of the machine, in Paddle's order of search.
         None => vec![DeviceKind::Xpu, DeviceKind::Npu, DeviceKind::Mlu, DeviceKind::Gpu],
     };
     kinds.into_iter().find_map(|kind| {
@@ -155,7 +155,7 @@ fn visible(request: Option<&DeviceRequest>, inventory: &Inventory) -> Option<Vis
                 value.split(',').map(|label| label.trim().to_owned()).filter(|label| !label.is_empty()).collect()
             }
             (None, DeviceKind::Gpu) => inventory.gpus.iter().map(|gpu| gpu.index.to_string()).collect(),
-            // There is no driver file to read for these: the list is taken as given.
+            // These have no driver file to read, so the list is not checked.
             (None, DeviceKind::Xpu | DeviceKind::Npu | DeviceKind::Mlu) => request
                 .filter(|request| request.kind == Some(kind))
                 .map(|request| request.ids.clone())
@@ -186,9 +186,9 @@ fn choose(request: &DeviceRequest, visible: &Visible, inventory: &Inventory) -> 
             format!("`{}` names {what}, which this machine does not have", request.source),
         ),
     };
-    diagnostic = diagnostic.row("there are", there_are(visible, inventory));
+    diagnostic = diagnostic.row("available", there_are(visible, inventory));
     Err(diagnostic
-        .hint(format!("numbers are physical ones; omit `{}` to use every {word} that is there", request.source)))
+        .hint(format!("numbers are physical device numbers; omit `{}` to use every available {word}", request.source)))
 }
 
 /// One line for each device: number and name.
@@ -221,13 +221,13 @@ fn check_backend(backend: Backend, kind: Option<DeviceKind>) -> Result<(), Diagn
     }
     Err(Diagnostic::error(
         Code::L0007,
-        format!("backend `{}` needs {needed}, and there are none here", backend.as_str()),
+        format!("backend `{}` needs {needed}, but this machine has none", backend.as_str()),
     )
     .row("Paddle says", backend.not_compiled())
-    .hint("use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out"))
+    .hint("use `--backend gloo` to run on CPU, or leave out `--backend` and `PADDLE_DISTRI_BACKEND`"))
 }
 
-/// Spreads devices over processes by the rule of the generation.
+/// Distributes devices over processes by the rule of the generation.
 fn spread(
     request: &Request,
     visible: &Visible,
@@ -240,7 +240,7 @@ fn spread(
     let mut labels: Vec<&str> = devices.iter().map(|device| device.label.as_str()).collect();
     labels.sort_unstable();
     if labels.windows(2).any(|pair| pair[0] == pair[1]) && !request.share_devices {
-        return Err(Diagnostic::error(Code::L0006, format!("a {word} is named twice"))
+        return Err(Diagnostic::error(Code::L0006, format!("a {word} is listed twice"))
             .row("listed", Device::labels(devices))
             .hint("name each device once, or let processes share one with `--share-devices`"));
     }
@@ -429,7 +429,7 @@ mod tests {
         let diagnostic = assign(&request, &inventory(2, &[])).unwrap_err();
         assert_eq!(
             diagnostic.to_plain(),
-            "error[L0005]: `--gpus` names gpu 3, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n"
+            "error[L0005]: `--gpus` names gpu 3, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--gpus` to use every available gpu\n"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! A job of roles plus what a host grants it, to a plan: each replica's address, ports and command.
+//! From a job with roles and leased resources to a plan: the address, ports and command of each replica.
 //!
-//! The order is: [`needs`] says what to lease; the caller leases it; [`place`] gives it out. The plan holds for the whole
-//! run, because replicas know each other's endpoints.
+//! [`needs`] computes what to lease; the caller leases it; [`place`] assigns it. The plan is valid for the whole run,
+//! because replicas use each other's endpoints.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,13 +21,13 @@ use super::process::{threads, unbuffered};
 use super::value::{VERSION, contracts};
 use super::{LogLayout, Membership, Plan, Replica, Wishes};
 
-/// What a job needs of a host, all replicas together.
+/// What all replicas of a job together need of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     pub addresses: u32,
     pub ports: u32,
     pub gpus: u32,
-    /// Whole ones, for when replicas are bound to them.
+    /// Whole CPUs, if replicas are bound to CPUs.
     pub cpus: u32,
 }
 
@@ -46,7 +46,7 @@ pub fn needs(job: &Job) -> Needs {
     needs
 }
 
-/// Ports of one replica that are chosen for it.
+/// Number of ports of one replica that are not fixed.
 fn free_ports(role: &Role) -> u32 {
     role.work.ports.iter().filter(|need| need.fixed.is_none()).map(|need| u32::from(need.count)).sum()
 }
@@ -55,15 +55,15 @@ fn is_group(job: &Job, role: &Role) -> bool {
     !contracts(job, role).is_empty()
 }
 
-/// What was leased.
+/// The leased resources.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Granted {
-    /// One for each replica, through the roles in their order.
+    /// One for each replica, in the order of the roles.
     pub hosts: Vec<Host>,
     pub ports: Vec<Port>,
 }
 
-/// The hosts of a job where replicas have names before they run: `ctr-trainer-0`.
+/// The hosts of a job whose replicas have names before they run: `ctr-trainer-0`.
 pub fn names(job: &Job) -> Vec<Host> {
     let of_role = |role: &Role| {
         let prefix = format!("{}-{}", job.name, role.name);
@@ -75,44 +75,45 @@ pub fn names(job: &Job) -> Vec<Host> {
 /// The version of a [`Submission`].
 pub const SUBMISSION_VERSION: u32 = 1;
 
-/// A job as it was submitted: all that a later supervisor needs. Its file, `secrets.json`, is readable by its owner only.
+/// A job as submitted, with everything that a later supervisor needs. Its file, `secrets.json`, is readable by its owner
+/// only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Submission {
     /// The version of that file.
     pub v: u32,
     pub job: Job,
-    /// The parameters that were given with it.
+    /// The parameters given on the command line.
     #[serde(default)]
     pub params: Vec<(String, String)>,
     pub engine: String,
     #[serde(default)]
     pub wishes: Wishes,
-    /// What is masked wherever it stands, in all that is written.
+    /// Secrets that are masked in everything that is written.
     #[serde(default)]
     pub known: Known,
-    /// Where it was submitted.
+    /// Directory where it was submitted.
     pub directory: PathBuf,
-    /// The environment that theirs is put on top of.
+    /// The environment that the replicas inherit.
     pub environment: BTreeMap<String, String>,
-    /// The program of each role, found.
+    /// The resolved program of each role.
     pub programs: Vec<PathBuf>,
 }
 
-/// What a plan takes from the run that it is for.
+/// The properties of a run that its plan needs.
 #[derive(Debug, Clone)]
 pub struct RunPlace {
     pub run: String,
     /// CPUs of the host.
     pub cpus: usize,
-    /// Where attempts have their directories.
+    /// Parent of the attempts' directories.
     pub tasks: PathBuf,
-    /// Of the whole run, removed at its end.
+    /// Scratch directory of the whole run, removed at its end.
     pub scratch: PathBuf,
-    /// There is a terminal or a pipe whose stdin a replica may have.
+    /// True if a replica may inherit stdin from a terminal or a pipe.
     pub attached: bool,
 }
 
-/// Gives out what was leased for [`needs`]; it must be that much.
+/// Assigns what was leased. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
     let Submission { job, params, engine, wishes, directory, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
@@ -191,7 +192,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
     plan
 }
 
-/// The ranks of a role: each is a host of its own.
+/// The ranks of a role, each on its own host.
 fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint<Host>, Endpoint<Host>)) -> Topology {
     let gpus = role.work.resources.gpus;
     let member = |replica: &Replica| {
@@ -203,7 +204,7 @@ fn topology(job: &Job, role: &Role, replicas: &[Replica], stores: (Endpoint<Host
             index: replica.index,
             stage: 0,
             endpoint: replica.endpoint.clone()?,
-            // Frameworks count by position, and each replica sees only its own.
+            // Frameworks number devices by position, and each replica sees only its own.
             devices: (0..gpus).map(|position| Device { label: position.to_string(), position }).collect(),
         })
     };
@@ -308,7 +309,7 @@ pub(super) mod tests {
         assert_eq!(server["UMIAK_PORT_RPC"], "20002");
         assert_eq!(server["UMIAK_PORTS_RPC"], "20002,20003");
         assert_eq!(server["UMIAK_PORT_HTTP"], "8080");
-        assert!(!server.contains_key("RANK"), "it is a rank of no group");
+        assert!(!server.contains_key("RANK"), "not a rank of a group");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The files of the log directory that we write ourselves, as Paddle's launchers do.
+//! The files that umiak itself writes to the log directory, as Paddle's launchers do.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -16,8 +16,8 @@ use crate::model::Part;
 
 use super::{Inventory, Plan};
 
-/// A file to write. What is in it is put together when it is written: at the start of many ranks every one of these
-/// texts would be in the way.
+/// A file to write. Its content is composed only when it is written, because composing all of them would delay the start
+/// of many ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FilePlan {
     pub path: PathBuf,
@@ -25,11 +25,11 @@ pub struct FilePlan {
     pub append: bool,
     /// Mode 0600.
     pub private: bool,
-    /// Nobody reads it at the start: it may be written while ranks are already starting.
+    /// True if it is not needed at the start and may be written while ranks are already starting.
     pub late: bool,
 }
 
-/// What a file holds; a number is the replica's position in the plan.
+/// The content of a file; a number is the replica's position in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
@@ -38,19 +38,19 @@ pub enum Content {
     Backup(usize),
 }
 
-/// Everything that we write ourselves.
+/// All files that umiak writes.
 pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
     let file = |name: String, content: Content, late: bool| {
         let path = plan.logs.dir().join(name);
         FilePlan { path, content, append: false, private: false, late }
     };
     let mut files = vec![file("endpoints.log".to_owned(), Content::Endpoints, false)];
-    // The framework looks into the backup only for what is missing in the environment.
+    // The framework reads the backup only for variables that are missing in the environment.
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
     for (position, replica) in plan.replicas.iter().enumerate() {
         let name = format!("envlog.{}", replica.rank.0);
         files.push(FilePlan { append: !overwrite, ..file(name, Content::Environment(position), true) });
-        // It is called after the trainer's number, which others do not have.
+        // The file is named by the trainer's number, which other parts do not have.
         if plan.member(replica).is_some_and(|(_, member)| member.part == Part::Trainer) {
             let name = format!("backup_env.{}.json", replica.index);
             files.push(FilePlan { private: true, ..file(name, Content::Backup(position), !needs_backup) });
@@ -59,13 +59,13 @@ pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
     files
 }
 
-/// Puts texts together, with what all ranks share made ready once.
+/// Composes the texts, and computes what all ranks share only once.
 #[derive(Debug)]
 pub struct Author<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
     shared: OnceCell<BTreeMap<&'a str, String>>,
-    /// Of the replica whose files are written: it has two, one after the other.
+    /// The variables of the last replica: its two files are written one after the other.
     own: RefCell<Option<(usize, Rc<Vec<Variable>>)>>,
 }
 
@@ -102,7 +102,7 @@ fn endpoints_log(topology: &Topology) -> String {
     format!("PADDLE_TRAINER_ENDPOINTS: \n{}", topology.endpoint_list().replace(',', "\n"))
 }
 
-/// What is the same in every rank's environment, as it may be written: masked once, not once for each rank.
+/// The masked part of the environment that all ranks share: masked once, not once for each rank.
 fn shared_environment<'a>(inventory: &'a Inventory, plan: &'a Plan) -> BTreeMap<&'a str, String> {
     let inherited = inventory.env.iter().filter(|(name, _)| !plan.unset.contains(name));
     let common = plan.common.iter().map(|(name, value)| (name, value));
@@ -111,7 +111,7 @@ fn shared_environment<'a>(inventory: &'a Inventory, plan: &'a Plan) -> BTreeMap<
 
 fn env_log(shared: &BTreeMap<&str, String>, own: &[Variable]) -> String {
     let mut lines: BTreeMap<&str, &str> = shared.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    // The launcher's own: there is nothing secret in them.
+    // The launcher's own variables contain no secrets.
     lines.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     lines.remove("PADDLE_BACKUP_ENV_PATH");
     let mut text = String::with_capacity(lines.iter().map(|(name, value)| name.len() + value.len() + 2).sum());
@@ -126,11 +126,11 @@ fn backup_env(plan: &Plan, own: &[Variable]) -> String {
     let own = plan.common.iter().chain(own).filter(|(name, _)| name != "PADDLE_BACKUP_ENV_PATH");
     let mut variables: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
     for (name, value) in own.filter(|(name, _)| !mask::is_secret(name)) {
-        // Lists of all endpoints are long, and not copied for that.
+        // Lists of all endpoints are long, so they are not copied.
         let shown = if value.contains("://") { mask::masked(name, value).into() } else { value.as_str().into() };
         variables.insert(name, shown);
     }
-    // Left out of the environment when too long, but this file is where it is then looked for.
+    // Omitted from the environment if too long; the framework then reads it from this file.
     if plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS") {
         variables.insert("PADDLE_TRAINER_ENDPOINTS", plan.topology().endpoint_list().into());
     }

@@ -1,4 +1,4 @@
-//! A launched job plus this host's inventory, to the plan of one node.
+//! From a launched job and this host's inventory to the plan of one node.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,55 +21,55 @@ use super::{
     numa, process,
 };
 
-/// What is known before ports are: how many processes, on which address.
+/// The processes and the address of this node, before ports are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     pub assignment: Assignment,
-    /// This node's, as far as it is known: with a master and without `--host` it is the one that reaches the master.
+    /// This node's address, if known: with a master and without `--host`, it is found by connecting to the master.
     pub address: Option<IpAddr>,
     /// This node's processes, with the devices of each in the assignment.
     pub seats: Vec<Seat>,
-    /// The first store's port, where the command line says it: gloo's processes meet there.
+    /// The first store's port, if the command line sets it: gloo's rendezvous port.
     pub store: Option<Port>,
 }
 
-/// What is particular to this run.
+/// Properties of this run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Six letters, as Paddle names its pods.
     pub pod_name: String,
-    /// A directory of ours that is removed at the end.
+    /// Scratch directory, removed at the end.
     pub scratch: PathBuf,
-    /// Where umiak was started.
+    /// Directory where umiak was started.
     pub directory: PathBuf,
     /// Absolute.
     pub log_dir: PathBuf,
     pub command: Resolved,
-    /// Which start of the whole group, from 1.
+    /// The attempt of the whole group, from 1.
     pub attempt: u32,
 }
 
-/// Processes on one node.
+/// Maximum number of processes on one node.
 const MOST: usize = 20_000;
 
-/// Where gloo's processes meet.
+/// The variable with gloo's rendezvous endpoint.
 const GLOO: &str = "PADDLE_GLOO_HTTP_ENDPOINT";
 
-/// Where the trainers are.
+/// The variable with the trainers' endpoints.
 const ENDPOINTS: &str = "PADDLE_TRAINER_ENDPOINTS";
 
-/// What nodes prove to each other is no business of the ranks.
+/// The token is for nodes only; ranks do not get it.
 const TOKEN: &str = "UMIAK_TOKEN";
-/// Says to a launch that it is the process that goes on without its terminal.
+/// Marks the launch process that continues without its terminal.
 pub const DETACHED: &str = "UMIAK_DETACHED";
 
-/// What Paddle takes away from its ranks.
+/// Variables that Paddle removes from the ranks' environment.
 const PROXIES: [&str; 2] = ["http_proxy", "https_proxy"];
 
-/// Where programs look for a proxy.
+/// All variables that set a proxy.
 const ALL_PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
-/// How many processes and ports, and on which address.
+/// Computes the processes, ports and address of this node.
 pub fn layout(request: &Request, inventory: &Inventory) -> Result<Layout, Diagnostic> {
     let address = address(request, &inventory.addresses)?;
     let (assignment, seats) = match &request.mode {
@@ -85,7 +85,7 @@ pub fn layout(request: &Request, inventory: &Inventory) -> Result<Layout, Diagno
     };
     let processes = seats.len();
     if processes > MOST {
-        let message = format!("{processes} processes on one node need more ports than there are");
+        let message = format!("{processes} processes on one node need more ports than a host has");
         return Err(Diagnostic::error(Code::L0010, message).hint("start fewer processes with `--nproc_per_node`"));
     }
     let store = match &request.mode {
@@ -95,7 +95,8 @@ pub fn layout(request: &Request, inventory: &Inventory) -> Result<Layout, Diagno
     Ok(Layout { assignment, address, seats, store })
 }
 
-/// The first server hosts gloo's rendezvous. Where servers are only counted, it is not known yet which node has that one.
+/// True if this node may run the first server, which hosts gloo's rendezvous. If servers are only counted, the node of
+/// the first one is not known yet.
 fn may_host_gloo(mode: &ServerMode, address: Option<IpAddr>, seats: &[Seat]) -> bool {
     match &mode.servers {
         Crew::Listed(list) if mode.pod.is_none() => list.first().map(|first| first.address) == address,
@@ -103,7 +104,7 @@ fn may_host_gloo(mode: &ServerMode, address: Option<IpAddr>, seats: &[Seat]) -> 
     }
 }
 
-/// The address of this node: `--ips`, `--host`; for one node else loopback.
+/// The address of this node: `--ips` or `--host`; otherwise loopback for one node.
 fn address(request: &Request, own: &[Address]) -> Result<Option<IpAddr>, Diagnostic> {
     match &request.nodes {
         Nodes::One => {}
@@ -122,7 +123,7 @@ fn address(request: &Request, own: &[Address]) -> Result<Option<IpAddr>, Diagnos
     }
 }
 
-/// The plan of this node, now that everybody's place is known.
+/// The plan of this node, once the ranks of all nodes are known.
 pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: Share, run: &Run) -> Plan {
     let Layout { assignment, .. } = layout;
     let Share { topology, you } = share;
@@ -180,7 +181,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
     plan
 }
 
-/// This node's processes, and how many there are of each part.
+/// This node's processes, and the number of each part.
 fn replicas(
     request: &Request,
     inventory: &Inventory,
@@ -242,13 +243,13 @@ fn options(request: &Request, inventory: &Inventory, run: &Run) -> Options {
     }
 }
 
-/// What a platform has said of this pod, of all that its process is told.
+/// Variables of this pod's process that the platform has already set.
 fn said(plan: &Plan, inventory: &Inventory) -> Vec<Variable> {
     let told = plan.replicas.first().map(|pod| plan.known_variables(pod)).unwrap_or_default();
     told.into_iter().filter_map(|(name, _)| inventory.env.get(&name).cloned().map(|value| (name, value))).collect()
 }
 
-/// The roles that the job has on any node, with as many replicas as there are here.
+/// The job with its roles on all nodes and the number of replicas on this node.
 fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
     let contracts = match (&request.mode, &request.paddle) {
         (_, None) => vec![Contract::Torch],
@@ -265,7 +266,7 @@ fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
                 role.timeouts.start = request.server_timeout.filter(|time| !time.is_zero());
                 role.timeouts.patience = request.server_timeout.is_none().then_some(SERVER_PATIENCE);
             }
-            // All others wait for all servers.
+            // All other parts wait for all servers.
             Some(servers) => {
                 let when = if request.waits_for_servers() { When::Ready } else { When::Started };
                 role.start_after = vec![StartAfter { role: servers as u16, when }];
@@ -278,13 +279,13 @@ fn job(request: &Request, parts: &[Part], replicas: &[u32]) -> Job {
     Job { name: request.job_id.clone(), labels: BTreeMap::new(), contracts, roles, policy: request.policy }
 }
 
-/// Servers on other nodes, where a process here waits for servers.
+/// Servers on other nodes, if a process here waits for servers.
 fn awaited(request: &Request, topology: &Topology, you: NodeIndex) -> Vec<AwaitedElsewhere> {
     let waits = topology.members.iter().any(|member| member.node == you && member.part != Part::Server);
     if !waits || !request.waits_for_servers() {
         return Vec::new();
     }
-    // A platform's list may hold names.
+    // A platform's list may contain host names.
     let names = match &request.mode {
         Mode::Servers(mode) => mode.pod.as_ref().map(|pod| &pod.servers),
         Mode::Collective | Mode::Rpc => None,
@@ -297,15 +298,15 @@ fn awaited(request: &Request, topology: &Topology, you: NodeIndex) -> Vec<Awaite
     elsewhere.map(awaited).collect()
 }
 
-/// Where a server listens. With gloo the first of them hosts its rendezvous, and opens its own port only when all trainers
-/// have been there: waiting for that would never end.
+/// The endpoints that a server listens on. With gloo, the first server hosts the rendezvous and opens its own port only
+/// after all trainers have joined, so waiting for that port alone would never end.
 pub(super) fn answers_at(options: &Options, topology: &Topology, name: String, index: u32) -> Awaited {
     let with_gloo = options.with_gloo.as_deref().is_some_and(|with| with != "0");
     let gloo = (with_gloo && index == 0).then(|| options.placed(GLOO, topology.paddle_store.to_string()));
     Awaited { at: [name.clone()].into_iter().chain(gloo).collect(), name }
 }
 
-/// What Paddle's launchers, and umiak, keep from the ranks.
+/// Variables that Paddle's launchers and umiak remove from the ranks' environment.
 fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let mut unset = Vec::new();
     if let Some(paddle) = &request.paddle {
@@ -320,13 +321,13 @@ fn unset(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     unset.into_iter().map(str::to_owned).collect()
 }
 
-/// Proxies that are put aside under another name.
+/// Proxy variables that are kept under another name.
 pub(super) fn put_aside(paddle: &PaddleHabits, inventory: &Inventory) -> Vec<&'static str> {
     let is_put_aside = |name: &&str| paddle.proxies == Proxies::PutAside && inventory.env.contains_key(*name);
     PROXIES.into_iter().filter(is_put_aside).collect()
 }
 
-/// Ranks reach each other directly: the nodes' addresses join what the user has in these lists.
+/// Adds the nodes' addresses to the user's `no_proxy` lists, so that ranks connect to each other directly.
 fn without_proxy(inventory: &Inventory, topology: &Topology) -> Vec<Variable> {
     let value = |name: &str| inventory.env.get(name).map(String::as_str).filter(|text| !text.is_empty());
     if !ALL_PROXIES.iter().any(|name| value(name).is_some()) {
@@ -342,7 +343,7 @@ fn without_proxy(inventory: &Inventory, topology: &Topology) -> Vec<Variable> {
         }
         entries.join(",")
     };
-    // Programs that find the one in small letters look no further.
+    // Programs that find the lowercase variable ignore the other.
     let small = value("no_proxy").or(value("NO_PROXY")).unwrap_or_default();
     let large = value("NO_PROXY").map(|list| ("NO_PROXY".to_owned(), with_nodes(list)));
     [("no_proxy".to_owned(), with_nodes(small))].into_iter().chain(large).collect()
@@ -368,14 +369,14 @@ fn common(request: &Request, inventory: &Inventory, assignment: &Assignment, top
     if let Some((name, value)) = process::unbuffered(&inventory.env) {
         set(&name, value);
     }
-    // A side effect of Paddle's launcher being a program that imports the framework; scripts may look at it.
+    // Paddle's launcher sets this by importing the framework; scripts may read it.
     if request.paddle.is_some() && !is_set("CUSTOM_DEVICE_ROOT") {
         set("CUSTOM_DEVICE_ROOT", String::new());
     }
     if let (Some(kind), Some(visible)) = (assignment.kind, &assignment.visible) {
         set(kind.visible_variable(), visible.clone());
     }
-    // Our numbers are by PCI address; without this CUDA would count by speed.
+    // Umiak numbers devices by PCI address; CUDA would sort them by speed.
     if assignment.kind == Some(DeviceKind::Gpu) && !is_set("CUDA_DEVICE_ORDER") {
         set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
     }

@@ -1,4 +1,4 @@
-//! A plan without its secrets, as it may be written: `plan.json`, and what `--dry-run` and `umiak plan` print.
+//! A plan without its secrets, for `plan.json`, `--dry-run` and `umiak plan`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use super::Plan;
 use super::command::Resolved;
 
 impl Plan {
-    /// The plan as it may be written: secrets masked, wherever a document or a command line can put one.
+    /// The plan with all secrets of the document or the command line masked, so that it may be written.
     #[must_use]
     pub fn masked(&self, known: &Known) -> Self {
         let mut plan = self.clone();
@@ -28,7 +28,7 @@ impl Plan {
         plan
     }
 
-    /// The masked plan as JSON, with each replica's variables: what is printed where nothing is started.
+    /// The masked plan as JSON with each replica's variables, as printed by a dry run.
     pub fn json(&self, known: &Known) -> String {
         let mut plan = Self { dry_run: true, ..self.masked(known) };
         for position in 0..plan.replicas.len() {
@@ -39,7 +39,7 @@ impl Plan {
     }
 }
 
-/// Variables as they may be written; of two with one name the last counts.
+/// Masked variables by name; the last of several with the same name wins.
 pub fn by_name(variables: &[Variable], known: &Known) -> BTreeMap<String, String> {
     variables.iter().map(|(name, value)| (name.clone(), known.masked(name, value))).collect()
 }
@@ -63,7 +63,7 @@ fn mask_job(job: &mut Job, known: &Known) {
     }
 }
 
-/// What is no text has no secret that could be known.
+/// A word that is not UTF-8 cannot contain a known secret.
 fn masked_word(word: &OsString, known: &Known) -> OsString {
     word.to_str().map_or_else(|| word.clone(), |text| known.masked("", text).into())
 }

@@ -1,9 +1,9 @@
-//! Job plus inventory to plan: what will run, where, with which devices, endpoints, variables and files.
+//! From a job and an inventory to a plan: what runs where, with which devices, endpoints, variables and files.
 //!
-//! There is one [`Plan`], and two ways lead to it. For a launched job [`layout`] says how many processes and ports are
-//! needed; the caller leases ports; a [`Share`] says who takes part, which with several nodes is the coordinator's word
-//! about everybody's [`offer`]; [`finish`] does the rest. For a document there is [`document`]. [`Plan::process`] is one
-//! attempt of a replica, ready to be started. `--dry-run` prints the same value that a run executes.
+//! There is one [`Plan`], built in two ways. For a launched job, [`layout`] counts the processes and ports; the caller
+//! leases the ports; a [`Share`] lists the ranks of all nodes, with several nodes as the coordinator decides from each
+//! node's [`offer`]; [`finish`] does the rest. For a document there is [`document`]. [`Plan::process`] is one attempt of
+//! a replica, ready to start. `--dry-run` prints the same value that a run executes.
 
 mod capable;
 pub mod command;
@@ -36,19 +36,19 @@ pub use value::{Awaited, AwaitedElsewhere, Log, LogLayout, Membership, Plan, Rep
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What only this host knows, gathered before planning.
+/// Facts about this host, gathered before planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inventory {
     pub gpus: Vec<Gpu>,
-    /// NVIDIA GPUs on the bus, looked for where devices are named and the driver lists none.
+    /// NVIDIA GPUs on the PCI bus, looked up only if devices are named and the driver lists none.
     pub idle_gpus: Vec<IdleGpu>,
-    /// CPUs we may use.
+    /// CPUs that umiak may use.
     pub cpus: usize,
     pub addresses: Vec<Address>,
     pub hostname: String,
-    /// The CPUs of each NUMA node, in order; empty where there are none to tell apart.
+    /// The CPUs of each NUMA node, in order; empty on a host without NUMA nodes.
     pub numa_nodes: Vec<(u32, Vec<u32>)>,
-    /// The launcher's own environment, as far as it is text.
+    /// The launcher's own environment, without values that are not UTF-8.
     pub env: BTreeMap<String, String>,
 }
 
@@ -60,7 +60,7 @@ pub struct Gpu {
     pub uuid: String,
     /// The number of its device node.
     pub minor: u32,
-    /// The NUMA node it hangs on, where known.
+    /// The NUMA node it is attached to, if known.
     pub numa_node: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ pub struct Gpu {
 pub struct IdleGpu {
     /// Its address on the PCI bus.
     pub pci: String,
-    /// The kernel driver that has it, if one does: `nouveau`, `vfio-pci`.
+    /// The kernel driver bound to it, if any: `nouveau`, `vfio-pci`.
     pub driver: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Several nodes: which of them this one is, where they meet, and by which interface ranks reach each other.
+//! Several nodes: the index of this node, the port where they meet, and the network interface of the ranks.
 
 use std::net::IpAddr;
 
@@ -9,16 +9,16 @@ use crate::model::{CommandRequest, Crew, Mode, Port, PortRequest, Request, Serve
 
 use super::{Address, Inventory};
 
-/// Which entry of `list` this node is: the address of one of our interfaces, or `host`, which is `--host` or `POD_IP`.
-/// Loopback addresses are every host's, and count only when they are said to be ours.
+/// The index of this node in `list`: the address of one of its interfaces, or `host`, which is `--host` or `POD_IP`.
+/// Every host has the loopback addresses, so they count only as `host`.
 pub fn own_index(list: &[IpAddr], source: &str, own: &[Address], host: Option<IpAddr>) -> Result<usize, Diagnostic> {
     if let Some(host) = host {
         return list.iter().position(|listed| *listed == host).ok_or_else(|| {
-            let message = format!("this host is said to be {host}, which is not in `{source}`");
+            let message = format!("`--host` or `POD_IP` is {host}, which is not in `{source}`");
             Diagnostic::error(Code::L0004, message)
                 .row("listed", lines(list))
                 .row("this host", addresses(own))
-                .hint("give one of the listed addresses as `--host` or `POD_IP`, or leave them out")
+                .hint("set `--host` or `POD_IP` to a listed address, or leave them out")
         });
     }
     let ours: Vec<usize> = (0..list.len())
@@ -29,14 +29,14 @@ pub fn own_index(list: &[IpAddr], source: &str, own: &[Address], host: Option<Ip
         [] => Err(not_listed(list, source, own)),
         [first, ..] => {
             let ours: Vec<IpAddr> = ours.iter().map(|index| list[*index]).collect();
-            Err(Diagnostic::error(Code::L0018, format!("several addresses in `{source}` are this host's"))
+            Err(Diagnostic::error(Code::L0018, format!("several addresses in `{source}` belong to this host"))
                 .row("this host", lines(&ours))
-                .hint(format!("say which of them this node is, as in `--host {}`", list[*first])))
+                .hint(format!("choose one with `--host {}`", list[*first])))
         }
     }
 }
 
-/// None of our addresses is in the list.
+/// The error for a list without any address of this host.
 pub(super) fn not_listed(list: &[IpAddr], source: &str, own: &[Address]) -> Diagnostic {
     let error = Diagnostic::error(Code::L0004, format!("this host is not in `{source}`"))
         .row("listed", lines(list))
@@ -47,7 +47,7 @@ pub(super) fn not_listed(list: &[IpAddr], source: &str, own: &[Address]) -> Diag
     }
 }
 
-/// One below the other; the middle of a long list is left out.
+/// One address on each line; the end of a long list is omitted.
 fn lines(list: &[IpAddr]) -> String {
     const SHOWN: usize = 16;
     let mut lines: Vec<String> = list.iter().take(SHOWN).map(IpAddr::to_string).collect();
@@ -66,8 +66,8 @@ fn addresses(own: &[Address]) -> String {
     if own.is_empty() { "127.0.0.1 only".to_owned() } else { own.join("\n") }
 }
 
-/// Where the nodes of `list` meet when the command line does not say so: by job and list, so that jobs side by side on
-/// the same hosts rarely ask for the same port. Every node comes to the same answer.
+/// The port where the nodes of `list` meet, if the command line does not set it. It depends on the job and the list, so
+/// that concurrent jobs on the same hosts rarely collide. Every node computes the same port.
 pub fn port(request: &Request, list: &[IpAddr]) -> Port {
     let named = named(request, list.len());
     let listed = listed(request);
@@ -77,12 +77,12 @@ pub fn port(request: &Request, list: &[IpAddr]) -> Port {
     let mut ports = meeting::ports(request.job_id.as_str(), &text).peekable();
     let offset = ports.peek().map_or(0, |first| first - FIRST_PORT);
     let found = ports.find(|port| !is_named(*port));
-    // All of them are the ranks': the first ones behind those.
+    // The ranks use all candidates: take a port after theirs.
     let beyond = || named.and_then(|(_, end)| u16::try_from(end + u32::from(offset)).ok());
     found.or_else(beyond).and_then(Port::new).unwrap_or_else(|| Port::new(FIRST_PORT - 1).expect("not 0"))
 }
 
-/// The ports of endpoint lists, and gloo's: on whichever host, for every node is to come to the same answer.
+/// The ports of endpoint lists and of gloo on all hosts, because every node must compute the same result.
 fn listed(request: &Request) -> Vec<u16> {
     let Mode::Servers(mode) = &request.mode else { return Vec::new() };
     let ports = crews(mode).flat_map(|crew| match crew {
@@ -97,20 +97,20 @@ fn crews(mode: &ServerMode) -> impl Iterator<Item = &Crew> {
     [&mode.servers, &mode.trainers, &mode.coordinators].into_iter().chain(stages)
 }
 
-/// The ranks' ports that the command line names, as every node knows them: from the first up to before the last. A
-/// platform that gives each node ports of its own names none that all know.
+/// The half-open range of the ranks' ports on the command line, as every node computes it. `None` if a platform assigns
+/// different ports to each node.
 fn named(request: &Request, nodes: usize) -> Option<(u32, u32)> {
     let PortRequest::Fixed { start, source } = &request.ports else { return None };
     let listed = request.devices.as_ref().map(|devices| devices.ids.len() as u32);
     let processes = match &request.mode {
-        // Of those with counts alone; lists have ports of their own. Nodes may have other counts.
+        // For processes set by number; lists have their own ports. Other nodes may have other numbers.
         Mode::Servers(_) => u32::from(PORTS),
         Mode::Collective | Mode::Rpc => request.processes.or(listed).unwrap_or(u32::from(PORTS)),
     };
     let start = u32::from(*start);
     match source.as_str() {
         "DISTRIBUTED_TRAINER_ENDPOINTS" => None,
-        // Each node's rank is added to it.
+        // Each node adds its rank to the port.
         "FLAGS_FIXED_PORT" => {
             let start = start.saturating_sub(request.node_rank.unwrap_or(0));
             Some((start, start + processes + nodes as u32))
@@ -119,13 +119,13 @@ fn named(request: &Request, nodes: usize) -> Option<(u32, u32)> {
     }
 }
 
-/// What nodes of one job most likely have in common and nodes of two jobs do not: script and arguments.
+/// A hash of script and arguments, which are usually equal on all nodes of one job and differ between jobs.
 pub fn command_hash(command: &CommandRequest) -> u64 {
     let words = std::iter::once(&command.script).chain(&command.args);
     meeting::fnv(words.flat_map(|word| word.as_encoded_bytes().iter().copied().chain([0])))
 }
 
-/// The address by which others most likely reach this host: the first that is not its own alone.
+/// The address at which other hosts most likely reach this one: the first that is not loopback or link-local.
 pub fn likely_address(own: &[Address]) -> IpAddr {
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let candidates = || own.iter().map(|address| address.ip).filter(|ip| !ip.is_loopback() && !is_link_local(ip));
@@ -133,13 +133,13 @@ pub fn likely_address(own: &[Address]) -> IpAddr {
     first.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
 }
 
-/// What tells the frameworks' libraries which interface to use.
+/// Variables that set the interface for the frameworks' libraries.
 pub const INTERFACE_VARIABLES: [&str; 3] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"];
 
-/// The variables that name the interface with this node's `address`, those that the user has set left as they are.
+/// The variables that name the interface with this node's `address`, except those that the user has set.
 pub(super) fn interface(address: IpAddr, inventory: &Inventory) -> Result<Vec<Variable>, Diagnostic> {
     let unset = || INTERFACE_VARIABLES.into_iter().filter(|name| !inventory.env.contains_key(*name));
-    // All of 127.0.0.0/8 is on the loopback interface, which tells one address of it.
+    // All of 127.0.0.0/8 is on the loopback interface, which lists only one address.
     let is_there =
         |own: &&Address| own.ip == address || address.is_loopback() && own.ip.is_loopback() && address.is_ipv4();
     let own = inventory.addresses.iter();
@@ -149,10 +149,10 @@ pub(super) fn interface(address: IpAddr, inventory: &Inventory) -> Result<Vec<Va
         None if unset().next().is_none() => Ok(Vec::new()),
         None => Err(Diagnostic::notice(
             Code::L0029,
-            format!("no interface of this host has {address}, its address as a node"),
+            format!("no network interface of this host has the node's address {address}"),
         )
         .row("this host", addresses(&inventory.addresses))
-        .hint("gloo and NCCL choose an interface themselves; `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` name one")),
+        .hint("gloo and NCCL choose an interface themselves; set `GLOO_SOCKET_IFNAME` and `NCCL_SOCKET_IFNAME` to choose one")),
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
             (&["10.0.0.1", "10.0.0.2"][..], None, Ok(1)),
             (&["10.0.0.2", "10.0.0.1"], None, Ok(0)),
             (&["fe80::1", "fe80::2"], None, Ok(1)),
-            // Interfaces do not matter where the address was said.
+            // Interfaces do not matter if the address is given.
             (&["192.168.0.1", "192.168.0.2"], Some("192.168.0.1"), Ok(0)),
             (&["10.0.0.1", "10.0.0.2"], Some("10.0.0.1"), Ok(0)),
             (&["10.0.0.1", "10.0.0.2"], Some("10.0.0.9"), Err(Code::L0004)),
@@ -202,7 +202,7 @@ mod tests {
         );
         assert_eq!(
             own_index(&list(&["10.0.0.2", "10.1.0.2"]), "--ips", &own(), None).unwrap_err().to_plain(),
-            "error[L0018]: several addresses in `--ips` are this host's\n  this host  10.0.0.2\n             10.1.0.2\nhint: say which of them this node is, as in `--host 10.0.0.2`\n"
+            "error[L0018]: several addresses in `--ips` belong to this host\n  this host  10.0.0.2\n             10.1.0.2\nhint: choose one with `--host 10.0.0.2`\n"
         );
         let many: Vec<IpAddr> = (0..40).map(|last| ip(&format!("10.9.0.{last}"))).collect();
         assert!(own_index(&many, "--ips", &[], None).unwrap_err().to_plain().contains("and 24 more"));
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(port(&fixed(free, "--start_port", Some(1)), &two).get(), next(free));
         assert_eq!(port(&fixed(FIRST_PORT, "--start_port", Some(64)), &two).get(), free + PORTS);
         assert_eq!(port(&fixed(FIRST_PORT, "--start_port", None), &two).get(), free + PORTS);
-        // Both nodes know what each other's ports are.
+        // Both nodes compute each other's ports.
         let ranked =
             |rank: u32| Request { node_rank: Some(rank), ..fixed(free - 1 + rank as u16, "FLAGS_FIXED_PORT", Some(1)) };
         assert_eq!(port(&ranked(0), &two), port(&ranked(1), &two));

@@ -1,13 +1,13 @@
-//! `--numa`: which CPUs each process is bound to.
+//! `--numa`: the CPUs that each process is bound to.
 
 use crate::model::Device;
 
 use super::Inventory;
 
-/// CPUs for each process, by local rank; empty lists where there is nothing to choose.
+/// CPUs for each process, by local rank; empty lists on a host with one NUMA node.
 ///
-/// A process goes to the node of its first device. Without devices, or where the node is not known, processes are
-/// spread over the nodes in blocks, so that neighbours in rank are neighbours in memory.
+/// A process is bound to the node of its first device. Without devices, or if the node is not known, processes are
+/// spread over the nodes in blocks, so that consecutive ranks share a node.
 pub(super) fn bind(inventory: &Inventory, processes: &[Vec<Device>]) -> Vec<Vec<u32>> {
     let nodes = &inventory.numa_nodes;
     if nodes.len() < 2 {

@@ -1,8 +1,7 @@
-//! The lines that Paddle's launchers print, in their own words: tools and people look for them. They go to
-//! Paddle's own `<job_id>.<pod>.log`; the console is ours, but for the few that programs grep for.
+//! The lines that Paddle's launchers print, word for word, because tools and people search for them. They are written to
+//! Paddle's own `<job_id>.<pod>.log`; only the few that programs grep for also go to the console.
 //!
-//! `<ts>` stands for the time, which is filled in when the line is written. A job that stands in for another launcher has
-//! none of these lines.
+//! `<ts>` is replaced by the time when the line is written. A job of another launcher has none of these lines.
 
 mod servers;
 
@@ -18,7 +17,7 @@ use crate::quote::python::{list, quoted};
 use super::launch::put_aside;
 use super::{Inventory, Plan, Replica};
 
-/// Levels below the one asked for are not written.
+/// True if lines of this level are written.
 fn is_shown(paddle: &PaddleHabits, level: &str) -> bool {
     let weight = |level: &str| match level {
         "DEBUG" => 10,
@@ -36,26 +35,26 @@ fn launch_line(request: &Request, level: &str, text: &str) -> Option<String> {
     is_shown(paddle, level).then(|| format!("LAUNCH {level} <ts> {text}"))
 }
 
-/// A warning, if the level that was asked for shows it.
+/// A warning, if the requested level shows it.
 pub fn warning(request: &Request, text: &str) -> Option<String> {
     launch_line(request, "WARNING", text)
 }
 
-/// Lines that Paddle writes on the console and that programs read there: overrides by the environment, and that the
-/// legacy launcher found no devices.
+/// Paddle's console lines that programs read there: overrides by the environment, and the legacy launcher's message
+/// about missing devices.
 pub fn on_console(request: &Request, plan: &Plan) -> Vec<String> {
     let Some(paddle) = &request.paddle else { return Vec::new() };
     let cpu_only = cpu_only(plan).filter(|_| paddle.variables.generation == Generation::Legacy);
     paddle.lines.iter().cloned().chain(cpu_only).collect()
 }
 
-/// What the legacy launcher says where there are no devices.
+/// The legacy launcher's line on a machine without devices.
 fn cpu_only(plan: &Plan) -> Option<String> {
     let is_on_cpu = plan.topology().device_kind.is_none();
     is_on_cpu.then(|| legacy("WARNING", "launch.py", "launch start with CPUONLY mode"))
 }
 
-/// Before the first rank: the environment, the peers, the configuration.
+/// Lines before the first rank: the environment, the peers, the configuration.
 pub fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) -> Vec<String> {
     let Some(paddle) = &request.paddle else { return Vec::new() };
     let mut lines = vec![environ(inventory, plan), peers(request, plan)];
@@ -126,7 +125,7 @@ fn mode_line(kind: Option<DeviceKind>) -> &'static str {
     }
 }
 
-/// The launcher's environment as Python prints it, secrets masked: with what the launcher changes in it for all.
+/// The launcher's environment as Python prints it, with secrets masked and with the changes for all ranks.
 fn environ(inventory: &Inventory, plan: &Plan) -> String {
     let mut environment = inventory.env.clone();
     environment.retain(|name, _| !plan.unset.contains(name));
@@ -140,18 +139,18 @@ fn environ(inventory: &Inventory, plan: &Plan) -> String {
     format!("environ({{{}}})", pairs.join(", "))
 }
 
-/// What Paddle takes for the number of nodes: `--nnodes`, which beside `--ips` is 1 unless given.
+/// The number of nodes that Paddle prints: `--nnodes`, which is 1 unless given, even with `--ips`.
 fn nodes_flag(paddle: &PaddleHabits) -> u32 {
     let given = paddle.configuration.iter().find(|(name, _)| name == "nnodes");
     given.and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(1)
 }
 
-/// What Paddle calls the processes of this node together.
+/// Paddle's name for the processes of this node.
 fn pod_name(plan: &Plan) -> &str {
     plan.options.pod_name.as_deref().unwrap_or_default()
 }
 
-/// Who takes part: a record for each node, or with a static list of several nodes the endpoints.
+/// The peers: a record for each node, or the endpoints with a static list of several nodes.
 fn peers(request: &Request, plan: &Plan) -> String {
     let topology = plan.topology();
     if let Mode::Servers(mode) = &request.mode {
@@ -168,7 +167,7 @@ fn peers(request: &Request, plan: &Plan) -> String {
         first += node.size as usize;
         let is_own = members.iter().any(|member| member.rank == own);
         let endpoints: Vec<String> = members.iter().map(|member| member.endpoint.to_string()).collect();
-        // Other pods keep their names to themselves, and only the first node's candidate is ever used.
+        // The names of other pods are not known, and only the first node's candidate is ever used.
         let candidate = if index == 0 { &topology.paddle_store } else { &members[0].endpoint };
         format!(
             "{{'name': {}, 'rank': {}, 'replicas': {}, 'dtype': '{}', 'candidate': '{candidate}', 'endpoints': '{}'}}",
@@ -182,12 +181,12 @@ fn peers(request: &Request, plan: &Plan) -> String {
     format!("[{}]", records.collect::<Vec<_>>().join(", "))
 }
 
-/// A node that is alone is not given a place.
+/// The rank of a node; a single node has -1 unless given.
 fn node_rank(request: &Request, topology: &Topology, index: usize) -> i64 {
     if topology.nodes.len() == 1 { request.node_rank.map_or(-1, i64::from) } else { index as i64 }
 }
 
-/// What the nodes have told each other.
+/// The records that the nodes have exchanged.
 fn exchanged(request: &Request, plan: &Plan) -> Option<String> {
     match &request.mode {
         Mode::Servers(mode) => servers::exchanged(request, mode, plan),
@@ -195,13 +194,13 @@ fn exchanged(request: &Request, plan: &Plan) -> Option<String> {
     }
 }
 
-/// What this node shows when it has become the master: the command for the others, between two lines.
+/// The master's output: the command for the other nodes, between two lines.
 pub fn copy_to_others(command: &str) -> String {
     let line = "-".repeat(80);
     format!("Copy the following command to other nodes to run.\n{line}\n{command}\n{line}")
 }
 
-/// What the legacy launcher shows of the first rank.
+/// The legacy launcher's table of the first rank.
 fn environment_table(plan: &Plan) -> String {
     const NAMES: [&str; 7] = [
         "PADDLE_TRAINER_ID",
@@ -240,7 +239,7 @@ fn table(heading: &str, processes: usize, rows: &[(&str, &str)]) -> String {
     lines.join("\n")
 }
 
-/// Once the last ranks have been started.
+/// The line after the last ranks have started.
 pub fn at_spawn(request: &Request, plan: &Plan, started: &[AttemptId]) -> Option<String> {
     let last = plan.replicas.last()?.slot;
     if !started.iter().any(|id| id.slot == last) {
@@ -250,22 +249,22 @@ pub fn at_spawn(request: &Request, plan: &Plan, started: &[AttemptId]) -> Option
     (request.generation() == Generation::Current).then(|| launch_line(request, "INFO", &text)).flatten()
 }
 
-/// For each rank, once its process exists.
+/// The line for each rank, once its process exists.
 pub fn at_started(request: &Request, index: u32, pid: u32) -> Option<String> {
     tells_processes(request).then(|| format!("launch proc_id:{pid} idx:{index}"))
 }
 
-/// When a rank is stopped by us.
+/// The line when umiak stops a rank.
 pub fn at_stop(request: &Request, pid: u32) -> Option<String> {
     tells_processes(request).then(|| legacy("INFO", "launch_utils.py", &format!("terminate process group gid:{pid}")))
 }
 
-/// Whether each process has lines of its own.
+/// True if each process has its own lines.
 fn tells_processes(request: &Request) -> bool {
     request.generation() == Generation::Legacy && !matches!(request.mode, Mode::Servers(_))
 }
 
-/// When a signal asks the launcher to stop.
+/// The line when a signal stops the launcher.
 pub fn at_signal(request: &Request, signal: i32) -> Option<String> {
     match request.generation() {
         Generation::Current => launch_line(request, "INFO", &format!("Terminating with signal {signal}")),
@@ -273,7 +272,7 @@ pub fn at_signal(request: &Request, signal: i32) -> Option<String> {
     }
 }
 
-/// The record that the current launcher's users look for: two lines, one time stamp.
+/// The record that users of the current launcher search for: two lines, one timestamp.
 pub fn container_failed(request: &Request, plan: &Plan, verdict: &Verdict) -> Option<String> {
     let cause = verdict.causes.first()?;
     let replica = plan.replicas.iter().find(|replica| Some(replica.rank) == cause.subject.rank)?;
@@ -308,7 +307,7 @@ pub fn at_failure(request: &Request, plan: &Plan, verdict: &Verdict, abort: &str
             lines.push(abort.to_owned());
             lines
         }
-        // It says nothing of the kind, which is no reason to do likewise.
+        // Paddle prints nothing here; umiak does.
         Generation::Legacy if matches!(request.mode, Mode::Servers(_)) => {
             vec![legacy("ERROR", "launch_utils.py", abort)]
         }
@@ -322,7 +321,7 @@ pub fn at_failure(request: &Request, plan: &Plan, verdict: &Verdict, abort: &str
     }
 }
 
-/// Before another attempt, which `attempt` counts from 1.
+/// The line before another attempt, counted from 1.
 pub fn at_restart(request: &Request, plan: &Plan, attempt: u32) -> Option<String> {
     let text = format!("Restart Pod: {}, replicas {}, attempt {attempt}", pod_name(plan), plan.replicas.len());
     match request.generation() {
@@ -331,7 +330,7 @@ pub fn at_restart(request: &Request, plan: &Plan, attempt: u32) -> Option<String
     }
 }
 
-/// The end. `first_failed` is how the lowest-numbered rank ended that did not succeed.
+/// The last lines. `first_failed` is the exit of the lowest rank that failed.
 pub fn at_end(
     request: &Request,
     plan: &Plan,
@@ -341,7 +340,7 @@ pub fn at_end(
     first_failed: Option<&Exit>,
 ) -> Vec<String> {
     let code = match (request.exit_codes, first_failed) {
-        // Paddle says -15 and exits with what is left of it in a byte.
+        // Paddle prints -15 and exits with its low byte.
         (ExitCodes::Paddle, Some(Exit::Signal { signal, .. })) => -signal,
         _ => i32::from(code),
     };

@@ -1,19 +1,19 @@
-//! Which device and which CPUs are whose: replicas that need some wait until enough are free.
+//! Assigns devices and CPUs to replicas, which wait until enough are free.
 
 use std::collections::BTreeMap;
 
 use crate::model::{Device, Resources, Slot};
 
-/// What is free of a host, and what each replica has.
+/// The free devices and CPUs of a host, and those that each replica holds.
 #[derive(Debug, Default)]
 pub struct Pool {
     devices: Vec<Device>,
-    /// `None` where replicas are not bound to any.
+    /// `None` if replicas are not bound to CPUs.
     cpus: Option<Vec<u32>>,
     held: BTreeMap<Slot, Given>,
 }
 
-/// What one replica has for itself.
+/// The devices and CPUs assigned to one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Given {
     pub devices: Vec<Device>,
@@ -22,12 +22,12 @@ pub struct Given {
 }
 
 impl Pool {
-    /// `cpus` are those to bind replicas to, if that is wanted.
+    /// `cpus` are the CPUs to bind replicas to, if they are bound.
     pub fn new(devices: Vec<Device>, cpus: Option<Vec<u32>>) -> Self {
         Self { devices, cpus, held: BTreeMap::new() }
     }
 
-    /// All that this replica needs, devices renumbered as it will see them; nothing if there is too little of anything.
+    /// Assigns everything that the replica needs, with devices renumbered as it sees them; `None` if anything is short.
     pub fn take(&mut self, slot: Slot, needed: Resources) -> Option<Given> {
         let gpus = needed.gpus as usize;
         let cpus = needed.whole_cpus() as usize;
@@ -85,15 +85,15 @@ mod tests {
         let mut pool = Pool::new(Vec::new(), Some(vec![0, 1, 4, 5, 6]));
         let mut take = |index, needed| pool.take(slot(index), needed).map(|given| given.cpus);
         assert_eq!(take(0, millis(1500)), Some(vec![0, 1]), "half a CPU is a whole one");
-        assert_eq!(take(1, Resources::default()), Some(vec![]), "who asks for none is not bound");
+        assert_eq!(take(1, Resources::default()), Some(vec![]), "not bound without a request");
         assert_eq!(take(2, millis(2000)), Some(vec![4, 5]));
         assert_eq!(take(3, millis(2000)), None);
         assert_eq!(take(4, millis(1)), Some(vec![6]));
         pool.give_back(slot(0));
         pool.give_back(slot(4));
         assert_eq!(pool.take(slot(3), millis(3000)).map(|given| given.cpus), Some(vec![0, 1, 6]));
-        let mut advice = Pool::new(Vec::new(), None);
-        assert_eq!(advice.take(slot(0), millis(64_000)), Some(Given::default()), "there it is advice");
+        let mut unbound = Pool::new(Vec::new(), None);
+        assert_eq!(unbound.take(slot(0), millis(64_000)), Some(Given::default()), "not enforced");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Ports that were leased, and why they could not be.
+//! Leased ports, and the error if there are too few.
 
 use crate::diag::{Code, Diagnostic};
 use crate::model::{Port, PortRequest};
 
-/// Paddle's store and torch's, of each group of ranks.
+/// Number of store ports of each group of ranks: Paddle's and torch's.
 pub const STORES: u16 = 2;
 
-/// Ports that were leased for a [`Layout`](super::Layout).
+/// Ports leased for a [`Layout`](super::Layout).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {
     /// One for each seat.
@@ -14,7 +14,7 @@ pub struct Ports {
     pub stores: Vec<Port>,
 }
 
-/// The error for ports that could not be had.
+/// The error for ports that could not be leased.
 pub fn too_few_ports(
     request: &PortRequest,
     wanted: u16,
@@ -24,10 +24,10 @@ pub fn too_few_ports(
 ) -> Diagnostic {
     match request {
         PortRequest::Fixed { start, source } if taken.is_empty() => {
-            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for go beyond 65535"))
+            Diagnostic::error(Code::L0010, format!("`{source}` asks for ports above 65535"))
                 .row("start", start.to_string())
                 .row("needed", wanted.to_string())
-                .hint(format!("choose a lower start, or leave `{source}` out to get free ones"))
+                .hint(format!("choose a lower start, or leave `{source}` out to use free ports"))
         }
         PortRequest::Fixed { start, source } => {
             let list = taken
@@ -36,17 +36,17 @@ pub fn too_few_ports(
                 .collect::<Vec<_>>()
                 .join(", ");
             let last = u32::from(*start) + u32::from(wanted) - 1;
-            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are taken"))
+            Diagnostic::error(Code::L0010, format!("ports that `{source}` asks for are in use"))
                 .row("asked for", if wanted == 1 { start.to_string() } else { format!("{start}-{last}") })
-                .row("taken", list)
+                .row("in use", list)
                 .hint(if is_list(source) {
-                    format!("end what uses them, or give others in `{source}`, on all nodes")
+                    format!("stop the processes that use them, or set other ports in `{source}` on all nodes")
                 } else {
-                    format!("end what uses them, choose another start, or leave `{source}` out to get free ones")
+                    format!("stop the processes that use them, choose another start, or leave `{source}` out to use free ports")
                 })
         }
         PortRequest::Range { source, .. } => {
-            Diagnostic::error(Code::L0010, format!("too few free ports in the range that `{source}` gives"))
+            Diagnostic::error(Code::L0010, format!("too few free ports in the range of `{source}`"))
                 .row("needed", needed(wanted))
                 .row("free", format!("{found} between {low} and {high}"))
                 .hint(format!("widen `{source}`, or leave it out"))
@@ -54,16 +54,16 @@ pub fn too_few_ports(
         PortRequest::Free => Diagnostic::error(Code::L0010, "too few free ports on this host")
             .row("needed", needed(wanted))
             .row("free", format!("{found} between {low} and {high}"))
-            .hint("end what uses them, or start fewer processes"),
+            .hint("stop the processes that use them, or start fewer processes"),
     }
 }
 
-/// Ports that were named one by one.
+/// True for a flag that lists ports one by one.
 fn is_list(source: &str) -> bool {
     ["--servers", "--workers", "--trainers", "--coordinators", "--heter_workers"].contains(&source)
 }
 
-/// More than one for each process, which wants explaining.
+/// The number of ports, with the stores explained.
 fn needed(wanted: u16) -> String {
     match wanted.checked_sub(STORES) {
         Some(processes @ 1..) => format!("{wanted}: {processes} for processes, {STORES} for stores"),

@@ -1,4 +1,4 @@
-//! One attempt of a replica, ready to be started.
+//! One attempt of a replica, ready to start.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::pool::Given;
 use super::value::contracts;
 use super::{Log, Membership, Plan, Replica};
 
-/// Which attempt of a replica, and what it is given only for that.
+/// An attempt of a replica, and the resources assigned to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub slot: Slot,
@@ -18,39 +18,39 @@ pub struct Attempt<'a> {
     pub number: u32,
     /// Of the whole job, from 1.
     pub of_job: u32,
-    /// From the pool, where devices and CPUs come from there.
+    /// Devices and CPUs from the pool, if the job uses one.
     pub given: &'a Given,
 }
 
-/// An attempt, ready to be started.
+/// A process, ready to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub program: PathBuf,
     pub argv: Vec<OsString>,
-    /// On top of what all have in common.
+    /// Variables in addition to the common ones.
     pub env: Vec<Variable>,
-    /// `None` for the one that umiak was started in.
+    /// Working directory; `None` for that of umiak.
     pub dir: Option<PathBuf>,
     pub log: Log,
-    /// Where torch may leave its error.
+    /// The file where torch may write its error.
     pub error_file: PathBuf,
     pub inherit_stdin: bool,
-    /// Where it may run; empty for anywhere.
+    /// CPUs that it may use; empty for any.
     pub cpus: Vec<u32>,
-    /// What it and all that it starts may use, where the engine can hold them to it.
+    /// Memory limit of the process and its children, if the engine can enforce it.
     pub memory: Option<Memory>,
 }
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
-    /// Of which attempt, for those who look at the host.
+    /// Name of the attempt, visible on the host.
     pub name: String,
     pub bytes: u64,
 }
 
-/// What the kernel takes as one variable, its name and the NUL behind it included (`MAX_ARG_STRLEN`): with a longer one
-/// no program can be started.
+/// The kernel's limit for one variable, including its name and the final NUL (`MAX_ARG_STRLEN`). With a longer one, no
+/// program can start.
 pub const MAX_VARIABLE: usize = 128 << 10;
 
 impl Plan {
@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// The variables of an attempt, on top of what all have in common.
+    /// The variables of an attempt, in addition to the common ones.
     pub fn variables(&self, replica: &Replica, attempt: &Attempt<'_>) -> Vec<Variable> {
         let mut variables = self.contract_variables(replica, attempt);
         if self.is_document() {
@@ -85,7 +85,7 @@ impl Plan {
         variables
     }
 
-    /// The same for the attempt that the plan is for, with no more than is known before it.
+    /// The variables for the attempt of the plan, as far as known before it starts.
     pub fn known_variables(&self, replica: &Replica) -> Vec<Variable> {
         let gpus = self.role(replica.slot).work.resources.gpus;
         let devices = (0..gpus).map(|position| Device { label: "?".to_owned(), position }).collect();
@@ -116,7 +116,7 @@ impl Plan {
         contracts(&self.job, role).iter().flat_map(|contract: &Contract| view.variables(*contract, member)).collect()
     }
 
-    /// What a document says, and what its replicas are told.
+    /// Adds the variables of the document, and those that umiak sets for its replicas.
     fn add_own(&self, variables: &mut Vec<Variable>, replica: &Replica, attempt: &Attempt<'_>) {
         let work = &self.role(replica.slot).work;
         let mut set = |name: &str, value: String| variables.push((name.to_owned(), value));
@@ -126,7 +126,7 @@ impl Plan {
         }
         if work.resources.gpus > 0 {
             set(DeviceKind::Gpu.visible_variable(), Device::labels(&attempt.given.devices));
-            // Our numbers are by PCI address, whatever the submitter's were.
+            // Umiak numbers devices by PCI address, whatever the submitter's order is.
             set("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
         }
         for (name, value) in work.env.iter().filter(|(name, _)| !umiak::is_common(name)) {
@@ -136,13 +136,13 @@ impl Plan {
         variables.extend(umiak::variables(role, replica.index, replica.rank, attempt.number));
     }
 
-    /// The longest variable of any replica, where it is longer than the kernel takes: its name, and its bytes.
+    /// The name and size of the longest variable of any replica, if it exceeds the kernel's limit.
     pub fn too_long(&self) -> Option<(String, usize)> {
-        // The first of each role stands for the others: lists of peers are what grows, and those are the same for all.
+        // The first replica of each role is enough: only lists of peers grow, and they are equal for all.
         let first = self.replicas.iter().filter(|replica| replica.slot.index == 0);
         let own = first.flat_map(|replica| self.known_variables(replica));
         let sized = self.common.iter().cloned().chain(own).map(|(name, value)| {
-            // `NAME=value` and the NUL behind it.
+            // `NAME=value` and the final NUL.
             let bytes = name.len() + value.len() + 2;
             (name, bytes)
         });
@@ -150,14 +150,14 @@ impl Plan {
     }
 }
 
-/// Python writes to a file in blocks: nothing would be seen until it ends, and what it printed lost when it is killed.
-/// What the environment says stays.
+/// Without this variable, Python buffers output to a file in blocks: lines appear late, and are lost if it is killed. A
+/// value in the environment is kept.
 pub(super) fn unbuffered(env: &std::collections::BTreeMap<String, String>) -> Option<Variable> {
     const NAME: &str = "PYTHONUNBUFFERED";
     (!env.contains_key(NAME)).then(|| (NAME.to_owned(), "1".to_owned()))
 }
 
-/// What each process may compute with, where the environment does not say so.
+/// The number of threads for each process, unless the environment sets it.
 pub(super) fn threads(env: &std::collections::BTreeMap<String, String>, cpus: usize, processes: usize) -> Option<u32> {
     (!env.contains_key("OMP_NUM_THREADS")).then(|| share(cpus, processes))
 }

@@ -9,13 +9,14 @@ use crate::model::{Part, Port};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
     pub part: Part,
-    /// Of heterogeneous jobs: 1 is the trainers', and 0 that of who has none.
+    /// Stage in a heterogeneous job: 1 for trainers, 0 for processes without a stage.
     pub stage: u32,
-    /// The one that the command line says; a free one otherwise.
+    /// The port on the command line; `None` for a free port.
     pub port: Option<Port>,
 }
 
-/// In the order of the parts. `address` is this node's; `ranks` is how many it has in a collective job.
+/// The processes of this node, in the order of the parts. `address` is this node's; `ranks` is its number of ranks in a
+/// collective job.
 pub(super) fn seats(request: &Request, address: Option<IpAddr>, ranks: usize) -> Vec<Seat> {
     match &request.mode {
         Mode::Collective | Mode::Rpc => vec![Seat { part: Part::Trainer, stage: 0, port: None }; ranks],

@@ -1,4 +1,4 @@
-//! Who takes part in an attempt, and where: this node alone, or as the coordinator says.
+//! The ranks of an attempt on all nodes: of this node alone, or as the coordinator assigns them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,12 +17,12 @@ use super::{Inventory, Layout, Ports, Seat, nodes};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
     pub topology: Topology,
-    /// Which node this is.
+    /// The index of this node.
     pub you: NodeIndex,
 }
 
 impl Share {
-    /// As far as it is known without the coordinator: all of it where there is one node. Others are taken to be like this
+    /// The share as far as known without the coordinator: complete for one node. Other nodes are assumed to be like this
     /// one.
     pub fn without_others(
         request: &Request,
@@ -60,17 +60,17 @@ impl Share {
         Self::of(request, layout, &start)
     }
 
-    /// Several nodes, by the coordinator's order. It comes from another host, so nothing in it is taken for granted.
+    /// The share of several nodes, from the coordinator's start message. It comes from another host, so it is checked.
     pub fn of(request: &Request, layout: &Layout, start: &Start) -> Result<Self, Diagnostic> {
         let bad = |what: &str| {
-            Err(Diagnostic::error(Code::L0016, format!("the coordinator's order to start cannot be followed: {what}"))
-                .hint("this should not happen; report it with this text"))
+            Err(Diagnostic::error(Code::L0016, format!("invalid start message from the coordinator: {what}"))
+                .hint("this is a bug in umiak; report it with this message"))
         };
-        let Some(own) = start.nodes.get(start.you as usize) else { return bad("it gives this node no place") };
+        let Some(own) = start.nodes.get(start.you as usize) else { return bad("this node is not in it") };
         let same = own.processes.len() == layout.seats.len()
             && own.processes.iter().zip(&layout.seats).all(|(process, seat)| process.part == seat.part);
         if !same {
-            return bad("it has other processes for this node than there are");
+            return bad("its processes for this node differ from the planned ones");
         }
         if start.nodes.iter().any(|node| node.processes.is_empty()) {
             return bad("a node in it has no processes");
@@ -80,7 +80,7 @@ impl Share {
     }
 }
 
-/// What this node brings to an attempt.
+/// The processes and ports that this node offers for an attempt.
 pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
     let seats = layout.seats.iter().zip(&layout.assignment.processes).zip(&ports.endpoints);
     let process = |((seat, devices), port): ((&Seat, &Vec<Device>), &Port)| NodeProcess {
@@ -96,9 +96,9 @@ pub fn offer(layout: &Layout, ports: &Ports) -> Offer {
     }
 }
 
-/// What another node would probably bring: what the lists say of it, and otherwise the same as this one.
+/// The probable offer of another node: the processes in the lists, otherwise the same as this node's.
 fn likely(request: &Request, node: usize, address: IpAddr, own: &[NodeProcess]) -> Vec<NodeProcess> {
-    // Of pods the servers come first, and each has one process.
+    // Server pods come first, and each pod has one process.
     if let Mode::Servers(mode) = &request.mode
         && let Some(pod) = &mode.pod
     {
@@ -116,12 +116,12 @@ fn likely(request: &Request, node: usize, address: IpAddr, own: &[NodeProcess]) 
     }
 }
 
-/// The kind of the devices that processes really have.
+/// The kind of the devices that are assigned to processes.
 fn device_kind(assignment: &Assignment) -> Option<DeviceKind> {
     assignment.kind.filter(|_| assignment.processes.iter().any(|devices| !devices.is_empty()))
 }
 
-/// Everybody, node by node. A part is counted node by node too, unless a list gives it an order of its own.
+/// All members, node by node. Members of a part are numbered node by node too, unless a list sets their order.
 fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagnostic> {
     let mut members: Vec<Member> = Vec::new();
     let mut counts = [0; Part::ALL.len()];
@@ -139,7 +139,7 @@ fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagno
             };
             *count += 1;
             members.push(Member {
-                // Ranks go on from node to node.
+                // Ranks are numbered across nodes.
                 rank: Rank(members.len() as u32),
                 node: NodeIndex(node as u32),
                 local_rank: local as u32,
@@ -154,7 +154,7 @@ fn members(request: &Request, nodes: &[NodeShare]) -> Result<Vec<Member>, Diagno
     Ok(members)
 }
 
-/// The list that gives a part its order, where there is one.
+/// The list that sets the order of a part, if any.
 fn listed(request: &Request, part: Part) -> Option<Vec<&Endpoint>> {
     let Mode::Servers(mode) = &request.mode else { return None };
     let crews: Vec<&Crew> = match part {
@@ -171,7 +171,7 @@ fn listed(request: &Request, part: Part) -> Option<Vec<&Endpoint>> {
 }
 
 fn not_in_the_list(part: Part, endpoint: Endpoint) -> Diagnostic {
-    let message = format!("another node has a {} at {endpoint}, which is not in the list of this one", part.role());
+    let message = format!("another node has a {} at {endpoint}, which is not in this node's list", part.role());
     Diagnostic::error(Code::L0004, message).hint("give every node the same lists, in the same order")
 }
 
@@ -181,7 +181,7 @@ fn topology(request: &Request, start: &Start, members: Vec<Member>, device_kind:
         host: host.clone(),
         size: processes.len() as u32,
     });
-    // With a static node list the current launcher reserves no port for the store: the first endpoint is it.
+    // With a static node list, the current launcher reserves no port for the store and uses the first endpoint.
     let is_static = request.ip.is_some() || matches!(request.nodes, Nodes::List { .. });
     let is_current = request.paddle.as_ref().is_some_and(|paddle| paddle.variables.generation == Generation::Current);
     let first_endpoint = is_current && is_static && !matches!(request.mode, Mode::Servers(_));

@@ -1,5 +1,5 @@
-//! The plan: one value for launched jobs and for documents. It is what `--dry-run` prints, what a run executes, and the
-//! `plan.json` of a recorded run.
+//! The plan: one value for launched jobs and for documents. `--dry-run` prints it, a run executes it, and a recorded run
+//! stores it as `plan.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,52 +19,52 @@ use super::launch;
 /// The version of the plan's format that this build writes.
 pub const VERSION: u32 = 1;
 
-/// What will be run on this node.
+/// What a job runs on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Plan", description = "What a job will run on this node: `--dry-run`, `umiak plan`, `plan.json`")]
+#[schemars(title = "Plan", description = "What a job runs on this node: `--dry-run`, `umiak plan`, `plan.json`")]
 pub struct Plan {
     pub v: u32,
-    /// Nothing was started: `--dry-run`, `umiak plan`.
+    /// True if nothing was started: `--dry-run`, `umiak plan`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
     pub umiak: String,
-    /// The run's name, where it has one.
+    /// The id of the run, if it is recorded.
     pub run: Option<String>,
-    /// What the run is called.
+    /// The name of the run.
     #[serde(default)]
     pub name: String,
     /// The command line of a launch, secrets masked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub line: String,
-    /// The parameters that were given with a document.
+    /// The parameters given with a document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<(String, String)>,
     pub engine: String,
-    /// Where it was started or submitted.
+    /// Directory where it was started or submitted.
     pub directory: PathBuf,
     pub wishes: Wishes,
-    /// Which start of a launched job it is for, from 1. The plan of a document is for all of them.
+    /// The attempt of a launched job, from 1. The plan of a document is for all attempts.
     pub attempt: u32,
-    /// With as many replicas in each role as this node has.
+    /// The job, with the replicas of this node.
     pub job: Job,
-    /// Nothing in the job was masked: asterisks in it are its own.
+    /// True if nothing in the job was masked.
     pub whole: bool,
-    /// What the replicas of each role execute.
+    /// The command of each role.
     pub commands: Vec<Resolved>,
-    /// This node's, through the roles in their order. Ranks count over all nodes.
+    /// The replicas of this node, in the order of the roles. Ranks are numbered over all nodes.
     pub replicas: Vec<Replica>,
-    /// Ranks that know each other: all of a launched job, those of one role of a document.
+    /// Groups of ranks that communicate: all ranks of a launched job, or those of one role of a document.
     pub groups: Vec<Topology>,
     pub logs: LogLayout,
-    /// A directory that is removed at the end.
+    /// Scratch directory, removed at the end.
     pub scratch: PathBuf,
-    /// The only replica has the caller's stdin.
+    /// True if the only replica inherits the caller's stdin.
     pub inherit_stdin: bool,
-    /// Of replicas that say nothing of CPUs, where the environment sets no number.
+    /// `OMP_NUM_THREADS` of replicas without a number of CPUs, if the environment does not set it.
     pub threads: Option<u32>,
-    /// Taken out of every environment.
+    /// Variables removed from every environment.
     pub unset: Vec<String>,
-    /// Put into every environment. Once, because there may be thousands of replicas that are told of thousands.
+    /// Variables added to every environment. Stored once, because there may be thousands of replicas.
     #[serde(with = "pairs")]
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub common: Vec<Variable>,
@@ -73,20 +73,20 @@ pub struct Plan {
     pub awaited: Vec<AwaitedElsewhere>,
     /// Written before the first rank starts, or soon after.
     pub files: Vec<FilePlan>,
-    /// To be told before anything starts.
+    /// Notices to print before anything starts.
     #[serde(skip)]
     pub notices: Vec<Diagnostic>,
     #[serde(skip)]
     pub(super) places: Lazy<Vec<RolePlaces>>,
 }
 
-/// What is asked of a run beside its document.
+/// Options of a run that are not in its document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Wishes {
-    /// A PID namespace of its own.
+    /// Run in a PID namespace.
     #[serde(default)]
     pub isolate: bool,
-    /// Replicas are bound to CPUs of their own, and what cannot be enforced is an error.
+    /// Bind replicas to their own CPUs, and fail on resources that cannot be enforced.
     #[serde(default)]
     pub strict_resources: bool,
 }
@@ -94,7 +94,7 @@ pub struct Wishes {
 /// One replica of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replica {
-    /// `trainer-3`: its role, and its number among those of its role over all nodes.
+    /// `trainer-3`: its role, and its number in the role over all nodes.
     #[serde(rename = "replica")]
     pub name: String,
     pub slot: Slot,
@@ -102,25 +102,25 @@ pub struct Replica {
     pub index: u32,
     pub rank: Rank,
     pub host: Host,
-    /// As a rank of a group.
+    /// The endpoint of a rank of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Endpoint<Host>>,
-    /// By name, in the order of the document.
+    /// Ports by name, in the order of the document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<(String, Vec<Port>)>,
-    /// Those that are its own from the start; others are given to an attempt.
+    /// Devices assigned for the whole run; others are assigned to each attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
-    /// Where it may run; empty for anywhere.
+    /// CPUs that it may use; empty for any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<u32>,
-    /// The file that all its attempts write to, where they share one.
+    /// The log file of all its attempts, if they share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Log>,
-    /// Its place in a group.
+    /// Its position in a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<Membership>,
-    /// Its variables, in a plan that is printed; a run makes them for each attempt.
+    /// Its variables, in a printed plan; a run computes them for each attempt.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "pairs")]
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub env: Vec<Variable>,
@@ -135,11 +135,11 @@ pub struct Membership {
     pub member: u32,
 }
 
-/// How logs are laid out.
+/// The layout of the logs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "layout", rename_all = "snake_case")]
 pub enum LogLayout {
-    /// A file for each replica, which its attempts append to: `workerlog.3`.
+    /// A file for each replica, to which its attempts append: `workerlog.3`.
     Files {
         dir: PathBuf,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ impl LogLayout {
     }
 }
 
-/// What one attempt writes: a file, from where its part of it begins.
+/// The log of one attempt: a file and the offset where its part begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Log {
     pub path: PathBuf,
@@ -165,35 +165,35 @@ pub struct Log {
     pub start: u64,
 }
 
-/// A server on another node, which tells when it listens.
+/// A server on another node, which reports when it listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AwaitedElsewhere {
     pub node: NodeIndex,
-    /// `host:port`, as people know it.
+    /// `host:port` for messages.
     pub name: String,
 }
 
-/// A port that must be listened at before others start: its own, or one that is opened first.
+/// A port that must be open before others start: the process's own, or one that it opens first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Awaited {
-    /// `host:port`, as people know it.
+    /// `host:port` for messages.
     pub name: String,
     /// Any of these: `host:port`.
     pub at: Vec<String>,
 }
 
 impl Plan {
-    /// The lowest rank of this node: its others follow.
+    /// The lowest rank of this node; its other ranks follow.
     pub fn first_rank(&self) -> Rank {
         self.replicas.first().map_or(Rank(0), |replica| replica.rank)
     }
 
-    /// The replica of this rank, if it is one of this node's.
+    /// The replica of this rank, if it runs on this node.
     pub fn replica(&self, rank: Rank) -> Option<&Replica> {
         self.replicas.get(rank.0.checked_sub(self.first_rank().0)? as usize)
     }
 
-    /// One of this node's. They stand in the order of the roles.
+    /// A replica of this node by its slot. Replicas are in the order of the roles.
     pub fn at(&self, slot: Slot) -> Option<&Replica> {
         let lower: u32 = self.job.roles.get(..slot.role as usize)?.iter().map(|role| role.replicas).sum();
         self.replicas.get((lower + slot.index) as usize).filter(|replica| replica.slot == slot)
@@ -203,7 +203,7 @@ impl Plan {
         &self.job.roles[slot.role as usize]
     }
 
-    /// What the replicas of each role are numbered, in the order of their slots.
+    /// The numbers of the replicas of each role, in the order of their slots.
     pub fn numbers(&self) -> Vec<Vec<u32>> {
         let mut numbers = vec![Vec::new(); self.job.roles.len()];
         for replica in &self.replicas {
@@ -212,30 +212,30 @@ impl Plan {
         numbers
     }
 
-    /// The one whose output is on the console: the first of the first role that decides, if there is one here.
+    /// The replica whose output the console shows: the first one of the first role that decides, if it runs here.
     pub fn mirrored(&self) -> Option<&Replica> {
         let role = self.job.roles.iter().position(|role| role.completion.decides).unwrap_or(0);
         self.at(Slot { role: role as u16, index: 0 })
     }
 
-    /// The group of a launched job, on all nodes. Roles of a document have groups of their own.
+    /// The group of a launched job, on all nodes. Roles of a document have their own groups.
     pub fn topology(&self) -> &Topology {
         self.groups.first().expect("a launched job is one group")
     }
 
-    /// The replica among the ranks of its group.
+    /// The group of a replica, and the replica as its member.
     pub fn member(&self, replica: &Replica) -> Option<(&Topology, &Member)> {
         let Membership { group, member } = replica.member?;
         let group = self.groups.get(group as usize)?;
         Some((group, group.members.get(member as usize)?))
     }
 
-    /// Whether it is a document's, and not a launcher's.
+    /// True for the plan of a document, false for a launch.
     pub fn is_document(&self) -> bool {
         matches!(self.logs, LogLayout::Attempts { .. })
     }
 
-    /// Where the replicas of each role are, on all nodes.
+    /// The hosts and ports of each role, on all nodes.
     pub fn places(&self) -> &[RolePlaces] {
         self.places.get_or_init(|| if self.is_document() { self.places_here() } else { self.places_of_group() })
     }
@@ -254,7 +254,7 @@ impl Plan {
         self.job.roles.iter().enumerate().map(of_role).collect()
     }
 
-    /// Members of a launched job have one port each, which is their role's only one.
+    /// Each member of a launched job has one port, the only one of its role.
     fn places_of_group(&self) -> Vec<RolePlaces> {
         let Some(group) = self.groups.first() else { return Vec::new() };
         let parts = group.parts().into_iter().map(|part| {
@@ -270,7 +270,7 @@ impl Plan {
         parts.collect()
     }
 
-    /// Where it listens when it is ready: all of these.
+    /// The endpoints that a replica listens on when it is ready.
     pub fn answers(&self, replica: &Replica) -> Vec<Awaited> {
         if self.is_document() {
             let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
@@ -284,7 +284,7 @@ impl Plan {
         server.map(answers).into_iter().collect()
     }
 
-    /// The directory of one attempt, where attempts have one.
+    /// The directory of one attempt, if attempts have directories.
     pub fn attempt_dir(&self, replica: &Replica, attempt: u32) -> Option<PathBuf> {
         match &self.logs {
             LogLayout::Files { .. } => None,
@@ -292,13 +292,13 @@ impl Plan {
         }
     }
 
-    /// What an attempt writes.
+    /// The log of an attempt.
     pub fn log(&self, replica: &Replica, attempt: u32) -> Log {
         let own = || Log { path: self.attempt_dir(replica, attempt).unwrap_or_default().join("log"), start: 0 };
         replica.log.clone().unwrap_or_else(own)
     }
 
-    /// Where torch may leave its error.
+    /// The file where torch may write its error.
     pub fn error_file(&self, replica: &Replica, attempt: u32) -> PathBuf {
         match self.attempt_dir(replica, attempt) {
             Some(dir) => dir.join("error.json"),
@@ -306,13 +306,14 @@ impl Plan {
         }
     }
 
-    /// Where gloo's processes of a group meet, in this attempt of the job: what an old one left there would mislead them.
+    /// The directory where gloo's processes of a group meet in one attempt of the job. Each attempt has its own, because
+    /// files of an earlier attempt would confuse gloo.
     pub fn gloo_dir(&self, group: u16, of_job: u32) -> PathBuf {
         self.scratch.join(format!("gloo.{group}.{of_job}"))
     }
 }
 
-/// The dialects that replicas of a role are given: the role's own, else the job's where the role decides.
+/// The contracts of a role: its own, otherwise the job's if the role decides.
 pub(super) fn contracts<'a>(job: &'a Job, role: &'a Role) -> &'a [Contract] {
     match &role.work.contracts {
         Some(own) => own,
@@ -321,7 +322,7 @@ pub(super) fn contracts<'a>(job: &'a Job, role: &'a Role) -> &'a [Contract] {
     }
 }
 
-/// Variables as one object, by name.
+/// Serializes variables as one object, by name.
 mod pairs {
     use std::collections::BTreeMap;
 

@@ -151,9 +151,9 @@ fn scripts_that_cannot_start() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     }
     symlink("nowhere", shell.sandbox.path().join("link.py")).expect("the sandbox can be written");
-    let interpreter = "error[L0012]: `./no-interpreter` asks for `/no/such/python`, which is not there\nhint: correct its first line, or install the interpreter\n";
-    let windows = "error[L0012]: the first line of `windows` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file was saved with Windows line ends; convert it, as `dos2unix` does\n";
-    let link = "error[L0011]: the training script `link.py` was not found\n  looked in  DIR\nhint: there is a link of that name, to something that is not there\n";
+    let interpreter = "error[L0012]: `./no-interpreter` needs the interpreter `/no/such/python`, which does not exist\nhint: correct its first line, or install the interpreter\n";
+    let windows = "error[L0012]: the first line of `windows` ends in a carriage return\n  first line  #!/usr/bin/env …\nhint: the file has Windows line endings; convert it with `dos2unix`\n";
+    let link = "error[L0011]: the training script `link.py` was not found\n  looked in  DIR\nhint: a broken symbolic link has that name\n";
     check(
         &shell,
         &[
@@ -188,7 +188,7 @@ fn too_few_ports() {
         assert_eq!(
             outcome.err(),
             format!(
-                "error[L0010]: ports that `{variable}` asks for are taken\n  asked for  {port}\n  taken      {port}\nhint: end what uses them, choose another start, or leave `{variable}` out to get free ones\n"
+                "error[L0010]: ports that `{variable}` asks for are in use\n  asked for  {port}\n  in use     {port}\nhint: stop the processes that use them, choose another start, or leave `{variable}` out to use free ports\n"
             )
         );
     }
@@ -216,7 +216,7 @@ fn two_jobs_with_one_fixed_start() {
     assert_eq!(
         shell.sandbox.read("second"),
         format!(
-            "error[L0010]: ports that `--start_port` asks for are taken\n  asked for  {start}\n  taken      {start} (another umiak job)\nhint: end what uses them, choose another start, or leave `--start_port` out to get free ones\n125\n"
+            "error[L0010]: ports that `--start_port` asks for are in use\n  asked for  {start}\n  in use     {start} (another umiak job)\nhint: stop the processes that use them, choose another start, or leave `--start_port` out to use free ports\n125\n"
         )
     );
     assert!(!shell.sandbox.path().join("b").exists(), "the second made its log directory");

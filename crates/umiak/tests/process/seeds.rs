@@ -155,8 +155,7 @@ fn rehearsal() {
     let line = "umiak python -m paddle.distributed.launch --gpus 0,1,2,3,4,5,6,7 train.py --batch_size=64";
     let on_cpu = Expected { visible: None, has_gpus: false, args: &["--batch_size=64"], ..EIGHT };
     let said = check(None, line, &on_cpu);
-    let notice =
-        "notice[L0020]: `--gpus` names devices, but this machine has none: a rehearsal on CPU\n  processes  8\n";
+    let notice = "notice[L0020]: `--gpus` names devices, but this machine has none; running on CPU\n  processes  8\n";
     assert_eq!(said.matches(notice).count(), 1, "said once: {said}");
 }
 
@@ -194,7 +193,7 @@ fn gpus_that_are_not_there() {
     outcome.expect_code(2);
     assert_eq!(
         outcome.err(),
-        "error[L0005]: `--gpus` names gpu 4, 5, 6, 7, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n"
+        "error[L0005]: `--gpus` names gpu 4, 5, 6, 7, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--gpus` to use every available gpu\n"
     );
     assert_eq!(shell.sandbox.list("."), before, "nothing was made or started");
 }

@@ -88,7 +88,7 @@ fn proxies_are_kept_put_aside_or_removed() {
     }
 }
 
-/// The nodes' addresses are added to what the user has, each once.
+/// The nodes' addresses are added to the user's list, without duplicates.
 #[test]
 fn peers_are_reached_without_a_proxy() {
     let (second, mut inventory) = second();
@@ -329,7 +329,7 @@ fn paddles_lines_for_several_nodes() {
     );
 }
 
-/// What another launcher's front end asks for.
+/// A request from another launcher's front end.
 #[test]
 fn without_paddles_habits_there_is_nothing_of_paddles() {
     let env = [("http_proxy".to_owned(), "http://p:1".to_owned())].into();

@@ -1,4 +1,4 @@
-//! What Paddle's launchers say of jobs with servers.
+//! The lines of Paddle's launchers for jobs with servers.
 
 use std::ffi::OsStr;
 
@@ -9,7 +9,7 @@ use crate::quote::python::{list, quoted};
 
 use super::{cpu_only, legacy, pod_name, table};
 
-/// What its tables show of a process, as far as it has it.
+/// The variables of a process in the launcher's tables, if set.
 const SHOWN: [&str; 24] = [
     "PADDLE_PSERVERS_IP_PORT_LIST",
     "PADDLE_TRAINER_ENDPOINTS",
@@ -65,7 +65,7 @@ pub(super) fn at_start(request: &Request, inventory: &Inventory, plan: &Plan) ->
     lines
 }
 
-/// Which flags have made it a job with servers, unless `--run_mode` has.
+/// The flags that made it a job with servers, unless `--run_mode` did.
 fn inferred(paddle: &PaddleHabits, inventory: &Inventory) -> Option<String> {
     if paddle.configuration.iter().any(|(name, value)| name == "run_mode" && value != "None") {
         return None;
@@ -88,7 +88,7 @@ fn rows(variables: &[Variable]) -> Vec<(&'static str, &str)> {
     SHOWN.into_iter().filter_map(|name| value(name).map(|value| (name, value))).collect()
 }
 
-/// The legacy launcher's last lines: who is stopped once the trainers have ended.
+/// The legacy launcher's last lines: the parts that are stopped after the trainers.
 pub(super) fn at_end(plan: &Plan) -> Vec<String> {
     let is_here = |part: Part| plan.replicas.iter().any(|replica| is(plan, replica, part));
     if !is_here(Part::Trainer) {
@@ -107,7 +107,7 @@ pub(super) fn at_end(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// Who takes part, for the current launcher's pod log: both lists, where they were given, or a record for each node.
+/// The peers in the current launcher's pod log: both lists if given, or a record for each node.
 pub(super) fn peers(request: &Request, mode: &ServerMode, plan: &Plan) -> String {
     if is_listed(mode) {
         let of = |part: Part| endpoints(plan.topology().endpoints(part), '\'');
@@ -116,7 +116,7 @@ pub(super) fn peers(request: &Request, mode: &ServerMode, plan: &Plan) -> String
     format!("[{}]", records(request, plan, '\'').join(", "))
 }
 
-/// What the nodes have told each other; with lists they do not.
+/// The records that the nodes have exchanged; none with lists.
 pub(super) fn exchanged(request: &Request, mode: &ServerMode, plan: &Plan) -> Option<String> {
     let records = records(request, plan, '"');
     (!is_listed(mode)).then(|| list(records.iter().map(OsStr::new)))
@@ -132,7 +132,7 @@ fn endpoints(joined: &str, quote: char) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-/// One for each node, in Python's quotes or in JSON's.
+/// One record for each node, in Python's quotes or JSON's.
 fn records(request: &Request, plan: &Plan, quote: char) -> Vec<String> {
     let topology = plan.topology();
     let own = plan.first_rank();

@@ -12,12 +12,12 @@ pub(super) const MACHINE: &[Row<'_>] = &[
     (
         "umiak launch other.py",
         127,
-        "error[L0011]: the training script `other.py` was not found\n  looked in  DIR\nhint: go to the script's directory, or give its path\n",
+        "error[L0011]: the training script `other.py` was not found\n  looked in  DIR\nhint: change to the script's directory, or give its path\n",
     ),
     (
         "umiak launch worker",
         127,
-        "error[L0011]: the training script `worker` was not found\n  looked in  DIR\n             PATH\nhint: go to the script's directory, or give its path\n",
+        "error[L0011]: the training script `worker` was not found\n  looked in  DIR\n             PATH\nhint: change to the script's directory, or give its path\n",
     ),
     (
         "umiak launch ./bin/worker",
@@ -32,7 +32,7 @@ pub(super) const MACHINE: &[Row<'_>] = &[
     (
         "umiak launch --gpus 0 1 train.py",
         127,
-        "error[L0011]: the training script `1` was not found\n  looked in  DIR\n             PATH\nhint: lists are written without spaces: `--gpus 0,1`; the first word that is no flag is the script\n",
+        "error[L0011]: the training script `1` was not found\n  looked in  DIR\n             PATH\nhint: write lists without spaces: `--gpus 0,1`; the first word that is not a flag is the script\n",
     ),
     (
         "umiak launch directory",
@@ -77,22 +77,22 @@ pub(super) const MACHINE: &[Row<'_>] = &[
     (
         "umiak launch --backend nccl train.py",
         2,
-        "error[L0007]: backend `nccl` needs GPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `nccl` needs GPUs, but this machine has none\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave out `--backend` and `PADDLE_DISTRI_BACKEND`\n",
     ),
     (
         "PADDLE_DISTRI_BACKEND=nccl umiak launch --legacy 1 train.py",
         2,
-        "error[L0007]: backend `nccl` needs GPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `nccl` needs GPUs, but this machine has none\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda but you assign 'nccl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave out `--backend` and `PADDLE_DISTRI_BACKEND`\n",
     ),
     (
         "FLAGS_START_PORT=65534 umiak launch --nproc_per_node 4 train.py",
         125,
-        "error[L0010]: ports that `FLAGS_START_PORT` asks for go beyond 65535\n  start   65534\n  needed  4\nhint: choose a lower start, or leave `FLAGS_START_PORT` out to get free ones\n",
+        "error[L0010]: `FLAGS_START_PORT` asks for ports above 65535\n  start   65534\n  needed  4\nhint: choose a lower start, or leave `FLAGS_START_PORT` out to use free ports\n",
     ),
     (
         "umiak launch --nproc_per_node 30000 train.py",
         125,
-        "error[L0010]: 30000 processes on one node need more ports than there are\nhint: start fewer processes with `--nproc_per_node`\n",
+        "error[L0010]: 30000 processes on one node need more ports than a host has\nhint: start fewer processes with `--nproc_per_node`\n",
     ),
 ];
 
@@ -101,22 +101,22 @@ pub(super) const GPUS: &[Row<'_>] = &[
     (
         "umiak launch --gpus 4 train.py",
         2,
-        "error[L0005]: `--gpus` names gpu 4, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n",
+        "error[L0005]: `--gpus` names gpu 4, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--gpus` to use every available gpu\n",
     ),
     (
         "umiak launch --gpus 0,0 train.py",
         2,
-        "error[L0006]: a gpu is named twice\n  listed  0,0\nhint: name each device once, or let processes share one with `--share-devices`\n",
+        "error[L0006]: a gpu is listed twice\n  listed  0,0\nhint: name each device once, or let processes share one with `--share-devices`\n",
     ),
     (
         "umiak launch --devices 0,9 train.py",
         2,
-        "error[L0005]: `--devices` names gpu 9, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `--devices` to use every gpu that is there\n",
+        "error[L0005]: `--devices` names gpu 9, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--devices` to use every available gpu\n",
     ),
     (
         "CUDA_VISIBLE_DEVICES=0,1 umiak launch --gpus 1,2 train.py",
         2,
-        "error[L0005]: `--gpus` names gpu 2, which `CUDA_VISIBLE_DEVICES` hides\n  CUDA_VISIBLE_DEVICES  0,1\n  there are             gpu 0 (NVIDIA H200)\n                        gpu 1 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n",
+        "error[L0005]: `--gpus` names gpu 2, which `CUDA_VISIBLE_DEVICES` hides\n  CUDA_VISIBLE_DEVICES  0,1\n  available             gpu 0 (NVIDIA H200)\n                        gpu 1 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--gpus` to use every available gpu\n",
     ),
     (
         "umiak launch --gpus 0,1,2 --nproc_per_node 2 --legacy 1 train.py",
@@ -131,16 +131,16 @@ pub(super) const GPUS: &[Row<'_>] = &[
     (
         "PADDLE_DEVICES=7 umiak launch train.py",
         2,
-        "error[L0005]: `PADDLE_DEVICES` names gpu 7, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `PADDLE_DEVICES` to use every gpu that is there\n",
+        "error[L0005]: `PADDLE_DEVICES` names gpu 7, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `PADDLE_DEVICES` to use every available gpu\n",
     ),
     (
         "umiak launch --backend bkcl train.py",
         2,
-        "error[L0007]: backend `bkcl` needs XPUs, and there are none here\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with xpu but you assign 'bkcl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave it and `PADDLE_DISTRI_BACKEND` out\n",
+        "error[L0007]: backend `bkcl` needs XPUs, but this machine has none\n  Paddle says  ValueError: paddle.distributed initialize error, your paddle is not compiled with xpu but you assign 'bkcl' as backend.\nhint: use `--backend gloo` to run on CPU, or leave out `--backend` and `PADDLE_DISTRI_BACKEND`\n",
     ),
     (
         "umiak launch --gpus GPU-nothing train.py",
         2,
-        "error[L0005]: `--gpus` names gpu GPU-nothing, which this machine does not have\n  there are  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical ones; omit `--gpus` to use every gpu that is there\n",
+        "error[L0005]: `--gpus` names gpu GPU-nothing, which this machine does not have\n  available  gpu 0 (NVIDIA H200)\n             gpu 1 (NVIDIA H200)\n             gpu 2 (NVIDIA H200)\n             gpu 3 (NVIDIA H200)\nhint: numbers are physical device numbers; omit `--gpus` to use every available gpu\n",
     ),
 ];

@@ -140,7 +140,7 @@ fn several_addresses() {
     assert!(cluster.sandboxes[0].read("log/endpoints.log").contains("192.168.0.77:"));
     // Two of them in one list: which one is this?
     let outcome = cluster.launch(1, "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1", HELLO).finish();
-    outcome.expect_code(2).expect_err("several addresses in `--ips` are this host's").expect_err("--host");
+    outcome.expect_code(2).expect_err("several addresses in `--ips` belong to this host").expect_err("--host");
     // Said, both nodes may be on one host.
     let snapshot = cluster.snapshot();
     let flags = "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1 --host";
