@@ -40,7 +40,7 @@ fn run(flags: &str) -> String {
     let words = format!("run job.yaml {flags}");
     let running = sandbox.umiak(words.split_whitespace()).start();
     let said = |replica: &str| {
-        let log = format!("state/runs/run-000001/tasks/{replica}/attempt-0/log");
+        let log = format!("state/runs/run-000001/tasks/{replica}/attempt-1/log");
         sandbox.read_if_there(&log).is_some_and(|log| log.ends_with(b"\n"))
     };
     running.wait_until("all have said something", || ["ps-0", "ps-1", "trainer-0", "trainer-1"].into_iter().all(said));
@@ -191,7 +191,7 @@ fn slow_reader() {
 
 fn attempts() {
     let sandbox = Sandbox::new();
-    let actions = ["*@0:print first;touch up;exit 3", "*@1:print second"];
+    let actions = ["*@1:print first;touch up;exit 3", "*@2:print second"];
     let flags = "--show all --nproc_per_node 2 --max_restart 1 --restart-backoff 1ms";
     let outcome = sandbox.launch_toy(flags, &actions).finish();
     outcome.expect_code(0);
