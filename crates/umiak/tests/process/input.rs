@@ -176,7 +176,7 @@ fn too_few_ports() {
     let outcome = starts_nothing(&shell, "PORT_RANGE=35100:35101 umiak launch --nproc_per_node 4 train.py");
     outcome
         .expect_code(125)
-        .expect_err("error[L0010]: too few free ports in the range that `PORT_RANGE` gives\n")
+        .expect_err("error[L0010]: too few free ports in the range of `PORT_RANGE`\n")
         .expect_err("  needed  6: 4 for processes, 2 for stores\n")
         .expect_err(" between 35100 and 35101\nhint: widen `PORT_RANGE`, or leave it out\n");
 

@@ -79,7 +79,7 @@ fn parameters() {
     let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
     assert_eq!((&report["files"][0]["ok"], &report["files"][0]["needed"][0]), (&true.into(), &"n".into()));
     let run = sandbox.umiak(["run", "a.yaml"]).finish();
-    run.expect_code(2).expect_err("error[F0034]: parameter `n` has no value").expect_err("hint: give it one: `-p n=…`");
+    run.expect_code(2).expect_err("error[F0034]: parameter `n` has no value").expect_err("hint: set it with `-p n=…`");
     sandbox.umiak(["run", "a.yaml", "-p", "n=2"]).finish().expect_code(0);
 }
 

@@ -79,7 +79,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --n 2 train.py",
         2,
-        "error[L0001]: `--n` could be `--nnodes`, `--nproc_per_node` or `--npus`\nhint: write the whole flag\n",
+        "error[L0001]: `--n` is ambiguous: it could be `--nnodes`, `--nproc_per_node` or `--npus`\nhint: write the whole flag\n",
     ),
     ("umiak launch --dry-run=1 train.py", 2, "error[L0001]: `--dry-run` takes no value, but was given `1`\n"),
     (
@@ -114,9 +114,9 @@ pub(super) const USAGE: &[Row<'_>] = &[
         "error[L0001]: `--log_level` takes `CRITICAL`, `FATAL`, `ERROR`, `WARNING`, `WARN`, `INFO`, `DEBUG` or `NOTSET`, not `loud`\n",
     ),
     (
-        "umiak launch --grace 5 train.py",
+        "umiak launch --grace 5x train.py",
         2,
-        "error[L0001]: `--grace` takes a time such as `5s`, `500ms` or `2m`, not `5`\n",
+        "error[L0001]: `--grace` takes a time such as `5s`, `500ms` or `2m`, not `5x`\n",
     ),
     ("umiak launch --output xml train.py", 2, "error[L0001]: `--output` takes `human`, `json` or `quiet`, not `xml`\n"),
     (
