@@ -79,7 +79,7 @@ fn hint() {
     let outcome = shell.line("umiak launch --nproc_per_node 2 train.py").finish();
     outcome.expect_code(1);
     outcome.expect_err("bdb.BdbQuit");
-    outcome.expect_err("hint: ranks of a job with several have no stdin; `--stdin RANK` gives the caller's to one");
+    outcome.expect_err("hint: with several ranks, stdin is `/dev/null`; `--stdin RANK` connects one of them");
     shell.sandbox.write("ask.py", "input('continue? ')\n");
     let outcome = shell.line("umiak launch --nproc_per_node 2 ask.py").finish();
     outcome.expect_code(1).expect_err("EOFError: EOF when reading a line").expect_err("`--stdin RANK`");
