@@ -200,7 +200,7 @@ fn feed_coordinator(pieces: &[&[u8]]) -> bool {
     for piece in pieces {
         let mut input = *piece;
         let result = coordinator.feed(&mut input, &mut send);
-        assert!(coordinator.held() <= MAX_FROM_AGENT && send.len() <= MAX_HELD);
+        assert!(coordinator.held() <= 2 * MAX_FROM_AGENT && send.len() <= MAX_HELD);
         match result {
             Ok(None) => assert!(input.is_empty()),
             Ok(Some(_)) => return true,
