@@ -401,8 +401,11 @@ fn lists_that_differ_are_shown_on_both_sides() {
     let mut second = Node::start(options);
     let wanted = Refusal::OtherNodes { ours: list("10.0.0.2"), theirs: list("10.0.0.3") };
     second.news("a refusal", |news| (*news == News::Refused(wanted.clone())).then_some(()));
-    first.wait("the refusal", |report| match report {
-        NetReport::Refused { host, refusal, .. } => (host == "node-2" && *refusal == wanted).then_some(()),
+    first.news("the end of the job, for the same reason", |news| match news {
+        News::Decision(decision) => match &decision.why {
+            Some(Why::Refused { node, refusal }) => (node.host == "node-2" && *refusal == wanted).then_some(()),
+            _ => None,
+        },
         _ => None,
     });
     second.finish();

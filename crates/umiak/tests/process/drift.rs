@@ -164,7 +164,7 @@ fn finished_after_sweep() {
     let shown = ask(umiak(&sandbox, "show 1 --output json"));
     shown.expect_code(0);
     let shown: Value = serde_json::from_str(&shown.out()).expect("JSON");
-    assert_ne!(shown["standing"], "succeeded", "{shown:#}");
+    assert_ne!(shown["status"], "succeeded", "{shown:#}");
     for (pid, line) in sandbox.processes() {
         if line.starts_with("sleep ") {
             signal(pid, SIGKILL);
@@ -425,7 +425,7 @@ fn wait_and_show() {
         let show = || {
             let shown = ask(umiak(&sandbox, "show 1 --output json"));
             shown.expect_code(0);
-            serde_json::from_str::<Value>(&shown.out()).expect("JSON")["standing"].clone()
+            serde_json::from_str::<Value>(&shown.out()).expect("JSON")["status"].clone()
         };
         run.wait_until("a run that is shown as running", || show() == "running");
         assert!(wait.is_running());

@@ -194,8 +194,8 @@ const STOP: &[Row] = &[
         code: 130,
         story: &[
             ("run", "submitted stopping:signal finished:interrupted=130"),
-            ("w-0", "starting@1 started@1 ended@1=SIG15/us"),
-            ("w-1", "starting@1 started@1 ended@1=SIG15/us"),
+            ("w-0", "starting@1 started@1 ended@1=SIG2/us"),
+            ("w-1", "starting@1 started@1 ended@1=SIG2/us"),
         ],
     },
     Row {

@@ -150,7 +150,7 @@ fn read_only() {
     outcome.expect_code(0);
     let said = house.neutral(&outcome.err());
     let error = "error[J0001]: cannot make `DIR/state/runs/run-000001`\n  reason  read-only file system\nhint: free the path, or name another directory with `UMIAK_HOME`\n";
-    assert_eq!(said, format!("{error}{error}"));
+    assert_eq!(said, format!("{error}{error}no runs yet\n"));
     assert!(house.ledger().is_empty());
 }
 

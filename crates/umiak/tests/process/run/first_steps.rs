@@ -137,7 +137,7 @@ fn plans() {
             "job ctr",
             "role ps, 2 replicas",
             "role w, 1 replica\n",
-            "starts after ps, when its ports answer",
+            "starts after ps, when it listens at its ports",
             "restarts 2 per replica",
             "ps-1     1",
             "LR=0.1",
@@ -249,7 +249,7 @@ fn stop_nothing() {
     let again = stage.umiak("stop 1").finish();
     again.expect_code(2).expect_err("run-000001 has ended already").expect_err("`umiak show run-000001`");
     let resumed = stage.umiak("resume 1").finish();
-    resumed.expect_code(2).expect_err("`umiak retry run-000001`");
+    resumed.expect_code(2).expect_err("`umiak retry --all run-000001`");
     let retried = stage.umiak("retry 1").finish();
     retried.expect_code(2).expect_err("--all");
     stage.umiak("retry 1 --all --output json").finish().expect_code(0);
