@@ -109,14 +109,15 @@ impl Mirrors {
         self.all.first().map(|mirror| mirror.path.as_path()).filter(|_| self.all.len() == 1)
     }
 
+    /// Of the replica with this number, unless nothing is mirrored any more: a reader may go away at any write.
     pub(super) fn lines(&mut self, index: usize) -> Option<&mut Prefixed> {
-        self.all[index].lines.as_mut()
+        self.all.get_mut(index)?.lines.as_mut()
     }
 
     /// The file's size now.
     pub(super) fn end(&self, index: usize) -> u64 {
-        let mirror = &self.all[index];
-        mirror.file.metadata().map_or(mirror.offset, |metadata| metadata.len())
+        let size = |mirror: &Mirror| mirror.file.metadata().map_or(mirror.offset, |metadata| metadata.len());
+        self.all.get(index).map_or(0, size)
     }
 
     pub(super) fn has_ended(&self, index: usize) -> bool {

@@ -372,7 +372,9 @@ impl Painter {
         let Some(last) = out.last() else { return true };
         if let Some(open) = self.open.filter(|open| *open != index) {
             self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
-            self.show(b"\n");
+            if !self.show(b"\n") {
+                return false;
+            }
         }
         self.open = (*last != b'\n').then_some(index);
         self.show(out)
