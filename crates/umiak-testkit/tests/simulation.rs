@@ -12,7 +12,7 @@ use umiak_testkit::simulate::{self, Pair, Rule, Run, Sabotage};
 
 const CAMPAIGN: Campaign<Run> = Campaign {
     variable: "UMIAK_SCHEDULES",
-    usual: 5000,
+    usual: 20000,
     noun: "schedules",
     run: simulate::run,
     assert_valid: Run::assert_valid,
@@ -25,6 +25,8 @@ const UNREACHABLE: &[Pair] = &[
     ("Abandoned", "Kill"),
     ("Abandoned", "Start"),
     ("Ended", "Start"),
+    ("Interrupting", "GiveUp"),
+    ("Interrupting", "Start"),
     ("Killing", "Start"),
     ("Running", "GiveUp"),
     ("Running", "Kill"),
