@@ -47,7 +47,7 @@ pub fn exchange() -> Exchange {
 }
 
 pub fn messages() -> Vec<FromAgent> {
-    let standing = Standing { attempt: 1, stage: Stage::Interrupted { signal: Some(2), kill: false } };
+    let standing = Standing::new(1, Stage::Interrupted { signal: Some(2), kill: false });
     let join = Join {
         launch: 1,
         command: 2,
