@@ -41,8 +41,7 @@ impl Instance {
 pub enum StopHow {
     /// Interrupts it, as Ctrl-C on its own terminal does. SIGTERM follows if it does not exit.
     Interrupt,
-    /// Asks it to exit, with time to do so. `graceful` in older journals.
-    #[serde(alias = "graceful")]
+    /// Asks it to exit, with time to do so.
     Terminate,
     /// Ends it at once.
     Kill,
