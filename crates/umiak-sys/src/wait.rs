@@ -138,6 +138,21 @@ pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result
     Ok(polled.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect())
 }
 
+/// Reads until the buffer is full, the file ends or a read fails, and returns how many bytes were read. An error is returned
+/// only when nothing was.
+pub fn fill_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match read_at(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if filled == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(filled)
+}
+
 /// Reads at `offset` without moving anybody's position.
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     use std::os::unix::fs::FileExt;

@@ -6,7 +6,7 @@ use std::path::Path;
 use umiak_core::diagnose;
 use umiak_core::facts::Evidence;
 use umiak_core::model::Slot;
-use umiak_sys::wait::read_at;
+use umiak_sys::wait::{fill_at, read_at};
 
 /// The tail that is looked at.
 const TAIL: u64 = 64 << 10;
@@ -47,13 +47,7 @@ fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8
     let start = if start > size { 0 } else { start };
     let from = start.max(end.saturating_sub(length));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match read_at(&file, &mut bytes[filled..], from + filled as u64) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => filled += count,
-        }
-    }
+    let filled = fill_at(&file, &mut bytes, from).unwrap_or(0);
     bytes.truncate(filled);
     Some((bytes, (from <= COUNTABLE).then(|| lines_before(&file, from) + 1)))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use umiak_core::facts::LogEnd;
-use umiak_sys::wait::read_at;
+use umiak_sys::wait::fill_at;
 
 /// How much of each end of the output is looked at. Shorter output is compared as a whole.
 const LOOKED_AT: u64 = 16 << 10;
@@ -32,13 +32,7 @@ fn digest(file: &File, start: u64, end: u64) -> io::Result<String> {
 
 fn bytes(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; (end - start) as usize];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match read_at(file, &mut bytes[filled..], start + filled as u64)? {
-            0 => break,
-            count => filled += count,
-        }
-    }
+    let filled = fill_at(file, &mut bytes, start)?;
     bytes.truncate(filled);
     Ok(bytes)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, LogEnd};
 use umiak_sys::logger;
-use umiak_sys::wait::read_at;
+use umiak_sys::wait::{fill_at, read_at};
 
 use crate::cli::runs::talk;
 use crate::history::{RunDir, RunId, ids, is_held, journal};
@@ -269,13 +269,7 @@ fn lines_from_end(file: &File, start: u64, end: u64, count: u64) -> io::Result<(
     while at > start {
         let begin = at.saturating_sub(BLOCK as u64).max(start);
         let size = (at - begin) as usize;
-        let mut filled = 0;
-        while filled < size {
-            match read_at(file, &mut buffer[filled..size], begin + filled as u64)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
+        let filled = fill_at(file, &mut buffer[..size], begin)?;
         for position in (0..filled).rev().filter(|position| buffer[*position] == b'\n') {
             let after = begin + position as u64 + 1;
             // The line feed at the very end closes the last line; each other one closes the line before one that is in.
