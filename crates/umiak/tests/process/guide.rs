@@ -435,11 +435,12 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
 /// Ports that umiak chose. How many there are is no matter of chance.
 fn without_ports(text: &str) -> String {
     let number = |text: &str| text.parse::<u16>().expect("a port");
-    let neutral = |found: &Captures<'_>| match found.get(3) {
-        Some(last) => format!("{}PORT to {} more", &found[1], number(last.as_str()) - number(&found[2])),
-        None => format!("{}PORT", &found[1]),
+    let count = |range: &str| range.split_once('-').map_or(1, |(first, last)| number(last) - number(first) + 1);
+    let neutral = |found: &Captures<'_>| match found[2].split(',').map(count).sum::<u16>() {
+        1 => format!("{}PORT", &found[1]),
+        several => format!("{}PORT to {} more", &found[1], several - 1),
     };
-    regex(r"(127\.0\.0\.1:|\bport )(\d+)(?:-(\d+))?").replace_all(text, neutral).into_owned()
+    regex(r"(127\.0\.0\.1:|\bport )(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)").replace_all(text, neutral).into_owned()
 }
 
 /// Times, sizes, processes and what this machine is.
