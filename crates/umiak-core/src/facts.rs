@@ -140,7 +140,12 @@ pub enum Fact {
         blame: Blame,
     },
     /// The run is over.
-    Finished { outcome: Outcome, exit_code: u8 },
+    Finished {
+        #[serde(rename = "status")]
+        outcome: Outcome,
+        #[serde(rename = "code")]
+        exit_code: u8,
+    },
 }
 
 /// Where the output of an attempt ends in a shared log.

@@ -300,7 +300,7 @@ fn pause_while_sending() {
 fn assert_stopped(sandbox: &Sandbox) {
     let facts = journal(sandbox);
     let last = facts.last().expect("facts");
-    let seen = (&last["type"], &last["outcome"], &last["exit_code"]);
+    let seen = (&last["type"], &last["status"], &last["code"]);
     assert_eq!(seen, (&"finished".into(), &"stopped".into(), &3.into()), "{facts:#?}");
     assert!(!sandbox.path().join("state/runs/run-000001/control.sock").exists(), "the control socket is left");
 }

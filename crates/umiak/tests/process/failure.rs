@@ -224,7 +224,7 @@ fn json_tells_the_verdict() {
     let verdict = facts.iter().find(|fact| fact["type"] == "diagnosed").expect("a verdict");
     assert_eq!(verdict["causes"][0]["subject"]["rank"], 1);
     let last = facts.last().unwrap();
-    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("failed"), Some(7)));
+    assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("failed"), Some(7)));
 }
 
 /// The reproduction of a report: the user's last line has no line feed, and both streams go to one pipe.

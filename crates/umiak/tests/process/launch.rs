@@ -126,7 +126,7 @@ fn json_is_facts() {
         assert_eq!((fact["v"].as_u64(), fact["seq"].as_u64()), (Some(1), Some(position as u64)));
     }
     let last = facts.last().unwrap();
-    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("succeeded"), Some(0)));
+    assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("succeeded"), Some(0)));
     assert_eq!(outcome.err(), "", "JSON mode is silent on success");
     let mirrored = sandbox.launch_toy("--output json --mirror --nproc_per_node 1", &["*:print shown"]).finish();
     assert_eq!(mirrored.err(), "shown\n");

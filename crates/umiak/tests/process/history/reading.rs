@@ -238,7 +238,7 @@ const LEFT_EARLY: &str = r#"{"v":1,"seq":0,"at":1000000,"type":"starting","subje
 {"v":1,"seq":2,"at":2000000,"type":"ended","subject":{"replica":"trainer-0","rank":0,"attempt":1},"exit":{"kind":"code","code":0},"by_us":false,"order":0}
 {"v":1,"seq":3,"at":3000000,"type":"ended","subject":{"replica":"trainer-1","rank":1,"attempt":1},"exit":{"kind":"code","code":1},"by_us":false,"order":1}
 {"v":1,"seq":4,"at":3000001,"type":"diagnosed","causes":[{"subject":{"replica":"trainer-1","rank":1,"attempt":1},"exit":{"kind":"code","code":1},"ran_micros":5,"weight":"possible","evidence":{"signature":{"code":"U9001","title":"a peer closed the connection","victim":true}}}],"victims":[]}
-{"v":1,"seq":5,"at":3000002,"type":"finished","outcome":"failed","exit_code":1}
+{"v":1,"seq":5,"at":3000002,"type":"finished","status":"failed","code":1}
 "#;
 
 fn reasons() {

@@ -275,7 +275,7 @@ fn check(stage: &Stage) {
         assert_eq!((starts, ends), (1, 1), "{attempt:?}\n{}", story());
     }
     assert_eq!(text(&facts.last().expect("facts")["type"]), "finished", "{}", story());
-    assert_eq!(facts.last().expect("facts")["exit_code"], 0, "{}", story());
+    assert_eq!(facts.last().expect("facts")["code"], 0, "{}", story());
     assert!(of(&facts, "ignored").is_empty(), "{}", story());
     // One that was killed after it had recorded the end is tidied up after.
     stage.umiak("ls").finish().expect_code(0);

@@ -165,7 +165,7 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
                 tell("run", format!("diagnosed:{}", causes.collect::<Vec<_>>().join(",")));
             }
             "restarting" => tell("run", format!("restarting@{}", fact["attempt"])),
-            "finished" => tell("run", format!("finished:{}={}", text(&fact["outcome"]), fact["exit_code"])),
+            "finished" => tell("run", format!("finished:{}={}", text(&fact["status"]), fact["code"])),
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
             // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does; handles and

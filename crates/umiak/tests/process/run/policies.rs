@@ -248,7 +248,7 @@ fn perform(row: &Row, engine: &'static str) {
     let outcome = stage.run(&format!("umiak: v1\n{}", row.document)).finish();
     let facts = facts(&stage, &outcome);
     let end = facts.iter().find(|fact| fact["type"] == "finished");
-    let seen = (end.map_or("nothing", |end| text(&end["outcome"])).to_owned(), outcome.code());
+    let seen = (end.map_or("nothing", |end| text(&end["status"])).to_owned(), outcome.code());
     let counts: Vec<(&str, usize)> = row.attempts.iter().map(|(name, _)| (*name, attempts(&facts, name))).collect();
     stage.assert_nothing_left();
     let expected = (row.outcome.to_owned(), row.code);

@@ -55,7 +55,7 @@ fn facts() {
         assert!(position("ended", server) > position("ended", "trainer-0"), "and go last");
     }
     let last = facts.last().unwrap();
-    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("succeeded"), Some(0)));
+    assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("succeeded"), Some(0)));
     let recorded = sandbox.umiak(["events", "1", "--output", "json"]).finish();
     assert_eq!(recorded.out(), outcome.out(), "what is printed is what is recorded");
 }
@@ -73,7 +73,7 @@ fn facts_of_a_failure() {
     assert_eq!(verdict["causes"].as_array().map(Vec::len), Some(1), "{verdict}");
     assert_eq!(verdict["causes"][0]["subject"]["replica"], "pserver-1");
     let last = facts.last().unwrap();
-    assert_eq!((last["outcome"].as_str(), last["exit_code"].as_u64()), (Some("failed"), Some(3)));
+    assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("failed"), Some(3)));
 }
 
 fn commands() {
