@@ -66,8 +66,8 @@ pub fn command() -> Command {
                 .about("Explain an error code, or why a run ended as it did"),
         )
         .subcommand(
-            Command::new("schema").about("Print the JSON schema of a format").arg(
-                Arg::new("format").required(true).value_name("FORMAT").value_parser(PossibleValuesParser::new(SCHEMAS.iter().map(|schema| schema.name))),
+            Command::new("schema").about("Print the JSON schema of a format, or the names of all formats").arg(
+                Arg::new("format").value_name("FORMAT").value_parser(PossibleValuesParser::new(SCHEMAS.iter().map(|schema| schema.name))),
             ),
         )
         .subcommand(
@@ -198,10 +198,10 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("rm", matches)) => finish(rm::run(&arguments(matches))),
         Some(("gc", matches)) => finish(gc::run(&arguments(matches))),
         Some(("explain", matches)) => finish(explain::run(&arguments(matches))),
-        Some(("schema", matches)) => {
-            let name = matches.get_one::<String>("format").expect("the argument is required");
-            print(&schemas::named(name).expect("clap knows the names"))
-        }
+        Some(("schema", matches)) => match matches.get_one::<String>("format") {
+            Some(name) => print(&schemas::named(name).expect("clap knows the names")),
+            None => print(&SCHEMAS.iter().flat_map(|schema| [schema.name, "\n"]).collect::<String>()),
+        },
         Some(("lint", matches)) => lint::run(matches),
         Some(("completions", matches)) => {
             print(&complete::script(*matches.get_one("shell").expect("the argument is required")))

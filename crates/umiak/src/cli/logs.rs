@@ -96,7 +96,14 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let ranks = chosen.iter().zip(0..).map(|(replica, place)| replica.rank.map_or(place, |rank| rank.0));
     let ranked = names.iter().cloned().zip(ranks).collect();
     let style = arguments.format.style();
-    let printer = LogPrinter::new(arguments.format.output, style, is_named, arguments.timestamps, ranked);
+    let printer = LogPrinter::new(
+        loaded.run.id().to_string(),
+        arguments.format.output,
+        style,
+        is_named,
+        arguments.timestamps,
+        ranked,
+    );
     let asked = Asked { window, since: arguments.since, printer: &printer };
     if arguments.follow {
         // Whoever names nobody follows the run.

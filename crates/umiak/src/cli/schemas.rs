@@ -9,6 +9,7 @@ use umiak_core::plan::Plan;
 use crate::views::ends::{DetachedRun, RemovedRuns, StoppedRuns, WaitedRuns};
 use crate::views::explanation::ExplainedRun;
 use crate::views::listing::RunListing;
+use crate::views::logs::LogLine;
 use crate::views::run::ShownRun;
 
 /// A format, and its schema.
@@ -28,6 +29,7 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "facts", path: "schemas/facts.v1.json", text: of::<Record> },
     FormatSchema { name: "job", path: "schemas/job.v1.json", text: job },
     FormatSchema { name: "lint", path: "schemas/lint.v1.json", text: of::<super::lint::Report> },
+    FormatSchema { name: "logs", path: "schemas/logs.v1.json", text: of::<LogLine<'_>> },
     FormatSchema { name: "ls", path: "schemas/ls.v1.json", text: of::<RunListing> },
     FormatSchema { name: "plan", path: "schemas/plan.v1.json", text: of::<Plan> },
     FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },

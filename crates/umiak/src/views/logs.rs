@@ -1,15 +1,36 @@
 //! What replicas have written: whose it is before each line, and when it was written, or as JSON. Bytes that are no text
 //! pass as they are.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::Output;
 use super::time::moment;
 use super::times::{LineTime, stamp};
 use crate::screen::Style;
 use crate::screen::lines::{Lines, prefix};
 
+/// A line as `umiak logs --output json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct LogLine<'a> {
+    v: u32,
+    run: &'a str,
+    replica: &'a str,
+    attempt: u32,
+    /// Bytes that are not UTF-8 are replaced.
+    text: &'a str,
+    /// With `--timestamps`: when it was written, in microseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    /// With `--timestamps`: false if the line may have been written later than `at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact: Option<bool>,
+}
+
 /// How lines are told apart.
 #[derive(Debug)]
 pub(crate) struct LogPrinter {
+    run: String,
     output: Output,
     style: Style,
     is_named: bool,
@@ -21,6 +42,7 @@ pub(crate) struct LogPrinter {
 
 impl LogPrinter {
     pub(crate) fn new(
+        run: String,
         output: Output,
         style: Style,
         is_named: bool,
@@ -28,7 +50,7 @@ impl LogPrinter {
         names: Vec<(String, u32)>,
     ) -> Self {
         let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        Self { output, style, is_named, has_times, width, names }
+        Self { run, output, style, is_named, has_times, width, names }
     }
 
     /// Bytes pass as they are: nothing stands before a line.
@@ -38,7 +60,7 @@ impl LogPrinter {
 
     pub(crate) fn lines(&self, replica: &str, attempt: u32) -> LogLines {
         let form = match self.output {
-            Output::Json => LineForm::Json { replica: replica.to_owned(), attempt },
+            Output::Json => LineForm::Json { run: self.run.clone(), replica: replica.to_owned(), attempt },
             Output::Human if self.is_named => {
                 let rank = self.names.iter().find(|(name, _)| name == replica).map_or(0, |(_, rank)| *rank);
                 LineForm::Named(prefix(replica, self.width, rank, self.style.colour).into_bytes())
@@ -52,7 +74,7 @@ impl LogPrinter {
 #[derive(Debug)]
 enum LineForm {
     Named(Vec<u8>),
-    Json { replica: String, attempt: u32 },
+    Json { run: String, replica: String, attempt: u32 },
 }
 
 /// Bytes of one replica on their way out.
@@ -99,14 +121,11 @@ impl LineForm {
                 }
                 out.extend_from_slice(line);
             }
-            Self::Json { replica, attempt } => {
-                let text = String::from_utf8_lossy(line);
-                let mut line = serde_json::json!({ "v": 1, "replica": replica, "attempt": attempt, "text": text });
-                if let Some(LineTime { at, is_exact }) = time {
-                    line["at"] = at.into();
-                    line["exact"] = is_exact.into();
-                }
-                out.extend_from_slice(line.to_string().as_bytes());
+            Self::Json { run, replica, attempt } => {
+                let text = &String::from_utf8_lossy(line);
+                let (at, exact) = (time.map(|time| time.at), time.map(|time| time.is_exact));
+                let line = LogLine { v: 1, run, replica, attempt: *attempt, text, at, exact };
+                serde_json::to_writer(&mut *out, &line).expect("a line is JSON");
             }
         }
         out.push(b'\n');

@@ -67,7 +67,10 @@ fn several() {
     assert!(coloured.out().starts_with("\u{1b}[32mtrainer-0 |\u{1b}[0m a\n"), "{:?}", coloured.out());
     let json = runs.out("logs 1 trainer --output json");
     let last: serde_json::Value = serde_json::from_str(json.lines().last().expect("lines")).expect("JSON");
-    assert_eq!(last, serde_json::json!({"v": 1, "replica": "trainer-1", "attempt": 1, "text": "no end"}));
+    assert_eq!(
+        last,
+        serde_json::json!({"v": 1, "run": "run-000001", "replica": "trainer-1", "attempt": 1, "text": "no end"})
+    );
 }
 
 fn newest() {
@@ -215,8 +218,7 @@ fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
             "exit": {"kind": "code", "code": 0}, "by_us": false, "order": attempt})
     };
     let starting = |seq: u64, attempt: u64| serde_json::json!({"v": 1, "seq": seq, "at": 5, "type": "starting", "subject": subject(attempt)});
-    let end =
-        serde_json::json!({"v": 1, "seq": 6, "at": 9, "type": "finished", "outcome": "succeeded", "exit_code": 0});
+    let end = serde_json::json!({"v": 1, "seq": 6, "at": 9, "type": "finished", "status": "succeeded", "code": 0});
     let records = [planned(0, 1), starting(1, 1), ended(2, 1), planned(3, 2), starting(4, 2), ended(5, 2), end];
     runs.with_journal(&records.iter().flat_map(|record| [record.to_string(), "\n".to_owned()]).collect::<String>());
     log
