@@ -34,6 +34,10 @@ pub(super) struct Arguments {
     /// A live run: an id, the end of its number, or a name; the only live run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
+    /// The replicas whose output is shown, as for `umiak logs`; otherwise every replica of a document with several roles,
+    /// or the first replica
+    #[arg(value_name = "REPLICAS")]
+    replicas: Vec<String>,
     /// So many lines of what was written before
     #[arg(short = 'n', long, value_name = "LINES", default_value_t = 10)]
     tail: u64,
@@ -59,9 +63,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         }
     }
     let signals = Signals::block(&[SIGINT, SIGTERM]).map_err(|error| Diagnostic::failed("wait for signals", &error))?;
-    let mut console = console(&run, arguments).map_err(|error| Diagnostic::failed("follow the console", &error))?;
-    let style = Style::detect(arguments.ascii, true);
-    let followed = follow(&run, &style, &signals);
+    let mut follower = Follower::open(&run)?;
+    follower.catch_up()?;
+    let has_roles = run.document().exists() && follower.status().roles.len() > 1;
+    let mut console =
+        console(&run, arguments, has_roles).map_err(|error| Diagnostic::failed("follow the console", &error))?;
+    let style = Style::detect(arguments.ascii, false);
+    let followed = follow(&mut follower, &run, &style, &signals);
     match followed {
         Ok(Followed::Ended(status, code)) => {
             // It ends by itself once all is shown.
@@ -85,10 +93,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     }
 }
 
-fn console(run: &RunDir, arguments: &Arguments) -> std::io::Result<Child> {
+fn console(run: &RunDir, arguments: &Arguments, has_roles: bool) -> std::io::Result<Child> {
     let (id, tail) = (run.id().to_string(), arguments.tail.to_string());
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["logs", "-f", "-n", &tail]).args(arguments.ascii.then_some("--ascii")).arg(id);
+    command.args(&arguments.replicas).args((has_roles && arguments.replicas.is_empty()).then_some("all"));
     command.spawn()
 }
 
@@ -105,9 +114,7 @@ enum Followed {
 }
 
 /// Tells what happens to the run, until it has ended or we are asked to leave it.
-fn follow(run: &RunDir, style: &Style, signals: &Signals) -> Result<Followed, Diagnostic> {
-    let mut follower = Follower::open(run)?;
-    follower.catch_up()?;
+fn follow(follower: &mut Follower, run: &RunDir, style: &Style, signals: &Signals) -> Result<Followed, Diagnostic> {
     let counts = Status::counts(&follower.status().replicas);
     let parts = [run.id().to_string(), follower.status().name.clone(), format!("{} running", counts.live)];
     super::say(&style.progress("Attached", &parts, &time_of_day()));

@@ -76,7 +76,7 @@ pub(super) fn candidates(words: &[&String]) -> Vec<String> {
     let plain: Vec<&str> = before.iter().map(|word| word.as_str()).filter(|word| !word.starts_with('-')).collect();
     let found = match plain.as_slice() {
         _ if OF_DOCUMENTS.contains(&name) => documents(last),
-        [run, ..] if name == "logs" => replicas(run),
+        [run, ..] if matches!(name, "logs" | "attach") => replicas(run),
         [] if OF_RUNS.contains(&name) => runs(),
         [..] if ["wait", "stop", "rm"].contains(&name) => runs(),
         _ => Vec::new(),

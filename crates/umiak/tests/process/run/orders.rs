@@ -9,6 +9,7 @@ use super::house::{House, Unwatched as _, wait_for};
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("run::orders::attach_follows_to_the_end", &[], attach)
+        .test("run::orders::attach_shows_every_role", &[], attach_roles)
         .test("run::orders::ctrl_c_leaves_an_attached_run_alone", &[], leave)
         .test("run::orders::stop_all_and_only", &[], stop_all)
         .test("run::orders::stop_says_how_it_ended", &[], stopped_meanwhile)
@@ -29,15 +30,40 @@ fn attach() {
     house.umiak("attach").finish_unwatched().expect_code(2).expect_err("there are no runs yet");
     house.umiak("run -d job.yaml").finish_unwatched().expect_code(0).expect_err("umiak attach run-000001");
     house.wait_for_file("up");
-    let attached = house.umiak("attach").start();
-    attached.wait_for_file("up");
+    let session = Session::of(house.umiak("attach"), (80, 20));
+    session.wait_for("the console", |screen| screen.iter().any(|line| line == "hello"));
     house.touch("go");
-    let outcome = attached.finish_unchecked();
-    outcome.expect_code(7).expect_err("attached run-000001, waits").expect_err("run-000001 waits failed with 7");
-    assert_eq!(outcome.out(), "hello\nbye\n");
+    for line in ["Attached run-000001 · waits · 1 running", "bye", "run-000001 waits failed with 7"] {
+        session.wait_for(line, |screen| screen.iter().any(|other| other.ends_with(line)));
+    }
     house.wait_until_free();
+    assert_eq!(session.finish().0.code(), Some(7));
     let ended = house.umiak("attach waits").finish_unwatched();
     ended.expect_code(2).expect_err("error[J0025]: run-000001 has ended").expect_err("`umiak logs run-000001`");
+    house.check_ended();
+}
+
+fn attach_roles() {
+    let house = House::with(
+        "umiak: v1\nname: two\nroles:\n  server: {command: \"LEDGER; echo up; until test -e go; do sleep 0.01; done\"}\n  trainer: {replicas: 2, command: \"LEDGER; echo hello; touch up.$UMIAK_INDEX; until test -e go; do sleep 0.01; done\"}\n",
+    );
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    for index in 0..2 {
+        house.wait_for_file(&format!("up.{index}"));
+    }
+    let shows = |line: &str, wanted: &[&str]| {
+        let session = Session::of(house.umiak(line), (80, 20));
+        session.wait_for(line, |screen| wanted.iter().all(|wanted| screen.iter().any(|line| line == wanted)));
+        session
+    };
+    let all = shows("attach", &["server-0  | up", "trainer-0 | hello", "trainer-1 | hello"]);
+    let one = shows("attach 1 trainer-1", &["hello"]);
+    house.touch("go");
+    house.wait_until_free();
+    for session in [all, one] {
+        session.wait_for("the end", |screen| screen.iter().any(|line| line.ends_with("run-000001 two succeeded")));
+        assert_eq!(session.finish().0.code(), Some(0));
+    }
     house.check_ended();
 }
 
@@ -186,7 +212,7 @@ fn tolerated() {
 
 fn schemas() {
     let house = House::with(
-        "umiak: v1\nname: fails\nlabels: {team: ads}\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; test $UMIAK_INDEX = 0 || exit 7\", ports: {rpc: 1}, restarts: {max: 1, backoff: 1ms}}\n",
+        "umiak: v1\nname: fails\nlabels: {team: ads}\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; echo here; test $UMIAK_INDEX = 0 || exit 7\", ports: {rpc: 1}, restarts: {max: 1, backoff: 1ms}}\n",
     );
     let printed = house.umiak("run job.yaml --output json").finish();
     let schema = |name: &str| -> serde_json::Value {
@@ -232,6 +258,12 @@ fn schemas() {
     for line in house.umiak("events 1 --output json").finish_unwatched().out().lines() {
         keeps("facts", line);
     }
+    for flags in ["", " --timestamps"] {
+        let printed = house.umiak(&format!("logs 1 all --output json{flags}")).finish_unwatched().out();
+        assert_eq!(printed.lines().filter(|line| keeps("logs", line)["run"] == "run-000001").count(), 2, "{printed}");
+    }
+    let names = house.umiak("schema").finish_unwatched().out();
+    assert!(names.lines().all(|name| schema(name)["$schema"].is_string()) && names.lines().count() > 11, "{names}");
 }
 
 fn other_words() {
