@@ -58,7 +58,7 @@ fn role_lines(text: &mut String, plan: &Plan, position: usize, role: &Role) {
     let plural = if role.replicas == 1 { "" } else { "s" };
     let _ = writeln!(text, "\nrole {}, {} replica{plural}", role.name, role.replicas);
     let words: Vec<_> = plan.commands[position].argv.iter().map(|word| word.to_string_lossy()).collect();
-    let _ = writeln!(text, "  command  {}", words.join(" "));
+    let _ = writeln!(text, "  command  {}", words.join(" ").trim_end().replace('\n', "\n           "));
     if !role.completion.decides {
         let _ = writeln!(text, "  does not decide the job's end: it is stopped when the others have ended");
     }
