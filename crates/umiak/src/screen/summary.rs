@@ -57,7 +57,7 @@ pub enum Others {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crowd {
     pub count: usize,
-    /// `ranks 0-3`, `trainer-0-3, pserver-1`.
+    /// `ranks 0-3`, `trainer 0-3, pserver-1`.
     pub names: String,
 }
 
@@ -81,7 +81,7 @@ impl Crowd {
             .map(|(role, indices)| {
                 indices.sort_unstable();
                 let list = ranges(indices);
-                if list.contains(',') { format!("{role}-{{{list}}}") } else { format!("{role}-{list}") }
+                if indices.len() > 1 { format!("{role} {list}") } else { format!("{role}-{list}") }
             })
             .collect();
         Self { count, names: names.join(", ") }
@@ -270,7 +270,7 @@ fn tell(
     let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
 }
 
-/// `ranks 0-3 on gpu-a`, `trainer-0-3`.
+/// `ranks 0-3 on gpu-a`, `trainer 0-3`.
 fn several(group: &[&Finding], place_of: &impl Fn(&Finding) -> ReplicaPlace) -> String {
     let names = crowd(group.iter().copied(), place_of).names;
     let places: Vec<ReplicaPlace> = group.iter().map(|finding| place_of(finding)).collect();

@@ -44,7 +44,7 @@ fn trainer_fails() {
             .expect_code(7)
             .expect_err("ValueError: bad batch")
             .expect_err("log ./log/workerlog.1")
-            .expect_err("stopped by us  pserver-0-1, trainer-0 (SIGTERM");
+            .expect_err("stopped by us  pserver 0-1, trainer-0 (SIGTERM");
         expect_cause(&outcome, "trainer-1", 2, "exited with 7 after");
     }
 }
@@ -71,7 +71,7 @@ fn server_ends_late() {
         let dies = format!("pserver-0:listen;await up.0;await up.1;err MemoryError;{end}");
         let actions = [&dies, SERVERS, "0:reach;touch up.0", "1:reach;touch up.1", &format!("trainer:{WAIT}")];
         let outcome = sandbox.launch_toy(TWO_AND_TWO, &actions).finish();
-        outcome.expect_code(code).expect_err("stopped by us  pserver-1, trainer-0-1 (SIGTERM");
+        outcome.expect_code(code).expect_err("stopped by us  pserver-1, trainer 0-1 (SIGTERM");
         expect_cause(&outcome, "pserver-0", 2, how);
     }
 }
@@ -171,7 +171,7 @@ fn victims() {
     ];
     let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
     let outcome = sandbox.launch_toy("--server_num 2 --worker_num 2 --grace 2s", &actions[1..]).finish();
-    outcome.expect_code(3).expect_err("ValueError: bad row").expect_err("followed       trainer-0-1");
+    outcome.expect_code(3).expect_err("ValueError: bad row").expect_err("followed       trainer 0-1");
     expect_cause(&outcome, "pserver-0", 2, "exited with 3 after");
 }
 
