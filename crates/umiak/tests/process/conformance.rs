@@ -1,6 +1,6 @@
-//! Umiak against the real thing: one probe under Paddle's own launchers, both generations, and under `umiak` with
-//! the very same words behind it. Every variable, every property of the process, every file, every console line
-//! and the exit code are compared; what differs must be in [`DIFFERENCES`], and what is there must differ.
+//! Compares umiak with Paddle's own launchers, both generations: one probe runs under each with the same command line.
+//! Every variable, process property, file, console line and the exit code are compared. Each difference must be listed
+//! in [`DIFFERENCES`], and each entry there must still be a difference.
 
 mod compare;
 mod observe;
@@ -16,17 +16,17 @@ use umiak_testkit::suite::Suite;
 use compare::{Seen, compare};
 use observe::{Launcher, Observation, observe};
 
-/// One command line and its surroundings.
+/// One command line and its environment.
 struct Case {
     name: &'static str,
     generation: Generation,
     jobs: Jobs,
-    /// The current launcher's module is called, and leaves it to the legacy one.
+    /// True if the line calls the current launcher's module, which hands over to the legacy launcher.
     is_handed_over: bool,
     /// Flags in front of the script.
     flags: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
-    /// How often it is run in the same directory.
+    /// Number of runs in the same directory.
     runs: usize,
 }
 
@@ -51,7 +51,7 @@ impl Case {
         Self { is_handed_over: true, ..self }
     }
 
-    /// What begins a line that Paddle copies to its console from a log.
+    /// Prefix of the lines that Paddle copies from a log to its console.
     fn copied(&self) -> Option<&'static str> {
         match (self.jobs, self.generation) {
             (Jobs::All | Jobs::SeveralNodes, _) => Some("probe rank 0"),
@@ -62,7 +62,7 @@ impl Case {
 }
 
 const TWO: &[&str] = &["--nproc_per_node", "2"];
-/// Rank 1 exits with 7, rank 0 waits to be stopped.
+/// Rank 1 exits with 7; rank 0 waits to be stopped.
 const FAILURE: &[(&str, &str)] = &[("UMIAK_PROBE_EXIT", "1:7")];
 /// Proxies, and variables that override flags.
 const SURROUNDINGS: &[(&str, &str)] = &[
@@ -113,7 +113,7 @@ const HETER_LISTED: &[&str] = &[
     "cpu",
 ];
 
-/// The first takes longest: Paddle's legacy launcher needs 16 s to give up.
+/// The slowest comes first: Paddle's legacy launcher takes 16 s to give up.
 const CASES: [Case; 19] = [
     case("legacy_failure", Generation::Legacy, TWO).with(FAILURE),
     case("current_failure", Generation::Current, TWO).with(FAILURE),
@@ -136,7 +136,7 @@ const CASES: [Case; 19] = [
     servers("legacy_heter_listed", Generation::Legacy, HETER_LISTED),
 ];
 
-/// What each case showed: computed once, by whoever asks first.
+/// Results of each case, computed once on first use.
 static RESULTS: [OnceLock<Result<Vec<Seen>, String>>; CASES.len()] = [const { OnceLock::new() }; CASES.len()];
 
 pub(crate) fn register(suite: &mut Suite) {
@@ -167,7 +167,8 @@ fn covers(entry: &Difference, case: &Case, seen: &Seen) -> bool {
     entry.covers(seen.surface, case.generation, case.jobs, seen.kind, &seen.name)
 }
 
-/// Pattern by pattern; of console lines entry by entry, because some depend on what else is installed.
+/// Checks each pattern on its own. Console entries are checked as a whole, because some lines depend on installed
+/// packages.
 fn no_entry_is_stale() {
     let all: Vec<(&Case, &[Seen])> =
         CASES.iter().enumerate().map(|(index, case)| (case, seen(index).as_slice())).collect();
@@ -186,7 +187,7 @@ fn no_entry_is_stale() {
 }
 
 fn seen(index: usize) -> &'static Vec<Seen> {
-    // The legacy launcher is asleep most of its time, so its cases go side by side.
+    // The legacy launcher mostly sleeps, so its cases run in parallel.
     if CASES[index].generation == Generation::Legacy {
         std::thread::scope(|scope| {
             for (other, case) in CASES.iter().enumerate() {
@@ -213,8 +214,8 @@ fn result(index: usize) -> &'static Result<Vec<Seen>, String> {
     })
 }
 
-/// Paddle's console loses what its rank wrote last when the launcher ends sooner than it reads, which on a busy machine
-/// happens now and then: then it is watched once more.
+/// Retries when Paddle's launcher exits before it has copied the rank's last lines to the console, which happens on a
+/// busy machine.
 fn observe_paddle(case: &Case) -> Vec<Observation> {
     let is_whole =
         |seen: &Observation| case.copied().is_none_or(|start| seen.console.iter().any(|line| line.starts_with(start)));
@@ -224,7 +225,7 @@ fn observe_paddle(case: &Case) -> Vec<Observation> {
         .unwrap_or_else(|| observe(case, Launcher::Paddle))
 }
 
-/// With `--exit-codes paddle` the code is Paddle's to the number; what that is, the failure cases above observe.
+/// `--exit-codes paddle` gives Paddle's exact code, which the failure cases above observe.
 fn old_exit_codes_are_exact() {
     let exact = Launcher::Umiak { flags: &["--exit-codes", "paddle"] };
     let find = |name: &str| CASES.iter().position(|case| case.name == name).expect("a case of the table");
@@ -238,7 +239,7 @@ fn old_exit_codes_are_exact() {
         let legacy = CASES[index].generation == Generation::Legacy;
         assert!(legacy || ours.console.iter().any(|line| line.ends_with(&said)), "{name}: `{said}` in the pod log");
     }
-    // Paddle's is 0 here, which nobody is given for a failure.
+    // Paddle exits with 0 here; umiak never does so for a failure.
     let index = find("legacy_servers_failure");
     assert_eq!(seen(index).iter().find_map(Seen::paddle_code), Some(0), "the real launcher's code has changed");
     assert_eq!(observe(&CASES[index], exact).pop().expect("one run").code, 1);

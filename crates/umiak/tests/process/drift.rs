@@ -1,4 +1,4 @@
-//! `launch` and `run` behave alike: each test holds one point in which they once differed.
+//! `launch` and `run` behave alike. Each test covers one point in which they once differed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,14 +41,14 @@ const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
 
-/// Far less than the grace of a test that waits for nothing.
+/// Well below the grace period of these tests.
 const SOON: Duration = Duration::from_secs(20);
-/// Long enough for what must not happen to happen.
+/// Time for an unwanted event to occur.
 const MOMENT: Duration = Duration::from_millis(300);
-/// A rank that leaves behind a process that ignores SIGTERM.
+/// The rank exits and leaves behind a process that ignores SIGTERM.
 const LEAVES_A_DAEMON: &str = "0:stubborn;daemon;touch left";
 
-/// The records of the sandbox's first run so far. One that is being written is not there yet.
+/// Returns the records of the sandbox's first run so far, without a record that is still being written.
 fn journal(sandbox: &Sandbox) -> Vec<Value> {
     let text = sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
     text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
@@ -62,7 +62,7 @@ fn is_recorded(sandbox: &Sandbox, kind: &str) -> bool {
     position(sandbox, kind).is_some()
 }
 
-/// A command about runs; what else goes on in the sandbox is not looked at.
+/// Runs a command while other processes of the sandbox are alive.
 fn ask(run: Run<'_>) -> Outcome {
     run.start().finish_unchecked()
 }
@@ -73,26 +73,26 @@ fn umiak<'a>(sandbox: &'a Sandbox, line: &str) -> Run<'a> {
 
 #[track_caller]
 fn assert_soon(asked: Instant, outcome: &Outcome) {
-    assert!(asked.elapsed() < SOON, "the grace was waited for: {:?}\n{}", asked.elapsed(), outcome.err());
+    assert!(asked.elapsed() < SOON, "it waited for the grace period: {:?}\n{}", asked.elapsed(), outcome.err());
 }
 
-/// A launched job whose only rank has ended, while the sweep waits for what it left behind.
+/// Starts a job whose only rank has ended, and returns while the sweep waits for the process left behind.
 fn sweeping(sandbox: &Sandbox) -> Running<'_> {
     let run = sandbox.launch_toy("--nproc_per_node 1 --grace 50s", &[LEAVES_A_DAEMON]).start();
     run.wait_until("the rank's end", || is_recorded(sandbox, "ended"));
     run
 }
 
-/// Drift: the last sweep could be hurried in `run` only. The job is over; a first signal leaves the leftovers their
-/// grace, a second does not.
+/// Drift: only `run` let signals shorten the last sweep. The job is over; leftovers keep their grace period after the
+/// first signal and lose it after the second.
 fn sweep_hurried_by_signals() {
     let sandbox = Sandbox::new();
     let mut run = sweeping(&sandbox);
     let asked = Instant::now();
     run.signal(SIGINT);
     std::thread::sleep(MOMENT);
-    assert!(run.is_running(), "the first signal gives leftovers their time");
-    // Another one, so that it is not merged with the first where that was not read.
+    assert!(run.is_running(), "leftovers keep their grace period after the first signal");
+    // A different signal, because the kernel merges two equal signals if the first is still pending.
     run.signal(SIGTERM);
     let outcome = run.finish();
     outcome.expect_code(0);
@@ -102,7 +102,7 @@ fn sweep_hurried_by_signals() {
     outcome.expect_err("stopping SIGTERM received: SIGKILL to what ranks left behind");
 }
 
-/// Drift: what a Ctrl-C does was not told when the run was being stopped already.
+/// Drift: a Ctrl-C while the run was already stopping printed nothing.
 fn ctrl_c_after_stop() {
     let sandbox = Sandbox::new();
     let run =
@@ -119,10 +119,10 @@ fn ctrl_c_after_stop() {
     outcome.expect_err("stopping SIGINT received: SIGKILL to ranks 0-1; press Ctrl-C again to return to the shell");
 }
 
-/// Drift: the same, where the job was stopped by a signal: one more is enough.
+/// Drift: as above, for a job stopped by a signal: one more signal is enough.
 fn sweep_hurried_after_interrupt() {
     let sandbox = Sandbox::new();
-    // The daemon inherits what its rank ignores; the rank itself goes at SIGKILL, or by its own end.
+    // The daemon inherits the ignored signals; the rank itself ends on SIGKILL or when `go` appears.
     let actions = &["0:stubborn;daemon;touch left;await go", "1:touch up;sleep 60000"];
     let mut run = sandbox.launch_toy("--nproc_per_node 2 --grace 50s", actions).start();
     run.wait_for_file("left");
@@ -134,14 +134,14 @@ fn sweep_hurried_after_interrupt() {
     run.wait_until("both ends", || ended() == 2);
     let asked = Instant::now();
     std::thread::sleep(MOMENT);
-    assert!(run.is_running(), "leftovers have their grace");
+    assert!(run.is_running(), "leftovers keep their grace period");
     run.signal(SIGTERM);
     let outcome = run.finish();
     outcome.expect_code(130);
     assert_soon(asked, &outcome);
 }
 
-/// Drift: the same, by `umiak stop --kill`.
+/// Drift: as above, with `umiak stop --kill`.
 fn sweep_hurried_by_stop() {
     let sandbox = Sandbox::new();
     let run = sweeping(&sandbox);
@@ -153,7 +153,7 @@ fn sweep_hurried_by_stop() {
     assert_soon(asked, &outcome);
 }
 
-/// Drift: `launch` recorded `finished` before its sweep, so `wait` returned while processes of the run were still there.
+/// Drift: `launch` recorded `finished` before its sweep, so `wait` returned while processes of the run were alive.
 fn finished_after_sweep() {
     let sandbox = Sandbox::new();
     let run = sweeping(&sandbox);
@@ -176,9 +176,9 @@ fn finished_after_sweep() {
     assert_eq!(position(&sandbox, "finished"), Some(last), "nothing follows: {:#?}", journal(&sandbox));
 }
 
-/// Drift: a timer that an earlier one of the same round had disarmed was fired in `launch`. No timer of a launched job
-/// disarms another, so a document shows it: its time is over while a replica waits to start again. The supervisor
-/// stands still until both timers are due, and then finds them together.
+/// Drift: `launch` fired a timer that an earlier timer of the same round had disarmed. No timer of a launched job
+/// disarms another, so a document tests it: its timeout expires while a replica waits to restart. The supervisor is
+/// paused until both timers are due.
 fn disarmed_timer() {
     let sandbox = Sandbox::new();
     sandbox.write(
@@ -194,17 +194,17 @@ fn disarmed_timer() {
     assert!(!is_recorded(&sandbox, "ignored"), "{:#?}", journal(&sandbox));
 }
 
-/// A failure whose cause, replica 0, had told its error and was stopped by us before it ended; replica 1 ended first,
-/// without a word. Replica 2 is healthy; so is 3, which `stubborn` makes outlive the report.
+/// A failure caused by replica 0, which printed its error and was stopped by umiak before it ended. Replica 1 ended
+/// first, without output. Replicas 2 and 3 are healthy; with `stubborn`, 3 outlives the report.
 type Failure = fn(&Sandbox, stubborn: bool) -> Outcome;
 
-/// Drift: `launch` listed a cause under "stopped by us", and `run` did not leave causes out of those "still going".
+/// Drift: `launch` listed a cause under "stopped by us", and `run` listed one under "still going".
 fn causes_apart(fail: Failure) {
     for (stubborn, head) in [(false, "stopped by us"), (true, "stopping")] {
         let sandbox = Sandbox::new();
         let outcome = fail(&sandbox, stubborn);
         let err = outcome.err();
-        assert!(err.contains("ValueError: bad batch"), "the cause is told:\n{err}");
+        assert!(err.contains("ValueError: bad batch"), "the cause is shown:\n{err}");
         let line = err.lines().find(|line| line.trim_start().starts_with(head));
         let line = line.unwrap_or_else(|| panic!("no line {head:?}:\n{err}"));
         let names = line.trim_start().trim_start_matches(head).trim_start().split(" (").next().unwrap_or_default();
@@ -239,14 +239,14 @@ fn document_failure(sandbox: &Sandbox, stubborn: bool) -> Outcome {
     outcome
 }
 
-/// Drift: Ctrl-Z was dropped while nodes were awaited. `first` starts alone, is stopped and continued, and goes on
+/// Drift: Ctrl-Z was dropped while waiting for nodes. `first` starts alone, is stopped and continued, and keeps
 /// waiting.
 fn pause_while_awaiting(first: usize) {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
     let launch = |host| cluster.launch(host, "--ips $IPS --nproc_per_node 1", &["*:print hello"]);
     let mut run = launch(first);
-    // It says so on stderr after a second: it waits.
+    // It prints that it waits after one second.
     std::thread::sleep(Duration::from_millis(1500));
     for _ in 0..2 {
         run.signal(SIGTSTP);
@@ -262,8 +262,8 @@ fn pause_while_awaiting(first: usize) {
     snapshot.assert_as_before();
 }
 
-/// Drift: Ctrl-Z was obeyed while logs were sent, and nowhere else beside the main loop. A node is cut off, and its
-/// ranks have ended: the end of their logs waits for the network.
+/// Drift: besides the main loop, Ctrl-Z worked only while logs were sent. A node is cut off after its ranks have ended,
+/// so the rest of their logs waits for the network.
 fn pause_while_sending() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -295,7 +295,7 @@ fn pause_while_sending() {
     snapshot.assert_as_before();
 }
 
-/// The last fact says that a user has stopped the run.
+/// Fails unless the last fact says that a user stopped the run.
 #[track_caller]
 fn assert_stopped(sandbox: &Sandbox) {
     let facts = journal(sandbox);
@@ -321,7 +321,7 @@ fn stop_launched() {
     umiak(&sandbox, "stop 1").finish().expect_code(2).expect_err("error[J0025]: run-000001 has ended already");
 }
 
-/// Drift: the same, for ranks that ignore SIGTERM: `--kill`, or a second `stop`, does not wait for the grace.
+/// Drift: as above, for ranks that ignore SIGTERM: `--kill` or a second `stop` skips the grace period.
 fn stop_kills() {
     for orders in [&["stop 1 --kill"][..], &["stop 1 --no-wait", "stop 1"]] {
         let sandbox = Sandbox::new();
@@ -340,8 +340,8 @@ fn stop_kills() {
     }
 }
 
-/// Drift: the same, on several nodes: asked on the node that records the run, it ends on all of them. `--kill` does not
-/// wait for the grace on any of them.
+/// Drift: as above, on several nodes: `stop` on the node that records the run ends it on all of them. `--kill` skips
+/// the grace period on each.
 fn stop_on_all_nodes(gentle: bool) {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -364,7 +364,7 @@ fn stop_on_all_nodes(gentle: bool) {
     snapshot.assert_as_before();
 }
 
-/// Another host that shares a directory with this one: its own name, and a kernel that was started at another time.
+/// Runs a command as on another host that shares a directory: with another host name and boot id.
 fn on_another_host<'a>(sandbox: &'a Sandbox, home: &Path, line: &str) -> Run<'a> {
     sandbox.write("boot", "00000000-0000-0000-0000-000000000000\n");
     let become_host = "hostname gpu-b && mount --bind boot /proc/sys/kernel/random/boot_id && exec \"$@\"";
@@ -374,14 +374,14 @@ fn on_another_host<'a>(sandbox: &'a Sandbox, home: &Path, line: &str) -> Run<'a>
     run
 }
 
-/// Drift: the same, asked on another node that shares the home: it names the node that records the run. Locks of a
-/// shared file system may be seen there, or not.
+/// Drift: as above, from another node that shares the home: the error names the node that records the run. Locks on a
+/// shared file system may or may not be visible there.
 fn stop_elsewhere() {
     let sandbox = Sandbox::new();
     let run = sandbox.launch_toy("--nproc_per_node 1", &["0:touch up;await go"]).start();
     run.wait_for_file("up");
     run.wait_for_file("state/runs/run-000001/supervisor.json");
-    // A copy has everything but the locks.
+    // The copy has no locks.
     let copied = sandbox.program(Path::new("cp"), ["-r", "state", "unlocked"]);
     ask(copied).expect_code(0);
     let here = umiak_sys::host::name();
@@ -397,7 +397,7 @@ fn stop_elsewhere() {
     run.finish().expect_code(0);
 }
 
-/// Drift: the same, asked on another node with a home of its own: no such run is there.
+/// Drift: as above, from another node with its own home, which has no such run.
 fn stop_without_run() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -414,8 +414,8 @@ fn stop_without_run() {
     snapshot.assert_as_before();
 }
 
-/// Drift: `show` and `wait` of a launched run depended on when it recorded its end. A live one is running, and `wait`
-/// has its code after its end.
+/// Drift: `show` and `wait` of a launched run depended on when it recorded its end. A live run is shown as running, and
+/// `wait` returns its code after the end.
 fn wait_and_show() {
     for (order, code, status) in [(None, 7, "failed"), (Some("stop 1"), 3, "stopped")] {
         let sandbox = Sandbox::new();

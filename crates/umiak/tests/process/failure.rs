@@ -1,4 +1,5 @@
-//! A job that goes wrong: the cause is named, the others are stopped, the code is right, nothing is left.
+//! Failing jobs: the report names the cause, the other ranks are stopped, the exit code is right, and nothing is left
+//! behind.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,12 +29,12 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("failure::json_tells_the_verdict", &[], json_tells_the_verdict);
 }
 
-/// A traceback, as a rank prints it.
+/// A traceback as Python prints it.
 const TRACEBACK: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 3, in <module>\\n    step()\\nValueError: bad batch";
 
 fn identical_tracebacks() {
     let sandbox = Sandbox::new();
-    // All are causes: none of them can be stopped before it has failed.
+    // All four ranks are causes: they ignore signals and wait for each other before they fail.
     let fails = format!("*:await r0;await r1;await r2;await r3;{TRACEBACK};exit 7");
     let actions = ["*:ignore 15;ignore 2", "0:touch r0", "1:touch r1", "2:touch r2", "3:touch r3", &fails];
     let outcome = sandbox.launch_toy("--nproc_per_node 4 --show none", &actions).finish();
@@ -45,7 +46,7 @@ fn tracebacks(text: &str) -> usize {
     text.lines().filter(|line| line.ends_with("Traceback (most recent call last):")).count()
 }
 
-/// Where the console shows both, what rank 0 has written is above already.
+/// When stdout and stderr go to the same place, the traceback in rank 0's output is not repeated.
 fn traceback_above() {
     for redirect in ["2>&1", "2>&1 >/dev/null", ">out 2>err; cat err"] {
         let sandbox = Sandbox::new();
@@ -99,11 +100,11 @@ fn signal_is_told_in_words() {
     outcome.expect_code(137).expect_err("rank 1").expect_err("was killed by SIGKILL (killed)");
 }
 
-/// The guide's own case: `workerlog.0` holds a SIGTERM notice, `workerlog.4` an input/output error.
+/// The user guide's case: `workerlog.0` holds a SIGTERM notice, `workerlog.4` an input/output error.
 fn seed_logs_explain_themselves() {
     let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/logs");
     let (victim, cause) = (format!("{fixtures}/seed-workerlog.0.log"), format!("{fixtures}/seed-workerlog.4.log"));
-    // In either order: exit order is evidence, not verdict.
+    // The order in which ranks exit does not decide which one is the cause.
     for (delay_0, delay_4) in [(0, 100), (100, 0)] {
         let sandbox = Sandbox::new();
         let outcome = sandbox
@@ -135,7 +136,7 @@ fn old_log_is_not_evidence() {
 
 fn stubborn_rank_is_killed() {
     let sandbox = Sandbox::new();
-    // A file for each run: one that is there already would let rank 1 end before rank 0 is stubborn.
+    // Each run needs its own file: an existing one would let rank 1 exit before rank 0 ignores signals.
     let stubborn = |file: &str| [format!("0:stubborn;touch {file};{WAIT}"), format!("1:await {file};exit 5")];
     let launch = |grace: &str, [first, second]: [String; 2]| {
         sandbox.launch_toy(&format!("--nproc_per_node 2 --grace {grace}"), &[&first, &second]).finish()
@@ -143,7 +144,7 @@ fn stubborn_rank_is_killed() {
     let outcome = launch("300ms", stubborn("up"));
     outcome.expect_code(5).expect_err("rank=[1]");
     std::fs::remove_file(sandbox.path().join("up")).expect("the first run has made it");
-    // Longer than the settle window: the report came first, and the end is told afterwards.
+    // Longer than the settle window: the report comes first, and the end of rank 0 is printed afterwards.
     let slow = launch("1s", stubborn("again"));
     slow.expect_code(5).expect_err("(SIGTERM, then SIGKILL after 1.0 s)").expect_err("all gone, by SIGKILL, after");
     assert!(outcome.elapsed >= Duration::from_millis(300), "killed before the grace was over: {:?}", outcome.elapsed);
@@ -151,7 +152,7 @@ fn stubborn_rank_is_killed() {
 
 fn leftovers_are_swept() {
     let sandbox = Sandbox::new();
-    // `finish` fails if anything is left.
+    // `finish` fails if a process is left.
     let outcome = sandbox.launch_toy("--nproc_per_node 2 --grace 1s", &["*:child;daemon;exit 0"]).finish();
     outcome.expect_code(0).expect_err("notice[L0025]: ranks left processes behind, which were stopped");
     sandbox
@@ -199,7 +200,7 @@ fn killed_front_takes_its_ranks() {
     let run = sandbox.launch_toy("--nproc_per_node 4", &[&format!("*:child;daemon;touch up;{WAIT}")]).start();
     run.wait_for_file("up");
     run.signal(9);
-    // `finish` waits for the rest to go, and fails if it does not.
+    // `finish` waits for the remaining processes to exit, and fails if they do not.
     let outcome = run.finish();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&outcome.status), Some(9));
 }
@@ -227,7 +228,7 @@ fn json_tells_the_verdict() {
     assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("failed"), Some(7)));
 }
 
-/// The reproduction of a report: the user's last line has no line feed, and both streams go to one pipe.
+/// Regression test: the user's last line has no line feed, and both streams go to one pipe.
 fn abort_has_a_line_of_its_own() {
     let sandbox = Sandbox::new();
     let umiak = umiak_testkit::sandbox::binary().display().to_string();

@@ -1,4 +1,4 @@
-//! Real training: Paddle and PyTorch over gloo, on CPU, with nothing but what the launcher gives them.
+//! Real training: Paddle and PyTorch over gloo on CPU, with only the environment that the launcher sets.
 
 mod servers;
 
@@ -13,7 +13,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("frameworks::paddle_trains_on_two_ranks", &[Paddle], || trains_in_paddles_words("paddle_train.py"))
         .test("frameworks::paddle_trains_on_four_ranks", &[Paddle], || trains_in_our_words("paddle_train.py"))
-        // Rank 0 serves the store: to the others its end looks unlike that of another rank.
+        // Rank 0 serves the store, so its peers fail in a different way when it ends.
         .test("frameworks::paddle_rank_0_is_the_cause", &[Paddle], || {
             names_the_cause("paddle_fails.py", &["0", "slowly"]);
         })
@@ -32,12 +32,12 @@ pub(crate) fn example(name: &str) -> String {
     format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A script that fails in its own way.
+/// Path of a script that fails in a certain way.
 pub(crate) fn support(name: &str) -> String {
     format!("{}/tests/process/support/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Frameworks keep caches at home and in the temporary directory; of these, only ours has to be gone.
+/// Frameworks keep caches in the home and temporary directories; only files of umiak must be gone.
 fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
     let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
     std::fs::create_dir(&temporary).expect("the sandbox can be written");
@@ -48,14 +48,14 @@ fn train(sandbox: &Sandbox, words: &[&str]) -> Outcome {
     outcome
 }
 
-/// Now and then torch 2.15 aborts as its interpreter ends, under torchrun too. Such a run is watched again.
+/// Torch 2.15 sometimes aborts at interpreter exit, also under torchrun. Such a run is repeated.
 pub(crate) fn watched(run: impl Fn() -> Outcome) -> Outcome {
     let is_torchs_end = |outcome: &Outcome| outcome.err().contains("terminate called without an active exception");
     let again = || Some(run()).filter(|outcome| !is_torchs_end(outcome));
     again().or_else(again).unwrap_or_else(&run)
 }
 
-/// The interpreter is the word in front of `-m`.
+/// Uses the interpreter in front of `-m`.
 fn trains_in_paddles_words(script: &str) {
     let python = virtual_environment().join("bin/python");
     let python = python.to_str().expect("a path in UTF-8");
@@ -65,13 +65,13 @@ fn trains_in_paddles_words(script: &str) {
     has_learned(&watched(|| train(&Sandbox::new(), &words)), 2);
 }
 
-/// The interpreter is the active virtual environment's.
+/// Uses the interpreter of the active virtual environment.
 fn trains_in_our_words(script: &str) {
     let words = ["launch", "--nproc_per_node", "4", &example(script), "--steps", "60"];
     has_learned(&watched(|| train(&Sandbox::new(), &words)), 4);
 }
 
-/// The last line of rank 0: `rank 0/2  done in 0.4 s: loss 1.2 -> 0.3, weights identical on all 2 ranks`.
+/// Checks the last line of rank 0: `rank 0/2  done in 0.4 s: loss 1.2 -> 0.3, weights identical on all 2 ranks`.
 pub(crate) fn has_learned(outcome: &Outcome, ranks: u32) {
     outcome.expect_code(0);
     let text = outcome.out();
@@ -81,7 +81,7 @@ pub(crate) fn has_learned(outcome: &Outcome, ranks: u32) {
     has_fallen(last);
 }
 
-/// `… loss 1.2 -> 0.3`, and perhaps more behind a comma.
+/// Checks `… loss 1.2 -> 0.3`, which may be followed by a comma and more.
 fn has_fallen(line: &str) {
     let losses = line.split_once("loss ").and_then(|(_, rest)| rest.split(',').next()).unwrap_or_default();
     let (first, last) = losses.split_once(" -> ").unwrap_or_else(|| panic!("no losses: {line}"));
@@ -89,8 +89,8 @@ fn has_fallen(line: &str) {
     assert!(number(last) < number(first), "the loss did not fall: {losses}");
 }
 
-/// The peer ignores our SIGTERM and dies of the lost connection: what it says of that is real, and no cause, even
-/// where the rank that raised dies slowly and the peer is the first to be gone.
+/// The peer ignores SIGTERM and dies of the lost connection. Its error is real but not the cause, even if the failing
+/// rank exits slowly and the peer is gone first.
 fn names_the_cause(script: &str, arguments: &[&str]) {
     let sandbox = Sandbox::new();
     let script = support(script);

@@ -1,9 +1,8 @@
-//! The guides to one machine: their examples are typed into a shell on a terminal, and the screen must show what the
-//! guide shows. Documents in them are looked at by `umiak lint`, and commands for several machines are rehearsed.
-//!
-//! What differs from run to run (times, ports, process numbers, hosts) counts for nothing, and neither does where a
-//! rank's line stands between umiak's. A `…` of the guide is anything: the rest of a line, or lines where it stands
-//! alone. Every block must be known here, with what it needs.
+//! Runs the guides for one machine: their examples are typed into a shell on a terminal, and the screen must show what
+//! the guide shows. Documents are checked with `umiak lint`, and commands for several machines run with `--dry-run`.
+//! Values that differ from run to run (times, ports, process ids, hosts) are ignored, and so is the order between a
+//! rank's lines and umiak's. A `…` in the guide matches the rest of a line, or any number of lines if it is alone on
+//! its line. Every block must be listed here with its requirements.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -27,15 +26,15 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("guide::the_examples_of_servers_are_true", &[Python], || examples(&SERVERS));
 }
 
-/// One of the guides.
+/// A guide and the requirements of its examples.
 #[derive(Debug)]
 struct Guide {
     file: &'static str,
-    /// Its examples by their first line.
+    /// Examples by their first line.
     settings: &'static [(&'static str, Setting)],
-    /// Documents that are shown for what is wrong with them.
+    /// Documents that show an error.
     mistakes: &'static [&'static str],
-    /// All examples are typed in one directory, so that runs are counted through. Else each has its own.
+    /// True if all examples share one directory, so that run numbers continue. Otherwise each has its own.
     goes_on: bool,
 }
 
@@ -87,23 +86,24 @@ const SERVERS: Guide = Guide {
     goes_on: false,
 };
 
-/// What an example needs besides the scripts of the guide and the directory `examples`.
+/// What an example needs besides the guide's scripts and the directory `examples`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
     Plain,
-    /// A driver that shows so many GPUs.
+    /// A driver that shows this many GPUs.
     Gpus(u32),
-    /// Its fixed ports are moved to free ones, of which the last is taken.
+    /// The guide's fixed ports are replaced by free ones, and the last of them is taken.
     TakenPort,
-    /// The ports are moved, and free.
+    /// The guide's fixed ports are replaced by free ones.
     FixedPorts,
-    /// Memory can be limited here, and the kernel's log names whom it kills. Else it is skipped, aloud.
+    /// Limited memory, and a kernel log that names killed processes. Where either is missing, the example is skipped
+    /// with a message.
     MemoryLimit,
-    /// Ctrl-C, once the line before umiak's answer to it is there.
+    /// Types Ctrl-C when the line before umiak's response is on the screen.
     Interrupt,
 }
 
-/// The examples of `launch`.
+/// Examples of `launch`.
 const SETTINGS: &[(&str, Setting)] = &[
     ("umiak launch --nproc_per_node 2 ./evaluate.sh", Setting::Plain),
     ("FLAGS_START_PORT=21000 umiak launch --nproc_per_node 2 ./evaluate.sh 2>&1 | cat", Setting::FixedPorts),
@@ -119,14 +119,14 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("umiak launch --nproc_per_node 2 --output json ./train.sh 2>/dev/null", Setting::Plain),
 ];
 
-/// Where the guide's user works, and with which Python.
+/// The guide's working directory, state directory and interpreter.
 const DIRECTORY: &str = "/home/li/umiak";
 const STATE: &str = "/home/li/.local/state/umiak";
 const INTERPRETER: &str = "/usr/bin/python3";
-/// The fixed ports of the guide.
+/// The guide's fixed ports.
 const PORTS: [u16; 2] = [21_000, 21_001];
 
-/// Wide enough for every line that is typed, and so high that nothing leaves it.
+/// Wide enough for every command, and high enough that nothing scrolls off.
 const SIZE: (u16, u16) = (250, 100);
 
 const ANYTHING: char = '…';
@@ -184,7 +184,7 @@ fn examples(guide: &Guide) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// A section fits on a screen.
+/// Each section fits on a screen.
 fn quickstart() {
     let text = std::fs::read_to_string(root().join(QUICKSTART.file)).expect("the quickstart is there");
     for section in text.split("\n## ").skip(1) {
@@ -213,7 +213,7 @@ fn limits_memory() -> bool {
     [MemoryCgroup, KernelLog].iter().all(|component| component.version().is_some())
 }
 
-/// Every document of the guide is fine, or shown for not being so.
+/// Every document of the guide passes `lint`, except those that show an error.
 fn lint(guide: &Guide, shell: &Shell, scripts: &[(&str, &str)]) {
     let is_document = |name: &&str| Path::new(name).extension().is_some_and(|extension| extension == "yaml");
     for name in scripts.iter().map(|(name, _)| *name).filter(is_document) {
@@ -222,7 +222,7 @@ fn lint(guide: &Guide, shell: &Shell, scripts: &[(&str, &str)]) {
     }
 }
 
-/// A command for other machines is planned as the first of them would.
+/// Plans a command for several machines, as the first of them.
 fn rehearse(shell: &Shell, command: &str) {
     shell.sandbox.write("train.py", "");
     let line = command.replace("umiak launch ", "umiak launch --dry-run ");
@@ -231,12 +231,12 @@ fn rehearse(shell: &Shell, command: &str) {
     shell.line(&line).finish().expect_code(0);
 }
 
-/// What stands between fences.
+/// A fenced block.
 #[derive(Debug)]
 struct Block<'a> {
     kind: &'a str,
     text: &'a str,
-    /// What stands before it.
+    /// The text before it.
     before: &'a str,
 }
 
@@ -260,7 +260,7 @@ impl<'a> Block<'a> {
         Some((name, self.text))
     }
 
-    /// Command lines that nobody types here.
+    /// Command lines that are not run here.
     fn commands(&self) -> Vec<&'a str> {
         let is_command = |line: &&str| line.contains("umiak launch ");
         let is_shell = self.kind == "sh" && self.script().is_none() && self.text.lines().all(|line| is_command(&line));
@@ -275,7 +275,7 @@ impl<'a> Block<'a> {
 
 const PROMPT: &str = "$ ";
 
-/// Commands behind prompts, each with what it says.
+/// Commands after prompts, each with its output.
 #[derive(Debug)]
 struct Example<'a> {
     lines: Vec<&'a str>,
@@ -290,7 +290,7 @@ impl Example<'_> {
         self.commands().next().expect("an example begins with a prompt")
     }
 
-    /// Types it and compares.
+    /// Types the example and compares the screen.
     fn check(&self, shell: &Shell, setting: Setting) -> Result<(), String> {
         let ports = matches!(setting, Setting::TakenPort | Setting::FixedPorts).then(Moved::new);
         let taken = ports.as_ref().filter(|_| setting == Setting::TakenPort);
@@ -301,17 +301,17 @@ impl Example<'_> {
             let text = text.replace(INTERPRETER, "PYTHON").replace(DIRECTORY, "DIR").replace(STATE, "DIR/state");
             let text = shell.neutral(&text).replace("DIR/bin/python3", "PYTHON");
             let text = ports.as_ref().map_or_else(|| without_ports(&text), |ports| ports.back(&text));
-            // Where the terminal puts this depends on whether a status line is there at that moment.
+            // The position of `^C` depends on whether a status line is shown at that moment.
             without_figures(&text.replace("^C", ""))
         };
         let ranks: BTreeSet<String> = log.lines().map(neutral).collect();
-        // Lines of several replicas have names before them.
+        // With several replicas, lines start with the replica's name.
         let is_of_rank =
             |line: &str| ranks.contains(line) || line.split_once(" | ").is_some_and(|(_, line)| ranks.contains(line));
         let shown: Vec<String> = self.lines.iter().map(|line| neutral(line)).collect();
         let mut seen: Vec<String> = lines.iter().map(|line| neutral(line)).collect();
         if setting == Setting::Interrupt {
-            // Ranks go on until the signal is there.
+            // Ranks print until the signal arrives.
             let awaited = neutral(self.before_the_answer());
             let last = seen.iter().position(|line| *line == awaited).expect("it was waited for");
             let later = seen.split_off(last + 1);
@@ -338,7 +338,7 @@ impl Example<'_> {
         answer.and_then(|answer| self.lines.get(answer - 1)).expect("the example shows what Ctrl-C does")
     }
 
-    /// What the screen shows in the end, up to the last prompt.
+    /// Returns the final screen up to the last prompt.
     fn type_into(&self, shell: &Shell, setting: Setting, ports: Option<&Moved>) -> Vec<String> {
         let mut session = Session::of(shell.interactive(), SIZE);
         let wait = |session: &Session<'_>, typed: usize| {
@@ -367,7 +367,7 @@ impl Example<'_> {
     }
 }
 
-/// What rank 0 wrote, or all replicas of documents.
+/// Returns the output of rank 0, or of all replicas of documents.
 fn said(shell: &Shell) -> String {
     let runs = shell.sandbox.path().join("state/runs");
     let below = |path: PathBuf| {
@@ -380,7 +380,7 @@ fn said(shell: &Shell) -> String {
     logs.filter_map(|log| std::fs::read(log).ok()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
 }
 
-/// What the guide's user has in the directory.
+/// Creates the files of the guide's user.
 fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
     for (name, text) in scripts {
         let path = shell.sandbox.write(name, text);
@@ -393,7 +393,7 @@ fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
         std::fs::create_dir_all(&path).expect("the sandbox can be written");
         path
     };
-    // `train.py` finds no directory of rank 1.
+    // `train.py` fails in rank 1, which has no directory.
     directory("data/0");
     let copies = directory("examples");
     let entries = std::fs::read_dir(examples).expect("the examples are there").flatten();
@@ -402,13 +402,13 @@ fn furnish(shell: &Shell, scripts: &[(&str, &str)], examples: &Path) {
     }
 }
 
-/// Free ports in place of the guide's, which another run may hold.
+/// Free ports in place of the guide's, which another process may hold.
 #[derive(Debug)]
 struct Moved([u16; 2]);
 
 impl Moved {
     fn new() -> Self {
-        // Below the ephemeral ones, and seldom where another run of this test looks.
+        // Below the ephemeral range, and different for most parallel runs of this test.
         let first = 22_000 + (std::process::id() % 4000) as u16 * 2;
         let pairs = (first..first + 2000).step_by(2).map(|port| [port, port + 1]);
         let is_free = |pair: &[u16; 2]| pair.iter().all(|port| listen(*port).is_ok());
@@ -432,7 +432,7 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
 }
 
-/// Ports that umiak chose. How many there are is no matter of chance.
+/// Replaces ports that umiak chose, but keeps their number.
 fn without_ports(text: &str) -> String {
     let number = |text: &str| text.parse::<u16>().expect("a port");
     let count = |range: &str| range.split_once('-').map_or(1, |(first, last)| number(last) - number(first) + 1);
@@ -443,7 +443,7 @@ fn without_ports(text: &str) -> String {
     regex(r"(127\.0\.0\.1:|\bport )(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)").replace_all(text, neutral).into_owned()
 }
 
-/// Times, sizes, processes and what this machine is.
+/// Replaces times, sizes, processes and names of this machine.
 fn without_figures(text: &str) -> String {
     [
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "DATE"),
@@ -451,11 +451,11 @@ fn without_figures(text: &str) -> String {
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE"),
         (r"\b(now|\d+ (s|min|h) ago)\b", "AGO"),
         (r"\b\d+(\.\d+)? (ms|s)\b", "DURATION"),
-        // A replica's own; that of all is 127.0.0.1.
+        // A replica's own address; 127.0.0.1 is shared.
         (r"\b127\.([1-9]\d*\.\d+|0\.[1-9]\d*)\.\d+(:\d+)?\b", "ADDRESS"),
         (r"\b\d+(\.\d+)? KiB\b", "SIZE"),
         (r"\bby +\S+ on engine", "by USER on engine"),
-        // Columns are as wide as what stands in them.
+        // Column widths depend on their contents.
         (r"  +", " "),
         (r"\b\d+ MiB peak", "SIZE peak"),
         (r"\bon \S+ \(pid \d+\)", "on HOST (pid PID)"),
@@ -465,7 +465,7 @@ fn without_figures(text: &str) -> String {
         (r#""at":\d+"#, r#""at":MICROS"#),
         (r#""umiak":"[^"]+""#, r#""umiak":"VERSION""#),
         ("OMP_NUM_THREADS=[0-9]+", "OMP_NUM_THREADS=COUNT"),
-        // What trainers learn depends on who is first.
+        // The loss depends on the order in which trainers reach the servers.
         (r"\b(trainer \d/\d .*loss) .*", "$1 LOSS"),
     ]
     .into_iter()
@@ -476,7 +476,7 @@ fn is_anything(line: &str) -> bool {
     line.chars().eq([ANYTHING])
 }
 
-/// Lines as the guide shows them.
+/// Returns a pattern for the lines of the guide.
 fn pattern(lines: &[String]) -> Regex {
     let line = |line: &String| {
         if is_anything(line) {

@@ -1,4 +1,4 @@
-//! A job that only runs costs nothing: nobody of ours wakes up.
+//! A job that only runs costs nothing: umiak does not wake up.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ pub(crate) fn register(suite: &mut Suite) {
     );
 }
 
-/// A failed attempt's timers are still armed when the job is over; while leftovers have their grace, none is due.
+/// The timers of a failed attempt are still armed when the job is over; none is due during the grace period of
+/// leftovers.
 fn sweep_sleeps() {
     let sandbox = Sandbox::new();
     let actions = &["0:stubborn;daemon;touch left;exit 3", "1:sleep 600000"];
@@ -23,9 +24,9 @@ fn sweep_sleeps() {
     let journal = || sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
     let is_told = || String::from_utf8_lossy(&journal()).contains("\"diagnosed\"");
     run.wait_until("the verdict", is_told);
-    // Past the settle window, after which its timer would be due.
+    // The timer of the settle window has expired.
     std::thread::sleep(Duration::from_secs(1));
-    // The screen looks now and then whether the leftovers write.
+    // Only the driver thread counts: the screen regularly checks for output of leftovers.
     let driver =
         || switches(&[run.pid()]).into_iter().filter(|(name, _)| name.starts_with("umiak ")).collect::<Vec<_>>();
     let before = driver();
@@ -46,7 +47,7 @@ fn nobody_wakes_up() {
     run.wait_until("64 ranks", || (0..64).all(is_up));
     let guardian = umiak_sys::descend::children(run.pid())[0];
     let count = || switches(&[run.pid(), guardian]);
-    // The last lines about the start may still be on their way: quiet begins with a second without any.
+    // Lines about the start may still be printed, so the count starts after one quiet second.
     let mut last = count();
     let mut since = Instant::now();
     run.wait_until("a quiet second", || {
@@ -65,7 +66,7 @@ fn nobody_wakes_up() {
     run.finish().expect_code(143);
 }
 
-/// Context switches of every thread of these: a thread that was never scheduled has not woken up.
+/// Context switches of every thread of these processes. A thread that was not scheduled did not wake up.
 fn switches(pids: &[u32]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for pid in pids {

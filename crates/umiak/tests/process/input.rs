@@ -1,4 +1,4 @@
-//! Wrong input: exact codes, exact words, and nothing started, made or left.
+//! Wrong input: exact codes, exact messages, and nothing started, created or left behind.
 
 mod lacking;
 mod refused;
@@ -36,7 +36,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("input::names_need_not_be_text", &[], names_need_not_be_text);
 }
 
-/// A shell in which starting anything leaves a file behind.
+/// A shell whose interpreter leaves a file behind when it is started.
 fn shell(gpus: Option<u32>) -> Shell {
     let shell = Shell::with_decoy();
     shell.sandbox.write("train.py", "");
@@ -44,7 +44,7 @@ fn shell(gpus: Option<u32>) -> Shell {
     if let Some(count) = gpus { shell.with_gpus(count) } else { shell }
 }
 
-/// Types a line that starts nothing and makes nothing.
+/// Runs a line that must neither start a process nor create a file.
 #[track_caller]
 fn starts_nothing(shell: &Shell, line: &str) -> Outcome {
     let before = shell.sandbox.list(".");
@@ -99,7 +99,7 @@ fn help() {
         assert_eq!(outcome.out().lines().next(), Some(first), "{line}");
         assert_eq!(outcome.err(), "", "{line}");
     }
-    // Nothing was asked for: help, but it is no success.
+    // A missing command prints help but is not a success.
     let outcome = starts_nothing(&shell, "umiak");
     outcome.expect_code(2).expect_err("Usage: umiak <COMMAND>").expect_err("umiak fleetrun train.py");
     assert_eq!(outcome.out(), "");
@@ -121,7 +121,7 @@ fn explain() {
 
 fn own_address_is_not_listed() {
     let shell = shell(None);
-    // An address of the documentation block is nobody's.
+    // No host has an address of the documentation block.
     let outcome = starts_nothing(&shell, r#"umiak launch --ips="203.0.113.77" train.py"#);
     outcome
         .expect_code(2)
@@ -164,7 +164,7 @@ fn scripts_that_cannot_start() {
     );
 }
 
-/// Looking into it would wait for a writer, and take what was meant for the rank.
+/// Opening the pipe would block until a writer comes, and consume data meant for the rank.
 fn a_pipe_is_left_to_the_rank() {
     let shell = shell(None);
     shell.line("mkfifo pipe.py && exec umiak launch pipe.py").finish().expect_code(0).expect_err("finished 1 rank");
@@ -197,7 +197,7 @@ fn too_few_ports() {
 fn two_jobs_with_one_fixed_start() {
     let shell = shell(None);
     let toy = toy();
-    // Ports that are free now; whoever takes them in between is not one of our tests, which ask for free ones below.
+    // This port is free now; other tests do not take it, because they choose ports below the ephemeral range.
     let start = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
     let line =
         format!("umiak launch --start_port {start} --nproc_per_node 1 --log_dir a '{toy}' toy '0:touch up;await go'");
@@ -209,7 +209,7 @@ fn two_jobs_with_one_fixed_start() {
         second.display(),
         second.display()
     );
-    // It shares the sandbox with the first, so the check for leftovers must wait for both.
+    // `status` instead of `finish`: both runs share the sandbox, so leftovers are checked after both have ended.
     let mut other = shell.line(&script).command;
     assert!(other.status().expect("sh runs").success());
     first.finish().expect_code(0);
@@ -247,7 +247,7 @@ fn compat_ignores_unknown_flags() {
     let outcome = shell.line("umiak launch --compat paddle --gpsu=0,1 --frobnicate train.py").finish();
     outcome.expect_code(0).expect_err("notice[L0023]: `--gpsu` and `--frobnicate` have no effect\n");
     assert!(shell.sandbox.path().join("started").exists());
-    // With Paddle's own words in front it goes without saying.
+    // Paddle's own command lines imply `--compat paddle`.
     for line in ["umiak fleetrun", "fleetrun", "umiak python3 -m paddle.distributed.launch"] {
         let outcome = shell.line(&format!("{line} --gpsu=0,1 train.py")).finish();
         outcome.expect_code(0).expect_err(
@@ -262,7 +262,7 @@ fn compat_ignores_unknown_flags() {
     outcome.expect_code(0).expect_err("notice[L0023]: `--nproc_per_node` follows the script and is passed to it\n");
 }
 
-/// Bytes that are no text reach the script untouched, in arguments, names and variables.
+/// Bytes that are not UTF-8 reach the script unchanged in arguments, names and variables.
 fn names_need_not_be_text() {
     let shell = shell(None);
     let script = OsString::from_vec(b"show \xff".to_vec());

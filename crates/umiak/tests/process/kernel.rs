@@ -1,4 +1,4 @@
-//! What the kernel knows about a death: memory, faults, cores, full file systems, and what a rank used.
+//! Kernel facts about the death of a rank: memory, faults, cores, full file systems, and resource usage.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn register(suite: &mut Suite) {
 
 const WAIT: &str = "sleep 60000";
 
-/// The facts of the first cause.
+/// Returns the first cause and its kernel facts.
 fn facts(outcome: &Outcome) -> (serde_json::Value, Vec<serde_json::Value>) {
     let all = outcome.facts();
     let verdict = all.iter().find(|fact| fact["type"] == "diagnosed").expect("a verdict");
@@ -37,7 +37,7 @@ fn facts(outcome: &Outcome) -> (serde_json::Value, Vec<serde_json::Value>) {
     (cause, kernel)
 }
 
-/// Runs umiak in a cgroup of 48 MiB, with a rank that wants more.
+/// Runs umiak in a cgroup limited to 48 MiB, with a rank that allocates more.
 fn in_a_small_cgroup(name: &str, prefix: &str, flags: &str) -> Outcome {
     let shell = Shell::with_decoy();
     let cgroup = limited_cgroup(name, 48 << 20).expect("the test says that it needs one");
@@ -65,7 +65,7 @@ fn out_of_memory() {
     assert!(cause["usage"]["max_rss_kib"].as_u64().unwrap() > 20 << 10, "{cause}");
 }
 
-/// With process ids of its own the log names other numbers: what is left is the cgroup's counter.
+/// In a PID namespace the kernel log shows other process ids, so only the cgroup's counter is evidence.
 fn out_of_memory_in_a_container() {
     let outcome = in_a_small_cgroup("umiak-contained", "unshare --pid --fork --mount-proc", "--output json");
     outcome.expect_code(137);
@@ -81,7 +81,8 @@ fn a_kill_that_is_not_for_memory() {
     assert!(!outcome.err().contains("OOM killer"), "{}", outcome.err());
 }
 
-/// Runs until the kernel has told: it writes only a few lines about crashes in five seconds, whosever they are.
+/// Repeats until the kernel has logged the crash: it logs only a few crashes in five seconds, for all processes
+/// together.
 fn until_told(run: impl Fn() -> Outcome, told: impl Fn(&Outcome) -> bool) -> Outcome {
     let mut outcome = run();
     for _ in 0..8 {
@@ -115,7 +116,7 @@ fn segmentation_fault() {
     assert!(fault["thread"].is_null(), "the main one: {cause}");
 }
 
-/// Another process may crash at the same time; then it is nobody's.
+/// If another process crashes at the same time, the fault cannot be attributed, so the run is repeated.
 fn segmentation_fault_in_a_thread() {
     let sandbox = Sandbox::new();
     let outcome = until_told(
@@ -151,7 +152,7 @@ fn full_disk() {
     assert_eq!(kernel.len(), 1, "one file system, one fact: {cause}");
 }
 
-/// Where cores are files in the directory of the process; elsewhere only the pattern can be told.
+/// Finds cores that are written to the working directory; other core patterns are only reported.
 fn core_dumps() {
     let shell = Shell::with_decoy();
     let launch = |flags: &str| format!("ulimit -c unlimited && exec umiak launch {flags} '{}' toy '*:signal 6'", toy());
@@ -167,7 +168,7 @@ fn core_dumps() {
         let path = fact["path"].as_str().expect("the core is there");
         assert!(shell.sandbox.path().join(path).is_file(), "{fact}");
     }
-    // None is told of where none was asked for.
+    // With cores disabled none is reported.
     let outcome = shell.line(&launch("--output json").replace("unlimited", "0")).finish();
     assert!(facts(&outcome).1.is_empty());
 }
@@ -186,7 +187,7 @@ fn usage_is_plausible() {
     outcome.expect_err("\n  used ").expect_err(" CPU, ").expect_err(" MiB peak\n");
 }
 
-/// Answers as `nvidia-smi --format=csv,noheader,nounits` does, and writes down what it was asked.
+/// Answers like `nvidia-smi --format=csv,noheader,nounits`, and logs its arguments.
 const TOOL: &str = r#"#!/bin/sh
 echo "$*" >> asked
 case "$*" in
@@ -238,7 +239,7 @@ fn gpu_log_without_the_tool() {
     assert_eq!(shell.sandbox.read("log/default.gpu.log"), format!("{}\n{}\n{}", HEADERS[0], HEADERS[1], HEADERS[2]));
 }
 
-/// The job ends when its ranks do, and the tool with it; `finish` fails if it is left.
+/// The job ends with its ranks, and the tool is stopped; `finish` fails if it is left.
 fn gpu_log_with_a_tool_that_hangs() {
     let shell = with_tool("#!/bin/sh\n: > asked\nexec sleep 60\n");
     let line = format!("exec umiak launch --enable_gpu_log true '{}' toy '0:await asked'", toy());

@@ -1,4 +1,4 @@
-//! The kill table: front, guardian or both are ended with SIGKILL at any moment, and nobody lives on.
+//! The kill table: front, guardian or both receive SIGKILL at any moment, and no process survives.
 
 use umiak_testkit::components::Component::Namespaces;
 use umiak_testkit::components::trials;
@@ -14,7 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("kill::isolated_job_goes_with_both", &[Namespaces], isolated_job_goes);
 }
 
-/// Different moments in every run; a failure prints the seed.
+/// Random moments in every run; a failure prints the seed.
 fn seed() -> u64 {
     let fixed = std::env::var("UMIAK_SEED").ok().and_then(|text| text.parse().ok());
     fixed.unwrap_or_else(|| u64::from(std::process::id()))
@@ -23,14 +23,14 @@ fn seed() -> u64 {
 fn nobody_outlives() {
     let reports = try_all(&[Victim::Front, Victim::Guardian, Victim::Both], |report| {
         let broken = match report.victim {
-            // What a rank had started is a matter of `--isolate`, or of the next command on the host.
+            // Processes started by a rank are stopped only with `--isolate`, or by the next umiak command on the host.
             Victim::Both => !report.left[0].is_empty() || !report.umiak_left.is_empty(),
             Victim::Guardian => report.left_any() || !report.files_left.is_empty() || report.code != Some(125),
             _ => report.left_any() || !report.files_left.is_empty(),
         };
         !broken
     });
-    // A table in which nobody was ever there would prove nothing.
+    // Each victim must have had running processes in some trial, or the table proves nothing.
     for victim in [Victim::Front, Victim::Guardian, Victim::Both] {
         for place in 0..3 {
             let seen = reports.iter().filter(|report| report.victim == victim && report.seen[place] > 0).count();
@@ -39,12 +39,12 @@ fn nobody_outlives() {
     }
 }
 
-/// Found by the job's cgroup; in a place without one this is documented, not promised.
+/// Leftovers are found by the job's cgroup; without one, cleaning is not guaranteed.
 fn next_command_cleans() {
     try_all(&[Victim::BothThenNext], |report| !report.left_any());
 }
 
-/// In a container that shares our cgroups our process ids mean nothing, and nobody there may take us for dead.
+/// A container that shares the cgroups sees other process ids and must not take the job for dead.
 fn other_namespaces() {
     let sandbox = Sandbox::new();
     let run = sandbox.launch_toy("--nproc_per_node 2", &["0:touch up;await go", "1:await go"]).start();
@@ -74,7 +74,6 @@ fn try_all(victims: &[Victim], is_fine: impl Fn(&Report) -> bool) -> Vec<Report>
     assert!(broken.is_empty(), "seed {seed}, {count} trials broken\n{}{}", table(&reports), first.join("\n"));
     if std::env::var_os("UMIAK_TRIALS").is_some() {
         use std::io::Write as _;
-        // The full count is written into notes.
         let _ = write!(std::io::stdout(), "seed {seed}\n{}", table(&reports));
     }
     sandbox.assert_nothing_left();

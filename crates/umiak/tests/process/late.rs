@@ -1,7 +1,7 @@
-//! A rank whose exit comes after its peers have died of its closed sockets is still the one that is named.
+//! A rank whose exit is reported after its peers have died of its closed sockets is still named as the cause.
 //!
 //! On GPUs a killed process closes its sockets a tenth of a second before the kernel reports its exit. Here the ranks
-//! hold real connections in a ring; the failing one closes its own and ends 200 ms later.
+//! hold real connections in a ring; the failing rank closes its own and exits 200 ms later.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite.test("late::the_cause_is_named_though_its_peers_die_first", &[], cause_is_named);
 }
 
-/// How the failing rank ends, and what shows that it was recognised.
+/// How the failing rank ends, and the text that shows it was recognised.
 struct End {
     actions: &'static str,
     code: i32,
@@ -22,15 +22,15 @@ struct End {
 }
 
 const ENDS: [End; 3] = [
-    // Killed: a process on its way out does not hear SIGTERM, and says nothing.
+    // Killed: a dying process does not react to SIGTERM and prints nothing.
     End { actions: "stubborn;ring-close;sleep 200;signal 9", code: 137, said: "was killed by SIGKILL" },
-    // An error of its own, and a slow clean-up that does not hear SIGTERM either.
+    // An error followed by a slow clean-up that ignores SIGTERM.
     End { actions: "stubborn;ERROR;ring-close;sleep 200;exit 7", code: 7, said: "ValueError: bad batch" },
-    // The same, overtaken by our SIGTERM: its log told before we did anything.
+    // As above, but ended by umiak's SIGTERM: its log held the error before umiak acted.
     End { actions: "ERROR;ring-close;sleep 200;exit 7", code: 1, said: "ValueError: bad batch" },
 ];
 
-/// As Python prints it.
+/// A traceback as Python prints it.
 const ERROR: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 7, in <module>\\n    step(batch)\\nValueError: bad batch";
 
 fn cause_is_named() {
@@ -59,12 +59,12 @@ fn cause_is_named() {
     }
 }
 
-/// What was wrong, if anything.
+/// Returns the problem, if any.
 fn try_once(index: usize) -> Option<String> {
     let end = &ENDS[index % ENDS.len()];
     let failing = index % 4;
     let peers: Vec<usize> = (0..4).filter(|rank| *rank != failing).collect();
-    // Nobody fails before all are connected: a ring that is being built breaks in other ways.
+    // No rank fails before all are connected: a ring under construction breaks in other ways.
     let connected: Vec<String> = peers.iter().map(|rank| format!("await up.{rank}")).collect();
     let mut actions = vec!["*:ring".to_owned()];
     actions.extend(peers.iter().map(|rank| format!("{rank}:touch up.{rank};ring-wait;exit 1")));

@@ -1,4 +1,4 @@
-//! A job that goes well: ranks, environment, files, mirror, output modes.
+//! Successful jobs: ranks, environment, files, mirror, output modes.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -109,7 +109,7 @@ fn ranks_get_no_descriptors_of_the_caller() {
     let line = format!("exec 7</dev/null; exec {umiak} launch --nproc_per_node 1 ls /proc/self/fd");
     let outcome = sandbox.program(std::path::Path::new("/bin/sh"), ["-c", &line]).finish();
     outcome.expect_code(0);
-    // The fourth is the directory that `ls` itself reads.
+    // Descriptor 3 is the directory that `ls` reads.
     assert_eq!(outcome.out(), "0\n1\n2\n3\n");
 }
 
@@ -159,7 +159,7 @@ fn secrets_are_masked() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// A document keeps away from them; a command line that names them gets them too, and is told.
+/// A document does not use GPUs in use by a launch; a launch that names them still gets them, with a notice.
 fn gpus_are_held_for_a_launch() {
     let sandbox = Sandbox::new();
     let driver = gpus::fake(sandbox.path(), 2);
@@ -182,7 +182,7 @@ fn gpus_are_held_for_a_launch() {
     assert!(!first.err().contains("L0030"), "{}", first.err());
     first.expect_code(0);
     second.finish_unchecked().expect_code(0).expect_err("notice[L0030]: gpu 0 is in use by another run of umiak");
-    // Inside a run its GPUs are its own.
+    // A launch inside a run may use the run's GPUs.
     let nested = launch("0 --log_dir c", &["0:print up"]).env("UMIAK_RUN", "run-000001").finish();
     assert!(!nested.err().contains("L0030"), "{}", nested.err());
     sandbox.assert_nothing_left();
@@ -199,7 +199,7 @@ fn two_jobs_at_once() {
     second.wait_for_file("go");
     let (a, b) = (ports("a/endpoints.log"), ports("b/endpoints.log"));
     assert!(a.iter().all(|port| !b.contains(port)), "{a:?} {b:?}");
-    // Both share one sandbox: each checks for leftovers, so the first to end must not see the other.
+    // Both share one sandbox, and `finish` checks for leftovers, so both are awaited at the same time.
     std::thread::scope(|scope| {
         scope.spawn(|| first.finish().expect_code(0).elapsed);
         scope.spawn(|| second.finish().expect_code(0).elapsed);
@@ -220,7 +220,7 @@ fn logs_are_cut_by_size() {
         .inspect(|size| assert!(*size <= 64 << 10, "{size}"))
         .sum();
     assert_eq!(total + sandbox.read("log/workerlog.1").len() as u64, 3_000_007);
-    // Without a number to keep, five remain.
+    // Without `--log-keep`, five files are kept.
     sandbox.launch_toy("--log-max-size 64K --log_dir few", &["*:flood 3000000"]).finish().expect_code(0);
     let kept = sandbox.list("few").into_iter().filter(|name| name.starts_with("workerlog.0.")).count();
     assert_eq!(kept, 5);
@@ -230,7 +230,7 @@ fn isolated_job() {
     let sandbox = Sandbox::new();
     let outcome = sandbox.umiak(["launch", "--isolate", "--nproc_per_node", "1", "sh", "-c", "ls /proc"]).finish();
     if outcome.status.code() == Some(125) {
-        // Not permitted everywhere: then it says so.
+        // Isolation is not permitted on every host.
         outcome.expect_err("error[L0028]");
         return;
     }

@@ -1,6 +1,6 @@
-//! Launch lines from the READMEs and scripts of the Paddle family, as they are typed, on a host with eight GPUs. What runs
-//! is written beside each line, and compared with what Paddle's own launcher computes where it is installed: whatever
-//! Paddle runs must run here, with the same ranks and devices.
+//! Launch lines from the READMEs and scripts of the Paddle family, as typed on a host with eight GPUs. Each line has
+//! the expected ranks and devices beside it, which are also compared with Paddle's own launcher where it is installed:
+//! every line that Paddle runs must run here with the same ranks and devices.
 
 mod table;
 mod wrappers;
@@ -31,7 +31,7 @@ pub(crate) fn register(suite: &mut Suite) {
     wrappers::register(suite);
 }
 
-/// The launchers, as they are written in front of their flags.
+/// The launchers, as written before their flags.
 const LAUNCHERS: [&str; 5] = [
     "paddle.distributed.launch_ps ",
     "paddle.distributed.launch ",
@@ -40,14 +40,14 @@ const LAUNCHERS: [&str; 5] = [
     "fleetrun ",
 ];
 
-/// The line with `umiak` in front, and with flags of ours.
+/// Returns the line with `umiak` in front and with these flags.
 fn with_umiak(line: &str, flags: &str) -> String {
     let program = line.find("python ").or_else(|| line.find("fleetrun ")).expect("a launcher");
     let end = LAUNCHERS.iter().find_map(|name| line.find(name).map(|at| at + name.len())).expect("a launcher");
     format!("{}umiak {}{flags} {}", &line[..program], &line[program..end], &line[end..])
 }
 
-/// Scripts that lines name: all of their words that look like one.
+/// Returns all words of the line that look like a script.
 fn scripts(line: &str) -> impl Iterator<Item = &str> {
     let is_script = |word: &&str| Path::new(word).extension().is_some_and(|end| end == "py") || *word == "train_script";
     line.split_whitespace().filter(is_script)
@@ -65,7 +65,7 @@ fn shell() -> Shell {
     shell
 }
 
-/// What a plan would start: the devices of each rank, or how many of each role.
+/// Summarises a plan: the devices of each rank, or the number of replicas of each role.
 fn runs(plan: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let roles = list(&plan["job"]["roles"]);
@@ -95,7 +95,7 @@ fn run_as_written() {
         let seen = match serde_json::from_slice::<Value>(&outcome.stdout) {
             Ok(plan) if outcome.status.success() => runs(&plan),
             Ok(error) => format!("refused {}", error["error"]["code"].as_str().unwrap_or("?")),
-            // Errors of the line itself are told on stderr only.
+            // Errors in the command line itself are printed on stderr only.
             Err(_) => format!("refused {}", outcome.err().get(6..11).unwrap_or("?")),
         };
         if seen != *expected {
@@ -107,7 +107,7 @@ fn run_as_written() {
     assert!(LINES.len() >= 50 && of_paddle >= 40, "{} lines, {of_paddle} that Paddle runs", LINES.len());
 }
 
-/// Asks Paddle's launcher, in one process: importing it takes seconds.
+/// Runs Paddle's launcher in one process, because importing it takes seconds.
 fn paddle_reads_them_so() {
     let python = environment().expect("a component of this test").join("bin/python");
     let shell = shell();
@@ -139,7 +139,7 @@ fn paddle_reads_them_so() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The last line of a traceback, and the warning of a job on CPU, are on the console as Paddle has them.
+/// The last line of Paddle's traceback, and its warning about CPU jobs, appear unchanged on the console.
 fn console() {
     let python = environment().expect("a component of this test").join("bin/python").display().to_string();
     let shell = Shell::with_python();
@@ -153,7 +153,7 @@ fn console() {
         ("--backend nccl", "ValueError: paddle.distributed initialize error, your paddle is not compiled with cuda"),
         ("--backend gloo", "launch start with CPUONLY mode"),
     ] {
-        // What stands in front of it is a time, or the place in an error of ours.
+        // Ignores the prefix, which is a timestamp or the location in an error.
         let line_of = |text: &str| {
             let line = text.lines().rev().find(|line| line.contains(expected));
             let line = line.unwrap_or_else(|| panic!("{flags}\n{text}"));
@@ -163,7 +163,7 @@ fn console() {
     }
 }
 
-/// Prints the variables that are named behind it.
+/// Prints the variables named by its arguments.
 const SHOW: &str = "import os, sys\nprint(*(f'{name}={os.environ.get(name)}' for name in sys.argv[1:]))\n";
 
 fn proxies() {
@@ -204,7 +204,7 @@ fn threads() {
     }
 }
 
-/// Paddle's own check, with its last word. It needs two ranks: with one it fails under Paddle too.
+/// Paddle's own check, up to its last line. It needs two ranks: with one it also fails under Paddle.
 fn run_check() {
     let python = environment().expect("a component of this test").join("bin/python");
     let shell = Shell::with_python();
@@ -214,7 +214,7 @@ fn run_check() {
     outcome.expect_code(0).expect_err("Paddle Distributed Test begin...");
     assert!(outcome.out().contains("Prepare distributed training with 1 nodes 2 cards\n"), "{}", outcome.out());
     assert!(outcome.out().ends_with("Distributed training completed\n"), "{}", outcome.out());
-    // Where there is no Paddle, that is said.
+    // Without Paddle, the error says so.
     let outcome =
         shell.line("umiak python3 -m paddle.distributed.launch --nnodes 1 run_check").start().finish_unchecked();
     outcome.expect_code(127).expect_err("error[L0011]: `run_check` is Paddle's own check, and Paddle was not found\n");
@@ -226,7 +226,7 @@ fn run_check_on_two_nodes() {
     let shells = [(); 2].map(|()| Shell::with_python());
     let runs: Vec<_> = (0..2)
         .map(|node| {
-            // Two nodes without saying so.
+            // Without `--nnodes`.
             let line = format!(
                 "umiak {} -m paddle.distributed.launch --master 192.168.0.1:7788 --rank {node} run_check",
                 python.display()

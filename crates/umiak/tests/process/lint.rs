@@ -1,4 +1,4 @@
-//! `umiak lint`: files good, bad and absent, standard input, JSON, and `umiak.toml` beside the document.
+//! `umiak lint`: valid, invalid and missing files, standard input, JSON, and `umiak.toml` beside the document.
 
 use std::fs::File;
 
@@ -21,7 +21,6 @@ fn good() {
     let path = sandbox.write("a.yaml", GOOD);
     sandbox.write("b.yaml", "umiak: v1\nparams: {n: }\nroles: {main: {command: \"echo {{ n }}\"}}\n");
     let run = sandbox.umiak(["lint", "a.yaml", "b.yaml", "-p", "n=1"]).finish();
-    // `a.yaml` has no such parameter.
     run.expect_code(2).expect_err("`a.yaml` has no parameter `n`");
     assert_eq!(run.out(), "b.yaml: fine, 1 role, 1 replica\n");
     let run = sandbox.umiak(["lint", "a.yaml", "-"]).stdin(File::open(path).unwrap()).finish();

@@ -1,4 +1,4 @@
-//! What umiak logs about itself: only where it is asked for, beside the job's own output, never with secrets.
+//! Umiak's own log: only on request, separate from the job's output, without secrets.
 
 use umiak_testkit::sandbox::{Sandbox, toy};
 use umiak_testkit::suite::Suite;
@@ -42,7 +42,7 @@ fn beside_the_output() {
     }
 }
 
-/// Ranks are not given the file.
+/// Ranks do not inherit the log file.
 fn to_a_file() {
     let sandbox = Sandbox::new();
     let line = ["launch", "-v", "--nproc_per_node", "1", "ls", "/proc/self/fd"];
@@ -84,7 +84,7 @@ fn status_line() {
     assert!(logged.iter().all(|line| line.starts_with("20")), "{text}");
 }
 
-/// Neither of variables, nor of arguments, nor of parameters.
+/// No secrets from variables, arguments or parameters.
 fn no_secrets() {
     let sandbox = Sandbox::new();
     let secret = "v3rysecret";

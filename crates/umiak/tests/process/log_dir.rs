@@ -1,4 +1,4 @@
-//! One log directory and several launches: each writes, explains and shows its own lines only.
+//! Several launches with one log directory: each writes, explains and shows only its own lines.
 
 use umiak_testkit::components::Component::Netns;
 use umiak_testkit::sandbox::{Running, Sandbox};
@@ -16,7 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("log_dir::nodes_of_one_job_share_it", &[Netns], nodes_share);
 }
 
-/// A launch that says what it is, fails when the file `fail` is there, and else goes on.
+/// Starts a launch that prints `first`, and fails once the file `fail` exists.
 fn first(sandbox: &Sandbox) -> Running<'_> {
     let actions = ["0:print first;touch up;await fail;err ValueError: the first;exit 7"];
     let run = sandbox.launch_toy("--nproc_per_node 1", &actions).start();
@@ -47,7 +47,7 @@ fn later_launch() {
     assert!(!first.err().contains("second"), "{}", first.err());
     let logs = sandbox.umiak(["logs", "2", "rank", "0"]).finish();
     assert_eq!(logs.out(), "second\n");
-    // The next one is alone again.
+    // The next launch has the directory to itself.
     let third = sandbox.launch_toy("--nproc_per_node 1", &["0:print third"]).finish();
     third.expect_code(0);
     assert!(!third.err().contains("in use"), "{}", third.err());
@@ -85,13 +85,13 @@ fn overwritten() {
     gone.expect_code(125).expect_err("the log of `trainer-0`").expect_err("written anew");
     assert_eq!(gone.out(), "");
     assert_eq!(logs("2").out(), "of a later run\n".repeat(9));
-    // What is appended changes nothing of what was there.
+    // A launch that appends does not change the logs of earlier runs.
     sandbox.launch_toy("--nproc_per_node 1", &["0:print appended"]).finish().expect_code(0);
     assert_eq!(logs("2").out(), "of a later run\n".repeat(9));
     assert_eq!(logs("3").out(), "appended\n");
 }
 
-/// Its supervisor could not record where its output ends.
+/// A killed supervisor could not record where its output ends.
 fn killed_run_ends() {
     let sandbox = Sandbox::new();
     let running = first(&sandbox);
@@ -104,7 +104,7 @@ fn killed_run_ends() {
     sandbox.umiak(["logs", "1"]).finish().expect_code(125).expect_err("written anew");
 }
 
-/// Their files are named by global rank. A launch on one node keeps away from them.
+/// Files are named by global rank. A launch on one node uses another directory.
 fn nodes_share() {
     let cluster = Cluster::new(2);
     let shared = cluster.sandboxes[0].path().join("shared");

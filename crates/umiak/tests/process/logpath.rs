@@ -1,4 +1,4 @@
-//! From a rank's write to the reader of our stdout: every byte, in order, whoever reads however slowly.
+//! From a rank's write to the reader of umiak's stdout: every byte, in order, at any reading speed.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,7 +20,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("logpath::a_reader_that_never_was_stops_nothing", &[], dead_reader);
 }
 
-/// The console and the rank's own log must agree to the byte; neither fits into memory comfortably.
+/// Fails unless the console and the rank's log are equal; compares in blocks, because both are large.
 fn assert_equal(mut console: impl Read, log: &Path) -> u64 {
     let mut log = File::open(log).expect("the rank has a log");
     let (mut left, mut right) = (vec![0; 1 << 16], vec![0; 1 << 16]);
@@ -41,7 +41,7 @@ fn any_bytes() {
     let sandbox = Sandbox::new();
     let all: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     let file = sandbox.write("bytes", &all).display().to_string();
-    // Progress bars overwrite their line; half a character may be all there is at the moment of a read.
+    // Progress bars overwrite their line, and a read may end inside a character.
     let actions =
         format!("0:partial  10%\\r;partial  20%\\r;partial \\xe6\\x97;sleep 20;partial \\xa5\\xff\\xfe;cat {file}");
     let mut run = sandbox.launch_toy("--nproc_per_node 2", &[&actions]).start_unread();
@@ -50,14 +50,14 @@ fn any_bytes() {
     assert_eq!(length, 100_000 + 5 + 5 + 2 + 3);
 }
 
-/// Reads what the console gets, and compares when it is over.
+/// Reads the console to its end, then compares.
 fn assert_equal_at_the_end(run: &mut Running<'_>, sandbox: &Sandbox) -> u64 {
     let mut console = Vec::new();
     run.take_stdout().read_to_end(&mut console).expect("the console can be read");
     assert_equal(console.as_slice(), &sandbox.path().join("log/workerlog.0"))
 }
 
-/// 200 MB, or a gigabyte where somebody has the time and the disk.
+/// 200 MB; `UMIAK_TEST_LARGE` makes it a gigabyte.
 fn large() -> u64 {
     if std::env::var_os("UMIAK_TEST_LARGE").is_some() { 1 << 30 } else { 200 << 20 }
 }
@@ -70,7 +70,7 @@ fn endless_line() {
     run.wait_for_file("done");
     let mut console = run.take_stdout();
     let log = sandbox.path().join("log/workerlog.0");
-    // Most of it first: while the rest is unread the launcher lives, and can be asked for its memory.
+    // Leaves the last megabyte unread, so that the launcher is still alive when its memory is measured.
     let most = assert_prefix(&mut console, &log, size - (1 << 20));
     let peak = peak_memory(run.pid());
     assert!(peak < 64 << 20, "{peak} bytes for one line");
@@ -109,7 +109,7 @@ fn endless_line_then_failure() {
     let outcome = sandbox.launch_toy("--nproc_per_node 2", &[actions, "0:sleep 60000"]).finish();
     outcome.expect_code(3).expect_err("rank=[1] was aborted").expect_err("ValueError: bad batch");
     assert!(outcome.stderr.len() < 1 << 20, "{} bytes of explanation", outcome.stderr.len());
-    // And when the end of the line never came.
+    // The same without an end of the line.
     let outcome = sandbox
         .launch_toy("--nproc_per_node 2 --log_dir other", &["1:flood-line 100000000;exit 3", "0:sleep 60000"])
         .finish();
@@ -134,7 +134,7 @@ fn slow_reader() {
         read += count;
         (count, read)
     };
-    // A megabyte a second.
+    // One megabyte per second.
     while !sandbox.path().join("done").exists() {
         assert!(take(&mut console).1 < size / 2, "the rank waited for its reader");
         std::thread::sleep(Duration::from_millis(16));
@@ -148,7 +148,7 @@ fn ends_after_the_last_byte() {
     let sandbox = Sandbox::new();
     let mut run = sandbox.launch_toy("--nproc_per_node 2", &["0:flood 1000000;partial end"]).start_unread();
     let console = run.take_stdout();
-    // The ranks are over, the guardian is gone, and a pipe holds only a part of what there is to read.
+    // Ranks and guardian have ended, and the pipe holds only part of the output.
     let pid = run.pid();
     run.wait_until("the guardian's end", || {
         sandbox.read_if_there("log/workerlog.0").is_some_and(|log| log.ends_with(b"end"))
@@ -161,7 +161,7 @@ fn ends_after_the_last_byte() {
 
 fn dead_reader() {
     let shell = Shell::with_decoy();
-    // The reader is gone before the first byte.
+    // The reader exits before the first byte.
     let line = format!("{{ sleep 0.2; umiak launch '{}' toy '0:flood 300000;print end'; echo $? >&2; }} | :", toy());
     let outcome = shell.line(&line).finish();
     outcome.expect_code(0).expect_err("finished 1 rank");

@@ -1,6 +1,6 @@
-//! The real binary, real signals, real exit codes, and real frameworks where they are installed.
+//! Tests of the real binary with real signals, real exit codes, and real frameworks where they are installed.
 //!
-//! One binary for all of it: it is also the toy trainer that the tests launch.
+//! The test binary is also the toy trainer that the tests launch.
 
 mod conformance;
 mod drift;

@@ -1,4 +1,4 @@
-//! Two observations, and what differs between them.
+//! Compares two observations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +8,13 @@ use umiak_core::contract::differences::{DIFFERENCES, Kind, Surface};
 use super::Case;
 use super::observe::{LogFile, Observation, is_pod_log};
 
-/// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) surface: Surface,
     pub(super) kind: Kind,
-    /// What an entry's pattern is held against.
+    /// Matched against the patterns of [`DIFFERENCES`].
     pub(super) name: String,
-    /// Where, and both values, for the message.
+    /// Place and both values, for the message.
     detail: String,
     paddle_code: Option<i32>,
 }
@@ -25,7 +24,7 @@ impl Seen {
         Self { surface, kind, name: name.to_owned(), detail, paddle_code: None }
     }
 
-    /// Paddle's exit code, where it is another than ours.
+    /// Paddle's exit code, if it differs from umiak's.
     pub(super) fn paddle_code(&self) -> Option<i32> {
         self.paddle_code
     }
@@ -37,7 +36,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Everything that differs.
+/// Returns all differences.
 pub(super) fn compare(case: &Case, theirs: &Observation, ours: &Observation) -> Vec<Seen> {
     let mut seen = Vec::new();
     if theirs.code != ours.code {
@@ -82,15 +81,15 @@ fn maps(
     }
 }
 
-/// The list says that backups differ; in what they hold they must still tell the truth, in Paddle's form.
+/// Backups are a listed difference; their contents must still be correct and in Paddle's format.
 fn check_backups(ours: &Observation) {
-    // Servers and the like have none.
+    // Only ranks with a number have a backup; servers have none.
     for seen in ours.ranks.iter().filter(|rank| rank.name.parse::<u32>().is_ok()) {
         let name = format!("backup_env.{}.json", seen.name);
         let text = &ours.files.get(&name).unwrap_or_else(|| panic!("no {name}")).text;
         let backup: BTreeMap<String, String> = serde_json::from_str(text).expect("an object of strings");
         for (variable, value) in &backup {
-            assert_eq!(seen.variables.get(variable), Some(value), "{name} tells another {variable}");
+            assert_eq!(seen.variables.get(variable), Some(value), "{name} has another {variable}");
         }
         let rows: Vec<String> = backup.iter().map(|(name, value)| format!("    {name:?}: {value:?}")).collect();
         assert_eq!(*text, format!("{{\n{}\n}}", rows.join(",\n")), "{name}");
@@ -115,7 +114,7 @@ fn files(seen: &mut Vec<Seen>, theirs: &Observation, ours: &Observation) {
     }
 }
 
-/// Files that list an environment are compared by variable, the others by bytes.
+/// Compares files that list an environment by variable, all others by bytes.
 fn contents(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
     let place = format!("in {name}");
     if name.starts_with("envlog.") {
@@ -130,7 +129,7 @@ fn contents(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
     }
 }
 
-/// `NAME=value` lines in byte order, one block for each run.
+/// Compares `NAME=value` lines in byte order, one block for each run.
 fn blocks(seen: &mut Vec<Seen>, place: &str, theirs: &str, ours: &str) {
     let split = |text: &str| {
         let mut blocks: Vec<BTreeMap<String, String>> = Vec::new();
@@ -152,7 +151,7 @@ fn blocks(seen: &mut Vec<Seen>, place: &str, theirs: &str, ours: &str) {
     }
 }
 
-/// Paddle's own lines must be there; the order inside `environ` is the caller's, and nobody reads it.
+/// Paddle's own lines must be present; the order inside `environ` does not matter.
 fn pod_logs(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
     let place = format!("in {name}");
     for line in theirs.lines() {
@@ -168,7 +167,7 @@ fn pod_logs(seen: &mut Vec<Seen>, name: &str, theirs: &str, ours: &str) {
     }
 }
 
-/// `environ({'A': '1', 'B': '2'})`, for values without quotes.
+/// Parses `environ({'A': '1', 'B': '2'})`, for values without quotes.
 fn environ(line: &str) -> Option<BTreeMap<String, String>> {
     let pairs = line.strip_prefix("environ({'")?.strip_suffix("'})")?;
     pairs
@@ -177,9 +176,9 @@ fn environ(line: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-/// A line that is missing and a line that is new are one change where an entry of that kind covers both.
+/// Counts a missing line and a new line as one change if an entry of that kind covers both.
 fn console(seen: &mut Vec<Seen>, case: &Case, theirs: &BTreeSet<String>, ours: &BTreeSet<String>) {
-    // What we quote from a log stands behind a bar.
+    // Lines quoted from a log are prefixed with a bar.
     let quoted = |line: &str| ours.contains(&format!("  │ {line}"));
     let mut absent: Vec<&String> = theirs.difference(ours).filter(|line| !quoted(line)).collect();
     let mut added: Vec<&String> = ours.difference(theirs).collect();

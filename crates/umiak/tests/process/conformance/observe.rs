@@ -1,5 +1,5 @@
-//! Runs the probe under one launcher and writes down everything that can be seen of the run, with the names
-//! that change from run to run (directories, ports, pids, pods, times) replaced by placeholders.
+//! Runs the probe under one launcher and records everything observable about the run. Names that change from run to run
+//! (directories, ports, pids, pods, times) are replaced by placeholders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,38 +15,38 @@ use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
 
 use super::Case;
 
-/// Ports that a launcher has chosen are not below this one.
+/// Ports chosen by a launcher are at or above this one.
 const FREE_PORTS: u16 = 10_000;
 const PROBE: &str = include_str!("../support/probe.py");
 
-/// Who starts the probe.
+/// The launcher that starts the probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Launcher {
-    /// The real launcher.
+    /// Paddle's launcher.
     Paddle,
-    /// Umiak, with the same words behind it and these flags of our own.
+    /// Umiak with the same command line, and these flags of its own.
     Umiak { flags: &'static [&'static str] },
 }
 
-/// Everything that could be seen of a run.
+/// Everything observed about a run.
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) code: i32,
-    /// In the order of their names.
+    /// Sorted by name.
     pub(super) ranks: Vec<Rank>,
     /// Files of the log directory, by name.
     pub(super) files: BTreeMap<String, LogFile>,
-    /// Lines of stdout and stderr, and those that the pod log holds beyond Paddle's own two.
+    /// Lines of stdout and stderr, and the lines of the pod log beyond Paddle's own two.
     pub(super) console: BTreeSet<String>,
 }
 
-/// One rank, as it saw itself.
+/// One rank, as reported by itself.
 #[derive(Debug)]
 pub(super) struct Rank {
-    /// `0`; in a job with servers that is a trainer's, and others are called `pserver-0`.
+    /// The rank number (`0`). In a job with servers, trainers have a number and other roles a name such as `pserver-0`.
     pub(super) name: String,
     pub(super) variables: BTreeMap<String, String>,
-    /// What else a process can tell of how it was started.
+    /// Other properties of the process.
     pub(super) process: BTreeMap<&'static str, String>,
 }
 
@@ -57,18 +57,18 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Line 1 and 2 of Paddle's pod log: the launcher's environment and the list of peers.
+    /// True for lines 1 and 2 of Paddle's pod log: the launcher's environment and the list of peers.
     pub(super) fn is_own_line_of_pod_log(line: &str) -> bool {
         ["environ({", "[{'name': ", "[['"].iter().any(|start| line.starts_with(start))
     }
 }
 
-/// Whether this is `<job>.<pod>.log`, its pod's name replaced already.
+/// True for `<job>.<pod>.log`, after its pod name was replaced.
 pub(super) fn is_pod_log(name: &str) -> bool {
     name.ends_with(">.log")
 }
 
-/// One observation for each run of the case, all in the same directory.
+/// Returns one observation for each run of the case; all runs share one directory.
 pub(super) fn observe(case: &Case, launcher: Launcher) -> Vec<Observation> {
     let sandbox = Sandbox::new();
     sandbox.write("probe.py", PROBE);
@@ -78,7 +78,7 @@ pub(super) fn observe(case: &Case, launcher: Launcher) -> Vec<Observation> {
         let running = command(case, launcher, &sandbox).start();
         let pid = running.pid();
         let outcome = match launcher {
-            // What Paddle leaves behind is Paddle's affair.
+            // Processes that Paddle leaves behind are not checked.
             Launcher::Paddle => running.finish_unchecked(),
             Launcher::Umiak { .. } => running.finish(),
         };
@@ -97,7 +97,7 @@ fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a>
         (Generation::Legacy, Jobs::All | Jobs::SeveralNodes) => {
             &["paddle.distributed.fleet.launch", "--backend", "gloo"]
         }
-        // The current launcher hands them over to it.
+        // The current launcher hands over to the legacy one.
         (Generation::Legacy, Jobs::Servers) if case.is_handed_over => &["paddle.distributed.launch"],
         (Generation::Legacy, Jobs::Servers) => &["paddle.distributed.fleet.launch"],
     });
@@ -113,7 +113,7 @@ fn command<'a>(case: &Case, launcher: Launcher, sandbox: &'a Sandbox) -> Run<'a>
             sandbox.umiak(words)
         }
     };
-    // A file, so that it shows who is given the caller's input.
+    // Stdin is a file, which shows which ranks inherit it.
     run = run.stdin(File::open(sandbox.path().join("stdin.txt")).expect("just written"));
     for (name, value) in [("PYTHONDONTWRITEBYTECODE", "1")].iter().chain(case.env) {
         run = run.env(name, value);
@@ -125,7 +125,7 @@ fn environment() -> PathBuf {
     components::environment().expect("the suite has checked that it is here")
 }
 
-/// The ranks' own reports, by name; the next run writes its own.
+/// Takes the reports of the ranks, sorted by name.
 fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
     let names = sandbox.list("out").into_iter().filter(|name| name.starts_with("probe."));
     let read = |name: String| sandbox.read(&format!("out/{name}"));
@@ -179,7 +179,7 @@ fn rank(names: &Names, report: &Value, launcher: u32) -> Rank {
     .collect();
     for (mask, value) in report["signals"].as_object().expect("a table") {
         let bits = u64::from_str_radix(value.as_str().expect("a mask"), 16).expect("hexadecimal digits");
-        // 32 and 33 are the C library's own: whether a process has threads changes them.
+        // The C library uses signals 32 and 33 itself; their bits depend on whether the process has threads.
         let shown = format!("{:x}", bits & !(0b11 << 31));
         let name = ["SigBlk", "SigIgn", "SigCgt"].into_iter().find(|known| known == mask).expect("a known mask");
         process.insert(name, shown);
@@ -195,10 +195,10 @@ fn rank(names: &Names, report: &Value, launcher: u32) -> Rank {
     Rank { name: report["rank"].as_str().expect("a name").to_owned(), variables, process }
 }
 
-/// What each name that changes from run to run stands for.
+/// Placeholders for the names that change from run to run.
 #[derive(Debug)]
 struct Names {
-    /// Literal texts, longest first.
+    /// Literal strings, longest first.
     texts: Vec<(String, String)>,
     /// `host:port`.
     endpoints: BTreeMap<String, String>,
@@ -218,13 +218,12 @@ impl Names {
         Self { texts, endpoints: BTreeMap::new(), ports: BTreeMap::new(), pids: BTreeMap::new() }
     }
 
-    /// Learns the names of one run from its ranks.
+    /// Collects the names of one run from the reports of its ranks.
     fn learn(&mut self, run: usize, reports: &[Value]) {
         for report in reports {
             let rank = report["rank"].as_str().expect("a name");
             let variable = |name: &str| report["env"][name].as_str().unwrap_or_default().to_owned();
-            // The host's own address is the machine's, and so none of our business: Paddle takes what the host
-            // name stands for, umiak the loopback address.
+            // The host address is not compared: Paddle resolves the host name, umiak uses the loopback address.
             for (name, port) in [
                 ("PADDLE_MASTER", format!("<store {run}>")),
                 ("PADDLE_MASTER_ENDPOINT", format!("<store {run}>")),
@@ -240,7 +239,7 @@ impl Names {
                 ("PADDLE_COORDINATOR_ENDPOINTS", "coordinator"),
                 ("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", "heter"),
             ] {
-                // Without roles a list is judged by what the ranks say of themselves.
+                // Without roles, endpoints are learned from each rank's own variables above.
                 let list = if variable("TRAINING_ROLE").is_empty() { String::new() } else { variable(name) };
                 for (index, endpoint) in list.split(',').enumerate() {
                     self.learn_endpoint(endpoint, format!("<{part} {run}.{index}>"));
@@ -259,7 +258,7 @@ impl Names {
         self.texts.dedup();
     }
 
-    /// Low ports are the command line's, and not replaced.
+    /// Ports below [`FREE_PORTS`] come from the command line and are not replaced.
     fn learn_endpoint(&mut self, endpoint: &str, name: String) {
         let Some((_, port)) = endpoint.rsplit_once(':') else { return };
         if port.parse::<u16>().is_ok_and(|port| port >= FREE_PORTS) {
@@ -268,7 +267,7 @@ impl Names {
         }
     }
 
-    /// A variable's value, some of which only the name makes recognisable.
+    /// Replaces names in a value; some are recognised only by the variable's name.
     fn value(&self, name: &str, value: &str) -> String {
         let line = self.text(&format!("{name}={value}"));
         line.split_once('=').map_or_else(|| value.to_owned(), |(_, value)| value.to_owned())
@@ -292,14 +291,14 @@ impl Names {
         replace(r#"(POD_IP[ ='":]+)[0-9.]+"#, &|found| format!("{}<host>", &found[1]));
         replace(r"(proc_id:|gid:)([0-9]+)", &|found| format!("{}{}", &found[1], known(&self.pids, &found[2])));
         replace(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", &|_| "<ts>".to_owned());
-        // Where in Paddle's source a line comes from says nothing to anybody.
+        // Line numbers in Paddle's source do not matter.
         replace(r"(launch|launch_utils)\.py:\d+", &|found| format!("{}.py", &found[1]));
         replace(r"(?m)^\S+/args_envs\.py:\d+: ", &|_| String::new());
-        // Which of the two it is depends on whether a rank has ended already.
+        // The status depends on whether a rank has already ended.
         replace(r"(Watching Pod: .*), status (ready|running)", &|found| format!("{}, status …", &found[1]));
-        // A table is as wide as its ports are long.
+        // The table's width depends on the port numbers.
         replace(r"(?m)^    \|.*$", &|found| found[0].split_whitespace().collect::<Vec<_>>().join(" "));
-        // And a value as long as our paths are, or cut off inside of an endpoint.
+        // These values depend on path lengths, or are cut off inside an endpoint.
         replace(r"(?m)^(\| PADDLE_GLOO_FS_PATH)\b.*$", &|found| format!("{} <path> |", &found[1]));
         replace(r"(?m)^(\| .*\.\.\.) [^, ]*", &|found| found[1].to_owned());
         text

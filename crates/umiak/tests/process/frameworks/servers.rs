@@ -17,7 +17,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("frameworks::paddle_serves_parameters", &[PaddlePs], || {
             train(&["--server_num", "2", "--worker_num", "2"], "0");
         })
-        // The first server opens its port only when the trainers have met: nobody may wait for that.
+        // The first server opens its port only after the trainers have met, so trainers must not wait for it.
         .test("frameworks::paddle_serves_parameters_with_gloo", &[PaddlePs], || {
             train(&["--run_mode", "ps", "--server_num", "2", "--trainer_num", "2"], "");
         })
@@ -32,7 +32,7 @@ pub(super) fn register(suite: &mut Suite) {
 
 const STEPS: [&str; 2] = ["--steps", "200"];
 
-/// The example itself, with nothing of ours around it. Paddle's launcher ends with 0 even where a worker did not.
+/// Runs the example under Paddle's launcher, which exits with 0 even if a worker failed.
 fn under_paddle() {
     let sandbox = Sandbox::new();
     let python = ps_environment().expect("the suite has checked that it is here").join("bin/python");
@@ -42,7 +42,7 @@ fn under_paddle() {
     all_have_learned(&sandbox);
 }
 
-/// Under umiak, with the frameworks' caches out of the way.
+/// Runs umiak with the caches of frameworks in directories of their own.
 fn run<'a>(sandbox: &'a Sandbox, words: &[&str]) -> Run<'a> {
     let (home, temporary) = (sandbox.path().join("home"), sandbox.path().join("caches"));
     std::fs::create_dir(&temporary).expect("the sandbox can be written");
@@ -50,8 +50,8 @@ fn run<'a>(sandbox: &'a Sandbox, words: &[&str]) -> Run<'a> {
     sandbox.umiak(words).env("HOME", home).env("TMPDIR", temporary).env("VIRTUAL_ENV", environment)
 }
 
-/// Servers never end by themselves: that they are stopped when the trainers are done is no failure. `gloo` is what the
-/// caller says of it.
+/// Servers never exit by themselves: stopping them after the trainers is not a failure. `gloo` is the value of
+/// `PADDLE_WITH_GLOO`; empty leaves it unset.
 fn train(flags: &[&str], gloo: &str) {
     let sandbox = Sandbox::new();
     let run = run(&sandbox, &[&["launch"], flags, &[&example("ctr_ps.py")], &STEPS].concat());
@@ -63,10 +63,14 @@ fn train(flags: &[&str], gloo: &str) {
     let with_gloo = if gloo == "0" { "0" } else { "1" };
     assert!(
         sandbox.read("log/envlog.0").contains(&format!("PADDLE_WITH_GLOO={with_gloo}\n")),
-        "by default, and as told"
+        "set as requested, or by default"
     );
     let words = "gloo initialized done";
-    assert_eq!(sandbox.read("log/workerlog.0").contains(words), gloo != "0", "trainers meet where they are to");
+    assert_eq!(
+        sandbox.read("log/workerlog.0").contains(words),
+        gloo != "0",
+        "trainers meet over gloo only if it is on"
+    );
     let ended = journal(&sandbox).into_iter().filter(|fact| fact["type"] == "ended");
     let by_us = ended.map(|fact| (fact["subject"]["replica"].clone(), fact["by_us"] == true));
     for (replica, by_us) in by_us {
@@ -82,7 +86,7 @@ fn all_have_learned(sandbox: &Sandbox) {
     }
 }
 
-/// Trainers do not end when a server does: they would wait for it for ever.
+/// Trainers do not exit when a server dies: they would wait for it forever.
 fn killed_at_work() {
     let trains = |sandbox: &Sandbox, _| {
         let log = sandbox.read_if_there("log/workerlog.1").unwrap_or_default();
@@ -92,12 +96,12 @@ fn killed_at_work() {
     assert!(said.contains("  pserver-0, trainer 0-1 (SIGTERM"), "they were there to be stopped:\n{said}");
 }
 
-/// With gloo the first server hosts a rendezvous before it serves, in processes of its own, which must go too.
+/// With gloo, the first server hosts a rendezvous in child processes before it serves; these must be stopped too.
 fn killed_as_a_host() {
     killed(0, |_, server| umiak_sys::descend::children(server).len() >= 2);
 }
 
-/// Kills a server as soon as it is time, and returns what umiak says.
+/// Kills a server once `is_time` returns true, and returns umiak's stderr.
 fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> String {
     let sandbox = Sandbox::new();
     let flags = ["launch", "--run_mode", "ps", "--server_num", "2", "--trainer_num", "2"];
@@ -111,11 +115,11 @@ fn killed(index: u32, is_time: impl Fn(&Sandbox, u32) -> bool) -> String {
         server.is_some()
     });
     let server = server.expect("it was waited for") as u32;
-    // Each wait has a limit of its own, and Paddle is slow on a busy machine.
-    run.wait_until("somebody is there", || {
+    // Two waits, because each has its own time limit and Paddle is slow on a busy machine.
+    run.wait_until("the first log or the right moment", || {
         is_time(&sandbox, server) || sandbox.path().join("log/workerlog.1").exists()
     });
-    run.wait_until("it is time", || is_time(&sandbox, server));
+    run.wait_until("the right moment", || is_time(&sandbox, server));
     umiak_sys::descend::signal(server, 9);
     let outcome = run.finish();
     outcome
@@ -133,8 +137,8 @@ fn calls() {
     let line = ["launch", "--run_mode", "rpc", "--nproc_per_node", "2", "--log_overwrite", "true", &script];
     let start = || run(&sandbox, &line).start();
     let mut running = start();
-    // Paddle looks for a free port, lets it go and binds it later, and its calls have no time-out: where another process
-    // was faster, both ranks wait for ever. Such a run is watched once more.
+    // Paddle picks a free port, releases it and binds it later, and its calls have no timeout: if another process takes
+    // the port in between, both ranks wait forever. Such a run is repeated once.
     let deadline = Instant::now() + Duration::from_secs(60);
     while running.is_running() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
@@ -152,7 +156,7 @@ fn calls() {
     }
 }
 
-/// The facts of the only run, so far.
+/// Returns the facts of the only run so far.
 fn journal(sandbox: &Sandbox) -> Vec<Value> {
     let bytes = sandbox.read_if_there("state/runs/run-000001/journal.jsonl").unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);

@@ -1,4 +1,4 @@
-//! `ls`, and how runs are found.
+//! `ls`, and how runs are selected.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -57,7 +57,7 @@ fn chooses() {
     for name in ["v1-success", "v1-job-restart", "v1-stopped", "v1-timed-out"] {
         runs.fixture(name);
     }
-    // Labels stand in the plan.
+    // Labels are stored in the plan.
     let labelled = runs.fixture("v1-success");
     fs::write(labelled.plan(), r#"{"engine":"local","job":{"labels":{"team":"nlp"}}}"#).expect("written");
     let quiet =
@@ -93,7 +93,7 @@ fn live_and_lost() {
     runs.with_journal(&first(&fixture("v1-success"), 10));
     let states = || runs.out("ls").lines().skip(1).map(|line| line[12..23].trim().to_owned()).collect::<Vec<_>>();
     assert_eq!(states(), ["? lost", "▸ running"]);
-    // On another machine that shares the home, nobody can tell.
+    // On another machine that shares the home, the state is unknown.
     let mut supervisor = run.read_supervisor().expect("it was written");
     (supervisor.host, supervisor.boot_id) = ("node-z".to_owned(), "another".to_owned());
     let elsewhere = runs.with_journal(&first(&fixture("v1-success"), 9));
@@ -122,7 +122,7 @@ fn damaged() {
     );
 }
 
-/// The line in a view of the file system in which the home cannot be written, not even by root.
+/// Runs the line in a mount namespace in which the home is read-only, also for root.
 fn frozen<'a>(runs: &'a Runs, line: &str) -> umiak_testkit::sandbox::Run<'a> {
     let binary = umiak_testkit::sandbox::binary().display();
     let script = format!("mount --bind state state && mount -o remount,ro,bind state && exec {binary} {line}");
@@ -144,7 +144,7 @@ fn read_only() {
     assert_eq!(runs.sandbox.list("state/runs"), ["run-000001"]);
 }
 
-/// What this user may not read; root may read everything, so it goes as nobody.
+/// Files that the user cannot read. Root can read everything, so as root the command runs as user 65534.
 fn unreadable() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
@@ -237,7 +237,7 @@ fn newest_run() {
     assert!(runs.err("ls --name nothing", 0).contains("no run matches"));
 }
 
-/// However narrow: no line is longer than the terminal, and what matters most stays.
+/// At any width, no line is longer than the terminal and the most important columns remain.
 fn fits() {
     let runs = Runs::new();
     let wide = fixture("v1-launch-failed").replace("\"job\":\"default\"", "\"job\":\"大规模语言模型微调实验第七次\"");
@@ -265,7 +265,7 @@ fn fits() {
     }
 }
 
-/// Without its colours.
+/// Strips colours.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line.trim_end();

@@ -34,7 +34,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::logs_of_a_huge_file_begin_at_once", &[], huge);
 }
 
-/// Attempts are counted from here in the fixtures.
+/// Number of the first attempt in the fixtures.
 const FIRST: u32 = 1;
 
 fn cause() {
@@ -111,7 +111,7 @@ fn whose() {
     assert!(runs.err("logs 1 trainer 7-9", 2).contains("no role or replica `ranks 7-9`"));
 }
 
-/// Lines that carry times are put in order; those that carry none stay behind the one before them.
+/// Lines with a timestamp are sorted; a line without one stays after the line before it.
 fn times() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
@@ -127,7 +127,7 @@ fn since() {
     let run = runs.fixture("v1-success");
     Runs::log(&run, "trainer-0", FIRST, "2036-11-15 03:00:01 old\n  more\n2036-11-15 03:00:03 young\n  more\n");
     assert_eq!(runs.sandbox.umiak(["logs", "1", "--since", "2036-11-15 03:00:02"]).finish().out(), "");
-    // A log that was written since, as far as the file tells.
+    // Sets a later modification time, so that the file is not skipped.
     let log = run.attempt(None, "trainer-0", FIRST).join("log");
     let later = std::time::UNIX_EPOCH + std::time::Duration::from_secs(2_200_000_000);
     fs::File::options().append(true).open(&log).expect("the log").set_modified(later).expect("a time");
@@ -203,7 +203,7 @@ fn attempts() {
     assert!(runs.err("logs 1 trainer-1 --attempt last", 2).contains("or `all`"));
 }
 
-/// A run of `launch` with two attempts that share a file, as it was when they began.
+/// A launched run whose two attempts share a log file, which begin at these offsets.
 fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
     let log = runs.sandbox.path().join("workerlog.0");
     let planned = |seq: u64, attempt: u64| {
@@ -299,7 +299,7 @@ fn ended(replica: &str, attempt: u32, code: i32) -> Fact {
     }
 }
 
-/// `umiak` that follows, and what it has printed so far.
+/// A running `umiak logs -f` and its stdout.
 struct Follower<'a> {
     running: Running<'a>,
     stdout: ChildStdout,
@@ -312,14 +312,14 @@ impl<'a> Follower<'a> {
         Self { running, stdout }
     }
 
-    /// This comes next.
+    /// Fails unless this text comes next.
     fn expect(&mut self, text: &str) {
         let mut seen = vec![0; text.len()];
         self.stdout.read_exact(&mut seen).expect("it goes on");
         assert_eq!(String::from_utf8_lossy(&seen), text);
     }
 
-    /// This comes next, and then it ends.
+    /// Fails unless this text comes next and the command then exits.
     fn expect_end(mut self, text: &str) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).expect("until the end");
@@ -349,7 +349,7 @@ fn follow_attempts() {
     Runs::log(&run, "trainer-1", 1, "first\n");
     let mut follower = Follower::start(&runs, "logs 1 trainer-1 -f");
     follower.expect("first\n");
-    // It fails, and is started again.
+    // The replica fails and is restarted.
     live.go_on(3);
     Runs::log(&run, "trainer-1", 2, "second\n");
     live.go_on(2);
@@ -358,7 +358,7 @@ fn follow_attempts() {
     follower.expect_end("second\n");
 }
 
-/// Between two looks, one attempt may begin and end, and the next begin.
+/// Several attempts begin and end between two reads.
 fn follow_fast_attempts() {
     let runs = Runs::new();
     let (run, mut live) = runs.live("v1-replica-retry", 6);
@@ -408,7 +408,7 @@ fn huge() {
     let runs = Runs::new();
     let run = runs.fixture("v1-success");
     let log = Runs::log(&run, "trainer-0", 1, "first\n");
-    // Ten gigabytes that take no room.
+    // A sparse file of 10 GiB.
     let file = fs::File::options().write(true).open(&log).expect("the log");
     file.set_len(10 << 30).expect("a sparse file");
     let mut end = fs::File::options().append(true).open(&log).expect("the log");

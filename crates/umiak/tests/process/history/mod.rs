@@ -1,4 +1,4 @@
-//! Recorded runs through the real binary: run directories are made here, the commands are asked about them.
+//! Recorded runs through the real binary: the tests write run directories and run commands on them.
 
 mod listing;
 mod logs;
@@ -24,7 +24,7 @@ pub(crate) fn register(suite: &mut Suite) {
     removing::register(suite);
 }
 
-/// A home in a sandbox, and runs in it.
+/// A home with runs, in a sandbox.
 #[derive(Debug)]
 struct Runs {
     sandbox: Sandbox,
@@ -38,7 +38,7 @@ impl Runs {
         Self { sandbox, home }
     }
 
-    /// A run with the journal of a fixture.
+    /// Creates a run with the journal of a fixture.
     fn fixture(&self, name: &str) -> RunDir {
         self.with_journal(&fixture(name))
     }
@@ -49,7 +49,7 @@ impl Runs {
         run
     }
 
-    /// A run that somebody supervises as long as the writer lives: with the first records of a fixture.
+    /// Creates a run with the first records of a fixture; it is live until the writer is dropped.
     fn live(&self, name: &str, records: usize) -> (RunDir, Live) {
         let run = RunDir::create(&self.home).expect("the sandbox can be written");
         let mut writer = Writer::create(&run).expect("a new journal");
@@ -61,7 +61,7 @@ impl Runs {
         (run, Live { writer, later })
     }
 
-    /// The log of an attempt, where runs of documents have it.
+    /// Writes the log of an attempt, where runs of documents keep it.
     fn log(run: &RunDir, replica: &str, attempt: u32, bytes: impl AsRef<[u8]>) -> PathBuf {
         let directory = run.attempt(None, replica, attempt);
         fs::create_dir_all(&directory).expect("the sandbox can be written");
@@ -69,19 +69,19 @@ impl Runs {
         directory.join("log")
     }
 
-    /// The line, split at spaces.
+    /// Runs the line, split at spaces.
     fn umiak(&self, line: &str) -> Run<'_> {
         self.sandbox.umiak(line.split_whitespace()).env("UMIAK_HOME", self.home.path()).env("USER", "li")
     }
 
-    /// What it says on stdout, when all is well.
+    /// Expects success and returns stdout.
     fn out(&self, line: &str) -> String {
         let outcome = self.umiak(line).finish();
         outcome.expect_code(0);
         self.neutral(&outcome.out())
     }
 
-    /// What it says on stderr, when it ends with this code.
+    /// Expects this exit code and returns stderr.
     fn err(&self, line: &str, code: i32) -> String {
         let outcome = self.umiak(line).finish();
         outcome.expect_code(code);
@@ -93,11 +93,11 @@ impl Runs {
     }
 }
 
-/// A supervisor that the test plays.
+/// A supervisor played by the test.
 #[derive(Debug)]
 struct Live {
     writer: Writer,
-    /// What the fixture has next.
+    /// The remaining records of the fixture.
     later: Vec<Record>,
 }
 
@@ -121,7 +121,7 @@ fn fixture(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The first lines of a text, each with its end.
+/// Returns the first lines of a text, with their line feeds.
 fn first(text: &str, count: usize) -> String {
     text.split_inclusive('\n').take(count).collect()
 }

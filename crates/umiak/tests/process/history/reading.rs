@@ -122,7 +122,7 @@ fn newer() {
     assert!(runs.out("events 2").contains("ignored started: not known here"));
 }
 
-/// The lines of a journal as they are printed: with their run.
+/// Adds the run to each line of a journal, as `events` prints it.
 fn of_run(run: u32, journal: &str) -> String {
     journal.lines().fold(String::new(), |text, line| text + &format!("{{\"run\":\"run-{run:06}\",{}\n", &line[1..]))
 }
@@ -173,7 +173,7 @@ fn nobody_reads() {
     let mut stdout = running.take_stdout();
     stdout.read_exact(&mut [0]).expect("a byte");
     drop(stdout);
-    // Nothing is written any more, and it still ends.
+    // It exits even though nothing more is written.
     assert_eq!(running.finish().code(), 0);
     drop(live);
 }
@@ -218,7 +218,7 @@ fn explain() {
     explained(4, &["judge-0 ran longer than 30 s\n", "why it is the cause: it ran longer than its time limit\n"]);
     explained(5, &["it was stopped: by `umiak stop`\n"]);
     explained(6, &["it ended well\n"]);
-    // A restart that made good what had failed: not why it ended.
+    // A restart recovered from the failure, so the failure is not why the run ended.
     let failed = fixture("v1-job-restart");
     let mended = first(&failed, 17)
         + &fixture("v1-success").lines().last().expect("a line").replace("\"seq\":18", "\"seq\":17")
@@ -232,7 +232,7 @@ fn explain() {
     assert_eq!(json["verdicts"].as_array().map(Vec::len), Some(2));
 }
 
-/// A run in which `trainer-0` left early with 0, and its peer complained.
+/// A run in which `trainer-0` exited early with 0, and its peer lost the connection.
 const LEFT_EARLY: &str = r#"{"v":1,"seq":0,"at":1000000,"type":"starting","subject":{"replica":"trainer-0","rank":0,"attempt":1}}
 {"v":1,"seq":1,"at":1000001,"type":"starting","subject":{"replica":"trainer-1","rank":1,"attempt":1}}
 {"v":1,"seq":2,"at":2000000,"type":"ended","subject":{"replica":"trainer-0","rank":0,"attempt":1},"exit":{"kind":"code","code":0},"by_us":false,"order":0}
@@ -261,7 +261,7 @@ fn reasons() {
         assert!(text.contains(why), "{text}");
         assert_eq!(text.matches("why it ").count(), 1, "{text}");
     }
-    // Nothing is known beyond that it ended first.
+    // The only evidence is that it ended first.
     let silent = LEFT_EARLY.replace(
         r#","evidence":{"signature":{"code":"U9001","title":"a peer closed the connection","victim":true}}"#,
         "",

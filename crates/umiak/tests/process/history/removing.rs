@@ -37,7 +37,7 @@ fn refuses() {
     assert!(text.contains("error[J0006]: `run-000002` is still running"), "{text}");
     assert!(text.contains("hint: stop it with `umiak stop run-000002`"), "{text}");
     live.go_on(99);
-    // The end is written, but somebody still holds it.
+    // The end is recorded, but the supervisor still holds the lock.
     assert!(runs.err("rm 2", 2).contains("error[J0006]"));
     assert_eq!(runs.sandbox.list("state/runs"), ["run-000001", "run-000002"]);
     drop(live);
@@ -45,7 +45,7 @@ fn refuses() {
     assert_eq!(runs.sandbox.list("state/runs"), [""; 0]);
 }
 
-/// A journal whose times are so many days ago.
+/// Returns the fixture's journal with all times set to this many days ago.
 fn aged(name: &str, days: u64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock").as_micros() as u64;
     let text = fixture(name);

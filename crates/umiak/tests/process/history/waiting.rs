@@ -41,7 +41,7 @@ fn ends() {
     let (_, mut live) = runs.live("v1-job-restart", 8);
     let mut running = runs.umiak("wait 1 --output quiet").start();
     let pid = running.pid();
-    // Nothing wakes it up while nothing is written.
+    // It does not wake up while nothing is written.
     running.wait_until("it sleeps soundly", || {
         let before = wakes(pid);
         std::thread::sleep(Duration::from_millis(200));
@@ -54,7 +54,7 @@ fn ends() {
     assert_eq!(outcome.out(), "");
 }
 
-/// It sleeps, and has something that wakes it.
+/// True if the process sleeps and has an inotify descriptor.
 fn is_watching(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let is_asleep = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" S"));
@@ -63,7 +63,7 @@ fn is_watching(pid: u32) -> bool {
     is_asleep && targets.any(|target| target.to_string_lossy().contains("inotify"))
 }
 
-/// How often it went to sleep.
+/// Number of times the process went to sleep.
 fn wakes(pid: u32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap_or_default().to_owned()

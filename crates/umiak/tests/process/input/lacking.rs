@@ -1,8 +1,8 @@
-//! Command lines that ask for what the machine does not have, in the form of `refused`.
+//! Command lines that need something missing on the machine, in the form of `refused`.
 
 use super::refused::Row;
 
-/// What the machine does not have: files, interpreters, ports, devices.
+/// Missing files, interpreters, ports and devices.
 pub(super) const MACHINE: &[Row<'_>] = &[
     (
         "umiak launch trian.py",

@@ -1,10 +1,10 @@
-//! Command lines that are refused before anything is started: the line, the exit code, and everything that is said.
-//! `DIR` is the current directory, which holds `train.py`, an empty `directory` and `bin`.
+//! Command lines that are refused before anything is started: line, exit code and stderr. `DIR` is the current
+//! directory, which holds `train.py`, an empty `directory` and `bin`.
 
 /// Line, exit code, stderr.
 pub(super) type Row<'a> = (&'a str, i32, &'a str);
 
-/// Flags and values that no launcher would take.
+/// Flags and values that are invalid for every launcher.
 pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch",
@@ -202,7 +202,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     ),
 ];
 
-/// Understood, and not built yet.
+/// Recognised but not implemented.
 pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak torchrun --nproc_per_node 2 train.py",
@@ -252,7 +252,7 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     ),
 ];
 
-/// Our own commands.
+/// Umiak's own commands.
 pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak frobnicate",
@@ -309,7 +309,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     ),
 ];
 
-/// Variables that stand for flags, and those of the platform.
+/// Variables that stand for flags, and variables of the platform.
 pub(super) const ENVIRONMENT: &[Row<'_>] = &[
     (
         "PADDLE_NPROC_PER_NODE=many umiak launch train.py",

@@ -1,17 +1,17 @@
-//! The lines. Interpreters are written `python`, and variables of shells with a value that they have.
+//! The lines. Interpreters are written `python`, and shell variables are replaced by a typical value.
 
-/// What Paddle 3.3.1 makes of a line.
+/// How Paddle 3.3.1 handles a line.
 pub(super) enum By {
-    /// The same.
+    /// It runs the same.
     Same,
-    /// It does not run it, for this reason. Releases before it may have.
+    /// It does not run the line, for this reason. Earlier releases may.
     Nobody(&'static str),
     /// It runs something else, for this reason.
     Other { runs: &'static str, why: &'static str },
 }
 
-/// A line and what it runs: the devices of each rank (`-` on CPU), the number of processes of each role, or the code of the
-/// refusal.
+/// A line and its result: the devices of each rank (`-` on CPU), the number of processes of each role, or the error
+/// code.
 pub(super) struct Line {
     pub(super) typed: &'static str,
     pub(super) runs: &'static str,
@@ -104,7 +104,7 @@ pub(super) const LINES: &[Line] = &[
         "python -m paddle.distributed.launch --nnodes=1 --nproc_per_node=1 --use_env train_image_generation_dit_notrainer.py --dit_config_file config/DiT_XL_patch2.json",
         "0+1+2+3+4+5+6+7",
     ),
-    // Fleet's own names.
+    // Names used by Fleet.
     same("fleetrun --gpus 0,1 train_dyn_rnn.py --num_epochs=1 --enable_ce --batch_size=16", "0 1"),
     same("fleetrun --gpus=0,1 paddlemix/examples/blip2/run_eval_vqav2_zeroshot.py --num_train_epochs 1", "0 1"),
     same("fleetrun --gpus=0,1,2,3,4,5,6,7 train_fleet_static_communication_topology.py", EIGHT),
@@ -121,7 +121,7 @@ pub(super) const LINES: &[Line] = &[
         "python -m paddle.distributed.fleet.launch --run_mode=collective tools/train.py -c configs/yolov3_darknet_roadsign.yml -o use_npu=True",
         EIGHT,
     ),
-    // Flags of 1.x that later releases took for unknown or dropped.
+    // Flags of 1.x that later releases do not know or have dropped.
     same("python -m paddle.distributed.launch --selected_gpus='0,1' train.py", "0 1"),
     same(
         "python -m paddle.distributed.launch --selected_gpus 0,1,2,3,4,5,6,7 tools/train.py --fp16 -c configs/faster_rcnn_r50_fpn_1x.yml",
@@ -178,7 +178,7 @@ pub(super) const LINES: &[Line] = &[
         "the module is gone",
     ),
     nobody("python -m paddle.distributed.launch_ps distributed_train.py", "2 pserver, 2 trainer", "the module is gone"),
-    // Several nodes; `POD_IP` says which one this is.
+    // Several nodes; `POD_IP` selects this one.
     same(
         "POD_IP=192.168.0.1 python -m paddle.distributed.launch --ips=\"192.168.0.1,192.168.0.2\" train_script",
         "0 1 2 3 4 5 6 7 on 2 nodes",

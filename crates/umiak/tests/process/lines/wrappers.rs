@@ -1,4 +1,4 @@
-//! Interpreters that something else chooses: `uv run`, `poetry run`, `conda run`, `coverage run`, `fleetrun`.
+//! Interpreters chosen by another tool: `uv run`, `poetry run`, `conda run`, `coverage run`, `fleetrun`.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("lines::real_runners", &[Python, Runners], real_runners);
 }
 
-/// Says which interpreter it is, and what the environment holds.
+/// Prints its interpreter and a variable of its environment.
 const WHERE: &str = "import os, sys\nprint(sys.executable, os.environ.get('WRAPPED'), *sys.argv[1:])\n";
 
-/// A shell with a second interpreter, in `env/bin`, which only the first line of a script or a stand-in leads to.
+/// A shell with a second interpreter in `env/bin`, reached only through a script's first line or a stand-in.
 fn shell() -> Shell {
     let shell = Shell::with_python();
     shell.sandbox.write("where.py", WHERE);
@@ -38,7 +38,7 @@ fn program(shell: &Shell, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// What stands for `uv`, `poetry` and `conda`: chooses an interpreter and sets a variable, after some talk of its own.
+/// A stand-in for `uv`, `poetry` and `conda`: prints some output, chooses an interpreter and sets a variable.
 const STAND_IN: &str = r#"#!/bin/sh
 echo "$*" >> calls
 echo "Resolved 3 packages"
@@ -97,7 +97,7 @@ fn runners_that_do_not_answer() {
     outcome.expect_code(2).expect_err("error[L0001]: `umiak uv run` starts launchers, and `train.py` is not one\n");
 }
 
-/// The interpreter is that of the script's first line, whichever stands on `PATH`.
+/// The interpreter is taken from the script's first line, not from `PATH`.
 fn fleetrun() {
     let shell = shell();
     let python = shell.sandbox.path().join("env/bin/python").display().to_string();
@@ -105,7 +105,7 @@ fn fleetrun() {
     for line in [
         "umiak env/bin/fleetrun where.py",
         "umiak $PWD/env/bin/fleetrun where.py",
-        // The sandbox has umiak itself under this name, first on `PATH`; that has no first line to read.
+        // The first `fleetrun` on the sandbox's `PATH` is umiak itself, which has no interpreter line.
         "PATH=$PATH:$PWD/env/bin umiak fleetrun where.py",
         "PATH=$PATH:$PWD/env/bin fleetrun where.py",
     ] {
@@ -123,14 +123,14 @@ fn fleetrun() {
 fn coverage() {
     let shell = shell();
     let python = shell.sandbox.path().join("env/bin/python").display().to_string();
-    // As pip writes it for a path that is too long.
+    // The form that pip writes for long paths.
     program(&shell, "bin/coverage", &format!("#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"));
     let outcome = shell.line("umiak coverage run -p -m paddle.distributed.launch where.py").finish();
     outcome.expect_code(0);
     assert_eq!(shell.neutral(&outcome.out()), "DIR/env/bin/python None\n");
 }
 
-/// uv, poetry and coverage as they are installed.
+/// The installed uv, poetry and coverage.
 fn real_runners() {
     let bin = runners().expect("a component of this test").join("bin");
     let shell = shell();
@@ -145,7 +145,7 @@ fn real_runners() {
         ("coverage run -m paddle.distributed.launch", "BIN/python"),
     ] {
         let line = format!("umiak {}/{line} --nproc_per_node 2 where.py", bin.display());
-        // Under its own interpreter poetry makes no other environment.
+        // In an active environment, poetry does not create another one.
         let run = shell.line(&line).env("HOME", &home).env("POETRY_VIRTUALENVS_CREATE", "false");
         let outcome = run.env("VIRTUAL_ENV", bin.parent().expect("an environment")).finish();
         outcome.expect_code(0);

@@ -1,4 +1,4 @@
-//! The guide's lines for two nodes in two containers of Podman: umiak is PID 1 of each, with the usual capabilities.
+//! The guide's lines for two nodes in two Podman containers: umiak is PID 1 of each, with default capabilities.
 
 use umiak_testkit::components::Component;
 use umiak_testkit::podman::Podman;
@@ -16,7 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::containers::an_interrupt_of_one_ends_both", needs, interrupt);
 }
 
-/// Two containers, and the directory of each.
+/// Two containers with a directory each.
 struct Pair {
     podman: Podman,
     sandboxes: [Sandbox; 2],
@@ -27,14 +27,14 @@ impl Pair {
         Self { podman: Podman::new(), sandboxes: [Sandbox::new(), Sandbox::new()] }
     }
 
-    /// The same line in both; `$IPS` is the list of their addresses, `$FIRST` the first of them.
+    /// Starts the same line in both; `$IPS` is the list of their addresses, `$FIRST` the first of them.
     fn start(&self, flags: &str, actions: &[&str]) -> Vec<Running<'_>> {
         let flags = flags.replace("$IPS", &Podman::ips(2)).replace("$FIRST", &Podman::ip(0).to_string());
         let start = |node: usize| self.podman.run(node, self.sandboxes[node].launch_toy(&flags, actions)).start();
         vec![start(0), start(1)]
     }
 
-    /// To the end; nothing may be left in them or of them.
+    /// Waits for the end; no process or container may be left.
     fn finish(&self, runs: Vec<Running<'_>>) -> Vec<Outcome> {
         let outcomes = finish(runs);
         self.podman.assert_nothing_left();

@@ -1,5 +1,5 @@
-//! What goes wrong on several hosts: a rank, a node, the network, a launcher, strangers. Every console says the same,
-//! every code is the same, and nothing is left on any host.
+//! Failures on several hosts: a rank, a node, the network, a launcher, foreign connections. All consoles report the
+//! same, all exit codes are equal, and nothing is left on any host.
 
 mod frameworks;
 mod launchers;
@@ -21,21 +21,20 @@ pub(crate) fn register(suite: &mut Suite) {
     frameworks::register(suite);
 }
 
-/// A loss is waited for.
+/// For tests that wait for the loss of a node.
 const SHORT: &str = "--ips $IPS --node-timeout 2s --reconnect-window 3s --rdzv-timeout 60s --grace 1s";
-/// Nobody is to be lost, however busy the machine is.
+/// For tests in which no node may be lost, even on a busy machine.
 const LONG: &str = "--ips $IPS --node-timeout 30s --reconnect-window 60s --rdzv-timeout 60s --grace 1s";
-/// For what is expected to take a while, and less than this.
+/// Upper limit for slow steps.
 const SOON: Duration = Duration::from_secs(60);
-/// A rank that is up, and goes on when it is let.
+/// A rank that creates `up` and exits once `go` exists.
 const UNTIL_LET: &str = "*:touch up;await go";
-/// Paused, continued, killed.
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 const SIGKILL: i32 = 9;
 
 impl Cluster {
-    /// Starts it everywhere, and returns when a rank of every node is up.
+    /// Starts the job on every host, and returns when a rank of every node is up.
     fn launch_and_wait(&self, flags: &str, actions: &[&str]) -> Vec<Running<'_>> {
         let runs = self.launch_all(flags, actions);
         for run in &runs {
@@ -44,12 +43,12 @@ impl Cluster {
         runs
     }
 
-    /// How other nodes call this one.
+    /// The name of this node on the other nodes' consoles.
     fn name(&self, host: usize) -> String {
         format!("{} ({})", self.network.host(host).ip(), umiak_sys::host::name())
     }
 
-    /// The node was lost, says this console.
+    /// Fails unless this console reports the loss of the node.
     fn expect_lost(&self, outcome: &Outcome, host: usize, how: &str) {
         outcome.expect_code(123).expect_err(&format!("error[R0004]: node {} was lost: {how}", self.name(host)));
         nobody_is_blamed(outcome);
@@ -69,7 +68,7 @@ fn expect_killed(outcome: &Outcome) {
     assert_eq!(outcome.status.signal(), Some(SIGKILL), "{}", outcome.err());
 }
 
-/// Waits until a console that goes to a file says this.
+/// Waits until a console that is redirected to a file shows these words.
 fn await_words(cluster: &Cluster, host: usize, words: &str) {
     let deadline = Instant::now() + SOON;
     loop {
@@ -82,7 +81,7 @@ fn await_words(cluster: &Cluster, host: usize, words: &str) {
     }
 }
 
-/// A launch whose console can be read while it runs: in the file `console`.
+/// Starts a launch whose console goes to the file `console`, to be read while it runs.
 fn launch_aloud<'a>(cluster: &'a Cluster, host: usize, flags: &str, actions: &[&str]) -> Running<'a> {
     let flags = flags.replace("$IPS", &cluster.network.ips());
     let console = std::fs::File::create(cluster.sandboxes[host].path().join("console")).unwrap();
@@ -91,7 +90,7 @@ fn launch_aloud<'a>(cluster: &'a Cluster, host: usize, flags: &str, actions: &[&
     run.start()
 }
 
-/// What [`launch_aloud`] has said so far.
+/// The output of [`launch_aloud`] so far.
 fn console(cluster: &Cluster, host: usize) -> String {
     cluster.sandboxes[host].read("console")
 }
