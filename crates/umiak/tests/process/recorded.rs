@@ -1,4 +1,4 @@
-//! A launched job is recorded: its facts, and where its logs are.
+//! Launched jobs are recorded: their facts, and where their logs are.
 
 use serde_json::Value;
 use umiak_testkit::components::Component::Netns;
@@ -21,7 +21,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("recorded::of_several_nodes_the_coordinators", &[Netns], several);
 }
 
-/// What a command about runs says on stdout.
+/// Returns the stdout of a command about runs.
 #[track_caller]
 fn out(sandbox: &Sandbox, line: &str) -> String {
     let outcome = sandbox.umiak(line.split_whitespace()).finish();
@@ -43,7 +43,7 @@ fn printed() {
     assert_eq!((runs.len(), &runs[0]["status"]), (1, &"succeeded".into()));
 }
 
-/// The run has the script's name; the job keeps the id that Paddle's files have.
+/// The run is named after the script; the job keeps the id used in Paddle's file names.
 fn named() {
     let sandbox = Sandbox::new();
     std::fs::create_dir(sandbox.path().join("tools")).expect("the sandbox can be written");
@@ -137,7 +137,7 @@ fn third_signal() {
     run.signal(18);
     run.finish_unchecked().expect_code(128 + 15);
     assert_eq!(runs(&sandbox)[0]["status"], "interrupted");
-    // The guardian finishes alone.
+    // The guardian finishes on its own.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !sandbox.processes().is_empty() && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -150,7 +150,7 @@ fn nothing_to_resume() {
     sandbox.launch_toy("--nproc_per_node 1", &["0:exit 3"]).finish().expect_code(3);
     for command in ["resume", "retry"] {
         let outcome = sandbox.umiak([command, "1"]).finish();
-        // The same answer from both: a hint that leads to the other would go in a circle.
+        // Both give the same answer: hints that name each other would loop.
         outcome.expect_code(2).expect_err("error[J0028]: run-000001 was launched").expect_err("failed, code 3");
         outcome.expect_err("hint: start it again with `umiak launch --nproc_per_node 1 ");
     }

@@ -1,4 +1,4 @@
-//! `--max_restart`: the whole group again, as a new attempt that shares nothing with the old one but its logs.
+//! `--max_restart`: the whole group restarts as a new attempt that shares only the logs with the old one.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,11 +25,11 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("restart::logs_are_appended", &[], logs_are_appended);
 }
 
-/// As fast as it goes.
+/// No waiting between attempts.
 const QUICK: &str = "--restart-backoff 1ms --grace 1s";
 const WAIT: &str = "sleep 60000";
 
-/// Indices of the facts of this type.
+/// Returns the indices of the facts of this type.
 fn places(facts: &[Value], kind: &str) -> Vec<usize> {
     (0..facts.len()).filter(|index| facts[*index]["type"] == kind).collect()
 }
@@ -44,7 +44,7 @@ fn script(sandbox: &Sandbox, text: &str) {
 }
 
 fn never_unless_asked_for() {
-    // Paddle's default of 3 stands in its configuration block and asks for nothing.
+    // Paddle's default of 3 is part of its configuration block and does not request restarts.
     for (flags, variable, expected) in
         [("", None, 0), ("--max_restart 0", None, 0), ("", Some("1"), 1), ("--max_restart 2", Some("1"), 1)]
     {
@@ -121,7 +121,7 @@ fn own_surroundings() {
     assert_eq!(planned[1]["replicas"][1]["endpoint"], variable(&sandbox, "b.1", "PADDLE_CURRENT_ENDPOINT"));
 }
 
-/// What the user has fixed stays, even where the old connections keep the port from being bound anew.
+/// Ports fixed by the user are kept, even while old connections prevent binding them again.
 fn fixed_ports_stay() {
     let sandbox = Sandbox::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -150,7 +150,7 @@ fn backoff_comes_between() {
     assert!(restarting < planned && planned < second[0], "{facts:?}");
     let last_of_first = facts.iter().rposition(|fact| fact["subject"]["attempt"] == 1).unwrap();
     assert!(last_of_first < restarting, "the old attempt is over before the new one is announced");
-    // A fact is stamped when it is written, a little after the decision that the wait counts from.
+    // A fact is stamped when it is written, slightly after the decision that starts the wait.
     let at = |index: usize| facts[index]["at"].as_u64().unwrap();
     assert!(at(second[0]) - at(last_of_first) >= fact["delay_micros"].as_u64().unwrap(), "{facts:?}");
 }
@@ -167,7 +167,7 @@ fn only_the_window_counts() {
     }
 }
 
-/// A run that has failed and waits.
+/// Starts a run, and returns when it has failed and waits to restart.
 fn waiting(sandbox: &Sandbox) -> umiak_testkit::sandbox::Running<'_> {
     let flags = "--nproc_per_node 2 --max_restart 3 --restart-backoff 60s";
     let run = sandbox.launch_toy(flags, &["1:child;daemon;exit 4", &format!("0:{WAIT}")]).start();
@@ -213,7 +213,7 @@ fn a_refused_start_is_final() {
     assert_eq!(restarts(&outcome), 0);
 }
 
-/// A grandchild in a session of its own that ignores SIGTERM; the second attempt looks whether it is still there.
+/// A grandchild in its own session ignores SIGTERM; the second attempt checks that it is gone.
 fn leftovers_go_first() {
     let sandbox = Sandbox::new();
     script(

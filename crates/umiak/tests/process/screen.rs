@@ -1,4 +1,4 @@
-//! What a person sees: the status line, the user's bytes, the summary; on a real pseudo-terminal.
+//! Output on a real pseudo-terminal: the status line, the user's bytes, the summary.
 
 use std::path::Path;
 
@@ -54,13 +54,13 @@ fn status_line() {
     assert!(has(&screen, "Finished 3 ranks in"), "{}", screen.join("\n"));
 }
 
-/// While a line of the user's is incomplete, nothing of ours is drawn over or behind it.
+/// While a line of the user is incomplete, umiak draws nothing over or after it.
 fn partial_lines() {
     let sandbox = Sandbox::new();
     let bar = "0:print start;partial 10%;touch a;await a2;partial \\r20%;touch b;await go;partial \\r100%\\n";
     let session = Session::start(&sandbox, SIZE, &arguments("--nproc_per_node 2", &[bar, "1:await go"]));
     session.wait_for("the partial line", |screen| screen.iter().any(|line| line == "10%"));
-    // Longer than a second, so that a redraw would have come.
+    // Long enough for a redraw, which would come every second.
     std::thread::sleep(std::time::Duration::from_millis(1300));
     assert!(session.screen().iter().any(|line| line == "10%"), "{}", session.screen().join("\n"));
     assert!(!has(&session.screen(), "2/2 ▸"), "the status line waits:\n{}", session.screen().join("\n"));
@@ -74,7 +74,7 @@ fn partial_lines() {
     assert!(!has(&screen, "20%") && !has(&screen, "10%"), "{}", screen.join("\n"));
 }
 
-/// Taking our lines and the terminal's own line feeds away leaves exactly what the rank wrote.
+/// Without umiak's lines and the terminal's line feeds, the output equals what the rank wrote.
 fn user_bytes_survive() {
     let sandbox = Sandbox::new();
     let lines = "0:flood 200000;sleep 300;flood 200000";
@@ -142,13 +142,13 @@ fn plain() {
     assert!(screen[0].contains("planned 2 ranks on 1 node"), "{}", screen[0]);
 }
 
-/// A line for a shell that starts the toy with two ranks, the first of which says hello. `{}` is the launch.
+/// A shell line that launches the toy with two ranks, the first of which prints hello. `{}` is the launch.
 fn shell_line(line: &str) -> String {
     let launch = format!("{} launch --nproc_per_node 2 {} toy '0:print hello' '*:await go'", binary().display(), toy());
     line.replace("{}", &launch)
 }
 
-/// A shell with job control that waits for lines.
+/// An interactive shell with job control.
 fn shell(sandbox: &Sandbox) -> Run<'_> {
     sandbox.program(Path::new("/bin/sh"), ["-i"]).env("PS1", "$ ")
 }
@@ -221,7 +221,7 @@ fn foreground() {
     session.type_keys(b"bg\n");
     session.wait_for("it runs in the background", |screen| screen.iter().any(|line| line.starts_with("[1] /")));
     let before = session.received().len();
-    // A second and more: the time that the line shows would have changed.
+    // More than a second, so that the time in the status line would change.
     std::thread::sleep(std::time::Duration::from_millis(1300));
     draws_nothing(&session.received()[before..]);
     session.type_keys(b"fg\n");

@@ -1,4 +1,4 @@
-//! The user guide's command lines, typed after `umiak` to the letter.
+//! The user guide's command lines, typed after `umiak` unchanged.
 
 use serde_json::Value;
 use umiak_testkit::components::Component::Python;
@@ -16,7 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("seeds::gpus_that_are_not_there", &[], gpus_that_are_not_there);
 }
 
-/// Leaves what it was given in `seen.RANK`.
+/// Writes its arguments and environment to `seen.RANK`.
 const TRAIN: &str = r#"
 import json, os, sys
 rank = os.environ["PADDLE_TRAINER_ID"]
@@ -25,7 +25,7 @@ with open("seen." + rank, "w") as file:
 print("output of rank", rank)
 "#;
 
-/// What each rank of a line must see.
+/// Expected environment of each rank.
 struct Expected<'a> {
     ranks: u32,
     /// `CUDA_VISIBLE_DEVICES`.
@@ -46,7 +46,7 @@ const EIGHT: Expected<'_> = Expected {
     log_dir: "log",
 };
 
-/// Types the line and looks at every rank. What umiak said of it is returned.
+/// Runs the line, checks every rank, and returns umiak's stderr.
 #[track_caller]
 fn check(gpus: Option<u32>, line: &str, expected: &Expected<'_>) -> String {
     let shell = Shell::with_python();
@@ -125,7 +125,7 @@ fn one_node_with_eight_gpus() {
         ("umiak launch --gpus=2,3 train.py --batch_size=64", Expected { ..two }),
         ("umiak fleetrun --gpus 2,3 train.py --batch_size=64", Expected { ..two }),
         ("fleetrun --gpus=2,3 train.py --batch_size=64", Expected { ..two }),
-        // What stands behind the script is the script's, flags of ours and `-h` included.
+        // Everything after the script belongs to the script, including umiak's flags and `-h`.
         (
             r#"umiak launch --gpus 2,3 train.py --gpus 7 -h --log_dir "a b" '' -- x"#,
             Expected { args: &["--gpus", "7", "-h", "--log_dir", "a b", "", "--", "x"], ..two },
@@ -146,7 +146,7 @@ fn omitted_gpus() {
         check(Some(4), line, &Expected { ranks: 4, visible: None, ..EIGHT });
         check(None, line, &Expected { ranks: 1, visible: None, has_gpus: false, ..EIGHT });
     }
-    // What is hidden from us is not there for the ranks either, and stays hidden.
+    // Devices hidden from umiak stay hidden from the ranks.
     let hidden = Expected { ranks: 2, visible: Some("1,3"), ..EIGHT };
     check(Some(4), "CUDA_VISIBLE_DEVICES=1,3 umiak launch train.py", &hidden);
 }
@@ -159,7 +159,7 @@ fn rehearsal() {
     assert_eq!(said.matches(notice).count(), 1, "said once: {said}");
 }
 
-/// On CPU the job would only seem to work.
+/// On CPU the job would only appear to work.
 fn gpus_without_a_driver() {
     let sandbox = Sandbox::new();
     sandbox.write("train.py", "");

@@ -1,4 +1,4 @@
-//! Several hosts on one machine: that they are what the tests of several nodes take them for.
+//! Several hosts on one machine: checks the network that the tests of several nodes rely on.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(crate) fn register(suite: &mut Suite) {
 }
 
 const SOON: Duration = Duration::from_secs(30);
-/// For what is expected not to answer.
+/// Timeout where no answer is expected.
 const BRIEFLY: Duration = Duration::from_millis(300);
 
 fn reach_each_other() {
@@ -72,7 +72,7 @@ fn links_go_down_and_up() {
         b.link_up();
         for to in [b.at(7000), (b.ip6(), 7000).into()] {
             let deadline = Instant::now() + SOON;
-            // Right after it came up, an interface may not have found its neighbours.
+            // Right after it comes up, an interface may not have found its neighbours.
             while let Err(error) = a.ask(to, b"hello", Duration::from_secs(5)) {
                 assert!(Instant::now() < deadline, "{error}");
             }
@@ -107,7 +107,8 @@ fn relay_delays() {
     let started = Instant::now();
     assert_eq!(a.ask(relay.address(), b"hello", SOON).unwrap(), b"hello");
     assert!(started.elapsed() >= 2 * delay, "{:?}", started.elapsed());
-    // Much more than fits into buffers, on several connections at once: late, but not one window per delay.
+    // Far more than fits into buffers, on several connections at once: delayed, but not limited to one window per
+    // delay.
     let message: Vec<u8> = (0..4_000_000u32).flat_map(u32::to_le_bytes).collect();
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -123,16 +124,16 @@ fn relay_passes_closes_on() {
     let network = Network::new(2);
     let (a, b) = (network.host(0), network.host(1));
     let relay = Relay::start(b, b.at(0), b.at(7000), Duration::from_millis(10));
-    // Nobody behind it: an answer of nothing, or a reset.
+    // No server behind the relay: an empty answer or a reset.
     let nobody = a.ask(relay.address(), b"hello", SOON);
     assert!(nobody.as_ref().map_or(true, Vec::is_empty), "{nobody:?}");
-    // The server dies while the connection is open: the client learns of it long before its time is up.
+    // The server dies while the connection is open: the client notices long before its timeout.
     let echo = Echo::start(b, b.at(7000));
     let idle = Junk::start(a, relay.address(), 1, Duration::from_secs(60));
     await_connections(b, 1);
     drop(echo);
     assert_eq!(idle.finish().closed_by_peer, 1);
-    // The client goes: what the relay held on its behalf goes too.
+    // The client disconnects: the relay closes its connection to the server.
     let _echo = Echo::start(b, b.at(7000));
     let idle = Junk::start(a, relay.address(), 1, Duration::from_secs(60));
     await_connections(b, 1);
@@ -140,7 +141,7 @@ fn relay_passes_closes_on() {
     await_connections(b, 0);
 }
 
-/// Waits until the server at port 7000 has so many connections.
+/// Waits until the server at port 7000 has this many connections.
 fn await_connections(host: &Host, wanted: usize) {
     let deadline = Instant::now() + SOON;
     loop {
@@ -198,9 +199,9 @@ fn nothing_is_left() {
     assert_eq!(names(), 3);
     let links = || std::fs::read_dir("/sys/class/net").unwrap().flatten().map(|entry| entry.file_name()).collect();
     let before: BTreeSet<_> = links();
-    // Somebody else's process is not ours to kill.
+    // The network must not kill processes started by others.
     let mut sleep = network.host(1).command("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    // It has to be there before its host goes.
+    // The process must have entered its host before the host is removed.
     let deadline = Instant::now() + SOON;
     while network.host(1).processes().is_empty() {
         assert!(Instant::now() < deadline, "the process does not come to its host");
@@ -214,7 +215,7 @@ fn nothing_is_left() {
     assert!(!Path::new("/run/netns").join(format!("{prefix}1")).exists());
 }
 
-/// The same job on two hosts at once: what one leases is free on the other.
+/// The same job on two hosts at once: a port leased on one is free on the other.
 fn own_ports() {
     let network = Network::new(2);
     let sandboxes = [Sandbox::new(), Sandbox::new()];

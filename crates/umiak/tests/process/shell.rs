@@ -1,4 +1,4 @@
-//! A user's shell in a sandbox: command lines as they are typed, with `umiak` and a Python on `PATH`.
+//! A user's shell in a sandbox: command lines as typed, with `umiak` and a Python on `PATH`.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use umiak_testkit::gpus;
 use umiak_testkit::sandbox::{Run, Sandbox, binary};
 
-/// A directory with training scripts in it, and what stands on `PATH`.
+/// A directory with training scripts, and the programs on `PATH`.
 #[derive(Debug)]
 pub(crate) struct Shell {
     pub(crate) sandbox: Sandbox,
@@ -16,7 +16,7 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// `python` and `python3` are the real one.
+    /// `python` and `python3` are the real interpreter.
     pub(crate) fn with_python() -> Self {
         let shell = Self::bare();
         for name in ["python", "python3"] {
@@ -25,7 +25,7 @@ impl Shell {
         shell
     }
 
-    /// `python` and `python3` only leave a file `started` behind: for lines that must start nothing.
+    /// `python` and `python3` only create the file `started`, for lines that must not start anything.
     pub(crate) fn with_decoy() -> Self {
         let shell = Self::bare();
         for name in ["bin/python", "bin/python3"] {
@@ -44,7 +44,7 @@ impl Shell {
         Self { sandbox, driver: None }
     }
 
-    /// The driver shows this many GPUs from now on.
+    /// Makes the driver show this many GPUs.
     pub(crate) fn with_gpus(mut self, count: u32) -> Self {
         self.driver = Some(gpus::fake(self.sandbox.path(), count));
         self
@@ -54,12 +54,12 @@ impl Shell {
         self.sandbox.path().join("bin")
     }
 
-    /// The line, read by `sh`. It begins with assignments where variables are to be set.
+    /// Runs the line with `sh`. Variables are set by assignments at its start.
     pub(crate) fn line(&self, line: &str) -> Run<'_> {
         self.sh(&["-c", line])
     }
 
-    /// A shell that waits for lines, for a [`Session`](umiak_testkit::terminal::Session). It says `$` when it does.
+    /// Starts a shell for a [`Session`](umiak_testkit::terminal::Session), with the prompt `$`.
     pub(crate) fn interactive(&self) -> Run<'_> {
         self.sh(&["-i"]).env("PS1", "$ ")
     }
@@ -73,15 +73,15 @@ impl Shell {
         }
     }
 
-    /// Text of the program with this sandbox's directory as `DIR`.
+    /// Replaces this sandbox's directory by `DIR`.
     pub(crate) fn neutral(&self, text: &str) -> String {
         let real = std::fs::canonicalize(self.sandbox.path()).expect("the sandbox is there");
         text.replace(&*real.to_string_lossy(), "DIR").replace(&*self.sandbox.path().to_string_lossy(), "DIR")
     }
 }
 
-/// The interpreter itself: what stands on `PATH` may be a script that looks for it, which takes time and needs more
-/// surroundings than a sandbox has.
+/// The real interpreter: `python3` on `PATH` may be a wrapper script, which is slow and needs more of the environment
+/// than a sandbox has.
 fn real_python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Whose output is on the console: `--show`, names before lines, and bytes as they are.
+//! Which output is on the console: `--show`, names before lines, and unchanged bytes.
 
 use umiak_testkit::sandbox::{Run, Sandbox, toy};
 use umiak_testkit::suite::Suite;
@@ -26,14 +26,14 @@ roles:
   trainer: {replicas: 2, command: [sh, -c, 'echo trainer $UMIAK_INDEX; while ! [ -e go ]; do sleep 0.02; done']}
 ";
 
-/// Lines on stdout, sorted: replicas are not in step with each other.
+/// Sorts lines of stdout, because the order between replicas varies.
 fn lines(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     lines
 }
 
-/// The document with two roles, from start to end.
+/// Runs the document with two roles to the end.
 fn run(flags: &str) -> String {
     let sandbox = Sandbox::new();
     sandbox.write("job.yaml", TWO_ROLES);
@@ -134,7 +134,7 @@ fn colours() {
     assert!(!hello(&sandbox).finish().out().contains('\x1b'));
 }
 
-/// Partial lines wait for their ends, odd bytes pass, and a line without an end is shown in pieces.
+/// Partial lines wait for their end, arbitrary bytes pass, and a very long line is shown in pieces.
 fn bytes() {
     let sandbox = Sandbox::new();
     let actions = [

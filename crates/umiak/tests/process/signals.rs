@@ -1,4 +1,4 @@
-//! Signals to umiak, streams and terminals that go away, ranks that resist, and life as process 1.
+//! Signals to umiak, closed streams and terminals, ranks that ignore signals, and umiak as process 1.
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
@@ -39,13 +39,13 @@ const SIGSTOP: i32 = 19;
 const SIGTSTP: i32 = 20;
 const WAIT: &str = "sleep 60000";
 
-/// The letter of a process's state in `/proc`, if there is one.
+/// Returns the state letter of a process from `/proc`, if it exists.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The ranks, once all of them have made their file `up.RANK`.
+/// Returns the process ids of the ranks, once all have created `up.RANK`.
 fn ranks(run: &Running<'_>, count: usize) -> Vec<u32> {
     for rank in 0..count {
         run.wait_for_file(&format!("up.{rank}"));
@@ -70,7 +70,7 @@ fn first_asks() {
     }
 }
 
-/// What Python programs do at Ctrl-C: `except KeyboardInterrupt` and `finally` run, and an exit of their own is no failure.
+/// Ctrl-C in Python programs: `except KeyboardInterrupt` and `finally` run, and their own exit code is not a failure.
 fn ctrl_c_interrupts() {
     let sandbox = Sandbox::new();
     let script = "import os, sys, time\nrank = os.environ['PADDLE_TRAINER_ID']\ntry:\n    open(f'up.{rank}', 'w')\n    \
@@ -92,7 +92,7 @@ fn ctrl_c_interrupts() {
     }
 }
 
-/// SIGTERM follows after half the grace, where the grace is short; what resists that too is killed at its end.
+/// A short grace period sends SIGTERM after its first half, and SIGKILL at its end.
 fn ignored_interrupt() {
     let sandbox = Sandbox::new();
     let actions = [
@@ -119,14 +119,14 @@ fn second_kills() {
     let run = sandbox.launch_toy("--nproc_per_node 2 --grace 600s", &stubborn).start();
     let ranks = ranks(&run, 2);
     run.signal(SIGINT);
-    // Two that wait together are one to the kernel.
+    // The kernel merges two pending signals of the same kind.
     run.wait_until("the first signal read", || has_read_signals(&run));
     assert!(ranks.iter().all(|pid| state(*pid).is_some()), "the first only asks");
     run.signal(SIGINT);
     run.finish().expect_code(130).expect_err("2 ranks killed within");
 }
 
-/// No signal waits to be read by the front.
+/// True if the front has no pending signals.
 fn has_read_signals(run: &Running<'_>) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", run.pid())).unwrap_or_default();
     let pending = |name: &str| {
@@ -136,7 +136,7 @@ fn has_read_signals(run: &Running<'_>) -> bool {
     pending("SigPnd:") == Some(0) && pending("ShdPnd:") == Some(0)
 }
 
-/// Three signals that the front finds together: it leaves at once, and the guardian finishes.
+/// The front finds three signals at once: it exits immediately, and the guardian finishes.
 fn third_returns_the_terminal() {
     let sandbox = Sandbox::new();
     let stubborn = ["0:stubborn;daemon;touch up.0;sleep 60000", "1:stubborn;touch up.1;sleep 60000"];
@@ -148,7 +148,7 @@ fn third_returns_the_terminal() {
     }
     run.signal(SIGCONT);
     let outcome = run.finish_unchecked();
-    // Waiting signals are read in the order of their numbers.
+    // Pending signals are read in the order of their numbers.
     outcome.expect_code(128 + SIGTERM);
     assert!(!outcome.err().contains("stopped by"), "nothing is claimed that was not waited for:\n{}", outcome.err());
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -177,7 +177,7 @@ fn nohup() {
     let run = sandbox.program(std::path::Path::new("nohup"), words).start();
     let ranks = ranks(&run, 1);
     run.signal(SIGHUP);
-    // The rank inherits the same protection, as it would without us.
+    // The rank inherits the ignored SIGHUP, as it would without umiak.
     signal(ranks[0], SIGHUP);
     sandbox.write("go", "");
     let outcome = run.finish();
@@ -219,11 +219,11 @@ fn closed_streams() {
     assert_eq!(sandbox.read("other/workerlog.0"), "text\n");
 }
 
-/// What was said cannot be written: the first signal ends the wait, another one what is still to be said.
+/// stderr cannot be written: the first signal ends the wait for nodes, another one the wait for pending output.
 fn nobody_reads() {
     let sandbox = Sandbox::new();
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    // As much as a pipe takes.
+    // The capacity of a pipe.
     writer.write_all(&vec![b'.'; 64 << 10]).expect("room for that");
     let flags = "--nnodes 2 --rank 0 --host 127.0.0.2 --master 127.0.0.1:24117 --rdzv-timeout 1m";
     let mut run = sandbox.launch_toy(flags, &["*:print text"]);
@@ -258,7 +258,7 @@ fn stubborn_family() {
     }
 }
 
-/// `umiak` as the first process of a PID namespace, as it is in a container.
+/// Runs `umiak` as the first process of a PID namespace, as in a container.
 fn as_process_one<'a>(sandbox: &'a Sandbox, actions: &[&str]) -> Running<'a> {
     let mut run = sandbox.program(std::path::Path::new("unshare"), ["--user", "--map-root-user"]);
     run.command.args(["--pid", "--fork", "--mount-proc"]).arg(binary());
@@ -290,7 +290,7 @@ fn abandoned() {
     let freezer = Freezer::new("abandoned").expect("the test says that it needs one");
     freezer.freeze(&ranks[..1]);
     run.signal(SIGTERM);
-    // `finish_unchecked` fails if it waits for ever.
+    // `finish_unchecked` fails if it waits forever.
     let outcome = run.finish_unchecked();
     let frozen_lives = state(ranks[0]).is_some();
     freezer.thaw();
@@ -302,7 +302,7 @@ fn abandoned() {
     assert_eq!(fact["replicas"], serde_json::json!(["trainer-0"]));
 }
 
-/// The front stops the groups of the ranks, then itself.
+/// The front stops the process groups of the ranks, then itself.
 fn pause_and_continue() {
     let sandbox = Sandbox::new();
     let action = "0:touch up.0;await go;print done";
@@ -315,7 +315,7 @@ fn pause_and_continue() {
         run.signal(SIGCONT);
         run.wait_until("everybody running", || everybody().all(|pid| state(pid).is_some_and(|state| state != 'T')));
     }
-    // What happens meanwhile is found afterwards.
+    // Events during the pause are handled afterwards.
     run.signal(SIGTSTP);
     run.wait_until("everybody stopped", || everybody().all(|pid| state(pid) == Some('T')));
     sandbox.write("go", "");

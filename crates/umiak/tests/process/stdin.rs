@@ -1,4 +1,4 @@
-//! `--stdin`: one of several ranks has the caller's stdin, and the terminal with it.
+//! `--stdin`: one of several ranks is connected to the caller's stdin and terminal.
 
 use umiak_testkit::components::Component::Python;
 use umiak_testkit::sandbox::Sandbox;
@@ -39,7 +39,7 @@ roles:
   trainer: {command: "printf 'name? '; read name; echo hello $name"}
 "#;
 
-/// The beginning of a line is shown at once where somebody may have to answer it.
+/// A partial line is shown at once, because it may be a prompt.
 fn prompt() {
     let sandbox = Sandbox::new();
     sandbox.write("ask.yaml", ASKS);
@@ -48,7 +48,7 @@ fn prompt() {
     session.wait_for("the server", |screen| screen.iter().any(|line| line == "ps-0      | serving"));
     session.wait_for("the prompt", |screen| screen.iter().any(|line| line.starts_with("trainer-0 | name?")));
     session.type_keys(b"li\n");
-    // The replica's line goes on behind what was typed, unless another line came between.
+    // The replica's line continues after the typed text, unless another line came in between.
     session.wait_for("the answer", |screen| {
         screen.iter().any(|line| matches!(line.as_str(), "hello li" | "trainer-0 | hello li"))
     });

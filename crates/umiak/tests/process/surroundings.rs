@@ -1,4 +1,4 @@
-//! Odd surroundings: streams that are closed, full or left, variables that are missing, disks that are full.
+//! Unusual environments: closed or full streams, readers that exit, missing variables, full disks.
 
 use umiak_testkit::components::Component::Namespaces;
 use umiak_testkit::sandbox::{Outcome, Sandbox, toy};
@@ -39,7 +39,7 @@ fn full_output() {
         let expected =
             "error[L0016]: umiak could not write its output\n  reason  No space left on device (os error 28)\n";
         assert_eq!(outcome.err(), expected, "{line}");
-        // A reader that has seen enough is no error.
+        // A reader that exits early is not an error.
         let outcome = shell.line(&format!("{{ {line}; echo $? >&2; }} | true")).finish();
         assert_eq!(outcome.err(), "0\n", "{line}");
     }

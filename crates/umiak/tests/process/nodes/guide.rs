@@ -1,4 +1,4 @@
-//! The user guide's lines for two nodes, typed after `umiak` to the letter, and those of our own guide.
+//! The user guide's lines for two nodes, typed after `umiak` unchanged, and the lines of umiak's own guide.
 
 use serde_json::Value;
 use umiak_testkit::components::Component::{Netns, Python};
@@ -16,7 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::our_guides_lines", &[Netns], our_guide);
 }
 
-/// Leaves what it was given in `seen.RANK`.
+/// Writes its arguments and environment to `seen.RANK`.
 const TRAIN: &str = r#"
 import json, os, sys
 rank = os.environ["PADDLE_TRAINER_ID"]
@@ -27,7 +27,7 @@ print("output of rank", rank)
 
 const GPUS: u32 = 8;
 
-/// Types one line on each of two nodes, and returns what their ranks saw, by rank.
+/// Runs one line on each of two nodes, and returns what each rank received.
 #[track_caller]
 fn on_two_nodes(lines: [&str; 2], env: impl Fn(usize) -> Vec<(&'static str, String)>) -> Vec<Value> {
     let network = Network::new(2);
@@ -66,7 +66,7 @@ fn on_two_nodes(lines: [&str; 2], env: impl Fn(usize) -> Vec<(&'static str, Stri
     seen
 }
 
-/// What every rank must have been given, whatever the line.
+/// Checks the variables that every rank must have, for any line.
 #[track_caller]
 fn check_variables(seen: &[Value], endpoints_log: &str) {
     let variable = |rank: usize, name: &str| seen[rank]["env"][name].as_str().unwrap_or_default().to_owned();
@@ -129,7 +129,7 @@ fn the_guides_lines() {
     }
 }
 
-/// Other cards on each node, the same number of them.
+/// Different cards on each node, the same number of them.
 fn other_cards() {
     let seen = on_two_nodes(
         [
@@ -144,7 +144,7 @@ fn other_cards() {
     }
 }
 
-/// The platform's variables in place of `--ips`, for both generations.
+/// The platform's variables replace `--ips`, for both generations.
 fn paddlecloud() {
     let platform = |node: usize| {
         vec![
@@ -168,7 +168,7 @@ fn paddlecloud() {
     assert_eq!(on_two_nodes([current, current], endpoints).len(), 4);
 }
 
-/// Every `sh` block of the guide to several nodes is run on two nodes: both lines of a block are one for each node.
+/// Runs every `sh` block of the guide to several nodes on two nodes. A block of two lines has one for each node.
 fn our_guide() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/multi-node.md");
     let guide = std::fs::read_to_string(guide).expect("the guide is there");

@@ -1,4 +1,4 @@
-//! `--gather-logs`: all logs end up at the coordinator, whatever happens on the way.
+//! `--gather-logs`: all logs reach the coordinator, despite failures on the way.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn bytes(sandbox: &Sandbox, rank: usize) -> Vec<u8> {
     sandbox.read_if_there(&format!("log/workerlog.{rank}")).unwrap_or_else(|| panic!("no log of rank {rank}"))
 }
 
-/// The coordinator has what each node has, and nothing else.
+/// Fails unless the coordinator has exactly the logs of all nodes.
 #[track_caller]
 fn assert_gathered(cluster: &Cluster) {
     assert_gathered_in(&cluster.sandboxes);
@@ -68,7 +68,7 @@ fn gathered() {
     all_well(&cluster.run(FLAGS, actions));
     assert_eq!(bytes(&cluster.sandboxes[0], 2).len(), 50_000_000);
     assert_gathered(&cluster);
-    // A second run is appended on both sides; with `--log_overwrite` it begins anew.
+    // A second run appends on both sides; with `--log_overwrite` it replaces the files.
     let before = bytes(&cluster.sandboxes[0], 4).len();
     all_well(&cluster.run(FLAGS, &["4:print again"]));
     assert_eq!(bytes(&cluster.sandboxes[0], 4).len(), before + 6);
@@ -79,7 +79,7 @@ fn gathered() {
     assert_gathered(&cluster);
 }
 
-/// Packets are lost for a while, and a link goes down: the connections live through it.
+/// Connections survive lost packets and a link that goes down.
 fn cut() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -87,7 +87,7 @@ fn cut() {
     let flags = format!("{FLAGS} --node-timeout 20s");
     let runs = cluster.launch_all(&flags, &["2,3:flood 2000000;touch up;await go;flood 3000000", "*:await go"]);
     runs[1].wait_for_file("up");
-    // In the middle of it, most likely.
+    // Probably in the middle of the transfer.
     first.cut(second);
     cluster.sandboxes[1].write("go", "");
     std::thread::sleep(Duration::from_secs(2));
@@ -101,9 +101,9 @@ fn cut() {
     snapshot.assert_as_before();
 }
 
-/// All connections of a node die, while its ranks run and while the end of their logs is on its way.
+/// All connections of a node break, while its ranks run and while the rest of their logs is sent.
 fn broken() {
-    // The third host is the way from the second to the first.
+    // The third host relays between the second and the first.
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
     let (first, third) = (cluster.network.host(0), cluster.network.host(2));
@@ -148,7 +148,7 @@ fn restarts() {
         outcome.expect_code(0);
     }
     for rank in [2, 3] {
-        // One that is stopped early may not have come to that.
+        // A rank that is stopped early may not have printed it.
         let begun = String::from_utf8_lossy(&bytes(&cluster.sandboxes[0], rank)).matches("begin").count();
         assert!(begun >= 2, "rank {rank} began {begun} times");
     }
@@ -189,7 +189,7 @@ fn full_disk() {
     cluster.go();
     let outcomes = finish(vec![first, second]);
     outcomes[0].expect_code(0).expect_err("workerlog.2` cannot be gathered").expect_err("No space left on device");
-    // The other rank's too, if it came late.
+    // The other rank's log may be incomplete too.
     outcomes[0].expect_err("not complete here");
     assert_eq!(outcomes[0].err().matches("cannot be gathered").count(), 1);
     outcomes[1].expect_code(0);
@@ -210,13 +210,13 @@ fn not_wanted() {
     outcomes[0].expect_code(0);
     outcomes[1].expect_code(0).expect_err("the coordinator runs without `--gather-logs`");
     assert_eq!(cluster.sandboxes[0].list("log").iter().filter(|name| name.starts_with("workerlog")).count(), 2);
-    // The other way round nothing is expected, and nobody waits.
+    // Conversely, the coordinator expects nothing and does not wait.
     let runs = vec![cluster.launch(0, FLAGS, actions), cluster.launch(1, &without, actions)];
     all_well(&finish(runs));
     snapshot.assert_as_before();
 }
 
-/// A node that cannot be reached any more, after its job has ended well.
+/// A node becomes unreachable before the end of its logs is gathered.
 fn given_up() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -232,7 +232,7 @@ fn given_up() {
     first.cut(second);
     runs[0].signal(2);
     runs[1].signal(2);
-    // The ranks go at once; the end of the other node's logs does not come.
+    // The ranks end at once; the rest of the other node's logs never arrives.
     let end = |host: usize| {
         let sandbox = &cluster.sandboxes[host];
         runs[host]
@@ -249,7 +249,7 @@ fn given_up() {
     snapshot.assert_as_before();
 }
 
-/// Its guardian says that it is gone: nothing more comes, and nobody waits for that.
+/// The guardian reports the end of its node, so the coordinator does not wait for its logs.
 fn killed() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();

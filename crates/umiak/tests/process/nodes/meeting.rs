@@ -1,4 +1,4 @@
-//! How nodes find each other, and whom they refuse.
+//! How nodes find each other, and which they refuse.
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
@@ -45,7 +45,7 @@ fn masters() {
     for master in ["192.168.0.1:7000", "http://192.168.0.1:7000", "[fd00::1]:7000"] {
         all_well(&cluster, &format!("--master {master} --nnodes 2 --nproc_per_node 2 --token s3cret"));
     }
-    // As Paddle has it in the environment.
+    // Paddle's environment variables.
     let snapshot = cluster.snapshot();
     let runs: Vec<_> = (0..2)
         .map(|host| {
@@ -60,7 +60,7 @@ fn masters() {
     snapshot.assert_as_before();
 }
 
-/// Which rank the first rank of each host had, by the file that it leaves.
+/// Returns the lowest rank of each host, from the names of its logs.
 fn first_ranks(cluster: &Cluster) -> Vec<u32> {
     cluster
         .sandboxes
@@ -98,7 +98,7 @@ fn order() {
     first.finish().expect_code(123).expect_err("`--rank 0` was given to two of 2 nodes");
 }
 
-/// The command that it prints is run on the other node, to the letter.
+/// Runs the command that it prints on the other node, unchanged.
 fn auto() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -138,10 +138,10 @@ fn several_addresses() {
     cluster.network.host(1).add_address("192.168.0.77".parse().unwrap());
     all_well(&cluster, "--ips 192.168.0.1,192.168.0.77 --nproc_per_node 1");
     assert!(cluster.sandboxes[0].read("log/endpoints.log").contains("192.168.0.77:"));
-    // Two of them in one list: which one is this?
+    // Two addresses of this host in one list are ambiguous.
     let outcome = cluster.launch(1, "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1", HELLO).finish();
     outcome.expect_code(2).expect_err("several addresses in `--ips` belong to this host").expect_err("--host");
-    // Said, both nodes may be on one host.
+    // With `--host`, both nodes may be on one host.
     let snapshot = cluster.snapshot();
     let flags = "--ips 192.168.0.2,192.168.0.77 --nproc_per_node 1 --host";
     let runs = vec![
@@ -154,7 +154,8 @@ fn several_addresses() {
     snapshot.assert_as_before();
 }
 
-/// From 6070 up, and from 6170 in the older generation; for one that is taken there, another. What the user says goes first.
+/// Ports start at 6070, or at 6170 in the older generation, and a taken port is replaced. Ports given by the user take
+/// precedence.
 fn usual_ports() {
     let cluster = Cluster::new(2);
     let endpoints = |flags: &str| {
@@ -189,7 +190,7 @@ fn dry_run() {
     }
 }
 
-/// A container that is known by its host's address.
+/// A container that other nodes reach by its host's address.
 fn foreign_address() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -213,7 +214,7 @@ fn late() {
     for outcome in &outcomes {
         outcome.expect_code(0);
     }
-    // In a pipe: a line when it takes longer than a moment.
+    // In a pipe, the state is printed only after a while.
     outcomes[1].expect_err("joined 2/3, missing 192.168.0.2");
     snapshot.assert_as_before();
 }
@@ -228,7 +229,7 @@ fn time_up() {
         outcome.expect_err("nobody listens on that port");
         assert!(outcome.out().is_empty(), "nothing was started");
     }
-    // The coordinator never comes.
+    // The coordinator never starts.
     let outcome = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --rdzv-timeout 1s", HELLO).finish();
     outcome.expect_code(123).expect_err("could not be reached in time").expect_err("192.168.0.1:");
     snapshot.assert_as_before();
@@ -237,13 +238,13 @@ fn time_up() {
 fn other_order() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
-    // The second and third have it the other way round; the coordinator is the same, and so must the port be.
+    // The lists differ only in the order of the second and third node, so all agree on the coordinator.
     let flags = "--nproc_per_node 1 --rdzv-port 7100 --ips";
     let first = cluster.launch(0, &format!("{flags} 192.168.0.1,192.168.0.2,192.168.0.3"), HELLO);
     let second = cluster.launch(1, &format!("{flags} 192.168.0.1,192.168.0.3,192.168.0.2"), HELLO).finish();
     second.expect_code(123).expect_err("the lists of nodes differ");
     second.expect_err("192.168.0.1,192.168.0.2,192.168.0.3").expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
-    // The first ends by itself, with the same reason.
+    // The first node exits for the same reason.
     let first = first.finish();
     first.expect_code(123).expect_err("the lists of nodes differ").expect_err("refused          192.168.0.2 (");
     first.expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
@@ -257,12 +258,12 @@ fn unequal() {
     let others = vec![cluster.launch(0, equal, HELLO), cluster.launch(2, equal, HELLO)];
     let second = cluster.launch(1, "--ips $IPS --nproc_per_node 3", HELLO).finish();
     second.expect_code(123).expect_err("this node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
-    // The others do not wait for it any longer, wherever they are.
+    // The other nodes stop waiting for it.
     for outcome in finish(others) {
         outcome.expect_code(123).expect_err("that node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
         assert!(outcome.out().is_empty(), "nothing was started");
     }
-    // By a list where it is allowed, over a master as Paddle does it.
+    // Allowed with `--uneven`, and with `--master` as in Paddle.
     for flags in ["--ips $IPS --uneven", "--master 192.168.0.1:7000 --nnodes 3"] {
         let launch = |(host, processes)| cluster.launch(host, &format!("{flags} --nproc_per_node {processes}"), HELLO);
         for outcome in finish([(0, 1), (1, 3), (2, 2)].map(launch).into()) {
@@ -280,7 +281,7 @@ fn twice() {
     for run in &runs {
         run.wait_for_file("up");
     }
-    // A second start of the same on the second node: the job has begun. On the first: the port is taken.
+    // A second start fails: on the second node the job has begun, on the first the port is taken.
     let second = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
     second.expect_code(123).expect_err("the job has started without this node").expect_err("--job_id");
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
@@ -289,7 +290,7 @@ fn twice() {
     for outcome in finish(runs) {
         outcome.expect_code(130);
     }
-    // While nodes are still missing the place is taken.
+    // A second start also fails while other nodes are missing.
     let first = cluster.launch(0, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", HELLO);
     let third = cluster.launch(1, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", HELLO);
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -316,7 +317,7 @@ fn other_token() {
     for outcome in [&first, &second] {
         assert!(!outcome.err().contains("--token one") && !outcome.err().contains("two\n"), "secrets are not shown");
     }
-    // The variable, and the right one.
+    // The token from the variable, equal on both nodes.
     let runs: Vec<_> = (0..2)
         .map(|host| {
             let run = cluster.sandboxes[host]
@@ -331,7 +332,7 @@ fn other_token() {
     snapshot.assert_as_before();
 }
 
-/// A coordinator, and an agent, that speak another version of the protocol.
+/// A coordinator and an agent with another protocol version.
 fn other_version() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -397,7 +398,7 @@ fn two_jobs() {
         ["one", "two"].map(|job| cluster.sandboxes[0].read(&format!("{job}/endpoints.log"))).to_vec();
     assert!(endpoints[0].lines().skip(1).all(|endpoint| !endpoints[1].contains(endpoint)), "{endpoints:?}");
     snapshot.assert_as_before();
-    // Another job holds the port that this one asks for.
+    // Another job holds the requested port.
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id one --rdzv-port 7000", HELLO);
     first.wait_until("the coordinator listens", || cluster.network.host(0).listening_ports().contains(&7000));
     let second = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id two --rdzv-port 7000", HELLO);

@@ -18,10 +18,10 @@ pub(crate) fn register(suite: &mut Suite) {
     logs::register(suite);
 }
 
-/// A rank that waits until it is stopped, or far longer than any test.
+/// A rank that waits until it is stopped, longer than any test.
 const WAIT: &str = "sleep 60000";
 
-/// A cluster, and a sandbox on each host of it: every host has a file system of its own.
+/// A cluster with a sandbox on each host: every host has its own file system.
 pub(crate) struct Cluster {
     pub(crate) network: Network,
     pub(crate) sandboxes: Vec<Sandbox>,
@@ -32,7 +32,7 @@ impl Cluster {
         Self { network: Network::new(hosts), sandboxes: (0..hosts).map(|_| Sandbox::new()).collect() }
     }
 
-    /// What is there now, to be compared with what is there at the end.
+    /// Records the current state, for comparison at the end.
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         let directories: Vec<_> = self.sandboxes.iter().map(|sandbox| sandbox.path().join("tmp")).collect();
         self.network.snapshot(&directories.iter().map(std::path::PathBuf::as_path).collect::<Vec<_>>())
@@ -44,12 +44,12 @@ impl Cluster {
         self.sandboxes[host].launch_toy(&flags, actions).on(self.network.host(host)).start()
     }
 
-    /// The same on every host.
+    /// Starts the same on every host.
     pub(crate) fn launch_all(&self, flags: &str, actions: &[&str]) -> Vec<Running<'_>> {
         (0..self.sandboxes.len()).map(|host| self.launch(host, flags, actions)).collect()
     }
 
-    /// The same on every host, to the end; nothing may be left anywhere.
+    /// Runs the same on every host to the end; nothing may be left on any of them.
     pub(crate) fn run(&self, flags: &str, actions: &[&str]) -> Vec<Outcome> {
         let snapshot = self.snapshot();
         let outcomes = finish(self.launch_all(flags, actions));
@@ -57,7 +57,7 @@ impl Cluster {
         outcomes
     }
 
-    /// Lets the ranks that wait for it go on: `await go`.
+    /// Continues the ranks that wait in `await go`.
     pub(crate) fn go(&self) {
         for sandbox in &self.sandboxes {
             sandbox.write("go", "");

@@ -1,4 +1,4 @@
-//! Each replica is a host of its own, as far as addresses go.
+//! Each replica has its own address.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(crate) fn register(suite: &mut Suite) {
 
 const ALL_ON_8080: &str = "umiak: v1\nroles:\n  web: {replicas: 2, ports: {http: {port: 8080}}, command: [actor, ready, variable=UMIAK_HOST, variable=UMIAK_HOSTS_WEB, reach=UMIAK_ENDPOINTS_WEB_HTTP, print=met, sleep=60], completes: false}\n  client: {command: [actor, reach=UMIAK_ENDPOINTS_WEB_HTTP], start_after: web}\n";
 
-/// Both listen on 8080, and everybody reaches both.
+/// Both replicas listen on 8080, and all replicas reach both.
 fn fixed_port() {
     let stage = Stage::new("local");
     let document = ALL_ON_8080.replace("client: {", "client: {timeout: 60s, ");
@@ -37,7 +37,7 @@ fn fixed_port() {
     stage.assert_nothing_left();
 }
 
-/// Whoever has it on all addresses would answer for the replica, which would be taken for ready.
+/// A process that holds the port on all addresses would answer for the replica, which would seem ready.
 fn taken_port() {
     let stage = Stage::new("local");
     let other = std::net::TcpListener::bind("0.0.0.0:0").expect("a port of all addresses");
@@ -47,13 +47,13 @@ fn taken_port() {
     );
     let outcome = stage.run(&document).finish();
     outcome.expect_code(125).expect_err("error[J0020]").expect_err(&format!("port {port} (`http` of role `s`)"));
-    assert!(!stage.run_dir().exists(), "a run that never was");
-    // It is the same with two names for one port.
+    assert!(!stage.run_dir().exists(), "no run was recorded");
+    // Two names for one port fail in the same way.
     let twice = "umiak: v1\nroles: {s: {ports: {a: {port: 8080}, b: {port: 8080}}, command: [actor]}}";
     stage.run(twice).finish().expect_code(125).expect_err("two names of the role have it");
 }
 
-/// The same document twice at once: neither address nor port is in the other's way.
+/// Two runs of the same document do not share addresses or ports.
 fn two_runs() {
     let document = "umiak: v1\nroles: {web: {replicas: 2, ports: {http: {port: 8080}, rpc: 2}, command: [actor, ready, print=up, sleep=60]}}";
     let stages = [Stage::new("local"), Stage::new("local")];
@@ -72,7 +72,7 @@ fn two_runs() {
     }
 }
 
-/// Replicas know each other's endpoints: one that starts again is where it was.
+/// Replicas have each other's endpoints, so a restarted replica keeps its address.
 fn kept() {
     let stage = Stage::new("local");
     let document = "umiak: v1\nroles: {w: {ports: {rpc: 1}, restarts: {max: 1, backoff: 10ms}, command: [actor, ready, variable=UMIAK_ENDPOINTS_W_RPC, '@1:exit=1']}}";
@@ -81,7 +81,7 @@ fn kept() {
     assert!(stage.log("w-0", 1).starts_with("UMIAK_ENDPOINTS_W_RPC=127."), "{}", stage.log("w-0", 1));
 }
 
-/// Where the replicas are, by rank.
+/// Returns the addresses of the replicas by rank.
 fn hosts(facts: &[Value]) -> Vec<String> {
     let planned = facts.iter().find(|fact| fact["type"] == "planned").expect("a plan");
     let replicas = planned["replicas"].as_array().expect("replicas").iter();

@@ -1,4 +1,4 @@
-//! The supervisor is killed, and whoever takes over from it too: nothing is done twice, nothing is forgotten.
+//! Kills supervisors, including those that resume the run: nothing is done twice and nothing is forgotten.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 
-/// Trials side by side: most of a trial is waiting.
+/// Trials in parallel: a trial mostly waits.
 const WORKERS: usize = 4;
 
 pub(crate) fn register(suite: &mut Suite) {
@@ -31,7 +31,6 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::chaos::grandchildren_end_before_the_next_attempt", &[], grandchildren);
 }
 
-/// A document, and whether `run` is detached.
 struct Case {
     name: &'static str,
     document: &'static str,
@@ -86,13 +85,13 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Different moments in every run; a failure prints the seed.
+/// Random moments in every run; a failure prints the seed.
 pub(super) fn seed() -> u64 {
     let fixed = std::env::var("UMIAK_SEED").ok().and_then(|text| text.parse().ok());
     fixed.unwrap_or_else(|| u64::from(std::process::id()))
 }
 
-/// Everything between 0 and 1 that a trial is made of, one after the other.
+/// The random numbers of a trial.
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -112,17 +111,17 @@ impl Dice {
         ((self.next() * count as f64) as usize).min(count.saturating_sub(1))
     }
 
-    /// Short times are as likely as long ones.
+    /// Log-uniform: short times are as likely as long ones.
     pub(super) fn moment(&mut self, longest: Duration) -> Duration {
         let shortest: f64 = 1e-4;
         Duration::from_secs_f64(shortest * (longest.as_secs_f64() / shortest).powf(self.next()))
     }
 }
 
-/// What a run is when nobody disturbs it.
+/// The result of an undisturbed run.
 struct Usual {
     state: State,
-    /// How long each record's line is.
+    /// Length of each record's line.
     lengths: Vec<usize>,
 }
 
@@ -135,7 +134,7 @@ fn usual(case: &Case) -> Usual {
     Usual { state: house.status().state, lengths: lengths.lines().map(str::len).collect() }
 }
 
-/// `run`, which may die in the middle of its journal.
+/// Starts `run`, which may be killed while it writes its journal.
 fn begin(house: &House, case: &Case, die: Option<&str>) -> Outcome {
     let line = if case.detached { "run -d job.yaml" } else { "run job.yaml" };
     let run = house.umiak(line);
@@ -143,7 +142,7 @@ fn begin(house: &House, case: &Case, die: Option<&str>) -> Outcome {
     run.finish_unwatched()
 }
 
-/// Resumes until the run has ended; each time it may die again, fewer times than this.
+/// Resumes until the run has ended; up to `deaths` supervisors are killed again.
 fn resume(house: &House, dice: &mut Dice, deaths: usize) {
     for death in 0.. {
         house.wait_until_free();
@@ -168,7 +167,7 @@ fn resume(house: &House, dice: &mut Dice, deaths: usize) {
     }
 }
 
-/// Runs these trials side by side; those that fail are told with what they were.
+/// Runs the trials in parallel, and reports the names of those that fail.
 pub(super) fn side_by_side(count: usize, name: impl Fn(usize) -> String + Sync, trial: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -183,13 +182,16 @@ pub(super) fn side_by_side(count: usize, name: impl Fn(usize) -> String + Sync, 
                     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial(index)));
                     if let Err(panic) = result {
                         let why = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-                        failed.lock().expect("nobody panics with it").push(format!("{}\n{why}", name(index)));
+                        failed
+                            .lock()
+                            .expect("no thread panics while it holds the lock")
+                            .push(format!("{}\n{why}", name(index)));
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("nobody panics with it");
+    let failed = failed.into_inner().expect("no thread panics while it holds the lock");
     assert!(
         failed.is_empty(),
         "{} of {count} trials failed, seed {}\n{}",
@@ -216,7 +218,7 @@ fn killed_at_every_record() {
         deaths.swap(position, dice.below(position + 1));
     }
     let count = trials(50).max(1);
-    // Beyond one trial for each, the deaths of those who resume are others.
+    // Repeated trials differ in when the resuming supervisors are killed.
     let at = |trial: usize| &deaths[trial % all];
     side_by_side(
         count,
@@ -228,11 +230,11 @@ fn killed_at_every_record() {
             begin(&house, &CASES[*case], Some(die));
             let is_torn = CASES[*case].detached && die.starts_with("0.");
             if is_torn && house.runs().is_empty() {
-                // Whoever started it is there to see that nothing was recorded: there is no run.
+                // `run -d` saw that nothing was recorded and removed the run.
                 assert!(house.ledger().is_empty());
                 return;
             }
-            // A process id with fewer digits than usual makes the first record shorter, and whole after all.
+            // With a shorter process id than usual, the first record is shorter and therefore complete.
             assert!(!is_torn || *die == format!("0.{}", usual[*case].lengths[0]));
             let deaths = dice.below(3);
             resume(&house, &mut dice, deaths);
@@ -243,7 +245,7 @@ fn killed_at_every_record() {
     note(&format!("{count} trials, {all} different first deaths in {} documents, seed {seed}\n", CASES.len()));
 }
 
-/// The full count is written into notes.
+/// Prints a summary when `UMIAK_TRIALS` is set.
 pub(super) fn note(text: &str) {
     use std::io::Write as _;
     if std::env::var_os("UMIAK_TRIALS").is_some() {
@@ -258,7 +260,7 @@ enum Victim {
     Both,
 }
 
-/// SIGKILL from outside: supervisor, guardian or both, also those of whoever resumes.
+/// Sends SIGKILL to supervisor, guardian or both, also of resumed runs.
 fn killed_at_any_moment() {
     let seed = seed();
     let victims = [Victim::Supervisor, Victim::Guardian, Victim::Both];
@@ -292,13 +294,13 @@ fn killed_at_any_moment() {
                 }
                 house.wait_until_free();
                 line = match house.status().state {
-                    // Whoever loses its guardian ends the run, as lost by the platform.
+                    // A supervisor that loses its guardian fails the run as lost by the platform.
                     State::Finished { exit_code: 0, .. } => break,
                     State::Finished { .. } => "retry run-000001",
                     _ => "resume run-000001",
                 };
             }
-            // It may have been killed before there was a run, or anything in it.
+            // It may have been killed before the run existed or had any record.
             if !house.runs().is_empty() && house.status().next_seq == 0 && !house.run().secrets().exists() {
                 house.umiak("resume run-000001").finish_unwatched().expect_code(2).expect_err("was never begun");
                 return;
@@ -315,7 +317,7 @@ fn killed_at_any_moment() {
     note(&format!("{count} trials, {} hits, seed {seed}\n", hits.into_inner()));
 }
 
-/// A supervisor that does not move holds its run: there is no moment at which two could be believed.
+/// A stopped supervisor keeps its lock: there are never two supervisors of one run.
 fn stopped_supervisor() {
     let house =
         House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; until test -e go; do sleep 0.01; done\"}\n");
@@ -328,7 +330,7 @@ fn stopped_supervisor() {
     }
     let before = house.records().len();
     house.umiak("stop run-000001").finish_unwatched().expect_code(125).expect_err("J0026");
-    // The guardian is killed beside it: the lock is still the supervisor's.
+    // The supervisor keeps the lock when its guardian is killed.
     for pid in &guardian {
         descend::signal(*pid, SIGKILL);
     }
@@ -340,7 +342,7 @@ fn stopped_supervisor() {
     house.check_ended();
 }
 
-/// The end is in the journal, and its writer was killed right then: what it had no time for is done by the next command.
+/// The supervisor is killed right after it recorded the end: the next command cleans up.
 fn killed_after_the_end() {
     let usual = usual(&CASES[0]);
     let house = House::with(CASES[0].document);
@@ -359,7 +361,7 @@ impl House {
     }
 }
 
-/// What failed for good fails again, without a start of those that would be stopped at once.
+/// A job that has failed for good fails again on resume, and does not restart replicas only to stop them.
 fn failed_stays_failed() {
     let house = House::with(
         "umiak: v1\npolicy: {settle: 10ms}\nroles:\n  trainer: {replicas: 3, command: \"LEDGER; test $UMIAK_INDEX = 1 && exit 7; sleep 60\"}\n",
@@ -376,7 +378,7 @@ fn failed_stays_failed() {
     house.check_ended();
 }
 
-/// A replica leaves processes behind and starts again: they are gone by then, and those of the others are not.
+/// Processes left behind by a replica are gone before it restarts; those of other replicas are not.
 fn grandchildren() {
     let house = House::with(
         "umiak: v1\nname: family\npolicy: {grace: 1s}\nroles:\n  trainer:\n    replicas: 2\n    command: |\n      LEDGER\n      if test $UMIAK_INDEX = 1; then\n        setsid sleep 50.1 &\n        until test -e seen; do sleep 0.01; done\n        exit 0\n      fi\n      if mkdir once; then\n        sleep 50.2 &\n        setsid sleep 50.3 &\n        sleep 0.1\n        exit 7\n      fi\n      ps -A -o args | grep '^sleep 50' > processes\n      touch seen\n    restarts: {max: 1, backoff: 10ms}\n",

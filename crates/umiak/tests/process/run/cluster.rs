@@ -1,4 +1,4 @@
-//! What only a cluster does: queues, names, its own retries, eviction, and a life beside the supervisor's.
+//! Behaviour specific to clusters: queues, names, retries by the cluster, eviction, and outliving the supervisor.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ fn of<'a>(facts: &'a [Value], kind: &str) -> Vec<&'a Value> {
     facts.iter().filter(|fact| fact["type"] == kind).collect()
 }
 
-/// What it ran goes on.
+/// Kills the supervisor; its replicas keep running.
 fn kill(stage: &Stage, running: Running<'_>) -> Outcome {
     running.signal(9);
     let outcome = running.finish_unchecked();
@@ -50,7 +50,7 @@ fn wait_for_fact(stage: &Stage, running: &Running<'_>, kind: &str) {
     running.wait_until(kind, || !of(&stage.journal(), kind).is_empty());
 }
 
-/// The process of the run's cluster.
+/// Returns the process id of the run's mock cluster.
 fn cluster(stage: &Stage) -> Option<u32> {
     let processes = stage.sandbox.processes();
     processes.into_iter().find(|(_, command)| command.contains("umiak mock-cluster ")).map(|(pid, _)| pid)
@@ -74,7 +74,7 @@ fn queue() {
     stage.assert_nothing_left();
 }
 
-/// Before anything runs, and the same for every attempt and supervisor.
+/// Names are known before anything runs, and do not change between attempts and supervisors.
 fn names() {
     let stage = stage();
     let document = "umiak: v1\nname: ctr\ncontracts: [paddle, torch]\nroles: {server: {completes: false, ports: {rpc: {port: 7164}}, contracts: [], command: [actor, ready, sleep=60]}, trainer: {replicas: 2, start_after: server, command: [actor]}}";
@@ -100,7 +100,7 @@ fn names() {
     stage.assert_nothing_left();
 }
 
-/// A gang that is pre-empted starts again as the same attempt; what it wrote stays.
+/// A pre-empted gang restarts as the same attempt and keeps its output.
 fn preempted() {
     let stage = stage();
     let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=200ms, '1:preempt=2', sleep=200ms, print=down]}}";
@@ -113,7 +113,7 @@ fn preempted() {
         assert_eq!(stage.log(name, 1), "up\nup\nup\ndown\n");
     }
     assert!(of(&facts, "pending").iter().any(|fact| text(&fact["reason"]).starts_with("pre-empted by")));
-    // The same while no supervisor is there.
+    // The same without a supervisor.
     let stage = self::stage();
     let running = stage.run(document).start();
     stage.wait_for_log(&running, "w-1", 1, "up");
@@ -126,7 +126,7 @@ fn preempted() {
     stage.assert_nothing_left();
 }
 
-/// These are for our own policy: the platform's failures have a budget of their own.
+/// Umiak's own policy restarts after these: failures of the platform have their own budget.
 fn evicted() {
     for (word, kind, words) in [("evict", "evicted", "was evicted"), ("node-lost", "node_lost", "lost with its node")] {
         let stage = stage();
@@ -145,7 +145,7 @@ fn evicted() {
     }
 }
 
-/// What runs in a cluster that is gone is lost, and the run with it.
+/// If the cluster dies, its replicas are lost, and the run fails.
 fn killed_cluster() {
     let stage = stage();
     let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=60]}}").start();
@@ -155,7 +155,7 @@ fn killed_cluster() {
     stage.assert_nothing_left();
 }
 
-/// Nothing is left to adopt: what was live is lost, and starts again.
+/// Nothing is left to adopt: live replicas are lost and restart.
 fn gone_cluster() {
     let stage = stage();
     let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, '@1:sleep=60']}}").start();
@@ -172,7 +172,7 @@ fn gone_cluster() {
     stage.assert_nothing_left();
 }
 
-/// A run that nothing will go on with leaves no cluster behind.
+/// Closing a run for good also ends its cluster.
 fn closed() {
     for command in ["stop 1", "rm 1"] {
         let stage = stage();
@@ -188,7 +188,7 @@ fn closed() {
 
 fn third_signal() {
     let stage = stage();
-    // The cluster does not move, so nothing in it ends.
+    // The cluster is paused, so nothing in it ends.
     let running =
         stage.run("umiak: v1\npolicy: {grace: 1m}\nroles: {w: {command: [actor, print=up, sleep=60]}}").start();
     stage.wait_for_log(&running, "w-0", 1, "up");
@@ -204,7 +204,7 @@ fn third_signal() {
     stage.assert_nothing_left();
 }
 
-/// A socket's path is shorter than a directory's may be.
+/// Socket paths have a lower length limit than directories.
 fn long_home() {
     let stage = stage();
     stage.sandbox.write("job.yaml", "umiak: v1\nroles: {w: {command: [actor, print=up, sleep=500ms, print=down]}}");
@@ -244,8 +244,8 @@ const TROUBLED: &[&str] = &[
     "umiak: v1\nroles: {s: {completes: false, ports: {rpc: 1}, command: [actor, print=a, print=b, print=c, sleep=20ms, ready, sleep=60]}, w: {replicas: 2, command: [actor, print=a, print=b, sleep=40ms, print=c], start_after: s}}",
 ];
 
-/// However often supervisors were killed: every attempt starts once and ends once, what ran is never lost, and its log is
-/// whole.
+/// Regardless of how often supervisors were killed, every attempt starts once and ends once, no running replica is
+/// lost, and logs are complete.
 fn check(stage: &Stage) {
     let facts = stage.journal();
     let story = || facts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -277,7 +277,7 @@ fn check(stage: &Stage) {
     assert_eq!(text(&facts.last().expect("facts")["type"]), "finished", "{}", story());
     assert_eq!(facts.last().expect("facts")["code"], 0, "{}", story());
     assert!(of(&facts, "ignored").is_empty(), "{}", story());
-    // One that was killed after it had recorded the end is tidied up after.
+    // `ls` cleans up after a supervisor that was killed after it had recorded the end.
     stage.umiak("ls").finish().expect_code(0);
     stage.assert_nothing_left();
 }
@@ -286,7 +286,7 @@ fn is_finished(stage: &Stage) -> bool {
     !of(&stage.journal(), "finished").is_empty()
 }
 
-/// Until a supervisor gets to the end.
+/// Resumes the run unless it has finished.
 fn resume(stage: &Stage) {
     if !is_finished(stage) {
         stage.umiak("resume 1").start().finish_unchecked().expect_code(0);

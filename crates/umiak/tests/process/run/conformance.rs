@@ -1,7 +1,7 @@
-//! What every engine must do: the same documents on all of them, and the same facts out of each.
+//! Requirements for every engine: the same documents run on all of them and produce the same facts.
 //!
-//! An engine is one more column, with what it says it can do. A row is a document, what is done to the run meanwhile, its code and the
-//! story that its facts tell, replica by replica (see [`super::stories`]).
+//! Engines are columns, with their capabilities. A row is a document, an outside event, the exit code, and the expected
+//! facts of each replica (see [`super::stories`]).
 
 use std::collections::BTreeMap;
 
@@ -33,13 +33,13 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run: engines: what a replica left behind", &[], left_behind);
 }
 
-/// What happens to a run from outside.
+/// An event from outside the run.
 #[derive(Debug, Clone, Copy)]
 enum Meanwhile {
     Nothing,
-    /// `umiak stop` with these flags, as soon as the first replica has said `up`.
+    /// `umiak stop` with these flags, once all replicas have printed `up`.
     Stop(&'static str),
-    /// This signal then, and the next one when the first is recorded.
+    /// These signals, each sent after the previous one is recorded.
     Signals(&'static [i32]),
 }
 
@@ -53,7 +53,7 @@ struct Row {
     story: &'static [(&'static str, &'static str)],
 }
 
-/// Of a document that starts a part of a job again: engines whose unit is a gang refuse it.
+/// Marks a document that restarts only part of a job, which gang engines refuse.
 const fn in_parts(row: Row) -> Row {
     Row { in_parts: true, ..row }
 }
@@ -353,7 +353,7 @@ const ORDER: &[Row] = &[
     ),
 ];
 
-/// Every row on every engine.
+/// Runs every row on every engine.
 fn check(rows: &'static [Row]) {
     let all = rows.iter().flat_map(|row| EngineKind::ALL.map(|engine| (row, engine)));
     let trial = |(row, engine): (&'static Row, EngineKind)| {
@@ -380,7 +380,7 @@ fn perform(row: &Row, engine: EngineKind) {
     stage.assert_nothing_left();
 }
 
-/// Before there is a run.
+/// The document is refused before a run exists.
 fn refused(stage: &Stage, document: &str) {
     stage.run(document).finish().expect_code(2).expect_err("J0030").expect_err(stage.engine);
     assert!(!stage.run_dir().exists());
@@ -416,7 +416,7 @@ fn everybody_is_up(stage: &Stage, running: &Running<'_>) {
     }
 }
 
-/// A role that waits for another starts after what it waits for.
+/// A role with `start_after` starts after that condition is met.
 fn in_order(row: &Row, facts: &[serde_json::Value]) {
     let first = match row.name {
         "started" => "started",
@@ -440,7 +440,7 @@ fn on_all(test: impl Fn(&Stage, Capabilities) + Copy + Send + Sync) {
     together(EngineKind::ALL.map(one).into());
 }
 
-/// Twice as long each time, a little more or less, and never longer than the longest.
+/// Delays double each time, with some jitter, up to the maximum.
 fn back_off() {
     let document =
         "umiak: v1\nroles: {w: {restarts: {max: 3, backoff: 100ms, max_backoff: 300ms}, command: [actor, exit=3]}}";
@@ -458,7 +458,7 @@ fn back_off() {
         let starts = of("starting");
         assert_eq!((waits.len(), starts.len()), (3, 4));
         for ((delay, ended), start) in waits.iter().zip(of("ended")).zip(&starts[1..]) {
-            // Records are stamped when they are written, which may be a little after they were decided on.
+            // Records are stamped when written, which may be slightly after the decision.
             let waited = at(start) - at(&ended);
             assert!(waited >= delay / 2, "started after {waited} µs instead of {delay}");
         }
@@ -468,7 +468,7 @@ fn back_off() {
     });
 }
 
-/// Nobody is there to be stopped: it is over at once.
+/// There is no replica to stop, so the run ends at once.
 fn stop_in_back_off() {
     let of_replica = "roles: {w: {restarts: {max: 1, backoff: 1h, max_backoff: 1h}, command: [actor, exit=3]}}";
     let of_job = "policy: {restarts: 1, backoff: 1h, max_backoff: 1h}\nroles: {w: {command: [actor, exit=3]}}";
@@ -498,7 +498,7 @@ fn stop_in_back_off() {
     }
 }
 
-/// Those who were never started have no facts.
+/// Replicas that were never started have no facts.
 fn stop_while_waiting() {
     let document = "umiak: v1\nroles: {s: {ports: {rpc: 1}, command: [actor, print=up, sleep=60]}, w: {command: [actor], start_after: s}}";
     on_all(|stage, _| {
@@ -536,7 +536,7 @@ fn logs() {
     });
 }
 
-/// What was live is started again where it could not survive, without blame; what had ended stays.
+/// Live replicas that could not survive restart without blame; ended ones do not.
 fn lost_supervisor() {
     on_all(|stage, can| {
         let time = if can.adoption { 1 } else { 60 };
@@ -563,7 +563,7 @@ fn lost_supervisor() {
     });
 }
 
-/// A process that a replica forgot is found and stopped, where there are processes.
+/// A process left behind by a replica is found and stopped, on engines with processes.
 fn left_behind() {
     let document = "umiak: v1\nroles: {w: {command: [actor, leave]}}";
     on_all(|stage, _| {
@@ -575,7 +575,7 @@ fn left_behind() {
     });
 }
 
-/// On engines whose replicas survive the supervisor.
+/// Runs the test on engines whose replicas survive the supervisor.
 fn on_adopting(test: impl Fn(&Stage) + Copy + Send + Sync) {
     on_all(|stage, can| {
         if can.adoption {
@@ -584,14 +584,14 @@ fn on_adopting(test: impl Fn(&Stage) + Copy + Send + Sync) {
     });
 }
 
-/// Nothing of it is there to be waited for but the process itself: what it ran goes on.
+/// Kills the supervisor; its replicas keep running.
 fn kill(stage: &Stage, running: Running<'_>) {
     running.signal(9);
     running.finish_unchecked();
     stage.wait_until_free();
 }
 
-/// The supervisor is killed, and the next one finds everything as it was: one start, one end, all of the output.
+/// The supervisor is killed, and the next one adopts all replicas: one start, one end, all output.
 fn adopted_running() {
     on_adopting(|stage| {
         let document = "umiak: v1\nroles: {w: {replicas: 3, command: [actor, print=up, sleep=700ms, print=on, sleep=500ms, print=down]}}";
@@ -610,7 +610,7 @@ fn adopted_running() {
     });
 }
 
-/// Nothing had started when the supervisor was killed.
+/// The supervisor is killed before anything has started.
 fn adopted_pending() {
     on_adopting(|stage| {
         let running = stage.run("umiak: v1\nroles: {w: {replicas: 2, command: [actor, queue=1s, print=up]}}").start();
@@ -631,7 +631,7 @@ fn adopted_pending() {
     });
 }
 
-/// The handle is recorded, and the supervisor dies before it hands anything over: the engine knows nothing of it.
+/// The supervisor records the handle and is killed before it submits, so the engine has no such gang.
 fn killed_at_submission() {
     on_adopting(|stage| {
         let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up]}}";
@@ -652,14 +652,14 @@ fn killed_at_submission() {
     });
 }
 
-/// Everything ends while there is no supervisor. What follows from that is decided by the next one.
+/// All replicas end while there is no supervisor; the next supervisor handles it.
 fn adopted_ends() {
     on_adopting(|stage| {
         let document = "umiak: v1\nroles: {w: {replicas: 2, command: [actor, print=up, sleep=300ms, '1:print=bad', '1:exit=7', sleep=100ms, print=good]}}";
         let running = stage.run(document).start();
         everybody_is_up(stage, &running);
         kill(stage, running);
-        // Whether all of it has ended by now changes nothing of what is expected.
+        // Most have ended by now; the expected result is the same either way.
         std::thread::sleep(std::time::Duration::from_millis(700));
         stage.umiak("resume 1").finish().expect_code(7);
         let seen = stories(&stage.journal());
@@ -670,7 +670,7 @@ fn adopted_ends() {
     });
 }
 
-/// An order that reaches the second supervisor reaches what the first one has started.
+/// A stop through the second supervisor reaches replicas started by the first.
 fn adopted_and_stopped() {
     on_adopting(|stage| {
         for (document, end) in [(SLEEPERS, "SIG15/us"), (DEAF, "SIG9/us")] {

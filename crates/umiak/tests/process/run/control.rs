@@ -1,4 +1,4 @@
-//! The control socket: orders are obeyed, and nothing else that comes there matters.
+//! The control socket: requests are obeyed, and other input has no effect.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -36,7 +36,7 @@ impl House {
     fn ask(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect();
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-        // It may have heard enough, and gone, before all was said.
+        // The supervisor may close the connection before it has read everything.
         let _ = stream.write_all(bytes);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -63,7 +63,7 @@ fn noise() {
         let answer = house.ask(junk);
         assert!(answer.is_empty() || answer.starts_with("{\"ok\":false"), "{answer}");
     }
-    // Those that say nothing, and are not even there any more.
+    // Clients that send nothing, and clients that are already gone.
     let silent: Vec<UnixStream> = (0..300).map(|_| house.connect()).collect();
     for _ in 0..300 {
         drop(house.connect());
@@ -76,7 +76,7 @@ fn noise() {
     house.check_ended();
 }
 
-/// Somebody says a byte now and then; a rank that fails meanwhile, and whoever asks, are heard at once.
+/// Clients that send a byte now and then do not delay other requests or the end of a rank.
 fn slow_clients() {
     let house = House::with(WAITS);
     let run = house.umiak("run job.yaml").start();
@@ -123,7 +123,7 @@ fn stop_kill() {
     house.wait_for_file("up-0");
     house.wait_for_file("up-1");
     house.umiak("stop 1 --kill --output json").finish_unwatched().expect_code(0);
-    // It has let go when `stop` returns.
+    // The lock is released when `stop` returns.
     house.umiak("retry 1 --output quiet").start().stop_soon(&house);
     house.check_ended();
 }
@@ -140,7 +140,7 @@ impl StopSoon for umiak_testkit::sandbox::Running<'_> {
     }
 }
 
-/// The lock is taken a moment before anybody listens: whoever comes in between waits that moment.
+/// The supervisor takes the lock before it listens; `stop` waits in between.
 fn stop_as_it_begins() {
     let mut stopped = 0;
     for _ in 0..trials(50).min(100) {
@@ -156,7 +156,7 @@ fn stop_as_it_begins() {
     assert!(stopped > 0);
 }
 
-/// Between two attempts of the job, what the first left is stopped; a signal is heard meanwhile.
+/// Leftovers of the first attempt are stopped before the restart; signals work meanwhile.
 fn ctrl_c_in_between() {
     let house = House::with(
         "umiak: v1\npolicy: {grace: 20s, settle: 10ms, restarts: {max: 1, backoff: 10ms}}\nroles:\n  trainer: {command: \"LEDGER; (trap '' TERM; while :; do sleep 0.02; done) & exit 7\"}\n",
@@ -171,11 +171,11 @@ fn ctrl_c_in_between() {
     run.signal(2);
     let outcome = run.finish_unchecked();
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}\n{}", asked.elapsed(), outcome.err());
-    // The guardian finishes alone.
+    // The guardian finishes on its own.
     wait_for("the guardian to be done", || house.sandbox.processes().is_empty());
 }
 
-/// The job is over, and only what it left behind is waited for: a second Ctrl-C, or an order to kill, ends that.
+/// After the job only leftovers are awaited: a second Ctrl-C or `stop --kill` ends that.
 fn last_sweep() {
     for by_signal in [true, false] {
         let house = House::with(

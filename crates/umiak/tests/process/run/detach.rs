@@ -1,4 +1,4 @@
-//! Runs without a terminal, and what other processes can do with them.
+//! Detached runs, and commands from other processes.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ impl House {
         self.run().read_supervisor().expect("somebody supervises it").pid
     }
 
-    /// With a run that nobody supervises any more.
+    /// A house whose run has lost its supervisor.
     fn lost(document: &str) -> Self {
         let house = Self::with(document);
         house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
@@ -44,7 +44,7 @@ impl House {
     }
 }
 
-/// What is asked for on the command line holds for the process that goes on in its place; its replicas do not see it.
+/// Logging flags apply to the detached supervisor, and do not reach its replicas.
 fn logs_to_its_own_file() {
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; echo [$UMIAK_LOG]\"}\n");
     let outcome = house.umiak("run -d -vv job.yaml").finish_unwatched();
@@ -77,7 +77,7 @@ fn others_follow() {
     assert!(log.contains("finished") && log.contains("2 replicas"), "{log}");
     assert!(!log.contains("hello"), "nobody's output is written twice: {log}");
     house.check_ended();
-    // Quiet and JSON, and the code of whoever waits.
+    // Quiet and JSON output, and the exit code of `wait`.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"exit 7\"}\n");
     let outcome = house.umiak("run -d job.yaml --output quiet").finish_unwatched();
     assert_eq!((outcome.out().as_str(), outcome.err().as_str()), ("run-000001\n", ""));
@@ -132,7 +132,7 @@ fn errors_come_back() {
             assert_eq!(said["error"]["severity"], "error", "{line} of {document}: {said}");
         }
     }
-    // What cannot be enforced is asked for strictly.
+    // A strict limit may not be enforceable here.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER\", resources: {memory: 1Gi}}\n");
     let outcome = house.umiak("run -d job.yaml --strict-resources").finish();
     if outcome.status.code() != Some(0) {
@@ -141,7 +141,7 @@ fn errors_come_back() {
     }
 }
 
-/// Those of the document, and those of the supervisor.
+/// Notices of the document and of the supervisor.
 fn notices() {
     let document =
         "umiak: v1\nroles:\n  trainer: {command: \"LEDGER\", image: \"python:3.12\", env: {UMIAK_RANK: 7}}\n";
@@ -171,7 +171,7 @@ fn killed_as_it_begins() {
     for die in ["0.10", "1", "2"] {
         let outcome = house.umiak("run -d job.yaml").env("UMIAK_TEST_JOURNAL_DIE", die).finish_unwatched();
         if die == "0.10" {
-            // Nothing was recorded: there is no run.
+            // Nothing was recorded, so there is no run.
             outcome.expect_code(125).expect_err("J0007");
             wait_for("the guardian to go", || house.sandbox.processes().is_empty());
             assert_eq!(house.runs(), [""; 0], "{}", outcome.err());
@@ -186,7 +186,7 @@ fn killed_as_it_begins() {
     house.check_ended();
 }
 
-/// There is never more than one.
+/// Of two `resume` commands, only one becomes the supervisor.
 fn one_of_two() {
     let house = House::lost(WAITS);
     let count = trials(50);
@@ -226,7 +226,7 @@ fn other_hosts() {
     let mut other: serde_json::Value = serde_json::from_str(&ours).expect("JSON");
     other["host"] = "gpu-7".into();
     fs::write(&path, other.to_string()).expect("the sandbox can be written");
-    // Another name of this very machine: one kernel has one set of locks.
+    // Another host name with the same boot id is this machine, so its locks are visible.
     assert!(house.umiak("ls").finish().out().contains("lost"));
     other["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
     fs::write(&path, other.to_string()).expect("the sandbox can be written");
@@ -237,7 +237,7 @@ fn other_hosts() {
     }
     let before = house.records().len();
     other["host"] = serde_json::from_str::<serde_json::Value>(&ours).expect("JSON")["host"].clone();
-    // The same machine, started again: nobody else can have it.
+    // This host after a reboot: no supervisor can be alive.
     fs::write(&path, other.to_string()).expect("the sandbox can be written");
     assert_eq!(house.records().len(), before, "nobody has written");
     house.touch("go");
@@ -255,7 +255,7 @@ fn lost_run_is_closed() {
     house.umiak("stop 1").finish().expect_code(2).expect_err("J0025");
     assert_eq!(house.umiak("ls --label team=ads --output quiet").finish().out(), "run-000001\n", "its labels stay");
     house.check_ended();
-    // One of which there is nothing but a directory.
+    // A run that is only a directory.
     let house = House::with(WAITS);
     let run = umiak::history::RunDir::create(&house.home).expect("the sandbox can be written");
     house.umiak("resume 1").finish().expect_code(2).expect_err("was never begun");

@@ -1,4 +1,4 @@
-//! Homes that cannot be written, disks that are full, files that are not what they were.
+//! Homes that cannot be written, full disks, files that were changed.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ const DONE: &str = "umiak: v1\nname: done\nroles:\n  trainer: {command: \"LEDGER
 const FAILS: &str = "umiak: v1\nname: fails\nroles:\n  trainer: {command: \"LEDGER; exit 7\"}\n";
 
 impl House {
-    /// Runs lines of a shell in which `state` is a small file system; it is copied to `kept` at the end.
+    /// Runs shell lines with a small file system mounted at `state`.
     fn on_a_small_disk(&self, size: &str, lines: &str) -> Running<'_> {
         fs::create_dir_all(self.home.path()).expect("the sandbox can be written");
         let umiak = binary().display();
@@ -55,7 +55,7 @@ impl House {
     }
 }
 
-/// Until nothing more goes in.
+/// Fills the file system.
 const FILL: &str = "head -c 10M /dev/zero > state/fill 2> /dev/null; head -c 10M /dev/zero >> state/fill 2> /dev/null";
 
 fn full_before_the_start() {
@@ -72,7 +72,7 @@ fn full_before_the_start() {
         assert!(!house.sandbox.read("left").contains("run-"), "{name}: {}", house.sandbox.read("left"));
         assert!(house.ledger().is_empty());
     }
-    // With so little room that something can be written, and not all: there is no run, or it waits for room.
+    // Some files fit, but not all: either there is no run, or it waits for space.
     for free in [4, 8, 12, 16, 20, 24] {
         let house = House::with(DONE);
         let size = 128 - free;
@@ -89,11 +89,11 @@ fn full_before_the_start() {
     }
 }
 
-/// So many that what is said of their ends needs a new page of the disk.
+/// So many replicas that recording their ends needs a new page on the disk.
 const MANY: &str = "umiak: v1\nname: many\nroles:\n  trainer: {replicas: 30, command: \"LEDGER; test $UMIAK_INDEX = 0 && go=later; until test -e ${go:-go}; do sleep 0.05; done\"}\n";
 const ALL_UP: &str = "until test $(ls ledger | wc -l) = 30; do sleep 0.02; done; sleep 0.2";
 
-/// A full disk disturbs nobody who runs; once there is room, everything is written.
+/// Running replicas are not affected by a full disk; once there is space, everything is recorded.
 fn full_and_freed() {
     let house = House::with(MANY);
     let lines = format!(
@@ -117,14 +117,14 @@ fn full_until_the_end() {
     assert!(outcome.status.code() == Some(125), "{:?}\n{said}\n{}", outcome.status, house.sandbox.read("again"));
     assert!(said.contains("error[J0003]: facts about the run could not be written"), "{said}");
     assert!(said.contains("ended with code 0"), "{said}");
-    // What could not be written was lost, and is done again by whoever resumes.
+    // Facts that could not be written are lost, and `resume` runs those replicas again.
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
     assert_eq!(status.state, State::Finished { outcome: Outcome::Succeeded, exit_code: 0 });
     assert!(house.ledger().values().any(|lines| *lines == [1, 2]));
 }
 
-/// A start that cannot be written down waits, and goes on when there is room. The journal may have room where the
-/// directory of an attempt has none; what cannot be written is said once, however often it is tried.
+/// A start that cannot be recorded waits until there is space. The journal may have space where the attempt's directory
+/// has none. The failure is reported once, however often writing is retried.
 fn starts_wait() {
     let house = House::with(
         "umiak: v1\nname: later\nroles:\n  first: {command: \"LEDGER; touch up; until test -e go; do sleep 0.01; done\"}\n  second: {command: \"LEDGER\", start_after: {role: first, when: succeeded}}\n",
@@ -180,12 +180,12 @@ fn no_homes() {
     assert!(house.ledger().is_empty());
 }
 
-/// As a user that nothing here belongs to: one that its namespace does not know.
+/// Runs as a user without access to the home.
 fn not_owned() {
     let house = House::with(DONE);
     fs::create_dir_all(house.home.runs()).expect("the sandbox can be written");
     let umiak = binary().display().to_string();
-    // Without the right to pass over modes, the owner of a directory without modes is a stranger to it.
+    // Without capabilities, even the owner cannot enter a directory of mode 0.
     house.sandbox.write(
         "lines",
         format!("chmod 0 state/runs\nsetpriv --bounding-set=-all --inh-caps=-all {umiak} run job.yaml\ncode=$?\nchmod 700 state/runs\nexit $code\n"),
@@ -197,7 +197,7 @@ fn not_owned() {
     assert!(house.ledger().is_empty());
 }
 
-/// A run that was killed, as this version leaves it.
+/// A house whose supervisor was killed.
 fn lost(document: &str) -> House {
     let house = House::with(document);
     let run = house.umiak("run job.yaml").start();
@@ -212,7 +212,7 @@ fn lost(document: &str) -> House {
 }
 
 fn newer() {
-    // A journal.
+    // The journal is newer.
     let house = lost(TWO);
     let journal = fs::read_to_string(house.run().journal()).expect("a journal");
     let next = house.status().next_seq;
@@ -226,7 +226,7 @@ fn newer() {
     for line in ["ls", "show 1", "events 1"] {
         house.umiak(line).finish().expect_code(0);
     }
-    // Secrets.
+    // The secrets are newer.
     fs::write(house.run().journal(), &journal).expect("the sandbox can be written");
     let secrets = fs::read_to_string(house.run().secrets()).expect("secrets");
     let later = secrets.replacen("{\"v\":1", "{\"v\":2", 1);
@@ -238,7 +238,7 @@ fn newer() {
     house.touch("go");
     house.umiak("resume 1").finish().expect_code(0);
     house.check_ended();
-    // A plan, which only `retry` reads.
+    // The plan, read only by `retry`, is newer.
     let house = House::with(FAILS);
     house.umiak("run job.yaml").finish().expect_code(7);
     let plan = fs::read_to_string(house.run().plan()).expect("a plan");
@@ -267,7 +267,7 @@ fn damaged() {
     house.check_ended();
 }
 
-/// Whoever runs goes on; nothing new is started, and the end says what is missing.
+/// Running replicas continue, nothing new is started, and the final error says what is missing.
 fn removed() {
     let house = House::with(
         "umiak: v1\nname: gone\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; touch up-$UMIAK_INDEX; until test -e go; do sleep 0.01; done; touch done-$UMIAK_INDEX; exit $UMIAK_INDEX\", restarts: {max: 3, backoff: 10ms}}\n",
@@ -288,7 +288,7 @@ fn removed() {
     assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
 }
 
-/// Nobody waits for those who do not go; that facts are missing is told all the same.
+/// The third signal does not wait for the replicas, and missing facts are still reported.
 fn removed_and_left() {
     let house = House::with(
         "umiak: v1\npolicy: {grace: 1m}\nroles:\n  trainer: {command: \"trap '' TERM; touch up; until test -e go; do sleep 0.01; done\"}\n",
@@ -297,7 +297,7 @@ fn removed_and_left() {
     house.wait_for_file("up");
     wait_for("it to be known", || house.records().iter().any(|record| matches!(record.fact, Fact::Started { .. })));
     fs::remove_dir_all(house.run().path()).expect("it can be removed");
-    // All three are there when it looks, in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
+    // All three signals are pending together, and read in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
     for signal in [19, 1, 2, 15, 18] {
         run.signal(signal);
     }
@@ -306,7 +306,7 @@ fn removed_and_left() {
     assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
 }
 
-/// Whoever reads `exit.json` finds that end in the journal.
+/// An end is in the journal before `exit.json` exists.
 fn facts_first() {
     let usual = House::with(DONE);
     usual.umiak("run job.yaml").finish().expect_code(0);
@@ -333,7 +333,7 @@ fn garbage() {
     let outcome = house.umiak("run job.yaml --output quiet").finish();
     outcome.expect_code(0);
     assert_eq!(house.umiak("ls --output quiet").finish().out().lines().count(), 2);
-    // A supervisor whose index cannot be written does its work.
+    // A supervisor works without a writable index.
     fs::remove_file(house.home.index()).expect("it can be removed");
     fs::create_dir(house.home.index()).expect("the sandbox can be written");
     house.umiak("run job.yaml").finish().expect_code(0);

@@ -24,7 +24,7 @@ pub(crate) fn register(suite: &mut Suite) {
         });
 }
 
-/// Those that `nested.rs` runs are looked at too.
+/// Includes the documents that `nested.rs` runs.
 fn every_document_is_fine() {
     let sandbox = Sandbox::new();
     let mut words = vec![PathBuf::from("lint")];
@@ -46,7 +46,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// As it is written down there: from the root of the repository.
+/// Runs a document from the root of the repository, as its comment says.
 fn run(name: &str, more: &[&str]) -> Outcome {
     let sandbox = Sandbox::new();
     let document = format!("examples/jobs/{name}.yaml");

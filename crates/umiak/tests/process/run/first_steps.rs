@@ -1,4 +1,4 @@
-//! What somebody meets who tries `umiak run` for the first time: mistakes, Ctrl-C, pipes, terminals.
+//! First steps with `umiak run`: mistakes, Ctrl-C, pipes, terminals.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn register(suite: &mut Suite) {
 
 const HELLO: &str = "umiak: v1\nroles: {w: {command: [actor, print=hello]}}";
 
-/// Each says what is wrong, and what to do.
+/// Each error says what is wrong and what to do.
 fn mistakes() {
     let stage = Stage::new("local");
     stage.sandbox.write("job.yaml", HELLO);
@@ -73,7 +73,7 @@ fn mistakes() {
         }
         assert_eq!(outcome.out(), "", "{line}");
     }
-    assert!(!stage.run_dir().exists(), "a run that never was");
+    assert!(!stage.run_dir().exists(), "no run was recorded");
 }
 
 fn no_home() {
@@ -88,7 +88,7 @@ fn no_home() {
     assert_eq!(outcome.facts()[0]["error"]["code"], "J0001");
 }
 
-/// stdout is the first replica's output, or facts; talk is on stderr, or nowhere.
+/// stdout holds the first replica's output or facts; umiak's own lines go to stderr, or are off.
 fn outputs() {
     let stage = Stage::new("local");
     stage.sandbox.write("job.yaml", HELLO);
@@ -107,7 +107,7 @@ fn outputs() {
     assert_eq!((stdin.code(), stdin.out()), (0, "hello\n".to_owned()));
 }
 
-/// `umiak run job.yaml | head -1`: the job goes on, and its code is its own.
+/// `umiak run job.yaml | head -1`: the job continues and determines the exit code.
 fn head() {
     for flags in ["", "--output json"] {
         let stage = Stage::new("local");
@@ -152,11 +152,11 @@ fn plans() {
     assert_eq!(plan["replicas"][2]["replica"], "w-0");
     assert_eq!(plan["replicas"][2]["env"]["LR"], "0.1");
     assert!(plan["common"]["UMIAK_HOSTS_PS"].as_str().is_some_and(|hosts| hosts.contains(',')), "{plan}");
-    // Thousands are planned in a moment, because what they have in common is not written for each.
+    // Thousands of replicas are planned quickly, because shared variables are stored once.
     stage.sandbox.write("big.yaml", "umiak: v1\nroles: {w: {replicas: 20000, command: [actor], ports: {rpc: 1}}}");
     let big = stage.umiak("plan big.yaml").finish();
     assert!(big.code() == 0 || big.err().contains("error[J0020]"), "{}", big.err());
-    // With a variable that is too long nothing could be started.
+    // A variable that is too long prevents any start.
     let long = "x".repeat(128 << 10);
     stage.sandbox.write("long.yaml", format!("umiak: v1\nroles: {{w: {{command: [actor], env: {{BIG: {long}}}}}}}"));
     let outcome = stage.umiak("plan long.yaml").finish();
@@ -166,7 +166,7 @@ fn plans() {
     assert!(!stage.run_dir().exists(), "a run that cannot begin is none");
 }
 
-/// Nothing runs over the edge, and the last word is there.
+/// No line exceeds the width, and the last line is shown.
 fn terminals() {
     for columns in [100, 40, 20] {
         let stage = Stage::new("local");
@@ -182,7 +182,7 @@ fn terminals() {
     }
 }
 
-/// On a terminal: the first asks, the second kills.
+/// On a terminal, the first Ctrl-C stops and the second kills.
 fn twice() {
     let stage = Stage::new("local");
     let document = "umiak: v1\npolicy: {grace: 1m}\nroles: {w: {command: [actor, ignore-term, print=up, sleep=60]}}";
@@ -197,7 +197,8 @@ fn twice() {
     stage.assert_nothing_left();
 }
 
-/// The third gives the terminal back at once; what is left ends by itself, and the run is over for everybody.
+/// The third signal returns to the shell at once; remaining processes end on their own, and the run is recorded as
+/// ended.
 fn three_times() {
     let stage = Stage::new("local");
     let document =
@@ -206,7 +207,7 @@ fn three_times() {
     for replica in ["w-0", "w-1"] {
         stage.wait_for_log(&running, replica, 1, "up");
     }
-    // All three are there when it looks, in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
+    // All three signals are pending together, and read in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
     running.signal(19);
     for signal in [1, 2, 15] {
         running.signal(signal);
@@ -220,7 +221,7 @@ fn three_times() {
     assert!(shown.out().contains("interrupted with 143"), "{}", shown.out());
 }
 
-/// Ctrl-Z: replicas stop too, and nobody's time runs meanwhile.
+/// Ctrl-Z also stops replicas, and no timeout runs meanwhile.
 fn pause() {
     let stage = Stage::new("local");
     let document = "umiak: v1\npolicy: {timeout: 3s}\nroles: {w: {command: [actor, print=up, sleep=1]}}";
@@ -234,7 +235,7 @@ fn pause() {
     let pid = pid.expect("a process");
     running.signal(20);
     running.wait_until("both have stopped", || state(pid) == Some('T') && state(u64::from(running.pid())) == Some('T'));
-    // Longer than the run may take.
+    // Longer than the run's timeout.
     std::thread::sleep(std::time::Duration::from_millis(3500));
     running.signal(18);
     let outcome = running.finish();
@@ -256,7 +257,7 @@ fn stop_nothing() {
     assert_eq!(stories(&stage.journal())["w-0"], "starting@1 started@1 ended@1=0 starting@2 started@2 ended@2=0");
 }
 
-/// Python writes to a file in blocks; what a replica printed before it was killed would be lost.
+/// Python buffers output to a file; without `PYTHONUNBUFFERED`, the output of a killed replica would be lost.
 fn unbuffered() {
     let stage = Stage::new("local");
     let script =
@@ -278,13 +279,14 @@ fn unbuffered() {
     assert_eq!(outcome.out(), "before yes\n");
 }
 
-/// Of a launch and of a document, also where they fail: in no file that umiak writes, and not on the console.
+/// Secrets of a launch and of a document appear in no file that umiak writes and not on the console, also after a
+/// failure.
 fn secrets() {
     let stage = Stage::new("local");
     let home = stage.run_dir().parent().and_then(Path::parent).expect("a home").to_owned();
     let arguments = "--token=verysecret --password verysecret API_KEY=verysecret http://li:verysecret@host/";
     let words = arguments.replace(' ', "', '");
-    // A replica's own output is its own; it prints nothing of them.
+    // The script does not print them; a replica's output is not masked.
     stage.sandbox.write("train.sh", "echo $#; exit 3\n");
     stage.sandbox.write(
         "job.yaml",

@@ -1,4 +1,4 @@
-//! A sandbox with a home in it, documents whose replicas keep ledgers, and what must be true of a run at its end.
+//! A sandbox with a home, documents whose replicas keep ledgers, and checks of a run that has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use umiak_core::model::Exit;
 use umiak_core::status::{State, Status};
 use umiak_testkit::sandbox::{Outcome, Run, Sandbox};
 
-/// What every replica does first: one line in a ledger of its own, with the number of its attempt.
+/// First command of every replica: appends the attempt number to the replica's ledger.
 pub(super) const LEDGER: &str = "echo $UMIAK_ATTEMPT >> ledger/$UMIAK_ROLE-$UMIAK_INDEX";
 
 pub(super) struct House {
@@ -28,7 +28,7 @@ impl House {
         Self { sandbox, home }
     }
 
-    /// With this document; `LEDGER` in it stands for the line in the ledger.
+    /// Writes this document; `LEDGER` in it stands for the command above.
     pub(super) fn with(document: &str) -> Self {
         let house = Self::new();
         house.document(document);
@@ -39,12 +39,12 @@ impl House {
         self.sandbox.write("job.yaml", document.replace("LEDGER", LEDGER));
     }
 
-    /// The line, split at spaces.
+    /// Runs the line, split at spaces.
     pub(super) fn umiak(&self, line: &str) -> Run<'_> {
         self.sandbox.umiak(line.split_whitespace()).env("UMIAK_HOME", self.home.path()).env("USER", "li")
     }
 
-    /// The first run.
+    /// The first run's directory.
     pub(super) fn run(&self) -> RunDir {
         RunDir::at(&self.home, "run-000001".parse().expect("an id"))
     }
@@ -58,7 +58,7 @@ impl House {
         self.sandbox.write(name, "");
     }
 
-    /// Until neither supervisor nor guardian is left.
+    /// Waits until neither supervisor nor guardian is left.
     pub(super) fn wait_until_free(&self) {
         wait_for("the run's lock to be free", || !is_held(&self.run()).expect("the lock can be looked at"));
     }
@@ -81,7 +81,7 @@ impl House {
         text.replace(&*self.sandbox.path().to_string_lossy(), "DIR")
     }
 
-    /// By replica: the attempts that wrote a line.
+    /// Returns the attempts that wrote a line, by replica.
     pub(super) fn ledger(&self) -> BTreeMap<String, Vec<u32>> {
         let names = self.sandbox.list("ledger").into_iter();
         let lines = |name: &String| {
@@ -91,7 +91,7 @@ impl House {
         names.map(|name| (name.clone(), lines(&name))).collect()
     }
 
-    /// Everything that is true of a run that has ended, however often its supervisors were killed.
+    /// Checks everything that holds for an ended run, regardless of how often its supervisors were killed.
     pub(super) fn check_ended(&self) {
         let records = self.records();
         let mut text = String::new();
@@ -110,7 +110,7 @@ impl House {
         self.sandbox.assert_nothing_left();
     }
 
-    /// `ls` says what the journal says, and so does the index once `ls` has looked.
+    /// Checks that `ls` agrees with the journal, and the index too after `ls`.
     fn check_listed(&self) {
         let State::Finished { exit_code, .. } = self.status().state else { panic!("it has not ended") };
         let listed = self.umiak("ls --output json").finish_unwatched();
@@ -124,7 +124,7 @@ impl House {
     }
 }
 
-/// Without a look at what else runs in the sandbox.
+/// Finishes without checking for other processes in the sandbox.
 pub(super) trait Unwatched {
     fn finish_unwatched(self) -> Outcome;
 }
@@ -143,13 +143,13 @@ pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Files that somebody was about to put in the place of others.
+/// Temporary files that were not renamed into place.
 fn unfinished_files(run: &RunDir) -> Vec<PathBuf> {
     let entries = fs::read_dir(run.path()).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "next")).collect()
 }
 
-/// What of the facts and the ledgers cannot be.
+/// Lists contradictions in the facts and the ledgers.
 fn broken(records: &[Record], ledger: &BTreeMap<String, Vec<u32>>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut started: BTreeMap<(String, u32), u32> = BTreeMap::new();
@@ -200,7 +200,7 @@ fn broken(records: &[Record], ledger: &BTreeMap<String, Vec<u32>>) -> Vec<String
         let has_line = ledger.get(&key.0).is_some_and(|lines| lines.contains(&key.1));
         match ended.get(key) {
             None if !abandoned.contains(&key.0) => wrong.push(format!("{key:?} never ended")),
-            // Lost, refused, or stopped before it came to its first line.
+            // Lost, refused, or stopped before its first command.
             Some((exit, by_us))
                 if !has_line && !by_us && !matches!(exit, Exit::Lost | Exit::Spawn(_) | Exit::Unmet { .. }) =>
             {

@@ -1,4 +1,4 @@
-//! Documents through the real binary: what engines have in common, what policies decide, what users see.
+//! Documents through the real binary: common behaviour of engines, decisions of policies, and output for users.
 
 mod addresses;
 mod chaos;
@@ -43,7 +43,7 @@ pub(crate) fn register(suite: &mut Suite) {
     retry::register(suite);
 }
 
-/// Where documents are run: one engine, a directory, and the actor on `PATH`.
+/// One engine, a directory, and the actor on `PATH`.
 #[derive(Debug)]
 struct Stage {
     sandbox: Sandbox,
@@ -56,18 +56,18 @@ impl Stage {
         let sandbox = Sandbox::new();
         let programs = sandbox.path().join("bin");
         actor::install(&programs);
-        // Found, and still nothing that the kernel can start.
+        // Found on `PATH`, but not executable by the kernel.
         program(&programs.join("broken"), "#!/no/such/interpreter\n");
         let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
         Self { sandbox, engine, path }
     }
 
-    /// The line, split at spaces.
+    /// Runs the line, split at spaces.
     fn umiak(&self, line: &str) -> Run<'_> {
         self.sandbox.umiak(line.split_whitespace()).env("PATH", &self.path)
     }
 
-    /// `umiak run` of this document; facts on stdout.
+    /// Runs `umiak run` on this document, with facts on stdout.
     fn run(&self, document: &str) -> Run<'_> {
         self.sandbox.write("job.yaml", document);
         self.umiak(&format!("run job.yaml --output json --engine {}", self.engine))
@@ -77,13 +77,13 @@ impl Stage {
         self.sandbox.path().join("state/runs/run-000001")
     }
 
-    /// The journal's records so far. One that is being written is not there yet.
+    /// Returns the journal's records so far, without a record that is still being written.
     fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.run_dir().join("journal.jsonl")).unwrap_or_default();
         text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Until no supervisor holds the run: one that was killed is gone a moment before its lock is.
+    /// Waits until no supervisor holds the run: the lock of a killed one is released slightly after its exit.
     fn wait_until_free(&self) {
         let run = RunDir::at(&Home::at(self.sandbox.path().join("state")), "run-000001".parse().expect("an id"));
         house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be looked at"));
@@ -94,7 +94,7 @@ impl Stage {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// Waits until a replica has said something, and is known to exist: it may be faster than the record of it.
+    /// Waits until a replica's log contains the text and its start is recorded, which may come later.
     fn wait_for_log(&self, running: &Running<'_>, replica: &str, attempt: u32, text: &str) {
         let is_start = |fact: &Value| {
             fact["type"] == "started" && fact["subject"]["replica"] == replica && fact["subject"]["attempt"] == attempt
@@ -104,7 +104,7 @@ impl Stage {
         });
     }
 
-    /// After a run that has ended: nothing is there that only a living one needs.
+    /// Fails if an ended run has left files, addresses or sockets of a live one.
     fn assert_nothing_left(&self) {
         self.sandbox.assert_nothing_left();
         for name in ["scratch", "control.sock", "cluster.sock", "secrets.json"] {
@@ -134,10 +134,10 @@ fn program(path: &Path, text: &str) {
     assert!(done.success());
 }
 
-/// What came of it, in short: for each replica its facts in order, and under `run` those of the run.
+/// Summarises the facts of each replica in order, and those of the run under `run`.
 ///
-/// `starting@1` is attempt 1; `ended@1=3` by a code, `=SIG9` by a signal, `=spawn` without a process; `/us` by our
-/// signal.
+/// `starting@1` is attempt 1. `ended@1=3` is an exit code, `=SIG9` a signal, `=spawn` a failed start; `/us` means that
+/// umiak sent the signal.
 fn stories(facts: &[Value]) -> BTreeMap<String, String> {
     let mut stories: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for fact in facts {
@@ -168,8 +168,8 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "finished" => tell("run", format!("finished:{}={}", text(&fact["status"]), fact["code"])),
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
-            // The plan has its own tests; signals are sent in groups; what real processes leave, no mock does; handles and
-            // queues are of clusters only.
+            // The plan has its own tests, signals are sent in groups, mocks leave no processes behind, and only
+            // clusters have handles and queues.
             "planned" | "stop_sent" | "swept" | "submitted" | "pending" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
@@ -193,12 +193,12 @@ fn exit(exit: &Value) -> String {
     }
 }
 
-/// How many attempts of it were started.
+/// Returns how many attempts were started.
 fn attempts(facts: &[Value], replica: &str) -> usize {
     facts.iter().filter(|fact| fact["type"] == "starting" && fact["subject"]["replica"] == replica).count()
 }
 
-/// The facts of a run, which are the journal's too; what is printed names its run.
+/// Returns the printed facts, which must equal the journal apart from the field `run`.
 fn facts(stage: &Stage, outcome: &Outcome) -> Vec<Value> {
     let mut facts = outcome.facts();
     for fact in facts.iter_mut().filter_map(Value::as_object_mut) {
@@ -208,7 +208,7 @@ fn facts(stage: &Stage, outcome: &Outcome) -> Vec<Value> {
     facts
 }
 
-/// Runs named trials at once, because they wait more than they work, and tells all that failed.
+/// Runs the trials in parallel, because they mostly wait, and reports all that failed.
 fn together<T: FnOnce() + Send>(trials: Vec<(String, T)>) {
     let failures: Vec<String> = std::thread::scope(|scope| {
         let start = |(name, trial): (String, T)| {

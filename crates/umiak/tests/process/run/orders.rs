@@ -1,4 +1,4 @@
-//! What other terminals can do with runs: attach, stop, take up again; and what they are told.
+//! Commands from other terminals on runs (attach, stop, resume), and their output.
 
 use umiak_testkit::schema::violation;
 use umiak_testkit::suite::Suite;
@@ -103,7 +103,7 @@ fn stop_all() {
     house.sandbox.assert_nothing_left();
 }
 
-/// The order comes while the run has its success already, and only cleans up.
+/// The stop arrives after the replica has succeeded, while leftovers are being stopped.
 fn stopped_meanwhile() {
     let house = House::with(
         "umiak: v1\npolicy: {grace: 1s}\nroles:\n  trainer: {command: \"LEDGER; setsid sh -c 'trap : TERM; touch up; while :; do sleep 0.01; done' & until test -e up; do sleep 0.01; done\"}\n",
@@ -246,7 +246,7 @@ fn schemas() {
         ("removed", "gc --older-than 0s --dry-run"),
         ("removed", "rm 2"),
     ] {
-        // Flags of a launch stand before its script.
+        // Flags of a launch precede its script.
         let flag = " --output json";
         let line = match line.strip_prefix("launch") {
             Some(rest) => format!("launch{flag}{rest}"),
@@ -282,7 +282,7 @@ fn other_words() {
     assert!(!silent.contains("--verbose"), "{silent}");
 }
 
-/// Asked of a real shell, which has read the script.
+/// Runs in a real shell that has sourced the script.
 fn completion() {
     let house = House::with(
         "umiak: v1\nname: quick\nroles:\n  server: {command: \"true\"}\n  trainer: {replicas: 2, command: \"true\"}\n",

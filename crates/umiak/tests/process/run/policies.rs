@@ -1,4 +1,4 @@
-//! Policies as decision tables: what a document asks for, what happens, and what comes of it; through the real binary.
+//! Policies as decision tables through the real binary: a document, what happens, and the result.
 
 use umiak_testkit::gpus;
 use umiak_testkit::suite::Suite;
@@ -21,13 +21,13 @@ pub(crate) fn register(suite: &mut Suite) {
 
 struct Row {
     policy: &'static str,
-    /// Of the job, and its roles.
+    /// The job's policy and its roles.
     document: &'static str,
     outcome: &'static str,
     code: i32,
-    /// How many attempts each of these had.
+    /// Number of attempts of each replica.
     attempts: &'static [(&'static str, usize)],
-    /// Not on this host: the mock alone can play it.
+    /// True if only the mock can run it.
     on_paper: bool,
 }
 
@@ -234,7 +234,7 @@ const LIMITS: &[Row] = &[
     row("timeout of the run, kept", "policy: {timeout: 60s}\nroles: {w: {command: [actor]}}", SUCCEEDED, &[("w-0", 1)]),
 ];
 
-/// Every row on both engines.
+/// Runs every row on both engines.
 fn check(rows: &'static [Row]) {
     let engines = |row: &'static Row| if row.on_paper { &["mock"][..] } else { &["mock", "local"][..] };
     let trials = rows.iter().flat_map(|row| engines(row).iter().map(move |engine| (row, *engine)));
@@ -261,7 +261,7 @@ fn perform(row: &Row, engine: &'static str) {
     );
 }
 
-/// Restarts that are older than the window do not count: the budget is never spent by failures that are far apart.
+/// Restarts older than the window do not count, so failures far apart never use up the budget.
 fn window() {
     let far = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 200ms, backoff: 10ms}, command: [actor, sleep=500ms, '@1:exit=1', '@2:exit=1', '@3:exit=1']}}";
     let near = "umiak: v1\nroles: {w: {restarts: {max: 1, window: 1h, backoff: 10ms}, command: [actor, '@1:exit=1', '@2:exit=1']}}";
@@ -277,7 +277,7 @@ fn window() {
     }
 }
 
-/// A person is told which limit it was.
+/// The error names the limit.
 fn reasons() {
     for (document, words) in [
         (
@@ -296,14 +296,14 @@ fn reasons() {
         for word in words {
             outcome.expect_err(word);
         }
-        // And again by those who come later.
+        // `explain` repeats it.
         let explained = stage.umiak("explain 1").finish();
         explained.expect_code(0);
         assert!(explained.out().contains(words[0]), "{}", explained.out());
     }
 }
 
-/// A role's own grace is shorter or longer than the job's.
+/// A role's own grace period takes precedence over the job's.
 fn grace() {
     for (document, code) in [
         (
@@ -329,7 +329,7 @@ fn grace() {
 
 const IN_TURN: &str = "umiak: v1\npolicy: {gang: false}\nroles: {w: {replicas: 3, resources: {gpu: 1}, command: [actor, variable=CUDA_VISIBLE_DEVICES, sleep=100ms]}}";
 
-/// Two devices, three replicas: the third waits for one that is free.
+/// Two devices and three replicas: the third waits for a free device.
 fn devices_in_turn() {
     let stage = Stage::new("local");
     let driver = gpus::fake(stage.sandbox.path(), 2);
@@ -348,7 +348,7 @@ fn devices_in_turn() {
     }
 }
 
-/// The failure of the one that has the device must not start the one that waits for it.
+/// The failure of the replica that holds the device must not start the one that waits for it.
 fn devices_never() {
     let document = "umiak: v1\npolicy: {gang: false}\nroles: {w: {replicas: 2, resources: {gpu: 1}, command: [actor, print=up, '0:exit=3', sleep=60]}}";
     let stage = Stage::new("local");
@@ -363,17 +363,17 @@ fn devices_never() {
 
 fn too_few_devices() {
     let gang = IN_TURN.replace("policy: {gang: false}\n", "");
-    // No host has half of what one replica needs.
+    // One replica needs more than the host has.
     let wide = IN_TURN.replace("gpu: 1", "gpu: 3");
     let stage = Stage::new("local");
     let driver = gpus::fake(stage.sandbox.path(), 2);
     let outcome = stage.run(&gang).env("UMIAK_NVIDIA_PROC", &driver).finish();
     outcome.expect_code(125).expect_err("error[J0020]").expect_err("needed  3").expect_err("free    2 of 2");
     outcome.expect_err("gang: false");
-    assert!(!stage.run_dir().exists(), "a run that never was");
+    assert!(!stage.run_dir().exists(), "no run was recorded");
     let outcome = stage.run(&wide).env("UMIAK_NVIDIA_PROC", &driver).finish();
     outcome.expect_code(125).expect_err("error[J0020]");
-    // On paper there are always enough.
+    // The mock always has enough.
     for document in [gang, wide] {
         let stage = Stage::new("mock");
         let driver = gpus::fake(stage.sandbox.path(), 2);

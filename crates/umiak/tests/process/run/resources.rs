@@ -1,4 +1,4 @@
-//! What `resources` hold replicas to on this host: memory by a cgroup, CPUs with `--strict-resources`.
+//! Limits from `resources` on this host: memory by a cgroup, CPUs with `--strict-resources`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::resources::too_few_cpus", &[], too_few_cpus);
 }
 
-/// A house whose runs are in a cgroup of their own: what they leave in it is seen, and nobody else cleans it.
+/// A house whose runs have their own cgroup, so leftovers are visible and nothing else cleans them.
 struct Fenced {
     house: House,
     cgroup: LimitedCgroup,
@@ -46,7 +46,7 @@ impl Fenced {
         self.house.sandbox.program("sh".as_ref(), ["-c", &line]).env("UMIAK_HOME", self.house.home.path())
     }
 
-    /// Cgroups below, as paths from it.
+    /// Returns the cgroups below, as relative paths.
     fn cells(&self) -> Vec<String> {
         let members = self.cgroup.members();
         let top = members.parent().expect("a directory");
@@ -68,7 +68,7 @@ impl Fenced {
     }
 }
 
-/// The facts of the kernel about the cause.
+/// Returns the first cause and its kernel facts.
 fn kernel(outcome: &Outcome) -> (serde_json::Value, Vec<serde_json::Value>) {
     let facts = outcome.facts();
     let verdict = facts.iter().find(|fact| fact["type"] == "diagnosed").expect("a verdict");
@@ -103,7 +103,7 @@ fn over_its_limit() {
     fenced.assert_empty();
 }
 
-/// Version 1 kills one process, version 2 all of the replica: whatever is left to tell of it, the limit was the cause.
+/// Cgroup version 1 kills one process, version 2 the whole replica; either way the limit is the cause.
 fn a_process_of_its_own() {
     let document =
         "umiak: v1\nroles: {hog: {resources: {memory: 64Mi}, command: \"TOY '*:allocate 400000000'; exit 3\"}}\n";
@@ -114,7 +114,7 @@ fn a_process_of_its_own() {
     fenced.assert_empty();
 }
 
-/// Each attempt has its own cgroup, and it goes with the attempt, unless somebody is left in it.
+/// Each attempt has its own cgroup, removed with the attempt unless a process is left in it.
 fn limits_of_all_attempts() {
     let document = "umiak: v1
 roles:
@@ -157,7 +157,7 @@ fn interrupted() {
     fenced.assert_empty();
 }
 
-/// The guardian removes what is left of a killed supervisor's run, and the supervisor what a killed guardian left.
+/// The guardian cleans up after a killed supervisor, and the supervisor after a killed guardian.
 fn killed() {
     for whom in ["supervisor", "guardian"] {
         let fenced = Fenced::new(whom, WAITS);
@@ -177,7 +177,8 @@ fn killed() {
     }
 }
 
-/// With both gone at once, what left its session lives on in the cgroup: the next umiak ends it.
+/// If both are killed at once, processes in other sessions survive in the cgroup until the next umiak command ends
+/// them.
 fn both_killed() {
     for next in ["resume 1", "run job.yaml", "gc"] {
         let fenced = Fenced::new(next.split(' ').next().expect("a word"), WAITS);
@@ -185,7 +186,7 @@ fn both_killed() {
         running.wait_for_file("up0.1");
         running.wait_for_file("up1.1");
         let guardians = descend::children(running.pid());
-        // Neither sees the other go.
+        // SIGSTOP first, so that neither process notices the end of the other.
         for pid in guardians.iter().chain([&running.pid()]) {
             descend::signal(*pid, 19);
         }
@@ -202,7 +203,7 @@ fn both_killed() {
     }
 }
 
-/// Where no cgroup is to be seen, it is said, or refused.
+/// Without a visible cgroup, umiak prints a notice, or refuses with `--strict-resources`.
 fn not_limited() {
     let house = House::with("umiak: v1\nroles: {w: {resources: {memory: 64Mi}, command: LEDGER}}\n");
     let umiak = |flags: &str| {
@@ -236,7 +237,7 @@ fn advice() {
     outcome.expect_code(125).expect_err("error[J0020]: `cpu` of `resources` cannot be enforced on engine `mock`");
 }
 
-/// What a replica wrote: its CPUs, their number, and how many threads it should use.
+/// Returns what a replica printed: its CPUs, and their number with `OMP_NUM_THREADS`.
 fn seen(house: &House, replica: &str) -> (String, String) {
     let log = fs::read_to_string(house.run().attempt(None, replica, 1).join("log")).expect("a log");
     let (cpus, rest) = log.trim_end().split_once('\n').unwrap_or_else(|| panic!("two lines: {log}"));
@@ -249,7 +250,7 @@ fn cpus() {
     let ours = umiak_sys::host::allowed_cpus().len().min(umiak_sys::host::cpus());
     let document =
         |roles: &str| format!("umiak: v1\npolicy: {{gang: false}}\nroles: {{{roles}}}\n").replace("LOOK", LOOK);
-    // As many as there are, each with its own; one more waits until one of them is done.
+    // Each replica has its own CPU; one more replica waits until a CPU is free.
     let count = ours + 1;
     let house =
         House::with(&document(&format!("w: {{replicas: {count}, resources: {{cpu: 500m}}, command: \"LOOK\"}}")));
@@ -258,7 +259,7 @@ fn cpus() {
     assert!(lists.iter().all(|(list, rest)| list.parse::<u32>().is_ok() && rest == "1 1"), "{lists:?}");
     let different: BTreeSet<&String> = lists[..ours].iter().map(|(list, _)| list).collect();
     assert_eq!(different.len(), ours, "{lists:?}");
-    // Parts are rounded up; who asks for nothing is not bound.
+    // Fractions are rounded up; a replica without `cpu` is not restricted.
     if ours < 2 {
         return;
     }

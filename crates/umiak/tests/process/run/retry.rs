@@ -1,4 +1,4 @@
-//! `retry`: an ended run has another chance.
+//! `retry`: runs the failed parts of an ended run again.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::retry::killed_and_resumed", &[], killed_and_resumed);
 }
 
-/// The second of three fails until there is a file.
+/// The second of three replicas fails until the file `good` exists.
 const FAILS: &str = "umiak: v1\nname: fails\npolicy: {settle: 10ms}\nroles:\n  trainer: {replicas: 3, command: \"LEDGER; test $UMIAK_INDEX = 1 || exit 0; until test -s ledger/trainer-2; do sleep 0.01; done; sleep 0.1; test -e good\"}\n";
 
 fn succeeded() -> State {
@@ -61,14 +61,14 @@ fn budgets() {
     house.check_ended();
 }
 
-/// What nobody may find in a file.
+/// Must not appear in any file.
 const SECRET: &str = "hunter2-and-more";
 
 fn secrets() {
     let house = House::with(&format!(
         "umiak: v1\nname: secret\nroles:\n  trainer: {{command: \"LEDGER; test $API_TOKEN = {SECRET}x && exit 7; test $API_TOKEN = other\", env: {{API_TOKEN: {SECRET}x}}}}\n"
     ));
-    // The document itself, and the command, are the user's own.
+    // The secret comes from a parameter: the contents of the document itself are not hidden.
     house.document("umiak: v1\nname: secret\nparams: {token: none}\nroles:\n  trainer: {command: \"LEDGER; test -e good || exit 7; test $API_TOKEN = other\", env: {API_TOKEN: \"{{ token }}\"}}\n");
     let outcome =
         house.sandbox.umiak(["run", "job.yaml", "-p", &format!("token={SECRET}")]).env("UMIAK_HOME", house.home.path());
@@ -81,7 +81,7 @@ fn secrets() {
     house.umiak("retry 1").env("API_TOKEN", "other").finish().expect_code(0);
     assert_eq!(house.ledger()["trainer-0"], [1, 2]);
     house.check_ended();
-    // A retry that cannot begin leaves no secrets in a run that has ended.
+    // A retry that cannot start leaves no secrets behind.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; exit 7\"}\n");
     house.umiak("run job.yaml").finish().expect_code(7);
     let plan = fs::read_to_string(house.run().plan()).expect("a plan");
@@ -92,7 +92,7 @@ fn secrets() {
     house.check_ended();
 }
 
-/// Wherever a document puts them: in commands, in variables with harmless names, in labels.
+/// Secrets in commands, in variables with harmless names, and in labels.
 fn secret_parameters() {
     let (token, label) = (format!("token={SECRET}"), "api_key=xyz-label");
     let house = House::with(
@@ -121,7 +121,7 @@ fn secret_parameters() {
     let outcome = house.umiak("retry 1").finish();
     outcome.expect_code(2).expect_err("HEADER (role trainer), DB (role trainer)");
     house.check_ended();
-    // What fills a variable with a harmless name is a secret again.
+    // The new value of a masked variable is a secret too, even if its name is harmless.
     let house = House::with(
         "umiak: v1\nname: secret\nparams: {token: }\nroles:\n  trainer: {command: \"LEDGER; test ${#HEADER} = 14\", env: {HEADER: \"{{token}}\"}}\n",
     );
@@ -130,7 +130,7 @@ fn secret_parameters() {
     house.umiak("retry 1").env("HEADER", "another-secret").finish().expect_code(0);
     assert_eq!(holders(house.home.path(), "another-secret"), [""; 0]);
     house.check_ended();
-    // Asterisks of the user's own are no secret.
+    // Asterisks written by the user are not a masked secret.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; : '********'; test -e good\"}\n");
     house.umiak("run job.yaml").finish().expect_code(1);
     house.touch("good");
@@ -138,7 +138,7 @@ fn secret_parameters() {
     house.check_ended();
 }
 
-/// Files below a directory that hold this text.
+/// Returns the files below a directory that contain this text.
 fn holders(directory: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -152,7 +152,7 @@ fn holders(directory: &Path, text: &str) -> Vec<String> {
     found
 }
 
-/// A retry whose supervisor is lost is resumed as a retry: what had failed before it does not count any more.
+/// A retry that lost its supervisor resumes as a retry: earlier failures do not count.
 fn killed_and_resumed() {
     for line in ["retry 1", "retry --all 1"] {
         let usual = House::with(FAILS);

@@ -1,4 +1,4 @@
-//! How jobs of one node end: who decides, who is to blame, and who is not.
+//! How jobs of one node end: what decides the result, and what counts as the cause.
 
 use umiak_testkit::sandbox::{Running, Sandbox};
 use umiak_testkit::suite::Suite;
@@ -50,7 +50,7 @@ fn trainer_fails() {
 }
 
 fn server_ends_early() {
-    // By itself, by the kernel, and so soon that umiak may not have heard of its start.
+    // The server exits or is killed, possibly before umiak has recorded its start.
     for (end, code, how) in
         [("exit 3", 3, "exited with 3 after"), ("signal 9", 137, "was killed by SIGKILL (killed) after")]
     {
@@ -100,12 +100,12 @@ fn silent_server() {
     outcome.expect_code(124);
     expect_cause(&outcome, "pserver-1", 2, "it did not listen at its ports within its `--server-timeout`");
     assert!(!sandbox.path().join("started").exists());
-    // Where it should have answered.
+    // The other server listened at its endpoint.
     let endpoint = sandbox.read("log/serverlog.0");
     assert!(endpoint.starts_with("listening at "), "{endpoint}");
 }
 
-/// Nothing says that it will ever listen at its own port. Trainers start all the same, which is told and recorded.
+/// Nothing guarantees that a server listens at its own port. Trainers start anyway, with a recorded notice.
 fn listens_elsewhere() {
     let sandbox = Sandbox::new();
     let actions = ["pserver-0:listen", &format!("pserver:{WAIT}"), "trainer:touch started"];
@@ -120,7 +120,7 @@ fn listens_elsewhere() {
     assert!(events.expect_code(0).out().contains("L0034"), "{}", events.out());
 }
 
-/// Whoever connects to find out whether it listens takes the trainer's place.
+/// Umiak must not test the port with a connection, which would take the trainer's place.
 fn one_connection() {
     let sandbox = Sandbox::new();
     let actions = [&format!("pserver:listen-once;touch served;{WAIT}"), "trainer:reach;await served"];
@@ -130,7 +130,7 @@ fn one_connection() {
 }
 
 fn server_ends_well() {
-    // At once, without ever listening, which is told; and while trainers run.
+    // Immediately, without listening, which prints a notice; and while trainers run.
     for (server, is_told) in [("pserver-1:exit 0", true), ("pserver-1:listen;await up;exit 0", false)] {
         let sandbox = Sandbox::new();
         let trainer = "trainer:touch up;sleep 200";
@@ -158,7 +158,7 @@ fn servers_fail_when_stopped() {
     expect_well(&outcome);
 }
 
-/// Trainers that say that they lost a server are victims, in whatever order all are heard of.
+/// Trainers that report a lost server are victims, regardless of the order of the reports.
 fn victims() {
     let sandbox = Sandbox::new();
     let lost = "err RuntimeError: Connection reset by peer";
@@ -175,7 +175,7 @@ fn victims() {
     expect_cause(&outcome, "pserver-0", 2, "exited with 3 after");
 }
 
-/// Launches these and returns when all files are there.
+/// Launches the toy and returns when all files exist.
 fn start<'a>(sandbox: &'a Sandbox, flags: &str, actions: &[&str], files: &[&str]) -> Running<'a> {
     let run = sandbox.launch_toy(flags, actions).start();
     for file in files {
@@ -234,7 +234,7 @@ fn restart() {
         assert_eq!(outcome.err().matches("ABORT!!!").count(), 1, "{}", outcome.err());
         let begun = |log: &str| sandbox.read(&format!("log/{log}")).matches("I am ").count();
         assert!(begun("serverlog.0") >= 2, "servers are started anew too");
-        // Again where the budget is spent.
+        // Fails in every attempt, until the budget is used up.
         let fails = fails.replace("fail-once", "exit");
         let outcome = sandbox.launch_toy(&flags, &[&fails, SERVERS, TRAINERS]).finish();
         outcome.expect_code(code);
@@ -244,7 +244,7 @@ fn restart() {
 
 fn restart_of_a_late_server() {
     let sandbox = Sandbox::new();
-    // Late the first time only; then with all the time that a busy machine needs.
+    // The server is late in the first attempt only; later ones have enough time on a busy machine.
     let late = "pserver-1:fail-once 3;await up.0;listen;sleep 60000";
     let flags = format!("{TWO_AND_TWO} --max_restart 1 --restart-backoff 1ms --server-timeout 60s");
     let outcome = sandbox.launch_toy(&flags, &["pserver-0:touch up.0", late, SERVERS, TRAINERS]).finish();
@@ -252,7 +252,7 @@ fn restart_of_a_late_server() {
     assert!(outcome.out().contains("reached"), "{}", outcome.out());
 }
 
-/// SIGTERM ends servers of a job that is over. Of one that is not, it was not ours.
+/// SIGTERM ends servers after the job. Before that, the signal is not umiak's and counts as a failure.
 fn somebody_elses_signal() {
     let sandbox = Sandbox::new();
     let actions = ["pserver:pid", SERVERS, &format!("trainer:pid;{WAIT}")];
@@ -264,7 +264,7 @@ fn somebody_elses_signal() {
     expect_cause(&outcome, "pserver-1", 2, "SIGTERM");
 }
 
-/// A stranger would answer in the server's place.
+/// A foreign listener would answer in the server's place.
 fn taken_port() {
     let sandbox = Sandbox::new();
     let ports = free_ports(2);
@@ -301,7 +301,7 @@ fn cut_logs() {
 }
 
 fn old_exit_codes() {
-    // Each generation of Paddle's launcher has its own.
+    // Each generation of Paddle's launcher has its own exit codes.
     let current = "--run_mode ps --server_num 2 --trainer_num 2 --exit-codes paddle";
     let legacy = |codes: &str| format!("{TWO_AND_TWO} --exit-codes {codes}");
     for (flags, code) in [(current, 241), (&legacy("paddle"), 1), (&legacy("torch"), 1), (&legacy("umiak"), 3)] {

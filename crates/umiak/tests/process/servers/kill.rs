@@ -1,5 +1,5 @@
-//! SIGKILL for a server, a trainer, a heterogeneous trainer, the front or the guardian, at any moment: the cause is named,
-//! everybody is stopped, and nothing is left.
+//! SIGKILL to a server, a trainer, a heterogeneous trainer, the front or the guardian at any moment: the cause is
+//! named, all processes are stopped, and nothing is left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,10 +26,10 @@ pub(crate) fn register(suite: &mut Suite) {
 
 pub(super) const SIGKILL: i32 = 9;
 
-/// Trials side by side: most of a trial is waiting.
+/// Trials in parallel: a trial mostly waits.
 const WORKERS: usize = 4;
 
-/// What a trial decides by chance, from the seed of the run and its number.
+/// Random choices of a trial, derived from the seed and the trial's number.
 pub(super) struct Chance {
     random: fastrand::Rng,
 }
@@ -37,7 +37,7 @@ pub(super) struct Chance {
 impl Chance {
     fn new(seed: u64, index: usize) -> Self {
         use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-        // Hashed, because generators with neighbouring seeds begin alike.
+        // Hashed, because similar seeds produce similar first numbers.
         let mut hasher = DefaultHasher::new();
         (seed, index).hash(&mut hasher);
         Self { random: fastrand::Rng::with_seed(hasher.finish()) }
@@ -56,7 +56,7 @@ impl Chance {
         self.pause_within(0.5);
     }
 
-    /// The same, up to so many seconds.
+    /// As above, up to this many seconds.
     pub(super) fn pause_within(&mut self, longest: f64) {
         let moment = Duration::from_secs_f64(1e-4 * (longest / 1e-4).powf(self.random.f64()));
         let at = Instant::now() + moment;
@@ -69,8 +69,8 @@ impl Chance {
     }
 }
 
-/// Runs `count` trials on so many threads, each of which has a place of its own, and fails with those that failed. A
-/// trial says what it tried, for the closing table.
+/// Runs `count` trials on `workers` threads, each with its own place, and fails with those that failed. A trial returns
+/// what it tried, for the final table.
 pub(super) fn try_all<Place>(
     workers: usize,
     count: usize,
@@ -89,8 +89,10 @@ pub(super) fn try_all<Place>(
             }
             let run = AssertUnwindSafe(|| trial(&place, index, &mut Chance::new(seed, index)));
             match std::panic::catch_unwind(run) {
-                Ok(what) => *tried.lock().expect("nobody panics with it").entry(what).or_insert(0) += 1,
-                Err(_) => broken.lock().expect("nobody panics with it").push(index),
+                Ok(what) => {
+                    *tried.lock().expect("no thread panics while it holds the lock").entry(what).or_insert(0) += 1
+                }
+                Err(_) => broken.lock().expect("no thread panics while it holds the lock").push(index),
             }
         }
     };
@@ -99,26 +101,25 @@ pub(super) fn try_all<Place>(
             scope.spawn(work);
         }
     });
-    let broken = broken.into_inner().expect("nobody panics with it");
+    let broken = broken.into_inner().expect("no thread panics while it holds the lock");
     assert!(broken.is_empty(), "seed {seed}: {} of {count} trials are broken: {broken:?}", broken.len());
     if std::env::var_os("UMIAK_TRIALS").is_some() {
         let mut table = format!("seed {seed}\n");
-        for (what, times) in tried.into_inner().expect("nobody panics with it") {
+        for (what, times) in tried.into_inner().expect("no thread panics while it holds the lock") {
             let _ = writeln!(table, "{times:>5}  {what}");
         }
-        // The full count is written into notes.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), table.as_bytes());
     }
 }
 
-/// Everybody writes its process id first. Some leave children and daemons behind, and do not go by SIGTERM.
+/// Every process writes its process id first. Some leave children and daemons behind, and ignore SIGTERM.
 pub(super) fn actions(chance: &mut Chance) -> Vec<String> {
     let stubborn = if chance.below(4) == 0 { ";stubborn" } else { "" };
     let family = if chance.coin() { ";child;daemon" } else { "" };
     vec![format!("*:pid{stubborn}{family}"), format!("pserver:listen;{WAIT}"), format!("*:reach;{WAIT}")]
 }
 
-/// The process of this name, which has said where it is.
+/// Waits for the process to write its id, and returns it.
 pub(super) fn find(run: &Running<'_>, sandbox: &Sandbox, name: &str) -> u32 {
     let file = format!("pid.{name}");
     run.wait_for_file(&file);
@@ -130,7 +131,7 @@ pub(super) fn expect_killed(outcome: &Outcome) {
     assert_eq!(outcome.status.signal(), Some(SIGKILL), "{}", outcome.err());
 }
 
-/// How many of each role there are.
+/// Number of replicas of each role.
 const CREW: [(&str, usize); 3] = [("pserver", 2), ("trainer", 2), ("heter_trainer", 1)];
 const FLAGS: &str =
     "--server_num 2 --worker_num 2 --heter_worker_num 1 --heter_devices cpu --grace 300ms --max_restart 0";
@@ -143,13 +144,13 @@ fn one_trial(index: usize, chance: &mut Chance) -> String {
     let sandbox = Sandbox::new();
     let actions = actions(chance);
     let run = sandbox.launch_toy(FLAGS, &actions.iter().map(String::as_str).collect::<Vec<_>>());
-    // So that moments fall between fork and exec, too.
+    // Makes it likely that the signal falls between fork and exec.
     let run = if chance.coin() { run.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", "100") } else { run };
     let run = run.start();
     let guardian = || descend::children(run.pid()).first().copied();
     match index % 6 {
         5 => {
-            // Servers are forked first, in their order.
+            // Servers are forked first, in order.
             let server = chance.below(2);
             let forked = || guardian().and_then(|guardian| descend::children(guardian).get(server).copied());
             run.wait_until("a server", || forked().is_some());
@@ -183,14 +184,14 @@ fn one_trial(index: usize, chance: &mut Chance) -> String {
             let victim = guardian().expect("it was there");
             chance.pause();
             descend::signal(victim, SIGKILL);
-            // Before there is anything to lose, umiak only cannot go on.
+            // Killed before the ranks have started, it only prevents the launch.
             run.finish().expect_code(125).expect_err("error[L001");
             "guardian".to_owned()
         }
     }
 }
 
-/// A server that dies while the last trainers end: a failure or not, but then of everything that is told.
+/// A server that dies while the last trainers end is a failure or not, but the report and the code agree.
 fn at_the_end() {
     try_all(
         WORKERS,
@@ -216,7 +217,7 @@ fn at_the_end() {
     );
 }
 
-/// All is well, or it was this server.
+/// Fails unless all ended well or this server is the cause.
 #[track_caller]
 pub(super) fn expect_either(outcome: &Outcome, name: &str) {
     if outcome.code() == 0 {

@@ -1,5 +1,5 @@
-//! Parameter-server jobs: servers, trainers, heterogeneous trainers and coordinators, on one node, on several, and in pods
-//! that a platform has placed.
+//! Parameter-server jobs: servers, trainers, heterogeneous trainers and coordinators, on one node, on several, and in
+//! pods placed by a platform.
 
 mod ends;
 mod kill;
@@ -21,14 +21,14 @@ pub(crate) fn register(suite: &mut Suite) {
     pods::register(suite);
 }
 
-/// A process that waits until it is stopped, or far longer than any test.
+/// A process that waits until it is stopped, longer than any test.
 const WAIT: &str = "sleep 60000";
-/// Servers that answer, and run on.
+/// Servers that listen and keep running.
 const SERVERS: &str = "pserver:name;listen;sleep 60000";
-/// Trainers that reach every server at once, and succeed.
+/// Trainers that reach every server at once and succeed.
 const TRAINERS: &str = "trainer:name;reach";
 
-/// What a process was given, which it has left with `env NAME`.
+/// Returns the environment that a process wrote with `env NAME`.
 fn environment(sandbox: &Sandbox, file: &str) -> Value {
     serde_json::from_str(&sandbox.read(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
@@ -41,19 +41,19 @@ fn expect_variables(seen: &Value, who: &str, expected: &[(&str, &str)]) {
     }
 }
 
-/// A variable that is a list.
+/// Returns the entries of a variable that is a list.
 fn list(seen: &Value, name: &str) -> Vec<String> {
     let text = seen[name].as_str().unwrap_or_else(|| panic!("{name} is not set"));
     text.split(',').filter(|entry| !entry.is_empty()).map(str::to_owned).collect()
 }
 
-/// The logs of processes in a directory, sorted.
+/// Returns the names of the process logs, sorted.
 fn logs(sandbox: &Sandbox) -> Vec<String> {
     let stems = ["serverlog.", "workerlog.", "heterlog.", "coordinator."];
     sandbox.list("log").into_iter().filter(|name| stems.iter().any(|stem| name.starts_with(stem))).collect()
 }
 
-/// Nobody failed, and nobody was said to have.
+/// Fails if a process failed or was reported as failed.
 #[track_caller]
 fn expect_well(outcome: &Outcome) {
     outcome.expect_code(0);
@@ -62,7 +62,7 @@ fn expect_well(outcome: &Outcome) {
     }
 }
 
-/// The one cause: its name, how it ended, and how many there are of its role.
+/// Fails unless this is the only cause, with this kind of end and this number of replicas in its role.
 #[track_caller]
 fn expect_cause(outcome: &Outcome, cause: &str, count: usize, how: &str) {
     let (role, index) = cause.rsplit_once('-').expect("ROLE-INDEX");

@@ -37,7 +37,7 @@ fn guides_cluster() -> Cluster {
     cluster
 }
 
-/// The line on every host, behind `umiak`; flags are split at spaces.
+/// Runs the line after `umiak` on every host; flags are split at spaces.
 fn paste(cluster: &Cluster, line: &str, actions: &[&str]) -> Vec<Outcome> {
     let snapshot = cluster.snapshot();
     let runs: Vec<Running<'_>> = cluster
@@ -56,7 +56,7 @@ fn paste(cluster: &Cluster, line: &str, actions: &[&str]) -> Vec<Outcome> {
     outcomes
 }
 
-/// What the processes with these names were given, each on the host that has left it.
+/// Fails unless the process that wrote this file on this host has these variables.
 #[track_caller]
 fn expect_on(cluster: &Cluster, host: usize, file: &str, expected: &[(&str, &str)]) {
     expect_variables(&environment(&cluster.sandboxes[host], file), file, expected);
@@ -73,7 +73,7 @@ fn the_guides_lists() {
         outcome.expect_err("2 servers and 4 trainers on 2 nodes");
         assert_eq!(outcome.out(), format!("I am {first}\n{reached}"), "each node shows its first trainer");
     }
-    // Numbers count over the whole role.
+    // Numbers count through the whole role.
     assert_eq!(logs(&cluster.sandboxes[0]), ["serverlog.0", "workerlog.0", "workerlog.1"]);
     assert_eq!(logs(&cluster.sandboxes[1]), ["serverlog.1", "workerlog.2", "workerlog.3"]);
     for (host, file, role, address, port) in [
@@ -131,7 +131,7 @@ fn apart() {
     }
 }
 
-/// The trainers of one node have ended, those of another still need their server.
+/// The trainers of one node have ended; those of another still need their server.
 fn the_last_trainer() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -150,7 +150,7 @@ fn the_last_trainer() {
 
 fn late_server() {
     let cluster = Cluster::new(2);
-    // Trainers of its own node are there, and wait too.
+    // Trainers on the same node wait too.
     let flags = "--servers 192.168.0.1:6170,192.168.0.2:6170 --workers 192.168.0.1:6171,192.168.0.2:6171";
     for late in ["pserver-0:sleep 1000", "pserver-1:sleep 1000"] {
         for outcome in cluster.run(flags, &[late, SERVERS, TRAINERS]) {
@@ -181,7 +181,7 @@ fn gloo() {
     snapshot.assert_as_before();
 }
 
-/// So many on each node, in the order of the nodes.
+/// Fails unless each node has this many servers and trainers, in the order of the nodes.
 #[track_caller]
 fn expect_each(cluster: &Cluster, servers: usize, trainers: usize) {
     let first = environment(&cluster.sandboxes[0], "env.0");
@@ -228,7 +228,7 @@ fn master() {
     expect_each(&cluster, 1, 1);
 }
 
-/// A node of servers and a node of trainers, by numbers.
+/// A node of servers and a node of trainers, given by number.
 fn uneven() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -282,7 +282,7 @@ fn heter_workers() {
     }
 }
 
-/// A stage for each node.
+/// One stage per node.
 fn heter_stages() {
     let cluster = Cluster::new(2);
     let flags = "--servers 192.168.0.1:6170 --workers 192.168.0.1:6171 \
@@ -319,7 +319,7 @@ fn gathered() {
     for name in own {
         let [copy, original] = [0, 1].map(|host| cluster.sandboxes[host].read(&format!("log/{name}")));
         assert!(copy == original, "{name}: {} bytes, gathered {}", original.len(), copy.len());
-        // Who was stopped with the last trainer may have had no time to say anything.
+        // A process stopped with the last trainer may not have printed anything.
         assert!(original.starts_with("I am ") || name.starts_with("heterlog"), "{name}");
     }
 }

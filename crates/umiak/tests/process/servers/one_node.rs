@@ -1,4 +1,4 @@
-//! Jobs on one node that end well: who is started, when, with what, and where its words go.
+//! Successful jobs on one node: which processes start, when, with which variables, and where their output goes.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -30,10 +30,10 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::dry_run_names_everybody", &[], dry_run);
 }
 
-/// Ports that nobody has, and that no other test here chooses. Below those that the kernel gives to anybody.
+/// Returns free ports that no other test here chooses, below the ephemeral range.
 pub(super) fn free_ports(count: usize) -> Vec<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Suites side by side begin elsewhere.
+    // Parallel suites start at different ports.
     let first = 21_000 + (std::process::id() % 100) as u16 * 100;
     let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed) % 1000);
     let ports = ports.by_ref().filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
@@ -100,7 +100,7 @@ fn lists() {
     }
 }
 
-/// Their ports follow those of the servers. On a host of its own, where nobody else has them.
+/// Ports of workers follow those of the servers. Runs on a separate host, where they are free.
 fn workers_without_ports() {
     let cluster = Cluster::new(1);
     let flags = "--servers 127.0.0.1:6170,127.0.0.1:6171 --workers 127.0.0.1,127.0.0.1";
@@ -134,7 +134,7 @@ fn two_addresses() {
     }
 }
 
-/// Trainers that came before would not reach them. Those that listen at once do not hurry anybody.
+/// Trainers that start earlier would not reach the servers. A server that listens at once does not start them early.
 fn late_servers() {
     let sandbox = Sandbox::new();
     let late = ["pserver-0:listen", "pserver-1:sleep 1000;touch awake;listen", "pserver:sleep 60000", TRAINERS];
@@ -144,7 +144,7 @@ fn late_servers() {
     assert!(sandbox.path().join("awake").exists());
 }
 
-/// Servers listen when trainers are there: each would wait for the other for ever.
+/// The servers listen only when trainers run, so waiting would block both forever.
 fn no_waiting() {
     let sandbox = Sandbox::new();
     let actions = ["pserver:await up;listen;sleep 60000", "trainer:touch up;seek"];
@@ -152,14 +152,14 @@ fn no_waiting() {
     expect_well(&sandbox.launch_toy(flags, &actions).finish());
 }
 
-/// With gloo the first server opens its port only when the trainers have met.
+/// With gloo, the first server opens its port only after the trainers have met.
 fn gloo() {
     let servers = ["pserver-0:listen-gloo;await met;listen", "pserver-1:listen", "pserver:sleep 60000"];
     let actions = [servers[0], servers[1], servers[2], "trainer:touch met;seek"];
     let sandbox = Sandbox::new();
     let run = sandbox.launch_toy("--server_num 2 --worker_num 2", &actions).env("PADDLE_WITH_GLOO", "1");
     expect_well(&run.finish());
-    // The current generation has it on by default, and a port can be chosen.
+    // In the current generation gloo is on by default, and its port can be chosen.
     let sandbox = Sandbox::new();
     expect_well(&sandbox.launch_toy("--run_mode ps --server_num 2 --trainer_num 2", &actions).finish());
     let sandbox = Sandbox::new();
@@ -173,7 +173,7 @@ fn gloo() {
     }
 }
 
-/// They are no trainers: when those have ended, they are stopped.
+/// Heterogeneous trainers are stopped when the trainers have ended.
 const HETER: &str = "heter_trainer:reach;sleep 60000";
 
 fn stages() {
@@ -213,7 +213,7 @@ fn text<'a>(seen: &'a serde_json::Value, name: &str) -> &'a str {
     seen[name].as_str().unwrap_or_default()
 }
 
-/// As the user guide has it.
+/// The user guide's form.
 fn without_devices() {
     let ports = free_ports(3);
     let lists = format!(
@@ -244,7 +244,7 @@ fn coordinators() {
     expect_variables(&environment(&sandbox, "env.1"), "trainer-1", &expected[1..]);
 }
 
-/// No servers: everybody is started at once, and finds the others by its variables.
+/// Without servers, all ranks start at once and find each other by their variables.
 fn rpc() {
     let sandbox = Sandbox::new();
     let actions = ["*:env env;print hello", "0:touch up.0;await up.1", "1:touch up.1;await up.0"];
@@ -265,7 +265,7 @@ fn rpc() {
     assert_ne!(text(&seen[0], "PADDLE_WORKER_ENDPOINT"), text(&seen[1], "PADDLE_WORKER_ENDPOINT"));
 }
 
-/// Trainers have the GPU of the host: the report of a server names none.
+/// The trainer has the host's GPU; the report of a server names none.
 fn no_device() {
     let sandbox = Sandbox::new();
     let driver = gpus::fake(sandbox.path(), 1);

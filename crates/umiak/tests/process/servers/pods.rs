@@ -1,4 +1,4 @@
-//! One process in each pod, as PaddleCloud places them: its variables say who takes part.
+//! One process in each pod, as PaddleCloud places them, with the job described by variables.
 
 use std::collections::BTreeMap;
 
@@ -25,17 +25,17 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::pods::a_pod_is_killed", &[Netns], pod_is_killed);
 }
 
-/// Two servers and two trainers, by their variables.
+/// Two servers and two trainers with their variables.
 struct Pods {
     cluster: Cluster,
     sandboxes: Vec<Sandbox>,
-    /// Of each pod.
+    /// Host of each pod.
     hosts: [usize; 4],
     variables: Vec<BTreeMap<&'static str, String>>,
 }
 
 impl Pods {
-    /// All on a host, or each on one of its own.
+    /// All on one host, or each on its own.
     fn new(addresses: [&str; 4]) -> Self {
         let is_one_host = addresses[0] == addresses[3];
         let servers = format!("{}:6170,{}:{}", addresses[0], addresses[1], if is_one_host { "6171" } else { "6170" });
@@ -81,7 +81,7 @@ impl Pods {
         (0..4).map(|pod| self.launch(pod, flags, actions)).collect()
     }
 
-    /// In all pods, to the end; nothing may be left on any host.
+    /// Runs all pods to the end; nothing may be left on any host.
     fn run(&self, flags: &str, actions: &[&str]) -> Vec<Outcome> {
         let snapshot = self.cluster.snapshot();
         let outcomes = finish(self.launch_all(flags, actions));
@@ -92,7 +92,7 @@ impl Pods {
 
 const PS: &str = "--run_mode ps --grace 1s";
 
-/// What the platform has set is what each process has.
+/// Each process must have the variables that the platform set.
 fn all_end_well(pods: &Pods, flags: &str) {
     let outcomes = pods.run(flags, &["*:env env", SERVERS, TRAINERS]);
     for outcome in &outcomes {
@@ -118,7 +118,7 @@ fn all_end_well(pods: &Pods, flags: &str) {
 fn on_one_host() {
     let pods = Pods::on_one_host();
     all_end_well(&pods, PS);
-    // The mode is clear without a word, too.
+    // The mode also follows from the variables alone.
     let pods = Pods::on_one_host();
     all_end_well(&pods, "--grace 1s");
 }
@@ -127,12 +127,12 @@ fn each_on_its_host() {
     all_end_well(&Pods::each_on_its_host(), PS);
 }
 
-/// As services of a cluster are.
+/// Pods with names instead of addresses, like services of a cluster.
 fn by_name() {
     all_end_well(&Pods::new(["localhost"; 4]), PS);
 }
 
-/// Variables of trainers for servers too, and the other way round.
+/// Servers also have the variables of trainers, and vice versa.
 fn says_more() {
     let mut pods = Pods::each_on_its_host();
     for (pod, variables) in pods.variables.iter_mut().enumerate() {
@@ -144,7 +144,7 @@ fn says_more() {
     all_end_well(&pods, PS);
 }
 
-/// Trainers need no address.
+/// Trainers without an address.
 fn says_less() {
     let mut pods = Pods::each_on_its_host();
     for variables in &mut pods.variables[2..] {
@@ -153,7 +153,7 @@ fn says_less() {
     all_end_well(&pods, PS);
 }
 
-/// The first server is blocked there until the trainers have met.
+/// With gloo, the first server blocks until the trainers have met.
 fn gloo() {
     let mut pods = Pods::each_on_its_host();
     for variables in &mut pods.variables {
@@ -238,7 +238,7 @@ fn pod_is_killed() {
     }
 }
 
-/// `--dry-run` knows which of the other pods are servers.
+/// `--dry-run` tells servers and trainers of other pods apart.
 fn rehearsed() {
     let sandbox = Sandbox::new();
     let run = sandbox.launch_toy("--dry-run", &[TRAINERS]);

@@ -1,4 +1,4 @@
-//! What is recorded of such jobs, and what commands about runs know of their parts.
+//! Records of parameter-server jobs, and commands about such runs.
 
 use serde_json::Value;
 use umiak_core::facts::Record;
@@ -14,7 +14,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::commands_about_runs_know_names", &[], commands);
 }
 
-/// Every line is one that our own readers understand, to the last field: the schema is made of their types.
+/// Fails unless every line can be read and written again without loss: the schema is made from the same types.
 #[track_caller]
 fn expect_understood(lines: &str) {
     for line in lines.lines() {
@@ -84,7 +84,7 @@ fn commands() {
         outcome.out()
     };
     let actions = ["pserver-1:name;listen;await up;err ValueError: bad row;exit 3", SERVERS];
-    // The server fails only when the trainer whose log is read below has written to it.
+    // The server fails only after this trainer has written its log, which is read below.
     let trainers = [format!("trainer-0:name;touch up;{WAIT}"), format!("trainer:name;{WAIT}")];
     let actions = [actions[0], actions[1], &trainers[0], &trainers[1]];
     let run = sandbox.launch_toy("--server_num 2 --worker_num 2", &actions);
@@ -105,7 +105,7 @@ fn commands() {
     let roles: Vec<&str> =
         shown["roles"].as_array().into_iter().flatten().filter_map(|role| role["role"].as_str()).collect();
     assert_eq!(roles, ["pserver", "trainer"], "{shown}");
-    // The first that decides, where nobody is to blame.
+    // Without a cause, `logs` shows the first replica that decides the result.
     sandbox.launch_toy("--server_num 1 --worker_num 1", &[SERVERS, TRAINERS]).finish().expect_code(0);
     assert!(out("logs 2").starts_with("I am trainer-0\n"));
     assert!(out("logs 2 pserver-0").starts_with("I am pserver-0\n"));

@@ -22,7 +22,7 @@ pub(super) fn register(suite: &mut Suite) {
         });
 }
 
-/// Frameworks keep caches at home and in the temporary directory; of these, only ours has to be gone.
+/// Frameworks keep caches in the home and temporary directories; only files of umiak must be gone.
 fn train(cluster: &Cluster, words: &[&str]) -> Vec<Outcome> {
     let snapshot = cluster.snapshot();
     let ips = cluster.network.ips();

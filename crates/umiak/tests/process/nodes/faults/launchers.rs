@@ -24,7 +24,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("nodes::faults::long_pause_of_the_coordinator_ends_the_job", &[Netns], long_pause);
 }
 
-/// Its guardian tells: nobody has to wait for silence.
+/// The guardian reports it, so the other nodes do not wait for the node timeout.
 fn front_is_killed() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -52,7 +52,7 @@ fn killed_in_the_pause(host: usize) {
     let (killed, other) = (runs.remove(host), runs.remove(0));
     killed.signal(SIGKILL);
     expect_killed(&killed.finish());
-    // Who is left alone has the verdict of the attempt that failed.
+    // The remaining node exits with the code of the failed attempt, or of the lost node.
     let (code, words) = match host {
         0 => (3, "the coordinator was lost: nobody listens there any more".to_owned()),
         _ => (123, format!("node {} was lost: its umiak was killed", cluster.name(host))),
@@ -63,7 +63,7 @@ fn killed_in_the_pause(host: usize) {
     snapshot.assert_as_before();
 }
 
-/// Until all are there a node may go, and come again.
+/// Until all nodes have joined, a node may leave and join again.
 fn front_is_killed_in_the_wait() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -94,13 +94,13 @@ fn coordinator_is_killed() {
     snapshot.assert_as_before();
 }
 
-/// Nobody is left to tell: the node is lost when the window for its return is over.
+/// No process is left to report it: the node is lost when the reconnect window is over.
 fn both_are_killed() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
     let mut runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
     let pids = [runs[1].pid(), descend::children(runs[1].pid())[0]];
-    // None of the two sees the other go.
+    // SIGSTOP first, so that neither process notices the end of the other.
     for signal in [SIGSTOP, SIGKILL] {
         for pid in pids {
             descend::signal(pid, signal);
@@ -111,7 +111,7 @@ fn both_are_killed() {
     for outcome in finish(runs) {
         cluster.expect_lost(&outcome, 1, "its connection broke, and did not come back within 3.0 s");
     }
-    // Files of a node of which nobody was left are the next command's, once nobody can be about to remove them.
+    // The next command removes the files of a node without processes, once they are old enough.
     let temporary = cluster.sandboxes[1].path().join("tmp");
     for name in cluster.sandboxes[1].list("tmp") {
         let directory = std::fs::File::open(temporary.join(name)).unwrap();
@@ -122,7 +122,7 @@ fn both_are_killed() {
     snapshot.assert_as_before();
 }
 
-/// Its front stays, and tells.
+/// The front is alive and reports it.
 fn guardian_is_killed() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -161,7 +161,7 @@ fn long_pause() {
     }
     runs[0].signal(SIGCONT);
     for outcome in finish(runs) {
-        // Which one it names is chance.
+        // It may name either node.
         outcome.expect_code(123).expect_err("error[R0004]: node 192.168.0.").expect_err("was lost: ");
     }
     snapshot.assert_as_before();

@@ -1,4 +1,4 @@
-//! The network between the hosts: links, partitions, delays, losses, strangers.
+//! The network between hosts: links, partitions, delays, packet loss, foreign connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("nodes::faults::junk_at_the_door", &[Netns], junk);
 }
 
-/// Where the coordinator listens, in tests that have to know.
+/// The coordinator's port, in tests that need a fixed one.
 const PORT: u16 = 7300;
 
 fn link_goes_down() {
@@ -47,7 +47,7 @@ fn coordinators_link_goes_down() {
     let runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
     cluster.network.host(0).link_down();
     let outcomes = finish(runs);
-    // It lost both; which one it names is chance.
+    // Both nodes are lost; it may name either.
     outcomes[0].expect_code(123).expect_err("error[R0004]: node 192.168.0.").expect_err("was lost: nothing was heard");
     for outcome in &outcomes[1..] {
         expect_coordinator_lost(outcome, "its connection broke, and did not come back within 3.0 s");
@@ -55,7 +55,7 @@ fn coordinators_link_goes_down() {
     snapshot.assert_as_before();
 }
 
-/// Longer than a node may be silent before it is suspect, and shorter than until it is lost.
+/// Longer than the time after which a node is suspect, and shorter than the node timeout.
 fn short_partition() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -96,7 +96,7 @@ fn long_partition() {
     snapshot.assert_as_before();
 }
 
-/// Two nodes, and a third host in between that passes on what they say.
+/// Two nodes, connected through a relay on a third host.
 struct Between {
     cluster: Cluster,
     relay: SocketAddr,
@@ -176,14 +176,14 @@ fn packets_are_lost() {
     }
 }
 
-/// Bytes of memory that a process has, or at most had: a row of `/proc/PID/status`.
+/// Memory of a process in bytes: `VmRSS:` now, `VmHWM:` at its peak.
 fn memory(pid: u32, row: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let value = status.lines().find_map(|line| line.strip_prefix(row)).and_then(|line| line.split_whitespace().next());
     value.unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Ten thousand strangers while the last node is on its way.
+/// Ten thousand foreign connections before the last node joins.
 fn junk() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
@@ -197,7 +197,7 @@ fn junk() {
     let peak = memory(front, "VmHWM:");
     assert_eq!(report.failed, 0, "{report:?}");
     assert!(peak < before + (20 << 20), "{before} bytes before, {peak} at most");
-    // More of it while the last one joins.
+    // More of them while the last node joins.
     let more = Junk::start(cluster.network.host(2), cluster.network.host(0).at(PORT), 1_000, Duration::from_secs(60));
     runs.push(launch_aloud(&cluster, 2, &flags, &["*:exit 0"]));
     for outcome in finish(runs) {

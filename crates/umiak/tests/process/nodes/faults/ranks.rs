@@ -1,4 +1,4 @@
-//! Ranks that fail, are stopped, or start again, with other ranks on other hosts.
+//! Ranks that fail, are stopped or restart, while other ranks run on other hosts.
 
 use serde_json::Value;
 use umiak_testkit::components::Component::Netns;
@@ -51,7 +51,7 @@ fn a_rank_fails(hosts: usize, rank: usize) {
     snapshot.assert_as_before();
 }
 
-/// Who lost its connection goes first, and says so.
+/// The victim reports a lost connection and exits before the cause.
 fn victims_are_not_blamed() {
     for (cause, victim) in [(0, 1), (1, 0)] {
         let cluster = Cluster::new(2);
@@ -116,7 +116,7 @@ fn interrupt_the_wait(host: usize) {
     snapshot.assert_as_before();
 }
 
-/// What the ranks of an attempt were given.
+/// The environment of a rank in an attempt.
 fn environment(cluster: &Cluster, name: &str, rank: usize) -> Value {
     serde_json::from_str(&cluster.sandboxes[rank].read(&format!("{name}.{rank}"))).unwrap()
 }

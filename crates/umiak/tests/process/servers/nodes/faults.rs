@@ -1,4 +1,4 @@
-//! What goes wrong on one of two hosts: both consoles name it, both codes are the same, and nothing is left.
+//! Failures on one of two hosts: both consoles name the cause, both codes are equal, and nothing is left.
 
 use umiak_testkit::components::Component::Netns;
 use umiak_testkit::net::Echo;
@@ -29,7 +29,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("servers::nodes::restart_is_of_everybody", &[Netns], restart);
 }
 
-/// A server and a trainer on each.
+/// A server and a trainer on each host.
 pub(super) const FLAGS: &str = "--servers 192.168.0.1:6170,192.168.0.2:6170 \
      --workers 192.168.0.1:6171,192.168.0.2:6171 --node-timeout 30s --reconnect-window 60s --grace 1s";
 
@@ -41,7 +41,7 @@ fn fails(action: &str, cause: &str, code: i32) {
     }
 }
 
-/// With trainers that run, and with none yet.
+/// Before trainers start, and while they run.
 fn server_of_the_second() {
     fails("pserver-1:exit 3", "pserver-1", 3);
     let cluster = Cluster::new(2);
@@ -83,7 +83,7 @@ fn silent_server() {
     }
 }
 
-/// Whether a server listens is known on its node, and told. That nothing gets through is for trainers to find out.
+/// The server's own node checks that it listens, and reports it. Trainers must find out whether they can reach it.
 fn firewall() {
     let cluster = Cluster::new(2);
     cluster.network.host(1).filter(6170);
@@ -96,7 +96,7 @@ fn firewall() {
     }
 }
 
-/// On neither node; the first has not even seen it.
+/// A server that exits with 0 before it listens fails on neither node.
 fn server_ends_early() {
     let cluster = Cluster::new(2);
     let actions = ["pserver-1:exit 0", SERVERS, "trainer:touch started"];
@@ -108,7 +108,7 @@ fn server_ends_early() {
     outcomes[1].expect_err("notice[L0031]: pserver-1 has ended with 0 before it listened at 192.168.0.2:6170");
 }
 
-/// Neither its own node nor the other takes the trainer's place.
+/// No node connects to the port, which would take the trainer's place.
 fn one_connection() {
     let cluster = Cluster::new(2);
     let flags = "--servers 192.168.0.2:6170 --workers 192.168.0.1:6171 --grace 1s";
@@ -134,7 +134,7 @@ fn interrupt_the_wait(host: usize) {
     snapshot.assert_as_before();
 }
 
-/// Once it has answered, it may go.
+/// A server may exit with 0 after it has served.
 fn server_ends_well() {
     for server in 0..2 {
         let cluster = Cluster::new(2);
@@ -157,7 +157,7 @@ fn server_ends_well() {
     }
 }
 
-/// The job is not over: trainers elsewhere need it.
+/// The job is not over while trainers on another node need the server.
 fn server_fails_late() {
     let cluster = Cluster::new(2);
     let snapshot = cluster.snapshot();
@@ -189,7 +189,7 @@ fn no_waiting() {
     snapshot.assert_as_before();
 }
 
-/// A stranger would answer in the server's place.
+/// A foreign listener would answer in the server's place.
 fn taken_port() {
     let cluster = Cluster::new(2);
     let stranger = Echo::start(cluster.network.host(1), cluster.network.host(1).at(6170));

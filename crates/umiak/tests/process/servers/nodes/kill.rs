@@ -19,14 +19,14 @@ pub(crate) fn register(suite: &mut Suite) {
     );
 }
 
-/// Clusters side by side.
+/// Clusters in parallel.
 const WORKERS: usize = 3;
 
 fn on_two_nodes() {
     try_all(WORKERS, trials(50), || (), |(), index, chance| trial(index, chance));
 }
 
-/// Servers, trainers and heterogeneous trainers on both; or the servers on the first, and all others on the second.
+/// `TOGETHER` has all roles on both hosts; `APART` has the servers on the first, and all others on the second.
 const TOGETHER: &str = "--servers 192.168.0.1:6170,192.168.0.2:6170 --workers 192.168.0.1:6171,192.168.0.2:6171 \
      --heter_workers 192.168.0.1:6172,192.168.0.2:6172 --heter_devices cpu --grace 300ms";
 const APART: &str = "--servers 192.168.0.1:6170,192.168.0.1:6171 --workers 192.168.0.2:6170,192.168.0.2:6171 \
@@ -53,7 +53,7 @@ fn trial(index: usize, chance: &mut Chance) -> String {
         }
         format!("{name} on host {host}")
     } else {
-        // Until all nodes are there, one may go and come again.
+        // Waits for both nodes: before all have joined, a node may leave and join again.
         find(&runs[0], &cluster.sandboxes[0], "pserver-0");
         let (host, other) = if apart { (1, "trainer-0") } else { (1, "pserver-1") };
         find(&runs[host], &cluster.sandboxes[host], other);
@@ -69,7 +69,7 @@ fn trial(index: usize, chance: &mut Chance) -> String {
     tried
 }
 
-/// A server that dies while the last trainers end: a failure or not, but the same on all nodes.
+/// A server that dies while the last trainers end is a failure or not, but the same on all nodes.
 fn at_the_end() {
     try_all(
         WORKERS,
