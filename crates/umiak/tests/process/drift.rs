@@ -252,10 +252,10 @@ fn pause_while_awaiting(first: usize) {
         run.signal(SIGTSTP);
         run.wait_until("it stops", || state(run.pid()) == Some('T'));
         run.signal(SIGCONT);
-        run.wait_until("it goes on", || state(run.pid()).is_some_and(|state| state != 'T'));
+        run.wait_until("it continues", || state(run.pid()).is_some_and(|state| state != 'T'));
     }
     std::thread::sleep(MOMENT);
-    assert!(run.is_running(), "it goes on waiting");
+    assert!(run.is_running(), "it keeps waiting");
     for outcome in finish(vec![run, launch(1 - first)]) {
         outcome.expect_code(0);
     }
@@ -283,10 +283,10 @@ fn pause_while_sending() {
         node.signal(SIGTSTP);
         node.wait_until("it stops", || state(node.pid()) == Some('T'));
         node.signal(SIGCONT);
-        node.wait_until("it goes on", || state(node.pid()).is_some_and(|state| state != 'T'));
+        node.wait_until("it continues", || state(node.pid()).is_some_and(|state| state != 'T'));
     }
     std::thread::sleep(MOMENT);
-    assert!(node.is_running(), "it goes on sending");
+    assert!(node.is_running(), "it keeps sending");
     first.join(second);
     for outcome in finish(runs) {
         outcome.expect_code(130);
@@ -392,7 +392,7 @@ fn stop_elsewhere() {
             refused.expect_err(&format!("ssh {here} umiak stop run-000001"));
         }
     }
-    assert!(!is_recorded(&sandbox, "stopping"), "nothing has reached the run");
+    assert!(!is_recorded(&sandbox, "stopping"), "the refused stop had an effect");
     sandbox.write("go", "");
     run.finish().expect_code(0);
 }

@@ -178,7 +178,7 @@ fn interrupt_stops_everything() {
         run.signal(signal);
         let outcome = run.finish();
         outcome.expect_code(128 + signal).expect_err("stopped by SIG");
-        assert!(!outcome.err().contains("ABORT"), "an interrupt is nobody's failure:\n{}", outcome.err());
+        assert!(!outcome.err().contains("ABORT"), "an interrupt is not a failure:\n{}", outcome.err());
     }
 }
 

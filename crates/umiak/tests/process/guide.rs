@@ -175,7 +175,7 @@ fn examples(guide: &Guide) {
                 Some(shell) => example.check(shell, *setting),
                 None => example.check(&shell(*setting), *setting),
             },
-            None => Err("nobody has said what it needs".to_owned()),
+            None => Err("not listed in this test's settings".to_owned()),
         };
         if let Err(trouble) = checked {
             wrong.push(format!("`{}`: {trouble}", example.first()));

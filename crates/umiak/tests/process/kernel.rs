@@ -113,7 +113,7 @@ fn segmentation_fault() {
     let fault = kernel.first().unwrap_or_else(|| panic!("no fact: {cause}"));
     assert_eq!((&fault["fact"], &fault["address"]), (&"fault".into(), &"0x10".into()), "{cause}");
     assert_eq!(fault["kind"], "segmentation");
-    assert!(fault["thread"].is_null(), "the main one: {cause}");
+    assert!(fault["thread"].is_null(), "the main thread is not named: {cause}");
 }
 
 /// If another process crashes at the same time, the fault cannot be attributed, so the run is repeated.
@@ -214,7 +214,7 @@ fn gpu_log() {
     let shell = with_tool(TOOL);
     let launch = |flags: &str, actions: &str| format!("umiak launch {flags} --job_id j '{}' toy '{actions}'", toy());
     shell.line(&launch("", "*:exit 0")).finish().expect_code(0);
-    assert!(!shell.sandbox.path().join("asked").exists(), "nobody asked for it");
+    assert!(!shell.sandbox.path().join("asked").exists(), "the tool ran without `--enable_gpu_log`");
     shell.sandbox.write("log/j.gpu.log", "of an earlier run\n");
     let run = shell.line(&launch("--enable_gpu_log true", "0:await go")).start();
     let expected = format!(

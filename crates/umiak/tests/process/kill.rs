@@ -34,7 +34,7 @@ fn nobody_outlives() {
     for victim in [Victim::Front, Victim::Guardian, Victim::Both] {
         for place in 0..3 {
             let seen = reports.iter().filter(|report| report.victim == victim && report.seen[place] > 0).count();
-            assert!(seen > 0, "nothing was there to be left:\n{}", table(&reports));
+            assert!(seen > 0, "no processes were running in any trial:\n{}", table(&reports));
         }
     }
 }
@@ -55,7 +55,7 @@ fn other_namespaces() {
     other.command.arg(binary()).args(["launch", "/bin/true"]);
     let outcome = other.finish();
     outcome.expect_code(0);
-    assert!(!outcome.err().contains("L0027"), "it cleaned what is not its own:\n{}", outcome.err());
+    assert!(!outcome.err().contains("L0027"), "it cleaned up a foreign job:\n{}", outcome.err());
     sandbox.write("go", "");
     run.finish().expect_code(0);
 }

@@ -46,13 +46,13 @@ fn cause_is_named() {
                         break;
                     }
                     let problem = try_once(index);
-                    wrong.lock().expect("no trial panics with it").extend(problem);
+                    wrong.lock().expect("no thread panics while it holds the lock").extend(problem);
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().expect("no trial panics with it");
-    assert!(wrong.is_empty(), "{} of {count} named somebody else\n{}", wrong.len(), wrong.join("\n"));
+    let wrong = wrong.into_inner().expect("no thread panics while it holds the lock");
+    assert!(wrong.is_empty(), "{} of {count} named another rank\n{}", wrong.len(), wrong.join("\n"));
     if std::env::var_os("UMIAK_TRIALS").is_some() {
         use std::io::Write as _;
         let _ = writeln!(std::io::stdout(), "late exit: the cause was named in {count} of {count}");

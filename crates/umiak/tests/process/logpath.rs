@@ -31,7 +31,7 @@ fn assert_equal(mut console: impl Read, log: &Path) -> u64 {
             assert_eq!(log.read(&mut right).expect("the log can be read"), 0, "the console ended at {offset}");
             return offset;
         }
-        log.read_exact(&mut right[..count]).expect("the console has what is not in the log");
+        log.read_exact(&mut right[..count]).expect("the console has bytes that are not in the log");
         assert!(left[..count] == right[..count], "different after {offset}");
         offset += count as u64;
     }
@@ -90,7 +90,7 @@ fn assert_prefix(console: &mut impl Read, log: &Path, length: u64) -> u64 {
     while offset < length {
         let count = console.read(&mut left).expect("the console can be read");
         assert!(count > 0, "the console ended at {offset}");
-        log.read_exact(&mut right[..count]).expect("the console has what is not in the log");
+        log.read_exact(&mut right[..count]).expect("the console has bytes that are not in the log");
         assert!(left[..count] == right[..count], "different after {offset}");
         offset += count as u64;
     }
@@ -129,7 +129,7 @@ fn slow_reader() {
     let (mut left, mut right) = (vec![0; 1 << 14], vec![0; 1 << 14]);
     let mut take = |console: &mut dyn Read| {
         let count = console.read(&mut left).expect("the console can be read");
-        file.read_exact(&mut right[..count]).expect("the console has what is not in the log");
+        file.read_exact(&mut right[..count]).expect("the console has bytes that are not in the log");
         assert!(left[..count] == right[..count], "different after {read}");
         read += count;
         (count, read)

@@ -52,9 +52,9 @@ fn cut_and_joined() {
     a.cut(b);
     for to in all {
         a.ask(to, b"hello", BRIEFLY).expect_err("cut off");
-        c.ask(to, b"hello", SOON).expect("the third host is not concerned");
+        c.ask(to, b"hello", SOON).expect("the third host is not affected");
     }
-    assert!(b.dropped() > 0, "dropped by the one who was spoken to");
+    assert!(b.dropped() > 0, "the receiving host drops the packets");
     b.join(a);
     for to in all {
         assert_eq!(a.ask(to, b"hello", SOON).unwrap(), b"hello", "{to}");
@@ -91,7 +91,7 @@ fn packets_are_lost() {
     while b.dropped() == 0 {
         asked += 1;
         assert!(asked < 200, "nothing was lost");
-        assert_eq!(a.ask(b.at(7000), b"hello", SOON).expect("TCP makes good for it"), b"hello");
+        assert_eq!(a.ask(b.at(7000), b"hello", SOON).expect("TCP retransmits"), b"hello");
     }
     b.lose(0);
     assert_eq!(a.ask(b.at(7000), b"hello", SOON).unwrap(), b"hello");
@@ -204,12 +204,12 @@ fn nothing_is_left() {
     // The process must have entered its host before the host is removed.
     let deadline = Instant::now() + SOON;
     while network.host(1).processes().is_empty() {
-        assert!(Instant::now() < deadline, "the process does not come to its host");
+        assert!(Instant::now() < deadline, "the process never entered its host");
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(network);
     assert_eq!(names(), 0);
-    assert_eq!(links(), before, "nothing came home to the root namespace");
+    assert_eq!(links(), before, "no link moved to the root namespace");
     assert!(sleep.try_wait().unwrap().is_none());
     sleep.kill().and_then(|()| sleep.wait()).unwrap();
     assert!(!Path::new("/run/netns").join(format!("{prefix}1")).exists());

@@ -43,7 +43,7 @@ fn run(flags: &str) -> String {
         let log = format!("state/runs/run-000001/tasks/{replica}/attempt-1/log");
         sandbox.read_if_there(&log).is_some_and(|log| log.ends_with(b"\n"))
     };
-    running.wait_until("all have said something", || ["ps-0", "ps-1", "trainer-0", "trainer-1"].into_iter().all(said));
+    running.wait_until("output of all replicas", || ["ps-0", "ps-1", "trainer-0", "trainer-1"].into_iter().all(said));
     sandbox.write("go", "");
     let outcome = running.finish();
     outcome.expect_code(0);

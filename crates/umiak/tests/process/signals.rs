@@ -121,7 +121,7 @@ fn second_kills() {
     run.signal(SIGINT);
     // The kernel merges two pending signals of the same kind.
     run.wait_until("the first signal read", || has_read_signals(&run));
-    assert!(ranks.iter().all(|pid| state(*pid).is_some()), "the first only asks");
+    assert!(ranks.iter().all(|pid| state(*pid).is_some()), "the first signal does not kill");
     run.signal(SIGINT);
     run.finish().expect_code(130).expect_err("2 ranks killed within");
 }
@@ -150,7 +150,11 @@ fn third_returns_the_terminal() {
     let outcome = run.finish_unchecked();
     // Pending signals are read in the order of their numbers.
     outcome.expect_code(128 + SIGTERM);
-    assert!(!outcome.err().contains("stopped by"), "nothing is claimed that was not waited for:\n{}", outcome.err());
+    assert!(
+        !outcome.err().contains("stopped by"),
+        "the end of the ranks was reported without waiting for it:\n{}",
+        outcome.err()
+    );
     let deadline = Instant::now() + Duration::from_secs(60);
     while ranks.iter().any(|pid| !matches!(state(*pid), None | Some('Z' | 'X'))) {
         assert!(Instant::now() < deadline, "the guardian did not finish");
@@ -231,7 +235,7 @@ fn nobody_reads() {
     let run = run.start();
     run.wait_until("it waits", || !children(run.pid()).is_empty());
     std::thread::sleep(Duration::from_secs(2));
-    run.wait_until("it goes", || {
+    run.wait_until("it exits", || {
         run.signal(SIGTERM);
         std::thread::sleep(Duration::from_millis(100));
         matches!(state(run.pid()), None | Some('Z'))
@@ -296,7 +300,7 @@ fn abandoned() {
     freezer.thaw();
     sandbox.assert_nothing_left();
     outcome.expect_code(143);
-    assert!(frozen_lives, "it was to be abandoned alive");
+    assert!(frozen_lives, "the frozen rank must still exist");
     let facts = outcome.facts();
     let fact = facts.iter().find(|fact| fact["type"] == "abandoned").expect("it is reported");
     assert_eq!(fact["replicas"], serde_json::json!(["trainer-0"]));
@@ -311,13 +315,13 @@ fn pause_and_continue() {
     let everybody = || ranks.iter().copied().chain([run.pid()]);
     for _ in 0..2 {
         run.signal(SIGTSTP);
-        run.wait_until("everybody stopped", || everybody().all(|pid| state(pid) == Some('T')));
+        run.wait_until("all processes stopped", || everybody().all(|pid| state(pid) == Some('T')));
         run.signal(SIGCONT);
-        run.wait_until("everybody running", || everybody().all(|pid| state(pid).is_some_and(|state| state != 'T')));
+        run.wait_until("all processes running", || everybody().all(|pid| state(pid).is_some_and(|state| state != 'T')));
     }
     // Events during the pause are handled afterwards.
     run.signal(SIGTSTP);
-    run.wait_until("everybody stopped", || everybody().all(|pid| state(pid) == Some('T')));
+    run.wait_until("all processes stopped", || everybody().all(|pid| state(pid) == Some('T')));
     sandbox.write("go", "");
     run.signal(SIGCONT);
     let outcome = run.finish();

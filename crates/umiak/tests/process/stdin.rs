@@ -20,7 +20,7 @@ fn piped() {
     let text = std::fs::File::open(sandbox.write("text", "hello")).expect("just written");
     let outcome = sandbox.launch_toy("--nproc_per_node 3 --stdin 1", &["*:stdin"]).stdin(text).finish();
     outcome.expect_code(0);
-    assert_eq!(outcome.out(), "stdin \"hello\"\n", "what it writes is shown");
+    assert_eq!(outcome.out(), "stdin \"hello\"\n", "its output is shown");
     assert_eq!(sandbox.read("log/workerlog.0"), "stdin \"\"\n");
     assert_eq!(sandbox.read("log/workerlog.2"), "stdin \"\"\n");
 }

@@ -97,7 +97,7 @@ fn log_dir_of_any_name() {
         assert_eq!(shell.sandbox.read(&format!("{name}/workerlog.0")), "text\n");
         outcome.expect_err(name.trim_start_matches("./"));
     }
-    assert!(!shell.sandbox.path().join("made").exists(), "a name was read by a shell");
+    assert!(!shell.sandbox.path().join("made").exists(), "a shell interpreted the name");
 }
 
 /// `nohup umiak …`, and jobs that a script puts into the background.

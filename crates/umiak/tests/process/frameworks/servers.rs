@@ -93,7 +93,7 @@ fn killed_at_work() {
         String::from_utf8_lossy(&log).contains("worker 1/2  step   1")
     };
     let said = killed(1, trains);
-    assert!(said.contains("  pserver-0, trainer 0-1 (SIGTERM"), "they were there to be stopped:\n{said}");
+    assert!(said.contains("  pserver-0, trainer 0-1 (SIGTERM"), "all other processes were stopped:\n{said}");
 }
 
 /// With gloo, the first server hosts a rendezvous in child processes before it serves; these must be stopped too.

@@ -43,7 +43,7 @@ fn newest_first() {
     ]) {
         assert!(words.iter().all(|word| line.contains(word)), "{line:?} lacks one of {words:?}");
     }
-    assert_eq!(runs.out("ls"), text, "with an index as without one");
+    assert_eq!(runs.out("ls"), text, "the same with and without an index");
     assert!(runs.out("ls --ascii").is_ascii());
     let json: serde_json::Value = serde_json::from_str(&runs.out("ls --output json")).expect("JSON");
     assert_eq!(json["v"], 1);
@@ -84,7 +84,7 @@ fn nothing() {
     assert_eq!((outcome.out(), outcome.err()), (String::new(), "no runs yet\n".to_owned()));
     assert_eq!(runs.out("ls --output quiet"), "");
     assert!(runs.out("ls --output json").contains("\"runs\": []"));
-    assert!(!runs.home.path().exists(), "asking makes nothing");
+    assert!(!runs.home.path().exists(), "reading commands create no files");
 }
 
 fn live_and_lost() {

@@ -315,7 +315,7 @@ impl<'a> Follower<'a> {
     /// Fails unless this text comes next.
     fn expect(&mut self, text: &str) {
         let mut seen = vec![0; text.len()];
-        self.stdout.read_exact(&mut seen).expect("it goes on");
+        self.stdout.read_exact(&mut seen).expect("it continues");
         assert_eq!(String::from_utf8_lossy(&seen), text);
     }
 

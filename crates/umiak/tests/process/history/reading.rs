@@ -45,7 +45,7 @@ fn show() {
     assert!(retried.contains("2 (1: was killed by SIGKILL (killed))"), "{retried}");
     assert_eq!(runs.out("show 2 --output quiet"), "succeeded\n");
     let made = umiak::history::RunDir::create(&runs.home).expect("made");
-    assert!(runs.out("show 3").starts_with("? run-000003 lost\n"), "a run that was only made");
+    assert!(runs.out("show 3").starts_with("? run-000003 lost\n"), "a run without records");
     drop(made);
 }
 
@@ -102,7 +102,7 @@ fn damage() {
     }
     let outcome = runs.umiak("events 1").finish();
     outcome.expect_code(125);
-    assert_eq!(outcome.out().lines().count(), 4, "what stands before it is shown");
+    assert_eq!(outcome.out().lines().count(), 4, "the records before it are shown");
     fs::remove_file(run.journal()).expect("removed");
     fs::create_dir(run.journal()).expect("made");
     assert!(runs.err("show 1", 125).contains("error[J0004]: cannot read `HOME/runs/run-000001/journal.jsonl`"));

@@ -74,7 +74,7 @@ fn old() {
     fs::create_dir(runs.home.runs().join(".removed-run-000009")).expect("made");
     assert_eq!(runs.out("gc --output quiet"), "run-000001\nrun-000003\n");
     assert_eq!(runs.out("gc --older-than 5d --output quiet"), "run-000002\n");
-    assert_eq!(runs.sandbox.list("state/runs"), ["run-000004"], "what lives stays");
+    assert_eq!(runs.sandbox.list("state/runs"), ["run-000004"], "live runs are kept");
     drop(live);
     assert!(runs.err("gc --older-than soon", 2).contains("as in `2d`"));
 }

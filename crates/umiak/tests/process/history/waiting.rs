@@ -42,7 +42,7 @@ fn ends() {
     let mut running = runs.umiak("wait 1 --output quiet").start();
     let pid = running.pid();
     // It does not wake up while nothing is written.
-    running.wait_until("it sleeps soundly", || {
+    running.wait_until("it sleeps without waking up", || {
         let before = wakes(pid);
         std::thread::sleep(Duration::from_millis(200));
         is_watching(pid) && wakes(pid) == before

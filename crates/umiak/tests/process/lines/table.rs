@@ -31,7 +31,7 @@ const fn other(typed: &'static str, runs: &'static str, paddle: &'static str, wh
 }
 
 const EIGHT: &str = "0 1 2 3 4 5 6 7";
-const VALUE: &str = "an unknown flag takes no value, so the word behind it is the script";
+const VALUE: &str = "an unknown flag takes no value, so the next word is the script";
 
 pub(super) const LINES: &[Line] = &[
     // One node, all devices or a list.
@@ -280,7 +280,7 @@ pub(super) const LINES: &[Line] = &[
         "python -m paddle.distributed.launch --ips=\"xx.xx.xx.xx,xx.xx.xx.xx\" --gpus '0,1,2,3' tools/train.py -c x.yml",
         "refused L0001",
         "0 1 2 3 on 2 nodes",
-        "addresses are not looked at, and ranks wait for each other in vain",
+        "addresses are not checked, and ranks wait for each other forever",
     ),
     nobody("python -m paddle.distributed.launch --gpus 0,9 train.py", "refused L0005", "no such device"),
     nobody("python -m paddle.distributed.launch --gpsu 0,1 train.py", "refused L0011", VALUE),

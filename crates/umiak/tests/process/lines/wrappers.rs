@@ -115,7 +115,7 @@ fn fleetrun() {
     }
     let outcome = shell.line("umiak fleetrun where.py").finish();
     outcome.expect_code(0);
-    assert_eq!(shell.neutral(&outcome.out()), "DIR/bin/python3 None\n", "without one it is the usual one");
+    assert_eq!(shell.neutral(&outcome.out()), "DIR/bin/python3 None\n", "without a script, the default interpreter");
     let outcome = shell.line("umiak ./gone/fleetrun where.py").finish();
     outcome.expect_code(127).expect_err("error[L0013]: no Python interpreter was found\n  tried  ./gone/fleetrun\n");
 }

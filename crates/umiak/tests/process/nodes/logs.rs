@@ -193,7 +193,7 @@ fn full_disk() {
     outcomes[0].expect_err("not complete here");
     assert_eq!(outcomes[0].err().matches("cannot be gathered").count(), 1);
     outcomes[1].expect_code(0);
-    assert_eq!(bytes(&cluster.sandboxes[1], 2).len(), 3_000_000, "the node itself has all");
+    assert_eq!(bytes(&cluster.sandboxes[1], 2).len(), 3_000_000, "the node's own log is complete");
     assert!(bytes(sandbox, 2).len() < 256 << 10);
     snapshot.assert_as_before();
 }

@@ -327,7 +327,7 @@ fn other_token() {
         .collect();
     for outcome in finish(runs) {
         outcome.expect_code(0);
-        assert!(!outcome.out().contains("s3cret"), "ranks have no business with it");
+        assert!(!outcome.out().contains("s3cret"), "ranks must not get the token");
     }
     snapshot.assert_as_before();
 }

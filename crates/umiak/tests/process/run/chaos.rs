@@ -335,7 +335,7 @@ fn stopped_supervisor() {
         descend::signal(*pid, SIGKILL);
     }
     house.umiak("resume run-000001").finish_unwatched().expect_code(2).expect_err("J0006");
-    assert_eq!(house.records().len(), before, "nobody has written");
+    assert_eq!(house.records().len(), before, "the journal did not grow");
     run.signal(SIGCONT);
     run.finish().expect_code(125).expect_err("L0017");
     house.umiak("resume run-000001").finish_unwatched().expect_code(2).expect_err("J0025");
@@ -350,7 +350,7 @@ fn killed_after_the_end() {
     assert_eq!(outcome.status.signal(), Some(SIGKILL));
     house.wait_until_free();
     assert!(house.status().is_finished());
-    assert!(house.run().secrets().exists(), "there is something to tidy");
+    assert!(house.run().secrets().exists(), "there is nothing to clean up");
     house.check_listed_and_tidied();
 }
 

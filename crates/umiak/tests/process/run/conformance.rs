@@ -179,7 +179,7 @@ const STOP: &[Row] = &[
         ],
     },
     Row {
-        name: "somebody who ends in his own way",
+        name: "a replica that handles SIGTERM",
         document: POLITE,
         meanwhile: Meanwhile::Stop(""),
         in_parts: false,
@@ -260,7 +260,7 @@ const RETRY: &[Row] = &[
         ],
     ),
     in_parts(row(
-        "the replica, then the job, then nobody",
+        "the replica, then the job, then no restart",
         "umiak: v1\npolicy: {restarts: 1, backoff: 10ms}\nroles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, exit=3]}}",
         3,
         &[
@@ -275,7 +275,7 @@ const RETRY: &[Row] = &[
         ],
     )),
     in_parts(row(
-        "what cannot be executed is not tried again",
+        "a command that cannot be executed is not retried",
         "umiak: v1\npolicy: {restarts: 3}\nroles: {w: {restarts: 3, command: [broken, spawn-fails=2]}}",
         127,
         &[
@@ -626,7 +626,11 @@ fn adopted_pending() {
         }
         let reasons: Vec<&str> =
             facts.iter().filter(|fact| fact["type"] == "pending").map(|fact| super::text(&fact["reason"])).collect();
-        assert_eq!(reasons, ["queued behind 2 gangs", "too few free nodes for 2 replicas"], "each is told once");
+        assert_eq!(
+            reasons,
+            ["queued behind 2 gangs", "too few free nodes for 2 replicas"],
+            "each reason is recorded once"
+        );
         stage.assert_nothing_left();
     });
 }

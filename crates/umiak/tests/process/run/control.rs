@@ -30,7 +30,7 @@ const STUBBORN: &str = "umiak: v1\npolicy: {grace: 60s}\nroles:\n  trainer: {rep
 
 impl House {
     fn connect(&self) -> UnixStream {
-        UnixStream::connect(self.run().control()).expect("somebody listens")
+        UnixStream::connect(self.run().control()).expect("a listening supervisor")
     }
 
     fn ask(&self, bytes: &[u8]) -> String {
@@ -187,7 +187,10 @@ fn last_sweep() {
         if by_signal {
             run.signal(2);
             std::thread::sleep(Duration::from_millis(200));
-            assert!(!matches!(house.status().state, State::Finished { .. }), "the first gives them their time");
+            assert!(
+                !matches!(house.status().state, State::Finished { .. }),
+                "leftovers keep their grace period after the first signal"
+            );
             run.signal(2);
         } else {
             house.umiak("stop 1 --kill").finish_unwatched();

@@ -30,7 +30,7 @@ const WAITS: &str = "umiak: v1\nname: waits\nlabels: {team: ads}\nroles:\n  trai
 
 impl House {
     fn supervisor(&self) -> u32 {
-        self.run().read_supervisor().expect("somebody supervises it").pid
+        self.run().read_supervisor().expect("a supervisor").pid
     }
 
     /// A house whose run has lost its supervisor.
@@ -75,7 +75,7 @@ fn others_follow() {
     house.wait_until_free();
     let log = fs::read_to_string(house.run().supervisor_log()).expect("its log");
     assert!(log.contains("finished") && log.contains("2 replicas"), "{log}");
-    assert!(!log.contains("hello"), "nobody's output is written twice: {log}");
+    assert!(!log.contains("hello"), "output of replicas is not in the supervisor's log: {log}");
     house.check_ended();
     // Quiet and JSON output, and the exit code of `wait`.
     let house = House::with("umiak: v1\nroles:\n  trainer: {command: \"exit 7\"}\n");
@@ -173,7 +173,7 @@ fn killed_as_it_begins() {
         if die == "0.10" {
             // Nothing was recorded, so there is no run.
             outcome.expect_code(125).expect_err("J0007");
-            wait_for("the guardian to go", || house.sandbox.processes().is_empty());
+            wait_for("the guardian to exit", || house.sandbox.processes().is_empty());
             assert_eq!(house.runs(), [""; 0], "{}", outcome.err());
             continue;
         }
@@ -239,7 +239,7 @@ fn other_hosts() {
     other["host"] = serde_json::from_str::<serde_json::Value>(&ours).expect("JSON")["host"].clone();
     // This host after a reboot: no supervisor can be alive.
     fs::write(&path, other.to_string()).expect("the sandbox can be written");
-    assert_eq!(house.records().len(), before, "nobody has written");
+    assert_eq!(house.records().len(), before, "the journal did not grow");
     house.touch("go");
     house.umiak("resume 1").finish().expect_code(0);
     house.check_ended();

@@ -222,7 +222,7 @@ fn newer() {
         let outcome = house.umiak(line).finish();
         outcome.expect_code(125).expect_err("error[J0005]").expect_err("version 2").expect_err("up to version 1");
     }
-    assert_eq!(fs::read_to_string(house.run().journal()).expect("a journal"), later, "it is left alone");
+    assert_eq!(fs::read_to_string(house.run().journal()).expect("a journal"), later, "the journal is unchanged");
     for line in ["ls", "show 1", "events 1"] {
         house.umiak(line).finish().expect_code(0);
     }
@@ -284,7 +284,7 @@ fn removed() {
     outcome.expect_code(125).expect_err("error[J0003]").expect_err("the run's directory was removed");
     assert!(house.sandbox.path().join("done-0").exists() && house.sandbox.path().join("done-1").exists());
     assert_eq!(house.ledger()["trainer-1"], [1], "nothing new is started");
-    assert_eq!(house.runs(), [""; 0], "nothing of it comes back");
+    assert_eq!(house.runs(), [""; 0], "the directory is not created again");
     assert_eq!(house.umiak("ls --output quiet").finish().out(), "");
 }
 
@@ -295,7 +295,9 @@ fn removed_and_left() {
     );
     let run = house.umiak("run job.yaml").start();
     house.wait_for_file("up");
-    wait_for("it to be known", || house.records().iter().any(|record| matches!(record.fact, Fact::Started { .. })));
+    wait_for("its start to be recorded", || {
+        house.records().iter().any(|record| matches!(record.fact, Fact::Started { .. }))
+    });
     fs::remove_dir_all(house.run().path()).expect("it can be removed");
     // All three signals are pending together, and read in the order of their numbers: SIGHUP, SIGINT, SIGTERM.
     for signal in [19, 1, 2, 15, 18] {

@@ -163,7 +163,7 @@ fn plans() {
     outcome.expect_code(125).expect_err("error[J0020]: `BIG` is longer").expect_err("131077 bytes");
     assert!(!stage.sandbox.path().join("state").exists(), "a plan records nothing");
     stage.umiak("run long.yaml").finish().expect_code(125).expect_err("error[J0020]: `BIG` is longer");
-    assert!(!stage.run_dir().exists(), "a run that cannot begin is none");
+    assert!(!stage.run_dir().exists(), "a refused run is not recorded");
 }
 
 /// No line exceeds the width, and the last line is shown.

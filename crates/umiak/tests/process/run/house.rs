@@ -60,7 +60,7 @@ impl House {
 
     /// Waits until neither supervisor nor guardian is left.
     pub(super) fn wait_until_free(&self) {
-        wait_for("the run's lock to be free", || !is_held(&self.run()).expect("the lock can be looked at"));
+        wait_for("the run's lock to be free", || !is_held(&self.run()).expect("the lock can be checked"));
     }
 
     pub(super) fn wait_for_file(&self, name: &str) {

@@ -86,7 +86,7 @@ impl Stage {
     /// Waits until no supervisor holds the run: the lock of a killed one is released slightly after its exit.
     fn wait_until_free(&self) {
         let run = RunDir::at(&Home::at(self.sandbox.path().join("state")), "run-000001".parse().expect("an id"));
-        house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be looked at"));
+        house::wait_for("the run's lock to be free", || !is_held(&run).expect("the lock can be checked"));
     }
 
     fn log(&self, replica: &str, attempt: u32) -> String {

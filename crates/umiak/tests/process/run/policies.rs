@@ -68,7 +68,7 @@ const COMPLETION: &[Row] = &[
         &[("w-0", 1), ("w-1", 1), ("w-2", 1)],
     ),
     row(
-        "min_failed 0, and nobody succeeds: it has completed",
+        "min_failed 0, and no replica succeeds: completed",
         "roles: {w: {replicas: 2, completion: {min_failed: 0, min_succeeded: 1}, command: [actor, exit=3]}}",
         SUCCEEDED,
         &[("w-0", 1), ("w-1", 1)],
@@ -126,7 +126,7 @@ const RESTARTS: &[Row] = &[
         &[("w-0", 2), ("w-1", 2)],
     ),
     row(
-        "of the role: the others go on",
+        "of the role: other roles continue",
         "roles: {w: {restart: {max: 1, scope: role, backoff: 10ms}, command: [actor, '@1:exit=3']}, b: {command: [actor, sleep=500ms]}}",
         SUCCEEDED,
         &[("w-0", 2), ("b-0", 1)],
@@ -150,12 +150,12 @@ const RESTARTS: &[Row] = &[
         &[("w-0", 2), ("w-1", 1)],
     ),
     row(
-        "the role's, and then the job's with a role's budget as new",
+        "of the role, then of the job, which resets the role's budget",
         "policy: {restarts: 1, backoff: 10ms}\nroles: {w: {restarts: {max: 1, backoff: 10ms}, command: [actor, exit=3]}}",
         ("failed", 3),
         &[("w-0", 4)],
     ),
-    row("after a success nobody starts again", "roles: {w: {restarts: 3, command: [actor]}}", SUCCEEDED, &[("w-0", 1)]),
+    row("no restart after a success", "roles: {w: {restarts: 3, command: [actor]}}", SUCCEEDED, &[("w-0", 1)]),
     row(
         "after a time-out",
         "roles: {w: {restarts: {max: 1, backoff: 10ms}, timeout: 300ms, command: [actor, '@1:sleep=60']}}",
@@ -196,13 +196,13 @@ const LIMITS: &[Row] = &[
         &[("w-0", 1)],
     ),
     row(
-        "timeout of an attempt: each has all of it",
+        "timeout of an attempt: starts anew for each",
         "roles: {w: {timeout: 2500ms, restarts: {max: 2, backoff: 10ms}, command: [actor, sleep=1, '@1:exit=1', '@2:exit=1']}}",
         SUCCEEDED,
         &[("w-0", 3)],
     ),
     row(
-        "start_timeout, where somebody waits",
+        "start_timeout, while another role waits",
         "roles: {s: {start_timeout: 300ms, ports: {rpc: 1}, command: [actor, sleep=60]}, w: {command: [actor], start_after: s}}",
         ("failed", 1),
         &[("s-0", 1), ("w-0", 0)],
@@ -220,7 +220,7 @@ const LIMITS: &[Row] = &[
         &[("w-0", 1)],
     ),
     row(
-        "timeout of the run: restarts and all",
+        "timeout of the run: includes restarts",
         "policy: {timeout: 600ms, restarts: 100, backoff: 50ms}\nroles: {a: {command: [actor, sleep=10ms, exit=3]}, b: {command: [actor]}}",
         ("failed", 124),
         &[],
@@ -340,7 +340,7 @@ fn devices_in_turn() {
         facts.iter().position(|fact| fact["type"] == kind && fact["subject"]["replica"] == replica).expect("a fact")
     };
     let first_end = at("ended", "w-0").min(at("ended", "w-1"));
-    assert!(first_end < at("started", "w-2"), "nobody has two on one device");
+    assert!(first_end < at("started", "w-2"), "two replicas share a device");
     let seen = |replica: &str| stage.log(replica, 1);
     assert_ne!(seen("w-0"), seen("w-1"));
     for replica in ["w-0", "w-1", "w-2"] {

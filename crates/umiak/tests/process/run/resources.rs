@@ -173,7 +173,7 @@ fn killed() {
         }
         running.finish();
         fenced.house.wait_until_free();
-        wait_for("the cgroups to go", || fenced.cells().is_empty());
+        wait_for("the cgroups to be removed", || fenced.cells().is_empty());
     }
 }
 
@@ -195,7 +195,7 @@ fn both_killed() {
         }
         running.finish_unchecked();
         fenced.house.wait_until_free();
-        assert!(!fenced.cells().is_empty(), "there is something to clean");
+        assert!(!fenced.cells().is_empty(), "there is nothing to clean up");
         fenced.house.touch("go");
         fenced.umiak(next).finish_unwatched().expect_code(0);
         fenced.assert_empty();

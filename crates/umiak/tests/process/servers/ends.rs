@@ -59,7 +59,7 @@ fn server_ends_early() {
         let outcome = sandbox.launch_toy(TWO_AND_TWO, &actions).finish();
         outcome.expect_code(code).expect_err("log ./log/serverlog.1");
         expect_cause(&outcome, "pserver-1", 2, how);
-        assert!(!sandbox.path().join("started").exists(), "trainers had nobody to talk to");
+        assert!(!sandbox.path().join("started").exists(), "no trainer starts without its servers");
     }
 }
 
@@ -191,7 +191,7 @@ fn interrupt_the_wait() {
     run.signal(2);
     let outcome = run.finish();
     outcome.expect_code(130).expect_err("stopped by SIGINT");
-    assert!(!outcome.err().contains("ABORT"), "an interrupt is nobody's failure:\n{}", outcome.err());
+    assert!(!outcome.err().contains("ABORT"), "an interrupt is not a failure:\n{}", outcome.err());
     assert!(!sandbox.path().join("started").exists());
 }
 
@@ -204,7 +204,7 @@ fn interrupt() {
         run.signal(signal);
         let outcome = run.finish();
         outcome.expect_code(128 + signal).expect_err("stopped by SIG").expect_err("within");
-        assert!(!outcome.err().contains("ABORT"), "an interrupt is nobody's failure:\n{}", outcome.err());
+        assert!(!outcome.err().contains("ABORT"), "an interrupt is not a failure:\n{}", outcome.err());
     }
 }
 
@@ -218,7 +218,7 @@ fn second_interrupt() {
         run.wait_for_file(file);
     }
     run.signal(2);
-    run.wait_until("the first was heard", || sandbox.read("console").contains("SIGINT received"));
+    run.wait_until("the first signal was handled", || sandbox.read("console").contains("SIGINT received"));
     run.signal(2);
     run.finish().expect_code(130);
     let console = sandbox.read("console");
@@ -233,7 +233,7 @@ fn restart() {
         outcome.expect_code(0).expect_err("estarting").expect_err(&format!("exited with {code} after"));
         assert_eq!(outcome.err().matches("ABORT!!!").count(), 1, "{}", outcome.err());
         let begun = |log: &str| sandbox.read(&format!("log/{log}")).matches("I am ").count();
-        assert!(begun("serverlog.0") >= 2, "servers are started anew too");
+        assert!(begun("serverlog.0") >= 2, "servers restart too");
         // Fails in every attempt, until the budget is used up.
         let fails = fails.replace("fail-once", "exit");
         let outcome = sandbox.launch_toy(&flags, &[&fails, SERVERS, TRAINERS]).finish();

@@ -51,8 +51,8 @@ fn facts() {
         found.unwrap_or_else(|| panic!("no fact {kind} of {name}"))
     };
     for server in ["pserver-0", "pserver-1"] {
-        assert!(position("started", server) < position("starting", "trainer-0"), "servers come first");
-        assert!(position("ended", server) > position("ended", "trainer-0"), "and go last");
+        assert!(position("started", server) < position("starting", "trainer-0"), "servers start first");
+        assert!(position("ended", server) > position("ended", "trainer-0"), "servers end last");
     }
     let last = facts.last().unwrap();
     assert_eq!((last["status"].as_str(), last["code"].as_u64()), (Some("succeeded"), Some(0)));

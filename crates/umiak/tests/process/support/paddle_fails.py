@@ -1,8 +1,8 @@
 """All-reduces with Paddle on gloo until one rank raises: `paddle_fails.py RANK [slowly|patiently]`.
 
-The others ignore SIGTERM, so that they end by what really happens to them: a lost peer. What they
-print then is what umiak must not take for a cause. With `patiently` they wait to be stopped instead: Paddle's
-launcher looks at its ranks every few seconds, and of several that have ended by then it shows the first.
+The others ignore SIGTERM, so that they end because of the lost peer. Umiak must not take their error
+for the cause. With `patiently` they wait to be stopped instead: Paddle's launcher checks its ranks every
+few seconds, and of several that have ended by then it shows the first.
 """
 
 import os
@@ -17,10 +17,10 @@ import paddle.distributed as dist
 
 
 def die_slowly():
-    """Tells of the exception in hand, loses every connection, and is gone only later.
+    """Prints the current exception, closes every connection, and exits later.
 
-    A large process dies like that: its sockets close well before the kernel reports its exit, and
-    its peers can be the first to go.
+    Large processes die like this: their sockets close well before the kernel reports the exit, so
+    their peers may exit first.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     traceback.print_exc()
@@ -29,7 +29,7 @@ def die_slowly():
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 socket.socket(fileno=os.dup(int(name))).shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the descriptor that lists the directory, a listener, a socket that is closed already
+            pass  # the descriptor that lists the directory, a listener, a socket that is already closed
     time.sleep(0.3)
     os._exit(1)
 

@@ -1,7 +1,7 @@
-"""What Paddle's own launcher makes of command lines, on a host that seems to have eight GPUs.
+"""Shows what Paddle's own launcher would run, on a host that seems to have eight GPUs.
 
-Reads lines from stdin as they are typed, variables first. Prints one JSON object for each: the script and what would run,
-or why nothing would.
+Reads command lines from stdin as typed, variables first. Prints one JSON object for each: the script and what would
+run, or the error.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from paddle.distributed.launch import controllers
 from paddle.distributed.launch.context import Context
 from paddle.distributed.launch.controllers.master import HTTPMaster
 
-# Nobody else is there: all nodes are like this one.
+# There is only this node: the others are taken to be like it.
 HTTPMaster.sync_peers = lambda self, prefix, key, value, size, rank=-1: ([value] * size, max(rank, 0))
 
 
@@ -97,7 +97,7 @@ def main():
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     script, runs = answer(text)
                 result = {"script": script, "runs": runs}
-            except BaseException as error:  # SystemExit too: argparse ends with it
+            except BaseException as error:  # SystemExit too: argparse raises it
                 result = {"error": f"{type(error).__name__}: {error}"}
             os.write(writer, json.dumps(result).encode())
             os._exit(0)

@@ -1,20 +1,18 @@
-"""The conformance probe: a "training script" that writes down how it was started.
+"""The conformance probe: a "training script" that records how it was started.
 
-It stands where a user's script would stand, under any launcher, and needs only Python's
-standard library. It
+It replaces a user's script under any launcher, and needs only Python's standard library. It
 
-1. says one line on stdout (`probe rank <rank> ready`) and one on stderr;
-2. writes `<UMIAK_PROBE_OUT>/probe.<rank>.json`, in one rename, so a reader never sees half a file;
-3. ends as `UMIAK_PROBE_EXIT` says.
+1. prints one line on stdout (`probe rank <rank> ready`) and one on stderr;
+2. writes `<UMIAK_PROBE_OUT>/probe.<rank>.json`, by a rename, so a reader never sees an incomplete file;
+3. exits as `UMIAK_PROBE_EXIT` says.
 
 `UMIAK_PROBE_EXIT` is a comma list of `rank:code`, for example `1:7` or `0:3,2:1`. A rank in the
 list waits until its peers have reported, sleeps 0.2 s, and exits with its code. When the variable is set,
-a rank that is not in the list waits until somebody stops it: what happens to it is then the
-launcher's doing. Unset or empty, every rank exits 0 at once.
+a rank that is not in the list waits until the launcher stops it. Unset or empty, every rank exits 0 at once.
 
-The rank is `PADDLE_TRAINER_ID`. In a job with servers that is a trainer's; the others are called by their role
-and number, for example `pserver-1`. A server listens on its port, and all of them stay until the trainers are
-done, or somebody stops them; a trainer is done when everybody has reported.
+The rank is `PADDLE_TRAINER_ID`. In a job with servers only trainers have one; the others are named by role
+and number, for example `pserver-1`. A server listens on its port. All of them run until the trainers are
+done or the launcher stops them; a trainer is done when all processes have reported.
 """
 
 import json
@@ -24,12 +22,12 @@ import socket
 import sys
 import time
 
-# Nobody should have to clean up after a launcher that forgets its children.
+# Limits the life of a rank that the launcher never stops.
 LONGEST_WAIT_SECONDS = 120.0
 EXIT_NOBODY_STOPPED_US = 98
 
 
-# Where each role of a job with servers is listed.
+# The variable that lists the endpoints of each role, in a job with servers.
 LISTS = {
     "PSERVER": "PADDLE_PSERVERS_IP_PORT_LIST",
     "TRAINER": "PADDLE_TRAINER_ENDPOINTS",
@@ -51,7 +49,7 @@ def rank_name(env):
 
 
 def text(raw):
-    """Bytes as text that JSON can carry: bytes outside UTF-8 appear as `\\xNN`."""
+    """Returns bytes as text for JSON; bytes outside UTF-8 appear as `\\xNN`."""
     return raw.decode("utf-8", "backslashreplace")
 
 
@@ -63,19 +61,19 @@ def link_target(path):
 
 
 def open_descriptors():
-    """Every open descriptor and what it leads to; the one that lists the directory is gone by then."""
+    """Returns every open descriptor and its target, except the one that listed the directory."""
     targets = {fd: link_target(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
     return {fd: target for fd, target in targets.items() if target is not None}
 
 
 def command_line():
-    """The command as the kernel got it, interpreter and options included: `-u` shows only here."""
+    """Returns the command with interpreter and options: `-u` is visible only here."""
     with open("/proc/self/cmdline", "rb") as file:
         return [text(word) for word in file.read().split(b"\0")[:-1]]
 
 
 def signal_masks():
-    """The kernel's masks. Python itself ignores SIGPIPE and SIGXFSZ and catches SIGINT."""
+    """Returns the kernel's masks. Python itself ignores SIGPIPE and SIGXFSZ and catches SIGINT."""
     masks = {}
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
@@ -160,7 +158,7 @@ def await_files(kind, count):
 
 
 def await_peers():
-    """A peer that is stopped before it has said anything would look like the launcher's doing."""
+    """Waits for all reports: a peer stopped before its report would look like a fault of the launcher."""
     env = os.environ
     if "TRAINING_ROLE" in env:
         await_files("probe", sum(len(listed(env, role)) for role in LISTS))
@@ -169,7 +167,7 @@ def await_peers():
 
 
 def serve(env):
-    """Answers, which trainers may be waiting for, until the trainers are done."""
+    """Listens, which trainers may wait for, until the trainers are done."""
     door = socket.socket()
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if env["TRAINING_ROLE"] == "PSERVER":

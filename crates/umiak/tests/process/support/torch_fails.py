@@ -1,7 +1,7 @@
 """All-reduces with PyTorch on gloo until the rank named by the argument raises.
 
-The others ignore SIGTERM, so that they end by what really happens to them: a lost peer. What they
-print then is what umiak must not take for a cause.
+The others ignore SIGTERM, so that they end because of the lost peer. Umiak must not take their error
+for the cause.
 """
 
 import os
@@ -17,7 +17,7 @@ report = sys.excepthook
 
 
 def report_and_leave(*error):
-    """PyTorch's threads may abort a process that tears them down while peers go away: that is not the end to tell of."""
+    """Skips the teardown: PyTorch's threads may abort it when peers disconnect, which would hide the real error."""
     report(*error)
     sys.stderr.flush()
     os._exit(1)

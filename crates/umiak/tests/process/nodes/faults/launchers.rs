@@ -32,7 +32,7 @@ fn front_is_killed() {
     let killed = Instant::now();
     runs[1].signal(SIGKILL);
     let outcomes = finish(runs);
-    assert!(killed.elapsed() < Duration::from_secs(15), "waited for silence: {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(15), "it waited for the node timeout: {:?}", killed.elapsed());
     expect_killed(&outcomes[1]);
     for host in [0, 2] {
         cluster.expect_lost(&outcomes[host], 1, "its umiak was killed");
@@ -86,7 +86,7 @@ fn coordinator_is_killed() {
     let killed = Instant::now();
     runs[0].signal(SIGKILL);
     let outcomes = finish(runs);
-    assert!(killed.elapsed() < Duration::from_secs(25), "waited for silence: {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(25), "it waited for the node timeout: {:?}", killed.elapsed());
     expect_killed(&outcomes[0]);
     for outcome in &outcomes[1..] {
         expect_coordinator_lost(outcome, "nobody listens there any more");

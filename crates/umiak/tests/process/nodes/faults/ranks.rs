@@ -133,7 +133,7 @@ fn restart() {
     for name in ["PADDLE_TRAINER_ENDPOINTS", "MASTER_PORT"] {
         let of = |attempt: &str| {
             let seen = [0, 1].map(|rank| environment(&cluster, attempt, rank)[name].clone());
-            assert_eq!(seen[0], seen[1], "all nodes were given the same");
+            assert_eq!(seen[0], seen[1], "all nodes have the same value");
             seen[0].as_str().expect("it is set").to_owned()
         };
         assert_ne!(of("first"), of("second"), "{name}");

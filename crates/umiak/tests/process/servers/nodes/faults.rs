@@ -129,7 +129,7 @@ fn interrupt_the_wait(host: usize) {
     runs[host].signal(2);
     for outcome in finish(runs) {
         outcome.expect_code(130).expect_err("stopped by SIGINT");
-        assert!(!outcome.err().contains("ABORT"), "an interrupt is nobody's failure:\n{}", outcome.err());
+        assert!(!outcome.err().contains("ABORT"), "an interrupt is not a failure:\n{}", outcome.err());
     }
     snapshot.assert_as_before();
 }
