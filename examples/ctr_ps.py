@@ -2,12 +2,12 @@
 
     umiak launch --server_num 2 --worker_num 2 examples/ctr_ps.py
 
-It needs a Paddle with parameter servers inside, such as paddlepaddle 2.6.2 for Python 3.11.
+It needs a Paddle built with parameter servers, such as paddlepaddle 2.6.2 for Python 3.11.
 
-One script for both roles: Paddle finds its own in the variables that the launcher sets. Servers hold
-the embeddings, a part each. Workers draw impressions (a user, an item, a context), pull the rows
-that those need, and push gradients without waiting for each other. The script checks its own work:
-every worker has to end with a loss well below that of guessing.
+One script for both roles: Paddle reads the role from the variables that the launcher sets. Each
+server holds a part of the embeddings. Workers draw impressions (a user, an item, a context), pull
+the rows they need, and push gradients without waiting for each other. The script checks its result:
+every worker must end with a loss well below that of guessing.
 """
 
 import argparse
@@ -25,12 +25,12 @@ IDS_PER_SLOT = 200
 IDS = len(SLOTS) * IDS_PER_SLOT
 WIDTH = 8
 BATCH = 128
-# The loss of guessing, which is what a new model does. Who comes late may find one that knows more.
+# The loss of guessing, which is that of a new model. A late worker may find a partly trained one.
 GUESSING = math.log(2)
 
 
 def say(text):
-    # In one write: processes that share a terminal must not tear each other's lines.
+    # A single write, so that lines of processes that share a terminal do not mix.
     role, rank, size = (
         ("server", fleet.server_index(), fleet.server_num())
         if fleet.is_server()
@@ -41,11 +41,11 @@ def say(text):
 
 
 def impressions(rank, steps):
-    """Each worker draws its own impressions; what makes people click is the same for all."""
+    """Draws impressions, different for each worker, from one click model."""
     taste = np.random.default_rng(2026).normal(size=(len(SLOTS), IDS_PER_SLOT))
     source = np.random.default_rng(1000 + rank)
     for _ in range(steps):
-        # Few ids are seen often and many rarely, as in real life.
+        # Few ids are frequent and many are rare, as in real data.
         ids = (source.random(size=(BATCH, len(SLOTS))) ** 2 * IDS_PER_SLOT).astype("int64")
         appeal = sum(taste[slot, ids[:, slot]] for slot in range(len(SLOTS)))
         clicked = source.random(size=BATCH) < 1.0 / (1.0 + np.exp(-2.0 * appeal))
@@ -54,13 +54,13 @@ def impressions(rank, steps):
 
 
 def build_model():
-    """A factorization machine: what each id adds by itself, and what every pair of ids adds together.
+    """A factorization machine: one term for each id, and one for each pair of ids.
 
-    It has no dense weights. Worker 0 would have to send the first ones, and only gloo makes others wait for that.
+    It has no dense weights: worker 0 would have to send the initial ones, and only gloo makes the others wait for them.
     """
     slots = [paddle.static.data(name, [None, 1], "int64") for name in SLOTS]
     clicked = paddle.static.data("clicked", [None, 1], "float32")
-    # Rows of this table live on the servers only, and come to be when an id is first seen.
+    # Rows of this table exist on the servers only, and are created when an id is first seen.
     table = paddle.ParamAttr(name="embeddings", initializer=paddle.nn.initializer.Uniform(-0.1, 0.1))
     rows = [
         paddle.reshape(paddle.static.nn.sparse_embedding(slot, size=[IDS, WIDTH], param_attr=table), [-1, WIDTH])
@@ -114,7 +114,7 @@ def main():
     if fleet.is_server():
         fleet.init_server()
         say("serving")
-        fleet.run_server()  # until the launcher ends it, when all workers are gone
+        fleet.run_server()  # until the launcher stops it after the last worker
     else:
         train(loss, options)
 

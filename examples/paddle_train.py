@@ -3,8 +3,8 @@
     umiak launch --nproc_per_node 2 examples/paddle_train.py
     umiak launch --gpus 0,1,2,3     examples/paddle_train.py
 
-Paddle finds everything it needs in the variables that the launcher sets. The script checks its own
-work: the sum of an all-reduce, that the loss falls, and that all ranks end with the same weights.
+Paddle reads everything it needs from the variables that the launcher sets. The script checks its
+result: the sum of an all-reduce, that the loss falls, and that all ranks end with the same weights.
 """
 
 import argparse
@@ -21,19 +21,19 @@ BATCH = 64
 
 
 def say(rank, size, text):
-    # In one write: ranks that share a terminal must not tear each other's lines.
+    # A single write, so that lines of ranks that share a terminal do not mix.
     sys.stdout.write(f"rank {rank}/{size}  {text}\n")
     sys.stdout.flush()
 
 
 def build_model():
-    # The same seed on every rank: all start from the same weights.
+    # The same seed on every rank, so that all start from the same weights.
     paddle.seed(2026)
     return nn.Sequential(nn.Linear(FEATURES, 32), nn.Tanh(), nn.Linear(32, 1))
 
 
 def batches(rank, steps):
-    """Each rank draws its own samples of one and the same function."""
+    """Draws samples of the same function, different for each rank."""
     source = np.random.default_rng(1000 + rank)
     for _ in range(steps):
         inputs = source.normal(size=(BATCH, FEATURES)).astype("float32")
@@ -42,7 +42,7 @@ def batches(rank, steps):
 
 
 def reduced(tensor, operation, world_size):
-    """The tensor after an all-reduce; with one rank there is nothing to do."""
+    """Returns the tensor after an all-reduce; with one rank, unchanged."""
     result = tensor.detach().clone()
     if world_size > 1:
         dist.all_reduce(result, op=operation)

@@ -1,24 +1,24 @@
-"""Data-parallel training over a ring, with nothing but Python's standard library.
+"""Data-parallel training over a ring, with only Python's standard library.
 
     umiak launch --nproc_per_node 4 examples/ring_allreduce.py
 
 Every rank owns one shard of a linear-regression problem. In each step it computes the gradient of
-its own shard; a ring all-reduce turns the shard gradients into their mean on every rank; every rank
-takes the same step. So all ranks hold the same weights at all times, to the last bit, although no
-rank ever sees another one's data.
+its own shard; a ring all-reduce gives every rank the mean of these gradients; every rank takes the
+same step. So all ranks always have bit-identical weights, although no rank ever sees the data of
+another.
 
-The launcher says who takes part, in four variables:
+The launcher describes the job in four variables:
 
     PADDLE_TRAINER_ID         this rank
-    PADDLE_TRAINERS_NUM       how many ranks there are
-    PADDLE_TRAINER_ENDPOINTS  where each of them may listen, in rank order
-    PADDLE_CURRENT_ENDPOINT   where this one may listen
+    PADDLE_TRAINERS_NUM       number of ranks
+    PADDLE_TRAINER_ENDPOINTS  where each rank may listen, in rank order
+    PADDLE_CURRENT_ENDPOINT   where this rank may listen
 
-See what a failure looks like:
+To see a failure:
 
     umiak launch --nproc_per_node 4 examples/ring_allreduce.py --fail-rank 2 --fail-step 30
 
-Rank 2 raises; its neighbours lose their connections and raise in turn. Only one of them is the cause.
+Rank 2 raises; its neighbours lose their connections and raise too. The report names only rank 2 as the cause.
 """
 
 import argparse
@@ -39,8 +39,8 @@ SAMPLES_PER_RANK = 1500
 NOISE = 0.1
 LEARNING_RATE = 0.08
 
-PATIENCE_SECONDS = 30.0  # how long a peer may take to listen, to answer, or to send a byte
-HELLO = struct.Struct("!8sI")  # a fixed word and the caller's rank
+PATIENCE_SECONDS = 30.0  # limit for a peer to listen, to connect, or to send a byte
+HELLO = struct.Struct("!8sI")  # a fixed word and the sender's rank
 WORD = b"ringdemo"
 
 
@@ -56,7 +56,7 @@ class Ring:
             return
 
         # Listen first, connect second, accept third. A connection completes as soon as the other
-        # side listens, so the order in which the ranks come up does not matter.
+        # side listens, so the order in which the ranks start does not matter.
         deadline = time.monotonic() + PATIENCE_SECONDS
         with listen(own_endpoint) as listener:
             self.to_next = self._connect(endpoints[self.next_rank], deadline)
@@ -89,7 +89,7 @@ class Ring:
                 raise ConnectionError(
                     f"rank {self.rank} waited {PATIENCE_SECONDS:.0f} s for rank {self.previous_rank} to connect"
                 ) from error
-            # A port is a public place: whoever does not say the right thing is sent away.
+            # Any process can connect to the port: close connections without the right hello.
             if read_hello(connection) == HELLO.pack(WORD, self.previous_rank):
                 return connection
             connection.close()
@@ -98,7 +98,7 @@ class Ring:
         """Send `payload` to the next rank while receiving `expected` bytes from the previous one.
 
         Both at once: if every rank first sent and then received, a payload larger than the
-        kernel's buffers would stop the whole ring.
+        kernel's buffers would block the whole ring.
         """
         unsent = memoryview(payload)
         received = bytearray()
@@ -112,7 +112,7 @@ class Ring:
             if not readable and not writable:
                 stuck = self.previous_rank if len(received) < expected else self.next_rank
                 raise ConnectionError(
-                    f"rank {self.rank} heard nothing from rank {stuck} for {PATIENCE_SECONDS:.0f} s"
+                    f"rank {self.rank} received nothing from rank {stuck} for {PATIENCE_SECONDS:.0f} s"
                 )
             if writable:
                 try:
@@ -136,12 +136,12 @@ class Ring:
         return bytes(received)
 
     def all_reduce_mean(self, values):
-        """The element-wise mean over all ranks, the same bits on each.
+        """Returns the element-wise mean over all ranks, bit-identical on each.
 
-        The vector is cut into as many chunks as there are ranks. In the first lap (reduce-scatter)
-        partial sums travel round the ring, and after it each rank holds one chunk complete. In the
-        second lap (all-gather) the complete chunks travel. A rank sends 2 (n-1)/n of the vector,
-        however many ranks there are: that is why rings are used.
+        The vector is split into one chunk per rank. In the first lap (reduce-scatter) partial sums
+        travel round the ring, after which each rank holds one complete chunk. In the second lap
+        (all-gather) the complete chunks travel. Each of n ranks sends 2 (n-1)/n times the vector,
+        less than twice its size for any n.
         """
         vector = array("d", values)
         bounds = [len(vector) * i // self.size for i in range(self.size + 1)]
@@ -165,7 +165,7 @@ class Ring:
         return [value / self.size for value in vector]
 
     def all_gather(self, blob):
-        """Everybody's blob (all of one length), in rank order."""
+        """Returns the blobs of all ranks, of equal length, in rank order."""
         blobs = {self.rank: blob}
         for lap_step in range(self.size - 1):
             blob = self.exchange(blob, len(blob))
@@ -188,14 +188,14 @@ def read_hello(connection):
                 break
             hello += piece
     except OSError:
-        pass  # an incomplete hello is a wrong one
+        pass  # an incomplete hello is invalid
     return hello
 
 
 def listen(endpoint):
     host, port = split(endpoint)
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    # A run that ended a moment ago leaves its port in TIME_WAIT; that is no reason to fail.
+    # The port of a run that has just ended may still be in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
     listener.listen()
@@ -203,7 +203,7 @@ def listen(endpoint):
 
 
 def true_weights():
-    """What the training should find; only the data generator and the last line know it."""
+    """Returns the target of the training, used only by the data generator and the last line."""
     source = random.Random(2026)
     return [source.uniform(-2.0, 2.0) for _ in range(FEATURES)]
 
@@ -230,7 +230,7 @@ def loss_and_gradient(weights, shard):
 
 
 def say(rank, size, text):
-    # In one write: ranks that share a terminal must not tear each other's lines.
+    # A single write, so that lines of ranks that share a terminal do not mix.
     sys.stdout.write(f"rank {rank}/{size}  {text}\n")
     sys.stdout.flush()
 
@@ -239,14 +239,14 @@ def arguments():
     parser = argparse.ArgumentParser(description="Linear regression over a ring all-reduce.")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS")
-    parser.add_argument("--fail-rank", type=int, metavar="RANK", help="let this rank raise, to see the diagnosis")
+    parser.add_argument("--fail-rank", type=int, metavar="RANK", help="raise in this rank, to see the diagnosis")
     parser.add_argument("--fail-step", type=int, default=30, metavar="STEP", help="in this step (default: 30)")
     return parser.parse_args()
 
 
 def main():
     options = arguments()
-    # Without a launcher this is a ring of one.
+    # Without a launcher there is one rank.
     rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     size = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     endpoints = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:0").split(",")
@@ -265,7 +265,7 @@ def main():
         if rank == options.fail_rank and step == options.fail_step:
             raise RuntimeError(f"rank {rank} fails in step {step}, as --fail-rank asked")
         own_loss, own_gradient = loss_and_gradient(weights, shard)
-        # The loss rides along as one more element: one trip round the ring for both.
+        # The loss is one more element, so that one all-reduce serves both.
         loss, *gradient = ring.all_reduce_mean([own_loss, *own_gradient])
         weights = [weight - LEARNING_RATE * slope for weight, slope in zip(weights, gradient)]
         if step in (1, options.steps) or step % options.report_every == 0:

@@ -1,20 +1,20 @@
-"""Asynchronous training with parameter servers, with nothing but Python's standard library.
+"""Asynchronous training with parameter servers, with only Python's standard library.
 
     umiak launch --server_num 2 --worker_num 2 examples/tiny_ps.py
 
-Each server holds a part of the weights of a linear-regression problem. Each trainer draws samples of
-its own, pulls the weights, computes a gradient, and pushes each part of it to the server that has it.
-Nobody waits for the other trainers.
+Each server holds a part of the weights of a linear-regression problem. Each trainer draws its own
+samples, pulls the weights, computes a gradient, and pushes each part of it to its server. Trainers do
+not wait for each other.
 
-One script for both roles. The launcher says which one a process has, and who else there is:
+One script for both roles. The launcher sets the role of a process, and describes the job:
 
     TRAINING_ROLE                 PSERVER or TRAINER
     PADDLE_PSERVERS_IP_PORT_LIST  where each server listens
-    POD_IP, PADDLE_PORT           where this process may listen: a server finds itself in the list by them
-    PADDLE_TRAINER_ID             which trainer this is
-    PADDLE_TRAINERS_NUM           how many trainers there are
+    POD_IP, PADDLE_PORT           where this process may listen: a server finds its place in the list by them
+    PADDLE_TRAINER_ID             number of this trainer
+    PADDLE_TRAINERS_NUM           number of trainers
 
-Servers serve until somebody stops them, as Paddle's do. See what it looks like when one fails:
+Servers run until they are stopped, like Paddle's. To see one fail:
 
     umiak launch --server_num 2 --worker_num 2 examples/tiny_ps.py --fail-server 1
 """
@@ -35,17 +35,17 @@ WEIGHTS = 24
 BATCH = 32
 NOISE = 0.1
 LEARNING_RATE = 0.02
-PATIENCE_SECONDS = 30.0  # for a server that is gone: trainers wait for it, as Paddle's do
+PATIENCE_SECONDS = 30.0  # how long a trainer waits for a lost server, like Paddle's
 
 
 def say(who, text):
-    # In one write: processes that share a terminal must not tear each other's lines.
+    # A single write, so that lines of processes that share a terminal do not mix.
     sys.stdout.write(f"{who}  {text}\n")
     sys.stdout.flush()
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Every `servers`-th weight from `index` on."""
+    """Holds every n-th weight from `index` on, for n servers."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -59,7 +59,7 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 class Connection(socketserver.StreamRequestHandler):
-    """A gradient in, the weights as they are then out; one line each."""
+    """Reads a gradient and answers with the updated weights, one line each."""
 
     def handle(self):
         server = self.server
@@ -99,7 +99,7 @@ class Shard:
             self.stream.flush()
             return json.loads(self.stream.readline())
         except (OSError, ValueError) as error:
-            # It might come back. Only the launcher knows better.
+            # The server might come back; the launcher decides.
             time.sleep(PATIENCE_SECONDS)
             raise ConnectionError(f"{self.name} is gone") from error
 
@@ -111,9 +111,9 @@ def train(rank, size, endpoints, options):
     say(who, f"{len(shards)} servers, {WEIGHTS} weights")
     truth = [random.Random(2026 + place).uniform(-1.0, 1.0) for place in range(WEIGHTS)]
     source = random.Random(rank)
-    # Nothing is pushed with the first words: they only ask for the weights.
+    # The first push is zero: it only fetches the weights.
     gradient = [0.0] * WEIGHTS
-    # A trainer that comes late finds weights that others have trained already, so the start is where all begin.
+    # A late trainer finds weights that others have trained, so the loss is compared with that of initial weights.
     untrained, _ = loss_and_gradient(gradient, truth, random.Random(rank))
     for step in range(1, options.steps + 1):
         weights = [0.0] * WEIGHTS
@@ -147,7 +147,7 @@ def arguments():
     parser = argparse.ArgumentParser(description="Linear regression with parameter servers.")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--report-every", type=int, default=100, metavar="STEPS")
-    parser.add_argument("--fail-server", type=int, metavar="SERVER", help="let this one raise, to see the diagnosis")
+    parser.add_argument("--fail-server", type=int, metavar="SERVER", help="raise in this server, to see the diagnosis")
     parser.add_argument("--fail-after", type=int, default=20, metavar="PUSHES", help="of all trainers (default: 20)")
     return parser.parse_args()
 

@@ -3,7 +3,7 @@
     umiak launch --nproc_per_node 2 examples/torch_ddp.py
 
 The script is an ordinary torchrun script: it reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT and knows nothing of the launcher. It checks its own work: the sum of an all-reduce,
+MASTER_PORT and does not depend on the launcher. It checks its result: the sum of an all-reduce,
 that the loss falls, and that all ranks end with the same weights.
 """
 
@@ -22,7 +22,7 @@ BATCH = 64
 
 
 def choose_device(local_rank, local_size):
-    """NCCL wants a GPU per rank; with fewer GPUs than ranks everybody uses the CPU."""
+    """NCCL needs a GPU per rank; with fewer GPUs than ranks, all ranks use the CPU."""
     if torch.cuda.is_available() and torch.cuda.device_count() >= local_size:
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank), "nccl"
@@ -30,7 +30,7 @@ def choose_device(local_rank, local_size):
 
 
 def say(rank, size, text):
-    # In one write: ranks that share a terminal must not tear each other's lines.
+    # A single write, so that lines of ranks that share a terminal do not mix.
     sys.stdout.write(f"rank {rank}/{size}  {text}\n")
     sys.stdout.flush()
 
@@ -41,7 +41,7 @@ def build_model():
 
 
 def batches(rank, steps, device):
-    """Each rank draws its own samples of one and the same function."""
+    """Draws samples of the same function, different for each rank."""
     source = torch.Generator().manual_seed(1000 + rank)
     for _ in range(steps):
         inputs = torch.randn(BATCH, FEATURES, generator=source)
