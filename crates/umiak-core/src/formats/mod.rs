@@ -1,4 +1,4 @@
-//! Front doors: one module for each way people define a job. Text in, model and diagnostics out.
+//! One module for each way to define a job. Text in, model and diagnostics out.
 
 pub mod argparse;
 pub mod document;

@@ -1,6 +1,6 @@
 //! The prefix rule: any documented command works with `umiak` in front of it.
 //!
-//! Reads the whole command line, including the program's own name, and selects the front door. The interpreter's own
+//! Reads the whole command line, including the program's own name, and recognises the launcher. The interpreter's own
 //! options are parsed only far enough to find `-m MODULE`. Programs that start another one in their own environment
 //! (`uv run`, `conda run -n x`) may precede the interpreter; which interpreter they use is found by running them.
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::launch::Spelling;
 use crate::diag::{Code, Diagnostic};
 
-/// What to use until torch's own flags are supported.
+/// Hint until torch's own flags are supported.
 const TORCH: &str =
     "`umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's";
 
@@ -20,13 +20,13 @@ const TORCH: &str =
 pub enum Front {
     /// Paddle's launcher, and the arguments after its name.
     Launch(Spelling, Vec<OsString>),
-    /// A launcher behind `wrapper`, and the arguments after the interpreter's name.
+    /// A launcher started through `wrapper`, and the arguments after the interpreter's name.
     Wrapped { wrapper: Wrapper, rest: Vec<OsString> },
-    /// Known, and not built yet: `torchrun`, `paddlerec.run`.
+    /// Known but not in this version: `torchrun`, `paddlerec.run`.
     NotInThisVersion { what: String },
     /// `umiak python …` without a launcher that umiak replaces.
     Refused(Box<Diagnostic>),
-    /// Our own commands.
+    /// One of umiak's own commands.
     Other,
 }
 

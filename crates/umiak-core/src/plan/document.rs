@@ -21,7 +21,7 @@ use super::process::{threads, unbuffered};
 use super::value::{VERSION, contracts};
 use super::{LogLayout, Membership, Plan, Replica, Wishes};
 
-/// What all replicas of a job together need of a host.
+/// The resources of a host that all replicas of a job need together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     pub addresses: u32,
@@ -31,7 +31,7 @@ pub struct Needs {
     pub cpus: u32,
 }
 
-/// What a job needs before it can be placed.
+/// Returns the resources to lease before a job can be placed.
 pub fn needs(job: &Job) -> Needs {
     let mut needs = Needs::default();
     for role in &job.roles {
@@ -113,7 +113,7 @@ pub struct RunPlace {
     pub attached: bool,
 }
 
-/// Assigns what was leased. `granted` must cover [`needs`].
+/// Assigns the leased resources. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
     let Submission { job, params, engine, wishes, directory, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();

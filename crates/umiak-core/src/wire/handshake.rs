@@ -105,7 +105,7 @@ impl AgentHandshake {
         Self { job_id, key, nonce, step: AgentStep::Answer, part: Part::default() }
     }
 
-    /// `None` as long as more must come.
+    /// Returns `None` while more bytes are needed.
     pub fn feed(&mut self, input: &mut &[u8], send: &mut Vec<u8>) -> Result<Option<Session>, HandshakeError> {
         let result = self.proceed(input, send);
         if !matches!(result, Ok(None)) {
@@ -163,7 +163,7 @@ enum CoordinatorStep {
 }
 
 impl CoordinatorHandshake {
-    /// `about_us` is for agents of other jobs: our job id, since when, our pid.
+    /// `about_us` is sent to agents of other jobs: the job id, its start time and the pid.
     pub fn new(job_id: JobId, nonce: Nonce, key: Key, about_us: impl Into<String>) -> Self {
         let (step, part) = (CoordinatorStep::Preamble, Part::default());
         Self { job_id, key, nonce, about_us: about_us.into(), unwanted: None, step, part }
@@ -183,7 +183,7 @@ impl CoordinatorHandshake {
         }
     }
 
-    /// `None` as long as more must come.
+    /// Returns `None` while more bytes are needed.
     pub fn feed(&mut self, input: &mut &[u8], send: &mut Vec<u8>) -> Result<Option<Session>, HandshakeError> {
         let result = self.proceed(input, send);
         if !matches!(result, Ok(None)) {

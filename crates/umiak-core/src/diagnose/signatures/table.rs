@@ -246,7 +246,8 @@ pub static SIGNATURES: &[Signature] = &[
         "print the shapes just before the place named above",
         "An operation got tensors with incompatible sizes. If only one rank fails, look at its last, smaller batch."),
     Signature::new("U2202", Cause, "NaN or infinite value",
-        // The frameworks' own checks. `loss nan` in a line of progress is no error, and a script's assertion says enough.
+        // The frameworks' own checks. `loss nan` in a progress line is not an error, and a script's assertion explains
+        // itself.
         r"^FloatingPointError\b|There are NAN or INF|[Ff]unction '\w+' returned nan values",
         "lower the learning rate, check the inputs of that step, look at mixed-precision scaling",
         "Training diverged, or an input contains NaN or infinite values. Repeat the step with the framework's \
@@ -499,7 +500,7 @@ pub static SIGNATURES: &[Signature] = &[
         "The batch system stopped the job: its time limit was reached, it was pre-empted, or a node failed. The line \
          shows which. This is not an error of the program."),
     Signature::new("U9201", Victim, "the peer closed the connection",
-        // Paddle's gloo says TIMEOUT, with no time gone by, where gloo itself says that the peer closed.
+        // Paddle's gloo reports TIMEOUT immediately where gloo itself reports that the peer closed.
         r"Connection closed by peer|TIMEOUT self_rank = [0-9]+ pair_rank = [0-9]+|[Rr]emote (host|end) closed (the )?connection|Socket closed$|^ConnectionError\b",
         "the peer ended first: look at its log",
         "The process at the other end closed its side in the middle of an operation, as it does when it exits. \

@@ -9,7 +9,7 @@ use crate::model::Generation;
 /// One flag and its aliases.
 #[derive(Debug, Clone, Copy)]
 pub struct Flag {
-    /// With dashes, as the documents write it: `--log_dir`; ours are kebab-case.
+    /// With dashes, as in Paddle's documents: `--log_dir`. Umiak's own flags are kebab-case.
     pub name: &'static str,
     pub aliases: &'static [&'static str],
     /// The name in Paddle's configuration block and warnings: `log_dir`, `devices`.

@@ -54,7 +54,7 @@ const LEGACY: [&str; 8] = [
     "--http_port",
 ];
 
-/// Those in the command line, found as the legacy launcher does.
+/// Returns those in the command line, found as the legacy launcher does.
 pub(super) fn legacy_flags(command_line: &str) -> Vec<String> {
     LEGACY.into_iter().filter(|flag| command_line.contains(flag)).map(str::to_owned).collect()
 }

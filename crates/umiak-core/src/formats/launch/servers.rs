@@ -26,7 +26,7 @@ pub(super) struct Crews {
 struct Flags {
     number: &'static str,
     list: &'static str,
-    /// In messages.
+    /// Name of the processes in messages.
     who: &'static str,
 }
 
@@ -115,13 +115,13 @@ impl Checks<'_> {
         }
     }
 
-    /// A number, 0 too, or a text that is not empty.
+    /// True if a number, including 0, or a text that is not empty was given.
     fn is_said(&self, attribute: &str) -> bool {
         self.arguments.int(attribute).is_some() || self.arguments.text(attribute).is_some()
     }
 
     /// The number of processes: `None` if it is not given, `Some(None)` if it is wrong.
-    #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
+    #[expect(clippy::option_option, reason = "not given, or given and wrong")]
     fn crew(&mut self, flags: Flags, list: Option<&List>) -> Option<Option<u32>> {
         let number = self.number(flags.number);
         if self.arguments.text(flags.list).is_some() && list.is_none() {
@@ -140,7 +140,7 @@ impl Checks<'_> {
         Some(Some(listed))
     }
 
-    #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
+    #[expect(clippy::option_option, reason = "not given, or given and wrong")]
     fn number(&mut self, attribute: &str) -> Option<Option<u32>> {
         let number = self.arguments.int(attribute)?;
         // There cannot be more processes than ports.
@@ -154,7 +154,7 @@ impl Checks<'_> {
     }
 
     /// Servers and trainers are required. The current launcher starts one of each by default.
-    #[expect(clippy::option_option, reason = "nothing was said, or something wrong was")]
+    #[expect(clippy::option_option, reason = "not given, or given and wrong")]
     fn needed(&mut self, flags: Flags, count: Option<Option<u32>>, list: Option<&List>) -> Option<u32> {
         let is_legacy = self.generation == Generation::Legacy;
         let who = flags.who;
@@ -434,7 +434,7 @@ fn lowered(list: Option<&List>, count: Option<u32>) -> Crew {
     }
 }
 
-/// All endpoints of all lists.
+/// Returns all endpoints of all lists.
 fn everybody(mode: &ServerMode) -> impl Iterator<Item = &Endpoint> {
     let crews = [&mode.servers, &mode.trainers, &mode.coordinators].into_iter();
     crews.chain(mode.stages.iter().map(|stage| &stage.crew)).flat_map(|crew| match crew {

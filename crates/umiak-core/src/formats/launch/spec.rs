@@ -154,8 +154,8 @@ impl Default for OwnFlags {
     }
 }
 
-/// Whether a command line is parsed as leniently as by Paddle: with Paddle's own spelling of the command, or with
-/// `--compat paddle`, which also removes proxies.
+/// How strictly a command line is parsed. `Paddle` is as lenient as Paddle: for Paddle's own spelling of the command,
+/// and with `--compat paddle`, which also removes proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compat {
     None,

@@ -67,12 +67,12 @@ pub fn is_extension(key: &str) -> bool {
     key.starts_with("x-")
 }
 
-/// Contracts of this version, and those planned.
+/// Contracts of this version, and planned ones.
 pub const CONTRACTS: &[&str] = &["paddle", "torch"];
 pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
 
 pub const MAX_REPLICAS: u32 = 100_000;
-/// Of one replica.
+/// Maximum number of ports of one replica.
 pub const MAX_PORTS: u16 = 1024;
 
 const fn key(
