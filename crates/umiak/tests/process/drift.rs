@@ -246,7 +246,7 @@ fn pause_while_awaiting(first: usize) {
     let snapshot = cluster.snapshot();
     let launch = |host| cluster.launch(host, "--ips $IPS --nproc_per_node 1", &["*:print hello"]);
     let mut run = launch(first);
-    // It prints that it waits after one second.
+    // After one second it prints that it waits.
     std::thread::sleep(Duration::from_millis(1500));
     for _ in 0..2 {
         run.signal(SIGTSTP);

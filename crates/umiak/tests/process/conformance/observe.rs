@@ -125,7 +125,7 @@ fn environment() -> PathBuf {
     components::environment().expect("the suite has checked that it is here")
 }
 
-/// Takes the reports of the ranks, sorted by name.
+/// Reads and removes the reports of the ranks, sorted by name.
 fn reports(sandbox: &Sandbox, outcome: &Outcome) -> Vec<Value> {
     let names = sandbox.list("out").into_iter().filter(|name| name.starts_with("probe."));
     let read = |name: String| sandbox.read(&format!("out/{name}"));

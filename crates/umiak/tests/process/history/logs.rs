@@ -203,7 +203,7 @@ fn attempts() {
     assert!(runs.err("logs 1 trainer-1 --attempt last", 2).contains("or `all`"));
 }
 
-/// A launched run whose two attempts share a log file, which begin at these offsets.
+/// A launched run with two attempts that share a log file and begin at these offsets.
 fn launched(runs: &Runs, starts: [u64; 2]) -> std::path::PathBuf {
     let log = runs.sandbox.path().join("workerlog.0");
     let planned = |seq: u64, attempt: u64| {

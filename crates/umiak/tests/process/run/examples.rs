@@ -46,7 +46,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs a document from the root of the repository, as its comment says.
+/// Runs a document from the root of the repository.
 fn run(name: &str, more: &[&str]) -> Outcome {
     let sandbox = Sandbox::new();
     let document = format!("examples/jobs/{name}.yaml");

@@ -96,7 +96,7 @@ fn firewall() {
     }
 }
 
-/// A server that exits with 0 before it listens fails on neither node.
+/// A server that exits with 0 before it listens is not a failure on either node.
 fn server_ends_early() {
     let cluster = Cluster::new(2);
     let actions = ["pserver-1:exit 0", SERVERS, "trainer:touch started"];
