@@ -90,7 +90,7 @@ pub(super) fn try_all<Place>(
             let run = AssertUnwindSafe(|| trial(&place, index, &mut Chance::new(seed, index)));
             match std::panic::catch_unwind(run) {
                 Ok(what) => {
-                    *tried.lock().expect("no thread panics while it holds the lock").entry(what).or_insert(0) += 1
+                    *tried.lock().expect("no thread panics while it holds the lock").entry(what).or_insert(0) += 1;
                 }
                 Err(_) => broken.lock().expect("no thread panics while it holds the lock").push(index),
             }
