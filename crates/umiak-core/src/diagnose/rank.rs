@@ -118,6 +118,8 @@ impl End {
             (Exit::Spawn(_) | Exit::Unmet { .. } | Exit::NodeLost { .. }, _) | (_, Some(SIGKILL)) => Weight::Certain,
             // The platform gives the reason; what it removes after our stop was ending anyway.
             (Exit::Evicted { .. } | Exit::Preempted { .. }, _) if self.before_stop => Weight::Certain,
+            // The exit is unknown, so the log decides if it has an error.
+            (Exit::Lost, _) if self.kind().is_some() || self.has_own_error() => words,
             (Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::Lost, _) => Weight::Possible,
             // SIGPIPE is evidence about the reader, not about the writer.
             (_, None | Some(SIGPIPE)) => words,

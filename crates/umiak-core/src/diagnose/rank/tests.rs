@@ -89,6 +89,7 @@ fn who_was_first() {
     check("silent before and after our stop", vec![end(0, code(1), ""), late(end(1, code(1), ""))], &[0], &[1]);
     check("refused start", vec![end(0, code(1), LOST), end(1, refused, "")], &[1], &[0]);
     check("lost", vec![end(0, Exit::Lost, ""), end(1, code(1), LOST)], &[0], &[1]);
+    check("lost, with errors in the logs", vec![end(0, Exit::Lost, LOST), end(1, Exit::Lost, OWN)], &[1], &[0]);
     let evicted = || Exit::Evicted { reason: "out of disk".into() };
     let gone = Exit::NodeLost { node: "gpu-12".into() };
     check("evicted", vec![end(0, code(1), ""), end(1, evicted(), "")], &[1], &[0]);
