@@ -404,9 +404,9 @@ pub struct Restart {
 }
 
 impl Decision {
-    /// The nodes do not fit together.
+    /// True if the nodes cannot form a job: one that arrives later must learn it too.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.why, Some(Why::Refused { .. }))
+        matches!(self.why, Some(Why::Refused { .. } | Why::Unable { .. }))
     }
 
     /// For the job's own machine.

@@ -353,6 +353,22 @@ fn uneven_nodes_and_nodes_that_cannot_start() {
 }
 
 #[test]
+fn a_first_node_that_cannot_start() {
+    let expects = list(&[1, 2, 3]);
+    let mut round = Round::new(options(&expects, 0));
+    assert_eq!(round.join(join(2, &expects)), []);
+    let unable = Standing::new(1, Stage::Unable { why: "no GPU".into() });
+    let early = round.join(Join { standing: unable, ..join(1, &expects) });
+    let late = round.join(join(3, &expects));
+    for (link, effects) in [(1, &early), (2, &early), (3, &late)] {
+        let heard = sent(effects).into_iter().filter(|(to, _)| to.contains(&link));
+        let decisions = heard.filter(|(_, message)| matches!(message, ToAgent::Decision(decision) if matches!(&decision.why, Some(Why::Unable { why, .. }) if why == "no GPU")));
+        assert_eq!(decisions.count(), 1, "{link}: {effects:?}");
+    }
+    assert_eq!((refusal(&early), refusal(&late)), (None, None));
+}
+
+#[test]
 fn the_order_of_nodes() {
     let ranks = [Some(2), Some(0), Some(1)];
     for (expects, ranks, order) in [

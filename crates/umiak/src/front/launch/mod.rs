@@ -36,7 +36,7 @@ use umiak_core::machine::job::Machine;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
-use umiak_core::plan::{Inventory, Plan, Share};
+use umiak_core::plan::{Inventory, Plan, Run, Share};
 
 use door::LaunchDoor;
 use gpu_log::GpuLog;
@@ -261,34 +261,29 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
     let inventory = inventory::gather(env, Extras::of(&spec.request));
     // Before it exists, so that it is removed whatever becomes of us.
     around.engine.remove_at_end(around.scratch.candidates());
-    let mut outline = prepare::outline(&spec.request, &inventory, &mut |request| {
-        around.engine.lease_ports(StepIndex::default(), request)
-    })?;
-    let mut log_dir = log_dir::take(around, &mut outline)?;
-    let spec = Arc::clone(&around.spec);
-    let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(&inventory))?;
-    let directory = around.scratch.make()?;
-    let (share, peers) = match spec.request.nodes {
-        Nodes::One => (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None),
-        _ => peers::meet(around, &inventory, &outline).map(|(share, peers)| (share, Some(peers)))?,
+    let taken = match take(around, &inventory) {
+        Err(diagnostic) if matches!(spec.request.nodes, Nodes::List { .. } | Nodes::Master { .. }) => {
+            return Err(refuse(around, &inventory, diagnostic));
+        }
+        taken => taken?,
     };
-    let (mut plan, run) = outline.complete(&spec, &inventory, share, directory);
-    talk(&spec).console(&plan)?;
-    plan.notices.extend(shared);
-    info!(
-        pod = run.pod_name,
-        ranks = plan.replicas.len(),
-        world = plan.topology().world_size().get(),
-        awaited = plan.awaited.len(),
-        files = plan.files.len(),
-        notices = plan.notices.len(),
-        "planned"
-    );
-    if peers.is_some() {
-        log_dir.take_first_log(&plan)?;
-    }
-    prepare::write_files(&spec.request, &inventory, &mut plan)?;
-    let pod_log = open_pod_log(&spec.request, &inventory, &plan)?;
+    let (share, peers) = match spec.request.nodes {
+        Nodes::One => {
+            let outline = &taken.outline;
+            (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None)
+        }
+        _ => peers::meet(around, &inventory, &taken.outline).map(|(share, peers)| (share, Some(peers)))?,
+    };
+    let spec = Arc::clone(&around.spec);
+    let Completed { plan, run, log_dir, pod_log } = match complete(&spec, &inventory, taken, share) {
+        Ok(completed) => completed,
+        Err(diagnostic) => {
+            return Err(match peers {
+                Some(peers) => peers.give_up(diagnostic).into(),
+                None => diagnostic.into(),
+            });
+        }
+    };
     let door = LaunchDoor {
         spec: Arc::clone(&spec),
         _log_dir: log_dir,
@@ -309,6 +304,65 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
         places: Vec::new(),
     };
     Ok((door, Arc::new(plan)))
+}
+
+/// All that is there before the first rank starts.
+struct Completed {
+    plan: Plan,
+    run: Run,
+    log_dir: log_dir::LogDirLock,
+    pod_log: PodLog,
+}
+
+/// The plan with every node's share, and the files that ranks expect.
+fn complete(spec: &LaunchSpec, inventory: &Inventory, taken: Taken, share: Share) -> Result<Completed, Diagnostic> {
+    let Taken { outline, mut log_dir, shared, directory } = taken;
+    let (mut plan, run) = outline.complete(spec, inventory, share, directory);
+    talk(spec).console(&plan)?;
+    plan.notices.extend(shared);
+    info!(
+        pod = run.pod_name,
+        ranks = plan.replicas.len(),
+        world = plan.topology().world_size().get(),
+        awaited = plan.awaited.len(),
+        files = plan.files.len(),
+        notices = plan.notices.len(),
+        "planned"
+    );
+    if !matches!(spec.request.nodes, Nodes::One) {
+        log_dir.take_first_log(&plan)?;
+    }
+    prepare::write_files(&spec.request, inventory, &mut plan)?;
+    let pod_log = open_pod_log(&spec.request, inventory, &plan)?;
+    Ok(Completed { plan, run, log_dir, pod_log })
+}
+
+/// What this node's ranks need, before the other nodes are asked.
+struct Taken {
+    outline: prepare::Outline,
+    log_dir: log_dir::LogDirLock,
+    shared: Option<Diagnostic>,
+    directory: std::path::PathBuf,
+}
+
+fn take(around: &mut Around<'_>, inventory: &Inventory) -> Result<Taken, Diagnostic> {
+    let mut outline = prepare::outline(&around.spec.request, inventory, &mut |request| {
+        around.engine.lease_ports(StepIndex::default(), request)
+    })?;
+    let log_dir = log_dir::take(around, &mut outline)?;
+    let shared = lease_gpus(&mut around.engine, &outline.layout.assignment.gpus(inventory))?;
+    let directory = around.scratch.make()?;
+    Ok(Taken { outline, log_dir, shared, directory })
+}
+
+/// This node cannot start. That is shown first: the other nodes may take a while to hear it.
+fn refuse(around: &mut Around<'_>, inventory: &Inventory, diagnostic: Diagnostic) -> NotRun {
+    let is_shown = around.spec.own.output == OutputMode::Human && !around.spec.own.detach;
+    if is_shown {
+        around.screen.talk(around.style.diagnostic(&diagnostic));
+    }
+    peers::tell_unable(around, inventory, &diagnostic);
+    if is_shown { NotRun::Code(diagnostic.exit_code()) } else { diagnostic.into() }
 }
 
 /// The GPUs of this node's ranks are leased, so that runs of documents keep away from them. A GPU that is named on the

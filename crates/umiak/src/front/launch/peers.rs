@@ -2,6 +2,7 @@
 //! on.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ use crate::engine::{self, Engine as _, EngineNews};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two lines about who is missing, where there is no status line: at first, and after many of them.
 const LINES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How long a node that cannot start tries to reach the coordinator.
+const TELLING: Duration = Duration::from_secs(3);
 /// How long the last words to other nodes may take.
 const GOODBYE: Duration = Duration::from_secs(6);
 
@@ -47,8 +50,8 @@ pub(super) struct Peers {
 
 impl Peers {
     /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
-    fn join(around: &Around<'_>, inventory: &Inventory, outline: &Outline) -> Result<Self, Diagnostic> {
-        let (spec, log_dir) = (&Arc::clone(&around.spec), &outline.log_dir);
+    fn join(around: &Around<'_>, inventory: &Inventory, stage: Stage, log_dir: &Path) -> Result<Self, Diagnostic> {
+        let spec = &Arc::clone(&around.spec);
         let key = match &spec.own.token {
             Some(token) => Key::from_token(token.expose()),
             None => Key::from_job_id(&spec.request.job_id),
@@ -60,7 +63,8 @@ impl Peers {
             let command = spec.command_for_others(Endpoint { address: place.address, port });
             around.screen.talk(format!("{}\n", copy_to_others(&command)));
         }
-        if spec.own.token.is_none() && !place.is_loopback() {
+        let may_start = matches!(stage, Stage::Ready(_));
+        if may_start && spec.own.token.is_none() && !place.is_loopback() {
             let notice = Diagnostic::notice(Code::R0007, "nodes prove themselves by the job id only")
                 .hint("in a network that others use too, give every node the same `--token` or `UMIAK_TOKEN`");
             around.notice(&notice);
@@ -112,7 +116,7 @@ impl Peers {
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,
-            standing: Standing::new(FIRST_ATTEMPT, Stage::Ready(plan::offer(&outline.layout, &outline.ports))),
+            standing: Standing::new(FIRST_ATTEMPT, stage),
         };
         let options = rendezvous::NetOptions {
             coordinator: place.target,
@@ -239,6 +243,13 @@ impl Peers {
         self.net.order(NetOrder::Leave);
     }
 
+    /// All nodes have met, and this one cannot start: they end with its reason.
+    pub(super) fn give_up(self, why: Diagnostic) -> Diagnostic {
+        self.stand(FIRST_ATTEMPT, Stage::Unable { why: why.message.clone() });
+        self.finish();
+        why
+    }
+
     /// Says goodbye; the coordinator waits until all nodes know how it ended.
     pub(super) fn finish(self) {
         self.net.order(NetOrder::Leave);
@@ -268,9 +279,31 @@ pub(super) fn meet(
     inventory: &Inventory,
     outline: &Outline,
 ) -> Result<(Share, Peers), NotRun> {
-    let (peers, start) = Peers::join(around, inventory, outline)?.wait(around)?;
-    let share = Share::of(&around.spec.request, &outline.layout, &start)?;
-    Ok((share, peers))
+    let offer = plan::offer(&outline.layout, &outline.ports);
+    let (peers, start) = Peers::join(around, inventory, Stage::Ready(offer), &outline.log_dir)?.wait(around)?;
+    match Share::of(&around.spec.request, &outline.layout, &start) {
+        Ok(share) => Ok((share, peers)),
+        Err(diagnostic) => Err(peers.give_up(diagnostic).into()),
+    }
+}
+
+/// This node cannot start: the others end with its reason instead of waiting for it.
+pub(super) fn tell_unable(around: &mut Around<'_>, inventory: &Inventory, why: &Diagnostic) {
+    let stage = Stage::Unable { why: why.message.clone() };
+    // Logs are not sent.
+    let Ok(mut peers) = Peers::join(around, inventory, stage, Path::new("")) else { return };
+    let mut shown = Shown::new(around.clock.started());
+    let until = Instant::now() + TELLING;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let is_over = match around.sources.wait(&[peers.as_fd()], Some(left)) {
+            Ok(arrived) => !arrived.signals.is_empty() || peers.hear(around, &mut shown).is_err(),
+            Err(_) => true,
+        };
+        if is_over || left.is_zero() {
+            return peers.finish();
+        }
+    }
 }
 
 /// Who is missing, as the console shows it.

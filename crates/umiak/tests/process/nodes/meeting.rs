@@ -23,6 +23,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::time_is_up", &[Netns], time_up)
         .test("nodes::another_order_of_ips", &[Netns], other_order)
         .test("nodes::unequal_numbers_of_processes", &[Netns], unequal)
+        .test("nodes::a_node_that_cannot_start_ends_the_others", &[Netns], unable)
         .test("nodes::the_same_address_twice", &[Netns], twice)
         .test("nodes::another_token", &[Netns], other_token)
         .test("nodes::another_version", &[Netns, Python], other_version)
@@ -248,6 +249,41 @@ fn other_order() {
     let first = first.finish();
     first.expect_code(123).expect_err("the lists of nodes differ").expect_err("refused          192.168.0.2 (");
     first.expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
+    snapshot.assert_as_before();
+}
+
+/// Before it has joined, as the coordinator or as another node, first or last.
+fn unable() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    for flags in ["--ips $IPS", "--master 192.168.0.1:7000 --nnodes 3"] {
+        for (unable, is_first) in [(0, true), (0, false), (1, true), (1, false)] {
+            let begin = |host: usize| {
+                let log_dir = if host == unable { "/dev/null/log" } else { "log" };
+                cluster.launch(host, &format!("{flags} --nproc_per_node 1 --log_dir {log_dir}"), HELLO)
+            };
+            let mut others: Vec<usize> = (0..3).filter(|host| *host != unable).collect();
+            let mut runs = Vec::new();
+            if is_first {
+                runs.push(begin(unable));
+                runs.extend(others.iter().map(|host| begin(*host)));
+                others.insert(0, unable);
+            } else {
+                runs.extend(others.iter().map(|host| begin(*host)));
+                runs.push(begin(unable));
+                others.push(unable);
+            }
+            for (host, outcome) in others.into_iter().zip(finish(runs)) {
+                if host == unable {
+                    outcome.expect_code(125).expect_err("error[L0014]");
+                } else {
+                    let name = format!("error[R0006]: node 192.168.0.{} (", unable + 1);
+                    outcome.expect_code(123).expect_err(&name).expect_err("/dev/null/log");
+                }
+                assert!(outcome.out().is_empty(), "nothing was started");
+            }
+        }
+    }
     snapshot.assert_as_before();
 }
 

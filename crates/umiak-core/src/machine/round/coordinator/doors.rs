@@ -54,6 +54,8 @@ impl Coordinator {
         self.news.pending = true;
         self.standing(self.nodes.len() - 1, standing, now, effects);
         for (link, join) in std::mem::take(&mut self.early) {
+            // If the first node cannot start, the others hear that decision.
+            self.advance(now, effects);
             self.joined(link, join, now, effects);
         }
     }
