@@ -1,34 +1,34 @@
-//! One attempt of one replica, from "asked to start" to "we know how it ended".
+//! One attempt of one replica, from the request to start it to its end.
 
 use crate::facts::{Limit, Usage};
 use crate::model::{Exit, Instance, StopHow, StopSent, Timestamp};
 
-/// Where an attempt stands.
+/// The state of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempt {
-    /// Not asked for yet.
+    /// Not requested yet.
     Waiting,
-    /// Asked for; no answer yet.
+    /// Requested; no answer yet.
     Starting { since: Timestamp },
     /// The process exists.
     Running { since: Timestamp },
-    /// It is being stopped. The notice of its start may still be on its way.
+    /// Being stopped. The start notification may still arrive.
     Stopping { since: Timestamp, started: bool, sent: StopSent },
-    /// It is over and we know how.
+    /// Ended, with a known exit.
     Ended(End),
-    /// It did not go even after it was killed; we no longer wait for it.
+    /// Still alive after SIGKILL; no longer waited for.
     Abandoned,
 }
 
-/// How it ended.
+/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub exit: Exit,
     /// Ended by our stop: a victim, never a cause.
     pub by_us: bool,
-    /// Ended before we sent anything.
+    /// Ended before any stop was sent.
     pub before_stop: bool,
-    /// It took too long, and that is why we sent something. The job knows; this machine does not.
+    /// The time limit that caused the stop. Set by the job, not by this machine.
     pub timed_out: Option<Limit>,
     pub order: u64,
     pub usage: Option<Usage>,
@@ -41,7 +41,7 @@ impl End {
         self.exit.is_success() && self.timed_out.is_none()
     }
 
-    /// Badly, and not because we stopped it for others.
+    /// True if it ended badly for a reason other than our stop.
     pub fn is_failure(&self) -> bool {
         self.timed_out.is_some() || (!self.exit.is_success() && !self.by_us)
     }
@@ -57,14 +57,14 @@ pub enum Event {
     GiveUp,
 }
 
-/// What is to be done for it.
+/// What the job does for an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Spawn,
-    /// The process exists: record what is known of it.
+    /// The process exists: record its instance.
     NoteStarted(Instance),
     Stop(StopHow),
-    /// It is over: record how.
+    /// It ended: record how.
     NoteEnded(End),
     NoteAbandoned,
     /// The event does not fit the state.
@@ -154,13 +154,13 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
     use Attempt as S;
     match (state, event) {
         (S::Waiting, Event::Start) => (S::Starting { since: now }, vec![Effect::Spawn]),
-        // Stopped before it was asked for: it never ran, and there is nobody to signal.
+        // Stopped before it was requested: there is no process to signal.
         (S::Waiting, Event::Stop(_)) => (S::Waiting, vec![]),
 
         (S::Starting { since }, Event::Started(instance)) => {
             (S::Running { since }, vec![Effect::NoteStarted(instance)])
         }
-        // The notice of the start may come after the order to stop.
+        // The start notification may arrive after the stop.
         (S::Stopping { since, started: false, sent }, Event::Started(instance)) => {
             (S::Stopping { since, started: true, sent }, vec![Effect::NoteStarted(instance)])
         }
@@ -183,7 +183,7 @@ pub fn step(state: Attempt, event: Event, now: Timestamp) -> (Attempt, Vec<Effec
         (S::Stopping { since, started, sent }, Event::Stop(how)) if how > sent.last => {
             (S::Stopping { since, started, sent: sent.and(how) }, vec![Effect::Stop(how)])
         }
-        // One of each is enough, and what is over cannot be stopped.
+        // Each signal is sent once, and an attempt that is over cannot be stopped.
         (state @ S::Stopping { .. }, Event::Stop(_))
         | (state @ (S::Ended(_) | S::Abandoned), Event::Stop(_) | Event::GiveUp) => (state, vec![]),
 
@@ -242,7 +242,7 @@ mod tests {
             (&[Terminate], signal(2), false),
             (&[], signal(15), false),
             (&[], signal(2), false),
-            // An interrupted program may end with any code: a handler chooses it.
+            // A signal handler may choose any exit code.
             (&[Interrupt], signal(2), true),
             (&[Interrupt], code(1), true),
             (&[Interrupt, Terminate], code(1), true),
@@ -250,7 +250,7 @@ mod tests {
             (&[Interrupt, Kill], signal(9), true),
             (&[Interrupt], code(0), false),
             (&[Interrupt], Exit::Lost, false),
-            // A weaker one changes nothing.
+            // A weaker signal changes nothing.
             (&[Terminate, Interrupt], code(1), false),
         ] {
             let (next, _) = step(stopping(stops), exited(exit.clone()), at(9));

@@ -1,24 +1,24 @@
-//! The number the command ends with.
+//! The exit code of the command.
 
 use crate::facts::{Outcome, Verdict};
 use crate::model::{Exit, ExitCodes, Generation};
 
-/// The run, or the replica that is to blame, took longer than it may: what `timeout` of the shell says.
+/// The run, or the replica that caused the failure, exceeded a time limit: the code of coreutils `timeout`.
 pub const TIMED_OUT: u8 = 124;
 
-/// `umiak stop` was asked for.
+/// Stopped by `umiak stop`.
 pub const STOPPED: u8 = 3;
 
-/// Whose numbers to use.
+/// Which convention for exit codes applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodeStyle {
     pub codes: ExitCodes,
     pub generation: Generation,
-    /// Where there are several roles no replica's code speaks for all of them: the run of a document fails with 1.
+    /// With several roles no replica's code stands for the whole run: a failed run of a document exits with 1.
     pub document: bool,
 }
 
-/// `ends` are all exits in rank order; `signal` is the one that stopped us.
+/// The exit code of a run. `ends` are all exits in rank order; `signal` is the signal that stopped the run.
 pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Option<&Verdict>, ends: &[Exit]) -> u8 {
     match (style.codes, outcome) {
         (_, Outcome::Succeeded) => 0,
@@ -29,18 +29,18 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
             if cause.is_some_and(|cause| cause.timed_out.is_some()) {
                 return TIMED_OUT;
             }
-            // Our own signal's number is not the cause's code.
+            // The number of our own signal is not the cause's code.
             let code = cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| cause.exit.shell_code());
-            // A cause that exits 0 (stopped at our request, too few successes) must not read as success.
+            // A cause that exits with 0 (stopped at our request, too few successes) must not read as success.
             if code == 0 { 1 } else { code }
         }
-        // The current launcher ends with the bare signal number, the legacy one is killed by it.
+        // The current launcher exits with the bare signal number; the legacy one is killed by the signal.
         (ExitCodes::Paddle, Outcome::Interrupted) => match style.generation {
             Generation::Current => signal.unwrap_or(15) as u8,
             Generation::Legacy => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
         },
         (ExitCodes::Paddle, Outcome::Failed) => match style.generation {
-            // The lowest-numbered process that is not 0, with -signal as a byte: hence 241 for SIGTERM.
+            // The first nonzero process by rank, with -signal as a byte: hence 241 for SIGTERM.
             Generation::Current => ends.iter().find(|exit| !exit.is_success()).map_or(1, |exit| match exit {
                 Exit::Signal { signal, .. } => (256 - signal) as u8,
                 other => other.shell_code(),

@@ -1,16 +1,16 @@
 //! The job: gang start, the first failure, stopping, the settle window, the verdict, the end.
 //!
 //! ```text
-//! Start ─► who need not wait starts ─► … ─► all deciding roles succeeded ─► stop the others ─► Finish
-//!                                   └► a role failed ─► all are asked to end ─► grace ─► they are killed
-//!                                        │               (exits keep coming)
-//!                                        └► settle window, closed early when everybody is over
-//!                                             └► Gather evidence ─► Diagnosed, Report ─► all are over ─┬► Finish
-//!                                                     every attempt starts, as a new one ◄─ back-off ◄─┘
+//! Start ─► roles that need not wait start ─► … ─► all deciding roles succeeded ─► stop the others ─► Finish
+//!                                         └► a role failed ─► SIGTERM to all ─► grace ─► SIGKILL
+//!                                              │             (exits keep coming)
+//!                                              └► settle window, closed early when all have ended
+//!                                                   └► Gather evidence ─► Diagnosed, Report ─► all ended ─┬► Finish
+//!                                                        every replica starts a new attempt ◄─ back-off ◄─┘
 //! ```
 //!
-//! The cost of an event does not depend on how many replicas there are: [`replicas`] keeps counts. Only what concerns all
-//! of them, such as a start or a stop, looks at each.
+//! The cost of an event does not depend on the number of replicas: [`replicas`] keeps counts. Only events that concern
+//! all of them, such as a start or a stop, visit each one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -49,43 +49,42 @@ use verdict::Failure;
 #[derive(Debug, Clone)]
 pub struct Machine {
     job: Job,
-    /// Which job of the run this is.
+    /// Position of this job in the run.
     step: StepIndex,
     style: CodeStyle,
-    /// For the jitter of back-offs.
+    /// Jitter of back-offs.
     seed: u64,
     names: names::Names,
     observer: Option<Observer>,
     phase: Phase,
     replicas: Replicas,
     roles: Vec<RoleState>,
-    /// Whether the attempt has failed, and what is known about why.
     failure: Failure,
-    /// Of the whole job: the one that runs, or in a pause the one that failed.
+    /// Attempt of the whole job: the running one, or during a pause the one that failed.
     attempt: u32,
-    /// The position of the next exit in the order of exits.
+    /// Position of the next exit in the order of exits.
     order: u64,
-    /// When the whole job was started again.
+    /// When the whole job was restarted.
     restarts: Past,
-    /// How long earlier supervisors were there.
+    /// Total time under earlier supervisors.
     supervised: Duration,
-    /// Something that waits may have become due.
+    /// A waiting replica may have become due.
     look_for_starts: bool,
-    /// Timers that were asked for and have not fired.
+    /// Timers that are armed and have not fired.
     armed: BTreeSet<Timer>,
-    /// How often a signal asked for a stop, and how often `umiak stop` did.
+    /// How many signals, and how many `umiak stop` requests, have asked for a stop.
     signals: u32,
     stops: u32,
     engine_lost: bool,
-    /// Where other nodes take part: what we told them, and what we were told.
+    /// With several nodes: the last report to the other nodes, and their decision.
     several: Option<several::Several>,
 }
 
-/// Sees every event an attempt is given, with the state it stands in.
+/// Called for every event of an attempt, with the state before it.
 pub type Observer = fn(&Attempt, &attempt::Event);
 
 impl Machine {
-    /// The seed decides the jitter of back-offs, and nothing else.
+    /// The seed affects only the jitter of back-offs.
     pub fn new(job: Job, style: CodeStyle, seed: u64) -> Self {
         Self {
             replicas: Replicas::new(job.roles.iter().map(|role| role.replicas)),
@@ -111,28 +110,28 @@ impl Machine {
         }
     }
 
-    /// One job of several of a run: every attempt is stamped with this, and events of other steps are not its own.
+    /// Sets the position in a run of several jobs. Attempts carry it, and events of other steps are ignored.
     #[must_use]
     pub fn of_step(mut self, step: StepIndex) -> Self {
         self.step = step;
         self
     }
 
-    /// One node of several: its ranks count from here.
+    /// Sets the first rank of this node.
     #[must_use]
     pub fn ranks_from(mut self, first: Rank) -> Self {
         self.names.first_rank = first;
         self
     }
 
-    /// What the replicas of each role are numbered over all nodes, by index.
+    /// Sets the numbers of each role's replicas over all nodes, by index.
     #[must_use]
     pub fn numbered(mut self, numbers: Vec<Vec<u32>>) -> Self {
         self.names.numbers = Some(numbers);
         self
     }
 
-    /// For tests that count which transitions were taken.
+    /// Observes transitions, for coverage tests.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }
@@ -174,32 +173,32 @@ impl Machine {
         effects
     }
 
-    /// Which attempt runs.
+    /// The current attempt of the whole job.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How many attempts live, and how many there are.
+    /// How many attempts are live, and how many replicas exist.
     pub fn live(&self) -> (usize, usize) {
         (self.replicas.total().live() as usize, self.replicas.total().all() as usize)
     }
 
-    /// The same of one role.
+    /// Like [`Machine::live`], for one role.
     pub fn live_of(&self, role: u16) -> (usize, usize) {
         (self.replicas.of_role(role).live() as usize, self.replicas.of_role(role).all() as usize)
     }
 
-    /// How many attempts were asked for, and have not started yet.
+    /// How many attempts were requested and have not started yet.
     pub fn starting(&self) -> usize {
         self.replicas.total().starting() as usize
     }
 
-    /// How many replicas are not started, in a back-off or behind others.
+    /// How many replicas have not started: in a back-off, or waiting for another role.
     pub fn waiting(&self) -> usize {
         self.replicas.total().waiting() as usize
     }
 
-    /// The attempts that live. Looks at all replicas.
+    /// The live attempts. Visits all replicas.
     pub fn live_ids(&self) -> Vec<AttemptId> {
         self.replicas.iter().filter(|(_, replica)| replica.attempt.is_live()).map(|(slot, _)| self.id(slot)).collect()
     }
@@ -208,27 +207,27 @@ impl Machine {
         self.replicas.find(slot).map(|replica| &replica.attempt)
     }
 
-    /// The attempt that a replica is at.
+    /// The current attempt of a replica.
     pub fn id(&self, slot: Slot) -> AttemptId {
         AttemptId { step: self.step, slot, attempt: self.number(slot) }
     }
 
-    /// Which attempt of this replica runs, ran last, or will be the next after a back-off.
+    /// The number of the attempt that runs, ran last, or comes next after a back-off.
     pub fn number(&self, slot: Slot) -> u32 {
         self.replicas.get(slot).number
     }
 
-    /// How often a replica was looked at so far. For tests: this per event does not grow with the job.
+    /// How often replicas were visited so far. For tests: visits per event do not grow with the job.
     pub fn visits(&self) -> u64 {
         self.replicas.visits()
     }
 
-    /// Which job of the run this is.
+    /// Position of this job in the run.
     pub fn step_index(&self) -> StepIndex {
         self.step
     }
 
-    /// Whether the counts are what counting anew would give. For tests: they always are.
+    /// True if the counts match a recount. For tests: always true.
     pub fn is_counted(&self) -> bool {
         self.replicas.are_counted()
     }
@@ -240,7 +239,7 @@ impl Machine {
     fn start(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.phase = self.stop().copied().map_or(Phase::Running, Phase::Stopping);
         self.take_over(now, effects);
-        // A signal that came first is obeyed first: nothing is started only to be stopped.
+        // A stop before the start wins: nothing is started only to be stopped.
         if self.stop().is_some() {
             return;
         }
@@ -248,7 +247,7 @@ impl Machine {
         self.look_for_starts = true;
         self.begin_waits(now, effects);
         if self.engine_lost {
-            // Nothing is left that could start them or tell how they ended.
+            // The engine is lost: it can neither start them nor report their end.
             self.start_due(now, effects);
             effects.retain(|effect| !matches!(effect, Effect::Spawn(_)));
             self.lose_live(now, effects);

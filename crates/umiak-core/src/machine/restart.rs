@@ -1,10 +1,10 @@
-//! What a restart policy says: whether a failed group may start again, and after how long.
+//! The restart policy: whether a failed group may start again, and after how long.
 
 use std::time::Duration;
 
 use crate::model::{Blame, Exit, Restart, Timestamp};
 
-/// When restarts were, by whose failure they were for.
+/// Times of past restarts, by kind of failure.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Past {
     pub user: Vec<Timestamp>,
@@ -19,7 +19,7 @@ impl Past {
         }
     }
 
-    /// The back-off before one more restart; nothing when the budget is spent.
+    /// The back-off before one more restart; `None` when the budget is spent.
     pub fn delay(&self, rule: &Restart, blame: Blame, now: Timestamp, seed: u64) -> Option<Duration> {
         let past = match blame {
             Blame::User => &self.user,
@@ -28,7 +28,7 @@ impl Past {
         delay(&Restart { max: rule.budget(blame), ..*rule }, past, now, seed)
     }
 
-    /// One more restart: at the time that the journal has for it.
+    /// Records one more restart, at the time that the journal has for it.
     pub fn spend(&mut self, rule: &Restart, blame: Blame, now: Timestamp) {
         let past = self.of(blame);
         past.retain(|at| counts(rule, *at, now));
@@ -41,7 +41,7 @@ const ENOMEM: i32 = 12;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
-/// Whose failure a bad end is.
+/// Whether the program or the platform caused a bad end.
 pub fn blame(exit: &Exit) -> Blame {
     match exit {
         Exit::Evicted { .. } | Exit::Preempted { .. } | Exit::NodeLost { .. } | Exit::Lost => Blame::Platform,
@@ -50,13 +50,13 @@ pub fn blame(exit: &Exit) -> Blame {
     }
 }
 
-/// What cannot be started will not start the next time either, while the others go on as they are.
+/// True if another start would fail in the same way.
 pub fn is_hopeless(exit: &Exit) -> bool {
     matches!(exit, Exit::Spawn(_) | Exit::Unmet { .. }) && blame(exit) == Blame::User
 }
 
-/// The back-off before the next start, or nothing when the budget is spent. `past` are the times of the restarts so
-/// far. The seed is the caller's: nothing is random here.
+/// The back-off before the next start; `None` when the budget is spent. `past` holds the times of earlier restarts. The
+/// caller supplies the seed: nothing is random here.
 pub fn delay(policy: &Restart, past: &[Timestamp], now: Timestamp, seed: u64) -> Option<Duration> {
     let counted = past.iter().filter(|at| counts(policy, **at, now)).count() as u32;
     if counted >= policy.max {
@@ -64,12 +64,12 @@ pub fn delay(policy: &Restart, past: &[Timestamp], now: Timestamp, seed: u64) ->
     }
     let doubled = 1u32.checked_shl(counted).map_or(Duration::MAX, |times| policy.backoff.saturating_mul(times));
     let longest = doubled.min(policy.max_backoff);
-    // Jobs that lost the same file server must not all come back at the same moment.
+    // Jitter: jobs that lost the same file server must not all restart at the same moment.
     let share = (longest.as_micros() / 4 * u128::from(mix(seed) >> 32)) >> 32;
     Some(longest.saturating_sub(Duration::from_micros(share as u64)))
 }
 
-/// Whether a restart at that time still counts against the budget.
+/// True if a restart at that time still counts against the budget.
 pub fn counts(policy: &Restart, at: Timestamp, now: Timestamp) -> bool {
     policy.window.is_none_or(|window| now.since(at) < window)
 }
@@ -108,7 +108,7 @@ mod tests {
         let none = Restart { backoff: Duration::ZERO, ..policy };
         assert_eq!(delay(&none, &[], at(0), 1), Some(Duration::ZERO));
         let endless = Restart { backoff: Duration::MAX, max_backoff: Duration::MAX, ..policy };
-        assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size is too large to reckon with");
+        assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size overflows");
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         ] {
             assert_eq!(delay(&policy, &past, at(100), 7).is_some(), allowed, "{policy:?} {past:?}");
         }
-        // What no longer counts no longer lengthens the wait.
+        // Restarts outside the window no longer lengthen the back-off.
         assert!(delay(&window, &[at(1), at(2), at(3)], at(100), 7).unwrap() <= SECOND);
         assert_eq!((policy.attempts(), window.attempts()), (Some(3), None));
     }

@@ -1,15 +1,15 @@
-//! What a completion policy says about a role's counts.
+//! The outcome of a role, from its completion policy and its counts.
 
 use crate::model::{Completion, MinSucceeded};
 
-/// How many replicas of a role stand where.
+/// How many replicas of a role are in which state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub replicas: u32,
     pub succeeded: u32,
-    /// Ended badly, and not by our stop for the sake of others; or could not even be stopped.
+    /// Ended badly for a reason other than our stop, or could not be stopped.
     pub failed: u32,
-    /// Over in any way, by our stop too.
+    /// Over in any way, including by our stop.
     pub over: u32,
 }
 
@@ -21,7 +21,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// Failure is asked first: a role that has both enough failures and enough successes has failed.
+/// Failure is checked first: a role with both enough failures and enough successes has failed.
 pub fn outcome(completion: &Completion, counts: &Counts) -> Outcome {
     let needed = match completion.min_succeeded {
         MinSucceeded::All => counts.replicas,
@@ -32,7 +32,7 @@ pub fn outcome(completion: &Completion, counts: &Counts) -> Outcome {
     } else if counts.succeeded >= needed {
         Outcome::Succeeded
     } else if counts.over == counts.replicas {
-        // All are gone and success was not reached. Where failures never fail a role, it has completed.
+        // All have ended without reaching success. A role that failures cannot fail has completed.
         if completion.min_failed == 0 { Outcome::Succeeded } else { Outcome::Failed }
     } else {
         Outcome::Running

@@ -1,4 +1,4 @@
-//! Events for attempts, and what follows from them for the job: facts and orders.
+//! Events for attempts, and the facts and effects that follow for the job.
 
 use super::{Attempt, AttemptId, Effect, Machine, Slot, Timestamp, attempt};
 use crate::facts::{Fact, Usage};
@@ -9,7 +9,7 @@ impl Machine {
         self.for_these(&self.replicas.slots(), event, now, effects);
     }
 
-    /// Sends one event to these attempts; what comes out is recorded and performed for all of them at once.
+    /// Sends one event to these attempts. Their effects are recorded and performed together.
     pub(super) fn for_these(
         &mut self,
         slots: &[Slot],
@@ -71,7 +71,7 @@ impl Machine {
         })
     }
 
-    /// One event for one attempt that changes nobody else: a start or an end.
+    /// Applies an event that affects only this attempt: a start or an end.
     fn step_attempt(&mut self, slot: Slot, event: attempt::Event, now: Timestamp, effects: &mut Vec<Effect>) {
         let name = event.name();
         let state = self.attempt_of(slot).map_or("", Attempt::name);
@@ -107,7 +107,7 @@ impl Machine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        // A notice that comes twice gives no more time.
+        // A duplicate notification does not restart the time limit.
         let first = matches!(self.attempt_of(slot), Some(Attempt::Starting { .. }));
         self.step_attempt(slot, attempt::Event::Started(instance), now, effects);
         if first {
@@ -124,7 +124,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let order = self.order;
-        // A notice that comes twice takes no place in the order.
+        // A duplicate notification takes no place in the order.
         let live = self.attempt_of(slot).is_some_and(Attempt::is_live);
         self.order += u64::from(live);
         self.step_attempt(slot, attempt::Event::Exited { exit, order, usage }, now, effects);

@@ -1,4 +1,4 @@
-//! What follows from the counts: success, failure, the end.
+//! Decisions from the counts: success, failure, the end.
 
 use super::phase::Phase;
 use super::verdict::Diagnosis;
@@ -9,7 +9,7 @@ use crate::machine::role;
 use crate::model::Exit;
 
 impl Machine {
-    /// What follows from the counts, whatever the event was.
+    /// Acts on the counts, whatever the event was.
     pub(super) fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         match self.phase {
             Phase::NotStarted(_) => return self.end_before_start(effects),
@@ -21,7 +21,7 @@ impl Machine {
             if self.stop().is_none_or(|stop| stop.outcome == Outcome::Succeeded) {
                 self.decide(now, effects);
             }
-            // What is refused has failed, and that may decide.
+            // A refused replica counts as failed, which may change the decision.
             let may_start = self.look_for_starts && !self.starts_nothing() && !self.engine_lost;
             if !may_start || !self.start_due(now, effects) {
                 break;
@@ -44,14 +44,14 @@ impl Machine {
         }
     }
 
-    /// Asks each role's policy; the first failure or the last needed success stops the rest.
+    /// Evaluates each role's policy. The first failure or the last required success stops the rest.
     fn decide(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        // Once everything that decides has succeeded, how the others end is no failure.
+        // Once all deciding roles have succeeded, the way the others end is no failure.
         let blameless = self.stop().is_some();
-        // Where no role decides, all of them do: otherwise the job would be over as it starts.
+        // Without a deciding role, all roles decide: otherwise the job would be over at its start.
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
         let mut deciding_succeeded = true;
-        // What a policy allows its replicas is no excuse for us: losing the engine is our failure.
+        // Completion policies do not excuse a lost engine: that failure is ours.
         let mut failed = !blameless && self.engine_lost && self.replicas.total().lost() > 0;
         for (position, role) in (0u16..).zip(&self.job.roles) {
             if self.roles[position as usize].recycling.is_some() {
@@ -64,7 +64,7 @@ impl Machine {
                 _ => {}
             }
         }
-        // What waits will never start: nothing is left that could start it.
+        // Without the engine, waiting replicas never start.
         let some_live = self.replicas.total().live() > 0;
         failed |= !blameless && self.engine_lost && !deciding_succeeded && !some_live;
         if failed {
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// What a role's completion policy says of it.
+    /// The outcome of a role under its completion policy.
     pub(super) fn outcome_of(&self, role: u16) -> role::Outcome {
         role::outcome(&self.job.roles[role as usize].completion, &self.replicas.of_role(role).counts())
     }
@@ -98,7 +98,7 @@ impl Machine {
         let stop = self.stop().copied();
         let (outcome, signal) = match stop {
             Some(stop) => (stop.outcome, stop.signal),
-            // The failure that was to be made good stands.
+            // A failure whose restart was called off stands.
             None if self.is_pausing() => (Outcome::Failed, None),
             None => (Outcome::Succeeded, None),
         };
@@ -121,7 +121,7 @@ impl Machine {
             Some(code) => code,
             None if timed_out => exit_code::TIMED_OUT,
             None if several_roles && outcome == Outcome::Failed => 1,
-            // Nothing ended badly: they could not be started again.
+            // Nothing ended badly, but a restart was not possible.
             None if self.engine_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
                 Exit::Lost.shell_code()
             }

@@ -1,4 +1,4 @@
-//! How long things may take: an attempt, its start, the whole run; and stopping one replica or one role.
+//! Time limits of an attempt, its start and the whole run; stopping one replica or one role.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::facts::{Fact, Limit};
 use crate::model::StopHow;
 
 impl Machine {
-    /// The process exists: its time runs.
+    /// Arms the limits of a process that has just started.
     pub(super) fn limit(&mut self, slot: Slot, now: Timestamp, effects: &mut Vec<Effect>) {
         if !matches!(self.attempt_of(slot), Some(Attempt::Running { .. })) {
             return;
@@ -37,9 +37,9 @@ impl Machine {
         self.disarm(Timer::StartUp(id.slot), effects);
     }
 
-    /// It has failed, and is stopped like all that are stopped.
+    /// Records the timeout, which is a failure, and stops the replica.
     pub(super) fn time_out(&mut self, slot: Slot, what: Limit, now: Timestamp, effects: &mut Vec<Effect>) {
-        // What is being stopped already is not late.
+        // A replica that is already being stopped is not late.
         if !matches!(self.attempt_of(slot), Some(Attempt::Starting { .. } | Attempt::Running { .. })) {
             return;
         }
@@ -54,7 +54,7 @@ impl Machine {
         self.terminate(Of::Replica(slot), now, effects);
     }
 
-    /// Asks some to end, while the job goes on.
+    /// Sends SIGTERM to some replicas while the job goes on.
     pub(super) fn terminate(&mut self, of: Of, now: Timestamp, effects: &mut Vec<Effect>) {
         let grace = self.grace(role_of(of));
         let before = effects.len();
@@ -75,7 +75,7 @@ impl Machine {
         }
     }
 
-    /// Of those whose time is over, the ones that have no timer of their own: what was stopped later has more time.
+    /// Late replicas without a timer of their own. One that was stopped later has a later timer.
     pub(super) fn overdue(&self, slots: Vec<Slot>, own: fn(Of) -> Timer) -> Vec<Slot> {
         slots.into_iter().filter(|slot| !self.armed.contains(&own(Of::Replica(*slot)))).collect()
     }
@@ -86,7 +86,7 @@ impl Machine {
         self.recycle_if_over(role_of(of), now, effects);
     }
 
-    /// The timers of an attempt that is over have nothing to say.
+    /// Disarms the timers of an attempt that is over.
     pub(super) fn disarm_all_of(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
         let of = Of::Replica(slot);
         let stops = [Timer::TerminateOf(of), Timer::GraceOf(of), Timer::AbandonOf(of)];
@@ -95,7 +95,7 @@ impl Machine {
         }
     }
 
-    /// How long a replica of this role has between being asked to end and being killed.
+    /// Time between the first stop signal and SIGKILL for a replica of this role.
     pub(super) fn grace(&self, role: u16) -> Duration {
         self.job.roles[role as usize].grace.unwrap_or(self.job.policy.stop.grace)
     }
@@ -104,18 +104,18 @@ impl Machine {
         (0..self.job.roles.len() as u16).filter(|role| self.job.roles[*role as usize].grace.is_some()).collect()
     }
 
-    /// Replicas whose grace is the job's.
+    /// Replicas that use the grace period of the job.
     pub(super) fn without_own_grace(&self) -> Vec<Slot> {
         let roles = (0u16..).zip(&self.job.roles).filter(|(_, role)| role.grace.is_none());
         roles.flat_map(|(role, _)| self.replicas.slots_of(role)).collect()
     }
 
-    /// All have been asked to end; roles that have more or less time than the others have timers of their own.
+    /// Arms the timers of roles with a grace period of their own, after all were told to stop.
     pub(super) fn arm_own_graces(&mut self, how: StopHow, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in self.with_own_grace() {
             let timer = Timer::GraceOf(Of::Role(role));
             let live = self.replicas.of_role(role).live() > 0;
-            // A role that was being stopped already has no more time for that.
+            // A role that was already being stopped gets no extra time.
             if let Some(grace) = self.job.roles[role as usize].grace.filter(|_| live && !self.armed.contains(&timer)) {
                 if how == StopHow::Interrupt {
                     self.arm(Timer::TerminateOf(Of::Role(role)), now + after_interrupt(grace), effects);
@@ -125,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// The run's own limit, less what it has used.
+    /// Arms the limit of the run, less the time already used.
     pub(super) fn arm_deadline(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if let Some(timeout) = self.job.policy.timeout {
             self.arm(Timer::Deadline, now + timeout.saturating_sub(self.supervised), effects);

@@ -1,4 +1,4 @@
-//! What goes into the job's machine and what comes out of it.
+//! Events and effects of the job's machine.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct AttemptId {
     pub attempt: u32,
 }
 
-/// What can happen.
+/// Input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Start,
@@ -34,7 +34,7 @@ pub enum Event {
     Ready {
         id: AttemptId,
     },
-    /// The answer to [`Effect::AwaitElsewhere`]: those that do not listen yet, until none is left.
+    /// The answer to [`Effect::AwaitElsewhere`]: replicas that do not listen yet. Repeated until the list is empty.
     AnsweredElsewhere {
         role: u16,
         attempt: u32,
@@ -45,35 +45,35 @@ pub enum Event {
         id: AttemptId,
         evidence: Option<Box<Evidence>>,
     },
-    /// `umiak stop`; a second time, or with `kill`, nothing is waited for.
+    /// `umiak stop`. A second request, or `kill`, kills without a grace period.
     StopAsked {
         kill: bool,
     },
-    /// We received a signal that asks us to stop.
+    /// The supervisor received a signal that requests a stop.
     Signalled {
         signal: i32,
     },
-    /// A timer, with the number that it was armed with: old ones are fenced by it.
+    /// A timer fired. The number is the one it was armed with, and fences off old timers.
     Timer(Timer, u32),
     /// The answer to [`Effect::Gather`].
     Gathered(Vec<(Slot, Evidence)>),
     /// The answer to [`Effect::Prepare`].
     Prepared {
         attempt: u32,
-        /// Not so when something of the old attempt is left, or ports or files could not be had.
+        /// False if the old attempt left something behind, or ports or files were not available.
         ready: bool,
     },
-    /// The engine can no longer be reached, and what it ran is gone.
+    /// The engine can no longer be reached; its processes are gone.
     EngineLost,
-    /// Another node has asked all of them to stop.
+    /// Another node has told all nodes to stop.
     StoppedElsewhere(StopReason),
-    /// How this attempt ends, for all nodes alike.
+    /// How this attempt ends, the same on all nodes.
     Decided(Box<Decided>),
-    /// No other node can be asked how this attempt ends.
+    /// No other node can say how this attempt ends.
     Alone,
 }
 
-/// What all nodes of a job were told.
+/// The decision sent to all nodes of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
     pub attempt: u32,
@@ -82,15 +82,15 @@ pub struct Decided {
     pub verdict: Option<Verdict>,
     /// The signal that one of the nodes received.
     pub signal: Option<i32>,
-    /// What runs is not given its time to end.
+    /// Kill without a grace period.
     pub kill: bool,
-    /// Where no rank is to blame: the code to end with.
+    /// The exit code when no rank caused the end.
     pub code: Option<u8>,
-    /// All nodes start again, after so long.
+    /// All nodes start again after this delay.
     pub restart: Option<Duration>,
 }
 
-/// What is to be done, in this order.
+/// Output of the machine, to be performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Record(Fact),
@@ -104,115 +104,115 @@ pub enum Effect {
         attempt: u32,
         at: Timestamp,
     },
-    /// It is no longer waited for.
+    /// The timer is no longer needed.
     DisarmTimer(Timer),
-    /// Tell when this attempt listens at all its ports, with [`Event::Ready`].
+    /// Report when this attempt listens at all its ports, with [`Event::Ready`].
     Await(AttemptId),
-    /// Tell which of this role on other nodes do not listen yet, with [`Event::AnsweredElsewhere`].
+    /// Report which replicas of this role on other nodes do not listen yet, with [`Event::AnsweredElsewhere`].
     AwaitElsewhere {
         role: u16,
         attempt: u32,
     },
-    /// Tell the other nodes: all of a role that is waited for listen here, or have ended well.
+    /// Tell the other nodes that an awaited role listens here, or has ended well.
     TellReady {
         attempt: u32,
     },
-    /// Tell the user: those that wait for this role start although some of it do not listen. They are not looked at any
-    /// more.
+    /// Tell the user that roles waiting for this one start although some of its replicas do not listen. Stop checking
+    /// those.
     StartUnready {
         role: u16,
     },
-    /// Read what this attempt left about its end, and answer with [`Event::Inspected`]. The job goes on.
+    /// Read the evidence of this attempt's end, and answer with [`Event::Inspected`]. The job goes on.
     Inspect(AttemptId),
-    /// Tell the user why an attempt failed that will be made good.
+    /// Tell the user why an attempt failed that will be restarted.
     TellFailed(Box<Finding>),
-    /// Read what these replicas left about their end, and answer with [`Event::Gathered`].
+    /// Read the evidence of how these replicas ended, and answer with [`Event::Gathered`].
     Gather {
-        /// Ended badly by themselves.
+        /// Ended badly without our signal.
         ended: Vec<Slot>,
-        /// Ended by our signal: only what stood in their logs before it counts.
+        /// Ended by our signal: only log lines from before it count.
         stopped: Vec<Slot>,
     },
-    /// This attempt is over: give back what it had, and keep how it ended.
+    /// This attempt is over: release its resources and keep its end.
     Release {
         id: AttemptId,
         end: Box<End>,
     },
-    /// These have ended and will start again while others go on: nothing that they left behind may be there by then.
+    /// These have ended and will restart while others run: clean up everything they left behind before that.
     Forsake(Vec<AttemptId>),
-    /// Tell the user: the verdict stands.
+    /// Show the verdict to the user.
     Report(Verdict),
-    /// Make room for this attempt: stop what the last one left behind, give its ports back, plan anew. Answer with
+    /// Prepare this attempt: stop leftovers of the last one, release its ports, plan again. Answer with
     /// [`Event::Prepared`].
     Prepare {
         attempt: u32,
     },
-    /// Tell the other nodes how things stand here.
+    /// Tell the other nodes the state of this one.
     Stand(Stand),
-    /// Give the terminal back; the guardian finishes alone.
+    /// Return the terminal to the shell; the guardian finishes alone.
     ReturnTerminal,
-    /// It is over: end with this code.
+    /// The job is over: exit with this code.
     Finish {
         outcome: Outcome,
         code: u8,
     },
 }
 
-/// How things stand on this node, where there are several.
+/// The state of this node in a job of several nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stand {
-    /// Everybody here who decides has ended well, or nobody does; others still run.
+    /// All deciding roles here have succeeded, or none is here; others still run.
     Serving,
     Succeeded,
     Failed,
-    /// The settle window is closed: all bad ends.
+    /// The settle window is closed; these are all bad ends.
     Told(Vec<diagnose::End>),
-    /// By this signal, or by `umiak stop`, which may ask to kill.
+    /// By this signal, or by `umiak stop`, possibly with `--kill`.
     Interrupted {
         signal: Option<i32>,
         kill: bool,
     },
 }
 
-/// Whom a timer speaks of, where it is not the whole job.
+/// The scope of a timer, where it is not the whole job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Of {
     Role(u16),
     Replica(Slot),
 }
 
-/// Timers; each is armed at most once with the same number.
+/// Timers. Each is armed at most once with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     /// The settle window is over.
     Settle,
-    /// SIGINT was not enough.
+    /// SIGINT was not enough: SIGTERM follows.
     Terminate,
-    /// Asking was not enough.
+    /// The grace period is over: SIGKILL follows.
     Grace,
-    /// Killing was not enough.
+    /// SIGKILL was not enough: no longer waited for.
     Abandon,
-    /// The next attempt may begin.
+    /// The back-off is over: the next attempt may begin.
     Backoff,
-    /// The whole run has taken too long.
+    /// The whole run has exceeded its time limit.
     Deadline,
-    /// The same for some of the job.
+    /// The same for part of the job.
     TerminateOf(Of),
     GraceOf(Of),
     AbandonOf(Of),
     BackoffOf(Of),
-    /// Those of this role on other nodes should answer by now.
+    /// Replicas of this role on other nodes should listen by now.
     Elsewhere(u16),
-    /// This role is not waited for any longer.
+    /// Roles that wait for this one start without it.
     Patience(u16),
-    /// Its ports should answer by now.
+    /// The ports of this replica should answer by now.
     StartUp(Slot),
     /// The attempt should be over by now.
     Run(Slot),
 }
 
 impl Event {
-    /// In a few words, for the record of an event that was not acted on.
+    /// A short description, for the record of an ignored event.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Start => "Start".to_owned(),

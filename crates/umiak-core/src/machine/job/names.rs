@@ -1,4 +1,4 @@
-//! What replicas are called, and their ranks.
+//! Names and ranks of replicas.
 
 use super::{Machine, Rank, Slot};
 use crate::facts::Subject;
@@ -7,7 +7,7 @@ use crate::facts::Subject;
 pub(super) struct Names {
     /// Ranks of lower nodes come first.
     pub(super) first_rank: Rank,
-    /// What replicas are called by, where it is not their rank: by role.
+    /// Numbers in replica names where they differ from the rank, by role.
     pub(super) numbers: Option<Vec<Vec<u32>>>,
 }
 
@@ -18,7 +18,7 @@ impl Default for Names {
 }
 
 impl Machine {
-    /// `trainer-3`: the number counts over all nodes.
+    /// A name such as `trainer-3`; the number counts over all nodes.
     pub fn replica_name(&self, slot: Slot) -> String {
         let number = match &self.names.numbers {
             Some(numbers) => numbers[slot.role as usize][slot.index as usize],
@@ -31,7 +31,7 @@ impl Machine {
         Subject { replica: self.replica_name(slot), rank: Some(self.rank(slot)), attempt: self.number(slot) }
     }
 
-    /// Ranks count through the roles in their order.
+    /// Ranks count through the roles in order.
     fn rank(&self, slot: Slot) -> Rank {
         let lower: u32 = self.job.roles[..slot.role as usize].iter().map(|role| role.replicas).sum();
         Rank(self.names.first_rank.0 + lower + slot.index)

@@ -1,4 +1,4 @@
-//! Who may start: roles after those that they wait for.
+//! Start order: a role starts after the roles it waits for.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::facts::{Fact, Limit};
 use crate::machine::role;
 use crate::model::{Exit, StartAfter, When};
 
-/// What is late on another node is stopped there, and that is heard of: only what answers there and not here is left to be
-/// found late here.
+/// Extra time for replicas on other nodes. Their own node stops a late replica and reports it, so this limit only
+/// catches replicas that listen there and cannot be reached from here.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
 impl Machine {
-    /// Starts all that wait for nothing any more, at once. Tells whether some were refused.
+    /// Starts all replicas that no longer wait. True if some were refused.
     pub(super) fn start_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) -> bool {
         self.look_for_starts = self.job.roles.iter().any(|role| !role.start_after.is_empty());
         let mut due = Vec::new();
@@ -51,9 +51,9 @@ impl Machine {
         standing
     }
 
-    /// Whether what is waited for has come; nothing if it never will.
+    /// True once the condition is met; `None` if it never will be.
     fn has_come(&self, after: StartAfter) -> Option<bool> {
-        // What is stopped to be started again has not come, whatever some of it have done.
+        // A role that is being restarted meets no condition.
         if self.roles[after.role as usize].recycling.is_some() {
             return Some(false);
         }
@@ -62,13 +62,13 @@ impl Machine {
         let overdue = self.roles[after.role as usize].overdue;
         let no_ports = other.work.ports.is_empty() || overdue;
         let when = if no_ports && after.when == When::Ready { When::Started } else { after.when };
-        // What ended well is no longer waited for.
+        // A replica that ended well is no longer waited for.
         let come = match when {
             When::Succeeded => self.outcome_of(after.role) == role::Outcome::Succeeded,
             When::Started => tally.running() + tally.succeeded() == tally.all(),
             When::Ready => tally.ready() + tally.succeeded() == tally.all(),
         };
-        // What has ended badly for good will be neither started nor ready, whatever the others do.
+        // A replica that has failed for good will neither start nor become ready.
         let never = match when {
             When::Succeeded => tally.over() == tally.all(),
             When::Started | When::Ready => tally.over() > tally.succeeded(),
@@ -78,13 +78,13 @@ impl Machine {
         if never && !come { None } else { Some(come) }
     }
 
-    /// What these wait for has ended without it.
+    /// The role that these replicas wait for ended before the condition was met.
     fn refuse(&mut self, slots: &[Slot], other: u16, now: Timestamp, effects: &mut Vec<Effect>) {
-        let why = Unmet { why: "it has ended without what was waited for".to_owned(), limit: None };
+        let why = Unmet { why: "it ended before the condition was met".to_owned(), limit: None };
         self.wait_in_vain(slots, other, &why, now, effects);
     }
 
-    /// They are told like a start that failed, so that there is something to blame.
+    /// Records a failed start for each replica, so that the verdict has a cause.
     fn wait_in_vain(&mut self, slots: &[Slot], other: u16, unmet: &Unmet, now: Timestamp, effects: &mut Vec<Effect>) {
         let other = self.job.roles[other as usize].name.to_string();
         for slot in slots {
@@ -99,13 +99,13 @@ impl Machine {
         }
     }
 
-    /// Some of this role are on other nodes, at these addresses, and a role here waits for them. Before the start, and
-    /// again before each further one.
+    /// Sets the addresses of this role's replicas on other nodes that a role here waits for. Called before the start
+    /// and before each restart.
     pub fn expect_elsewhere(&mut self, role: u16, addresses: Vec<String>) {
         self.roles[role as usize].elsewhere = Some(addresses);
     }
 
-    /// An attempt begins: asks which of those on other nodes listen, and sets the limits of all waits.
+    /// Asks which replicas on other nodes listen, and arms the limits of all waits. Called when an attempt begins.
     pub(super) fn begin_waits(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for role in 0..self.roles.len() as u16 {
             let patience = self.job.roles[role as usize].timeouts.patience;
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// Those of this role on other nodes that are waited for, and do not listen yet.
+    /// Awaited replicas of this role on other nodes that do not listen yet.
     pub fn missing_elsewhere(&self, role: u16) -> &[String] {
         self.roles[role as usize].elsewhere.as_deref().unwrap_or_default()
     }
@@ -145,7 +145,7 @@ impl Machine {
         self.roles[role as usize].elsewhere = Some(missing);
     }
 
-    /// Those that wait until this role listens, and have replicas here.
+    /// Roles with waiting replicas here that start when this role listens.
     fn waiting_for(&self, role: u16) -> impl Iterator<Item = u16> {
         let waits = move |other: &u16| {
             let after = &self.job.roles[*other as usize].start_after;
@@ -154,7 +154,7 @@ impl Machine {
         (0..self.job.roles.len() as u16).filter(waits).filter(|other| self.replicas.of_role(*other).waiting() > 0)
     }
 
-    /// It was waited for long enough.
+    /// The time to wait for this role is over.
     pub(super) fn lose_patience(&mut self, role: u16, effects: &mut Vec<Effect>) {
         if self.starts_nothing() || self.waiting_for(role).next().is_none() {
             return;
@@ -164,7 +164,7 @@ impl Machine {
         effects.push(Effect::StartUnready { role });
     }
 
-    /// All of a role that is waited for are ready here: the other nodes need to know, once.
+    /// Tells the other nodes, once, that an awaited role is ready here.
     pub(super) fn tell_ready(&mut self, effects: &mut Vec<Effect>) {
         if !self.is_shared() || self.stop().is_some() {
             return;
@@ -179,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// No word came that they listen, whatever their own nodes know of them.
+    /// Replicas on other nodes were not seen listening in time, whatever their own node reports.
     pub(super) fn miss_elsewhere(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
         let missing = self.roles[role as usize].elsewhere.clone().unwrap_or_default();
         let limit = self.job.roles[role as usize].timeouts.start.unwrap_or_default().as_secs_f64();
@@ -201,7 +201,7 @@ impl Machine {
     }
 }
 
-/// Why somebody waited in vain.
+/// Why a wait failed.
 struct Unmet {
     why: String,
     limit: Option<Limit>,
@@ -211,6 +211,6 @@ struct Unmet {
 enum Standing {
     Due,
     Waits,
-    /// This one will not come.
+    /// This role will never meet the condition.
     Never(u16),
 }

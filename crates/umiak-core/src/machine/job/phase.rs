@@ -1,4 +1,4 @@
-//! How far a job is, with what each phase needs to know.
+//! The phases of a job, with the data of each.
 //!
 //! ```text
 //! NotStarted ─► Running ─┬► Completed ─► Finished
@@ -12,10 +12,10 @@ use crate::facts::{Outcome, StopReason};
 
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
-    /// A stop that is asked for before the start is obeyed by it.
+    /// A stop requested before the start takes effect at the start.
     NotStarted(Option<Stop>),
     Running,
-    /// Everything that decides has ended well, and nothing has to be stopped.
+    /// All deciding roles have succeeded, and nothing has to be stopped.
     Completed,
     Stopping(Stop),
     /// Between two attempts.
@@ -25,24 +25,24 @@ pub(super) enum Phase {
     },
 }
 
-/// Why all are asked to end.
+/// Why all replicas are stopped.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stop {
     pub(super) reason: StopReason,
     pub(super) first: StopReason,
-    /// What the run's end will be called: the first reason decides, later ones only hurry.
+    /// The outcome of the run: the first reason decides, later ones only speed up the stop.
     pub(super) outcome: Outcome,
     pub(super) signal: Option<i32>,
-    /// All were killed.
+    /// SIGKILL was sent to all.
     pub(super) killed: bool,
 }
 
-/// What is still to come before the next attempt.
+/// Conditions for the next attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pause {
     pub(super) waited: bool,
     pub(super) ready: Option<bool>,
-    /// There will be no next attempt.
+    /// Set if there will be no next attempt.
     pub(super) stop: Option<Stop>,
 }
 
@@ -65,7 +65,7 @@ impl Machine {
         }
     }
 
-    /// The first reason to stop.
+    /// Records the first reason to stop.
     pub(super) fn enter_stop(&mut self, stop: Stop) {
         match &mut self.phase {
             Phase::NotStarted(before) => *before = Some(stop),
@@ -79,12 +79,12 @@ impl Machine {
         !matches!(self.phase, Phase::NotStarted(_))
     }
 
-    /// Nothing that waits will be started in this attempt.
+    /// True if no waiting replica will start in this attempt.
     pub(super) fn starts_nothing(&self) -> bool {
         self.stop().is_some() || matches!(self.phase, Phase::Completed)
     }
 
-    /// Whether it waits between two attempts, or has ended while it did.
+    /// True between two attempts, and after an end in between.
     pub fn is_pausing(&self) -> bool {
         matches!(self.phase, Phase::Pausing(_) | Phase::Finished { in_pause: true })
     }

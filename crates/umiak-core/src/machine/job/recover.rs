@@ -1,4 +1,4 @@
-//! Going on where the facts of an earlier supervisor end.
+//! Recovery from the journal of an earlier supervisor.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use crate::machine::attempt::End;
 use crate::model::{Blame, Exit, Scope, StopHow};
 use crate::status::{self, ReplicaStatus, Stage, Status};
 
-/// What is run again.
+/// Which replicas run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// The supervisor was lost: only what has not ended by itself.
+    /// After a lost supervisor: those that have not ended by themselves.
     Unfinished,
-    /// The run has ended: what has not succeeded.
+    /// After the end of the run: those that have not succeeded.
     Unsuccessful,
     All,
 }
 
 impl Machine {
-    /// Takes over from the facts of a run. Before the start. Of what was live, the engine still has what `adopted` says:
-    /// that goes on under its number. The rest is lost.
+    /// Restores the state from the facts of a run. Called before the start. Live attempts for which `adopted` is true
+    /// still exist in the engine and go on under their number. The other live attempts are lost.
     pub fn recover(&mut self, status: &Status, again: Again, adopted: &dyn Fn(AttemptId) -> bool) {
         let attempt = self.attempt.max(status.attempt);
         self.attempt = attempt;
@@ -61,7 +61,7 @@ impl Machine {
         };
         if again == Again::Unfinished {
             self.replicas.change(slot, |own| own.past = of(Scope::Replica));
-            // The role's budget was spent for all of it at once.
+            // The role's budget is shared by its replicas.
             self.roles[slot.role as usize].past = of(Scope::Role);
         }
         if replica.is_live() {
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// The engine still has this attempt: it stands where the facts left it.
+    /// Restores an attempt that the engine still has to the state in the facts.
     fn adopt_replica(&mut self, slot: Slot, replica: &ReplicaStatus) {
         let (at, started, ready, timed_out) = match replica.stage {
             Stage::Starting { at } => (at, false, false, None),
@@ -108,9 +108,8 @@ impl Machine {
         });
     }
 
-    /// The start of a supervisor that took over: what the engine still has goes on, with all of its time before it; what
-    /// else was live is lost, and starts again without spending anything. What had failed, and nothing was decided about,
-    /// is decided now.
+    /// The start of a supervisor that takes over. Adopted attempts go on with their full time limits. Other live
+    /// attempts are lost and start again without spending budget. Failures that were not handled yet are handled now.
     pub(super) fn take_over(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let mut adopted = Vec::new();
         for slot in self.replicas.slots() {
@@ -136,7 +135,7 @@ impl Machine {
             }
         }
         self.go_on_with(&adopted, now, effects);
-        // Only now: who stops a role for the failure of one must not wait for those that are gone.
+        // Only now: a role restart must not wait for replicas that are gone.
         for slot in self.replicas.slots() {
             if matches!(self.attempt_of(slot), Some(Attempt::Ended(_))) {
                 self.after_end(slot, now, effects);
@@ -144,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// These run on: their timers are armed anew. A stop that was recorded may never have been sent, so it is sent again.
+    /// Arms the timers of adopted attempts. A recorded stop may never have been sent, so it is sent again.
     fn go_on_with(&mut self, adopted: &[Slot], now: Timestamp, effects: &mut Vec<Effect>) {
         for how in [StopHow::Interrupt, StopHow::Terminate, StopHow::Kill] {
             let stopped = |slot: &&Slot| {
@@ -171,7 +170,7 @@ impl Machine {
         }
         for slot in adopted.iter().copied() {
             match (self.attempt_of(slot), self.replicas.get(slot).timed_out) {
-                // It was found late, and then the supervisor was lost.
+                // It had timed out when the supervisor was lost.
                 (Some(Attempt::Running { .. }), Some(_)) => self.terminate(Of::Replica(slot), now, effects),
                 (Some(Attempt::Running { .. }), None) => self.limit(slot, now, effects),
                 _ => {}
@@ -180,7 +179,7 @@ impl Machine {
     }
 }
 
-/// Whether this end is final.
+/// True if this end is final.
 fn stays(ended: &status::Ended, again: Again) -> bool {
     match again {
         Again::Unfinished => ended.is_success() || (ended.is_failure() && ended.exit != Exit::Lost),

@@ -1,8 +1,8 @@
-//! The replicas of a job, and how many of them stand where.
+//! The replicas of a job, and how many are in which state.
 //!
-//! Policies ask how many replicas of a role wait, run or have ended well. To look at all of them for each event would cost
-//! more the larger a job is. So every change of a replica goes through [`Replicas::change`], which keeps the counts, and
-//! the sets of those that wait.
+//! Policies need the number of replicas of a role that wait, run or have succeeded. Counting them for each event would
+//! cost more the larger the job is. So every change of a replica goes through [`Replicas::change`], which maintains the
+//! counts and the sets of waiting replicas.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -14,29 +14,28 @@ use crate::machine::restart::Past;
 use crate::machine::role::Counts;
 use crate::model::{Exit, FIRST_ATTEMPT, Slot, StopSent};
 
-/// One replica: its attempt, and what else is known of it.
 #[derive(Debug, Clone)]
 pub(super) struct Replica {
     pub(super) attempt: Attempt,
-    /// Of its attempt, from [`FIRST_ATTEMPT`]. Never used twice.
+    /// Number of the attempt, from [`FIRST_ATTEMPT`]. Never reused.
     pub(super) number: u32,
-    /// The attempt of that number has been announced.
+    /// True once the attempt of that number has been announced.
     pub(super) begun: bool,
-    /// All its ports answer.
+    /// True if all its ports answer.
     pub(super) ready: bool,
     pub(super) timed_out: Option<Limit>,
-    /// It waits before it is started again.
+    /// True during the back-off before a restart.
     pub(super) backing_off: bool,
-    /// A supervisor that is gone had it live: what becomes of it is said at the start.
+    /// Set if it was live under an earlier supervisor. Handled at the start.
     pub(super) inherited: Option<Inherited>,
-    /// A supervisor that is gone stopped it so. If nothing here wants that, it starts again.
+    /// The stop that an earlier supervisor sent. Unless this supervisor stops it too, it starts again.
     pub(super) stopped_before: Option<StopSent>,
     pub(super) past: Past,
-    /// How earlier attempts ended, until that has been told.
+    /// Ends of earlier attempts that are not reported yet.
     pub(super) untold: Vec<(u32, End)>,
 }
 
-/// What a new supervisor finds of an attempt that was live.
+/// What a new supervisor finds for an attempt that was live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inherited {
     Lost,
@@ -60,13 +59,13 @@ impl Replica {
         }
     }
 
-    /// The next attempt is announced.
+    /// Begins the next attempt.
     pub(super) fn begin(&mut self) {
         self.number += u32::from(self.begun);
         (self.begun, self.ready, self.timed_out, self.stopped_before) = (true, false, None, None);
     }
 
-    /// All start again: numbers go on, and at least as far as the job's; budgets are new.
+    /// Resets the replica for a restart of the whole job. Numbers continue, at least from the job's; budgets are new.
     pub(super) fn renew(&mut self, attempt: u32) {
         let number = (self.number + u32::from(self.begun)).max(attempt);
         let untold = std::mem::take(&mut self.untold);
@@ -93,25 +92,25 @@ impl Replica {
     }
 }
 
-/// Where a replica stands, as far as policies tell it apart.
+/// The state of a replica, as far as policies distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Waiting,
     Starting,
-    /// Its ports do not answer, or are of no interest.
+    /// Its ports do not answer, or are not awaited.
     Running,
     Ready,
     Stopping,
     Succeeded,
     Failed,
-    /// Failed, and all that is known is that it is gone.
+    /// Failed, with no exit status.
     Lost,
-    /// Ended by our stop, for the sake of others.
+    /// Ended by our stop, not by a failure of its own.
     Stopped,
     Abandoned,
 }
 
-/// How many replicas stand where.
+/// How many replicas are in which state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally([u32; 10]);
 
@@ -136,7 +135,7 @@ impl Tally {
         self.of(Standing::Starting)
     }
 
-    /// Not those that are being stopped.
+    /// Excludes those that are being stopped.
     pub(super) fn running(&self) -> u32 {
         self.sum(&[Standing::Running, Standing::Ready])
     }
@@ -165,7 +164,7 @@ impl Tally {
         self.of(Standing::Abandoned)
     }
 
-    /// As a completion policy counts: what could not even be stopped has failed.
+    /// Counts for a completion policy: a replica that could not be stopped has failed.
     pub(super) fn counts(&self) -> Counts {
         Counts {
             replicas: self.all(),
@@ -194,8 +193,8 @@ pub(super) struct Replicas {
     visits: Visits,
 }
 
-/// How often a replica was looked at. A simulator bounds this per event; it counts always, since an increment is cheaper
-/// than a second build of this crate. It is no part of the state.
+/// How often replicas were visited. The simulator bounds this per event. It always counts, since an increment is
+/// cheaper than a second build of this crate. Not part of the state.
 #[derive(Clone, Default)]
 struct Visits(Cell<u64>);
 
@@ -212,7 +211,7 @@ impl fmt::Debug for Visits {
 }
 
 impl Replicas {
-    /// So many of each role, all of them waiting.
+    /// Replicas of roles of these sizes, all waiting.
     pub(super) fn new(sizes: impl IntoIterator<Item = u32>) -> Self {
         let mut all = Self { roles: Vec::new(), total: Tally::default(), visits: Visits::default() };
         for size in sizes {
@@ -235,7 +234,7 @@ impl Replicas {
         &self.roles[slot.role as usize].replicas[slot.index as usize]
     }
 
-    /// The only way to change a replica: the counts follow.
+    /// The only way to change a replica: updates the counts.
     pub(super) fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Replica) -> T) -> T {
         self.visits.add(1);
         let members = &mut self.roles[slot.role as usize];
@@ -260,7 +259,7 @@ impl Replicas {
         &self.total
     }
 
-    /// Those of a role that are neither started nor in a back-off.
+    /// Replicas of a role that are neither started nor in a back-off.
     pub(super) fn due(&self, role: u16) -> Vec<Slot> {
         self.slots_in(role, &self.roles[role as usize].due)
     }
@@ -292,7 +291,7 @@ impl Replicas {
         self.visits.0.get()
     }
 
-    /// Whether counting all of them anew gives the same.
+    /// True if a recount gives the same counts.
     pub(super) fn are_counted(&self) -> bool {
         let mut total = Tally::default();
         let roles = self.roles.iter().all(|members| {

@@ -1,9 +1,9 @@
-//! The way from a failed attempt to the next one.
+//! From a failed attempt to the next one.
 //!
 //! ```text
-//! failed, told, all over ─► Restarting ─► back-off elapsed, and the driver is prepared ─► every attempt starts
-//!                                       ├► a signal ─► Finish, interrupted
-//!                                       └► the driver cannot ─► Finish with the failure
+//! failed, reported, all over ─► Restarting ─► back-off elapsed, and the driver is prepared ─► every attempt starts
+//!                                           ├► a signal ─► Finish, interrupted
+//!                                           └► the driver cannot ─► Finish with the failure
 //! ```
 
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::machine::restart::{blame, is_hopeless};
 use crate::model::{Blame, Exit};
 
 impl Machine {
-    /// How long to wait before the next attempt; nothing if this one was the last.
+    /// The delay before the next attempt; `None` if there is none.
     pub(super) fn backoff(&self, now: Timestamp) -> Option<Duration> {
-        // A user who asked us to stop while a failed attempt ended wants no other one.
+        // A stop requested while a failed attempt ends also cancels the restart.
         let failed = self.stop().is_some_and(|stop| stop.outcome == Outcome::Failed);
         let urged = self.stop().is_some_and(|stop| stop.reason != StopReason::PeerFailed);
-        // What cannot be started will not start the next time either; what does not go holds devices and ports.
+        // A failed spawn would fail again; an abandoned process still holds devices and ports.
         let hopeless = self.replicas.iter().any(|(_, replica)| match &replica.attempt {
             Attempt::Ended(end) => {
                 matches!(end.exit, Exit::Spawn(_))
@@ -37,7 +37,7 @@ impl Machine {
         self.restarts.delay(&self.job.policy.restart, self.blame(), now, seed)
     }
 
-    /// A failure whose causes are all the platform's is the platform's.
+    /// A failure is the platform's only if all its causes are.
     fn blame(&self) -> Blame {
         let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return Blame::User };
         verdict.causes.iter().map(|cause| blame(&cause.exit)).min().unwrap_or(Blame::User)
@@ -47,12 +47,12 @@ impl Machine {
         let policy = self.job.policy.restart;
         let blame = self.blame();
         let attempt = self.attempt + 1;
-        // Restarts for the platform's sake are not among those that the budget tells of.
+        // The budget does not include restarts after platform failures.
         let of = policy.attempts().filter(|_| blame == Blame::User && self.restarts.platform.is_empty());
         let delay_micros = delay.as_micros() as u64;
         effects.push(Effect::Record(Fact::Restarting { attempt, of, delay_micros, blame }));
         self.restarts.spend(&policy, blame, now);
-        // From here on a signal is an interrupt, and the failed attempt's timers have nothing to say.
+        // From here on a signal interrupts the pause, and the timers of the failed attempt no longer apply.
         self.phase = Phase::Pausing(Pause::default());
         self.armed.retain(|timer| *timer == Timer::Deadline);
         self.arm(Timer::Backoff, now + delay, effects);
@@ -80,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// All replicas anew, whatever became of each: a group is one thing.
+    /// Starts all replicas again, however each one ended.
     fn next_attempt(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.phase = Phase::Running;
         self.attempt += 1;

@@ -1,7 +1,7 @@
 //! Restarts inside a role, while the job goes on.
 //!
 //! ```text
-//! a replica fails ─┬► scope replica, budget left ─► told ─► back-off ─► it starts again
+//! a replica fails ─┬► scope replica, budget left ─► reported ─► back-off ─► it starts again
 //!                  ├► scope role, budget left ─► the others of the role are stopped ─► back-off ─► all of it starts again
 //!                  └► no budget: the completion policies decide
 //! ```
@@ -15,7 +15,7 @@ use crate::machine::restart::{blame, is_hopeless};
 use crate::model::{Blame, Scope};
 
 impl Machine {
-    /// An attempt is over: whether it is made good here.
+    /// Handles the end of an attempt: restarts the replica or its role if the policy allows.
     pub(super) fn after_end(&mut self, slot: Slot, now: Timestamp, effects: &mut Vec<Effect>) {
         self.disarm_all_of(slot, effects);
         self.look_for_starts |= self.job.roles.iter().any(|role| !role.start_after.is_empty());
@@ -39,7 +39,7 @@ impl Machine {
             Scope::Replica => &self.replicas.get(slot).past,
             Scope::Role => &self.roles[slot.role as usize].past,
         };
-        // Where an earlier supervisor was lost, this is decided as it would have been then.
+        // After a takeover, the decision is the one the earlier supervisor would have made.
         let Some(delay) = past.delay(&restart.rule, blame, end.ended, seed) else { return };
         self.replicas.change(slot, |replica| replica.untold.push((number, end)));
         effects.push(Effect::Inspect(self.id(slot)));
@@ -55,13 +55,13 @@ impl Machine {
         }
     }
 
-    /// An earlier supervisor stopped it, and nothing here wants that: it is as if it had been lost with that one.
+    /// True if an earlier supervisor stopped it and this one does not: it restarts like a lost attempt.
     fn is_wanted_again(&self, slot: Slot) -> bool {
         let replica = self.replicas.get(slot);
         replica.stopped_before.is_some() && replica.timed_out.is_none() && self.stop().is_none() && !self.engine_lost
     }
 
-    /// These wait, and start again.
+    /// Restarts these replicas after a back-off.
     fn retry(
         &mut self,
         slots: &[Slot],
@@ -102,7 +102,7 @@ impl Machine {
         self.arm(Timer::BackoffOf(of), now + delay, effects);
     }
 
-    /// The last of a role that is to start again has ended.
+    /// Restarts a role once its last replica has ended.
     pub(super) fn recycle_if_over(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
         let of = Of::Role(role);
         let Some((delay, blame)) = self.roles[role as usize].recycling else { return };
@@ -114,7 +114,7 @@ impl Machine {
         self.disarm(Timer::TerminateOf(of), effects);
         self.disarm(Timer::GraceOf(of), effects);
         self.disarm(Timer::AbandonOf(of), effects);
-        // What does not go holds devices and ports: there is no other start, and the policies decide.
+        // An abandoned process still holds devices and ports: no restart, and the completion policies decide.
         if stuck {
             return;
         }
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    /// Everything is being stopped: nothing will start again.
+    /// Cancels all pending restarts, because everything is being stopped.
     pub(super) fn give_up_restarts(&mut self, effects: &mut Vec<Effect>) {
         for role in 0..self.job.roles.len() as u16 {
             self.roles[role as usize].recycling = None;
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// What a failed attempt left has been read: tell it.
+    /// Reports a failed attempt, now that its evidence has been read.
     pub(super) fn inspected(&mut self, id: AttemptId, evidence: Option<Box<Evidence>>, effects: &mut Vec<Effect>) {
         let untold = self.replicas.find(id.slot).filter(|_| id.step == self.step).map(|replica| &replica.untold);
         let position = untold.and_then(|untold| untold.iter().position(|(number, _)| *number == id.attempt));

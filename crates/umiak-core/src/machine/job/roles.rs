@@ -1,4 +1,4 @@
-//! What the job knows of each role as a whole.
+//! The state of each role as a whole.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::model::{Blame, Slot};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct RoleState {
-    /// All of it is being stopped, to be started again after so long, for a failure of this kind.
+    /// Set while the whole role is stopped for a restart: the delay, and the kind of failure.
     pub(super) recycling: Option<(Duration, Blame)>,
     pub(super) past: Past,
-    /// How often it was stopped or started again as a whole: old timers are fenced by it.
+    /// How often the role was stopped or restarted as a whole; fences off old timers.
     pub(super) cycle: u32,
-    /// Where some of it are on other nodes and waited for: those that do not listen yet.
+    /// Replicas on other nodes that are awaited and do not listen yet, by address.
     pub(super) elsewhere: Option<Vec<String>>,
-    /// It was waited for long enough: those behind it start when it has.
+    /// The time to wait for it is over: roles behind it start once it has started.
     pub(super) overdue: bool,
-    /// The other nodes know that it is ready here.
+    /// The other nodes were told that it is ready here.
     pub(super) told_ready: bool,
 }
 
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// The whole job starts again: numbers go on, budgets are new.
+    /// Resets all replicas and roles for a restart of the job: numbers continue, budgets are new.
     pub(super) fn renew(&mut self) {
         let attempt = self.attempt;
         for slot in self.replicas.slots() {

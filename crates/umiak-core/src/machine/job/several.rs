@@ -1,5 +1,5 @@
-//! A job on several nodes, seen from one of them: failures are told instead of judged, and the end is what all nodes
-//! were told.
+//! A job on several nodes, seen from one of them. A node reports its failures instead of judging them, and ends as the
+//! coordinator decided for all nodes.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::facts::{Outcome, StopReason, Verdict, Weight};
 use crate::machine::role;
 use crate::model::Exit;
 
-/// What we told the other nodes last, and what we were told.
+/// The last report to the other nodes, and their decision.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Several {
     stood: Option<Stand>,
     decided: Option<Decided>,
-    /// Nobody can be asked.
+    /// No other node can be reached.
     alone: bool,
 }
 
 impl Machine {
-    /// This node is one of several. Before the start.
+    /// Marks this node as one of several. Called before the start.
     pub fn share(&mut self) {
         self.several = Some(Several::default());
     }
@@ -29,18 +29,18 @@ impl Machine {
         self.several.is_some()
     }
 
-    /// Nobody here decides any more, and nobody has said yet that all of the job is over: what runs here may be needed by
-    /// trainers on other nodes.
+    /// True until the coordinator has decided. No role here decides any more, but trainers on other nodes may need what
+    /// runs here.
     pub(super) fn is_needed_elsewhere(&self) -> bool {
         self.several.as_ref().is_some_and(|several| several.decided.is_none() && !several.alone)
     }
 
-    /// By a signal or an order, here or on another node: no rank is to blame.
+    /// True after a signal or `umiak stop`, here or on another node: no rank is the cause.
     fn is_asked_to_stop(&self) -> bool {
         self.stop().is_some_and(|stop| is_asked(stop.outcome))
     }
 
-    /// Tells how things stand here, if that is news.
+    /// Reports the state of this node, if it has changed.
     pub(super) fn stand(&mut self, stand: Stand, effects: &mut Vec<Effect>) {
         let Some(several) = &mut self.several else { return };
         if several.stood.as_ref() != Some(&stand) {
@@ -49,7 +49,7 @@ impl Machine {
         }
     }
 
-    /// By a signal or by `umiak stop`: all nodes stop.
+    /// Reports a signal or `umiak stop`: all nodes stop.
     pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, kill: bool, effects: &mut Vec<Effect>) {
         let decided = self.several.as_ref().and_then(|several| several.decided.as_ref());
         let open = decided.is_none_or(|decided| decided.restart.is_some());
@@ -58,11 +58,11 @@ impl Machine {
         }
     }
 
-    /// The settle window of this node is closed.
+    /// Reports the ends of this node, after its settle window.
     pub(super) fn tell(&mut self, ends: Vec<diagnose::End>, effects: &mut Vec<Effect>) {
         self.failure.diagnosis = Diagnosis::Told(ends.clone());
         match &self.several {
-            // The others did not wait for us.
+            // The decision came before our report.
             Some(Several { decided: Some(decided), .. }) => self.adopt(&decided.clone(), effects),
             Some(Several { alone: true, .. }) => self.decide_alone(effects),
             _ => self.stand(Stand::Told(ends), effects),
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// Our ranks are stopped, and how they ended before or while that happened is told.
+    /// Stops our ranks, and reports how they ended before or during the stop.
     fn fail_elsewhere(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
         if !self.failure.failed && !self.is_asked_to_stop() {
             self.failure.failed = true;
@@ -97,7 +97,7 @@ impl Machine {
         let Some(several) = &mut self.several else {
             return self.ignore(&Event::Decided(Box::new(decided)), effects);
         };
-        // While this attempt still ends here, the next can be over already: then there is none.
+        // While this attempt is still ending here, the next one may be decided already: this node skips it.
         let (next, current) = match &several.decided {
             None => (false, decided.attempt == self.attempt && !several.alone),
             Some(last) => (true, last.restart.is_some() && decided.attempt == self.attempt + 1),
@@ -127,14 +127,14 @@ impl Machine {
                 }
             }
         }
-        // Whatever was decided, we have told what we know and wait for nothing else.
+        // Our ends are reported and the decision is here: nothing else is awaited.
         if matches!(self.failure.diagnosis, Diagnosis::Told(_)) {
             self.adopt(&decided, effects);
         }
     }
 
-    /// All who decide have ended well, on every node. What has failed here since we said so of ours, and before we heard of
-    /// it, was needed by nobody any more.
+    /// All deciding roles have succeeded on every node. A failure here between our own report and that decision no
+    /// longer counts.
     fn forgive(&mut self, effects: &mut Vec<Effect>) {
         let mut deciding = (0u16..).zip(&self.job.roles).filter(|(_, role)| role.completion.decides);
         let has_failed = deciding.any(|(role, _)| self.outcome_of(role) == role::Outcome::Failed);
@@ -148,9 +148,9 @@ impl Machine {
         }
     }
 
-    /// All of that attempt happened without us: we were away. If there is another one, we are back for it.
+    /// Handles the decision on an attempt that this node missed. Joins the next attempt, if there is one.
     fn miss(&mut self, decided: &Decided, next: bool, now: Timestamp, effects: &mut Vec<Effect>) {
-        // What ended that attempt for good is what is reported, not what ended ours.
+        // The verdict that ended the job replaces the one of our last attempt.
         if next
             && decided.restart.is_none()
             && decided.verdict.is_some()
@@ -167,13 +167,13 @@ impl Machine {
         self.enter_pause(delay, now, effects);
     }
 
-    /// What was decided is what is reported here.
+    /// Reports the verdict of the decision.
     fn adopt(&mut self, decided: &Decided, effects: &mut Vec<Effect>) {
         let nobody = || Verdict { causes: Vec::new(), victims: Vec::new() };
         self.judge(decided.verdict.clone().unwrap_or_else(nobody), effects);
     }
 
-    /// Nobody can be asked: we stop, and our own ends are all there is to judge by.
+    /// No other node can be reached: stops, and judges by the ends of this node alone.
     pub(super) fn alone(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let open = |several: &Several| several.decided.as_ref().is_none_or(|decided| decided.restart.is_some());
         let Some(several) = self.several.as_mut().filter(|several| open(several) && !several.alone) else {
@@ -193,7 +193,7 @@ impl Machine {
     fn decide_alone(&mut self, effects: &mut Vec<Effect>) {
         let Diagnosis::Told(ends) = &self.failure.diagnosis else { return };
         let verdict = diagnose::rank(ends.clone());
-        // Who ended only when all were stopped is not why they were.
+        // A rank that ended only after the stop did not cause it.
         let nobody = verdict.causes.iter().all(|cause| cause.weight >= Weight::Possible && cause.exit != Exit::Lost);
         let verdict = if nobody {
             Verdict { causes: Vec::new(), victims: [verdict.causes, verdict.victims].concat() }
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// Nothing was started, and nothing will be: the others have decided, or we were asked to stop.
+    /// Finishes before anything was started: the other nodes have decided, or a stop was requested.
     pub(super) fn end_before_start(&mut self, effects: &mut Vec<Effect>) {
         let Some(several) = &self.several else { return };
         if let Some(decided) = several.decided.clone().filter(|decided| decided.outcome == Outcome::Failed) {
@@ -228,8 +228,8 @@ impl Machine {
         }
     }
 
-    /// Everybody here is over and nobody has failed: whether that is the end. Where there are other nodes it is theirs
-    /// to say, unless we were asked to stop.
+    /// True if the job may end, now that all replicas here have ended without failure. With other nodes, it ends only
+    /// by their decision or a requested stop.
     pub(super) fn may_end(&mut self, effects: &mut Vec<Effect>) -> bool {
         if !self.is_shared() || self.is_asked_to_stop() {
             return true;
@@ -238,10 +238,10 @@ impl Machine {
         self.several.as_ref().is_some_and(|several| several.decided.is_some())
     }
 
-    /// How long to wait before the next attempt, whoever decides that.
+    /// The delay before the next attempt, decided here or by the coordinator.
     pub(super) fn next_delay(&self, now: Timestamp) -> Option<Duration> {
         let Some(several) = &self.several else { return self.backoff(now) };
-        // A user who asked us to stop wants no other one; what does not go holds devices and ports.
+        // A requested stop cancels the restart; an abandoned process still holds devices and ports.
         let urged = self.stop().is_some_and(|stop| match stop.reason {
             StopReason::User | StopReason::Signal { .. } | StopReason::SecondSignal { .. } => true,
             StopReason::Completed
@@ -259,7 +259,7 @@ impl Machine {
             return (outcome, signal);
         };
         match &several.decided {
-            // Nobody can know better than we that a rank of ours has failed.
+            // This node has a failed rank, whatever was decided.
             Some(decided) if decided.outcome == Outcome::Succeeded && self.failure.failed => (Outcome::Failed, None),
             Some(decided) => (decided.outcome, decided.signal),
             None if several.alone => (Outcome::Failed, None),
@@ -267,7 +267,7 @@ impl Machine {
         }
     }
 
-    /// The code to end with where no rank is to blame.
+    /// The exit code when no rank caused the end.
     pub(super) fn code_of_all(&self) -> Option<u8> {
         if self.is_asked_to_stop() {
             return None;
@@ -279,14 +279,14 @@ impl Machine {
         }
     }
 
-    /// The next attempt begins: nothing has been said of it yet.
+    /// Clears the decision before the next attempt.
     pub(super) fn forget_decision(&mut self) {
         if self.is_shared() {
             self.several = Some(Several::default());
         }
     }
 
-    /// Between two attempts a decision ends the wait.
+    /// True if a decision between two attempts rules out the next one.
     pub(super) fn is_decided_in_pause(&self) -> bool {
         let Some(decided) = self.several.as_ref().and_then(|several| several.decided.as_ref()) else { return false };
         decided.restart.is_none()
@@ -297,5 +297,5 @@ fn is_asked(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Interrupted | Outcome::Stopped)
 }
 
-/// A node was lost, and no rank is to blame.
+/// A node was lost, and no rank caused the failure.
 pub const NODE_LOST: u8 = 123;

@@ -1,4 +1,4 @@
-//! Stopping all: why, how hard, and what is lost with the engine.
+//! Stopping all replicas: the reason, the signal, and the loss of the engine.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const SIGINT: i32 = 2;
 /// From SIGINT to SIGTERM, unless the grace is short.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
 
-/// How long an interrupted attempt has, of its grace, before SIGTERM follows.
+/// How much of its grace period an interrupted attempt has before SIGTERM follows.
 pub(super) fn after_interrupt(grace: Duration) -> Duration {
     AFTER_INTERRUPT.min(grace / 2)
 }
@@ -30,7 +30,7 @@ impl Machine {
         }
     }
 
-    /// Asks all to end. A later, stronger reason is recorded and changes neither outcome nor blame.
+    /// Tells all replicas to stop. A later, stronger reason is recorded and changes neither the outcome nor the cause.
     pub(super) fn stop_all(
         &mut self,
         reason: StopReason,
@@ -56,7 +56,7 @@ impl Machine {
         };
         let before = effects.len();
         self.for_all(&attempt::Event::Stop(how), now, effects);
-        // The time to end counts from the first of what was sent.
+        // The grace period counts from the first signal.
         if effects.len() > before && !self.armed.contains(&Timer::Grace) {
             let grace = self.job.policy.stop.grace;
             if how == StopHow::Interrupt {
@@ -67,13 +67,13 @@ impl Machine {
         }
     }
 
-    /// Asking was not enough, or is not waited for.
+    /// Kills all replicas: the grace period is over or was skipped.
     pub(super) fn kill_all(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.stop().is_none_or(|stop| stop.killed) {
             return;
         }
         let before = effects.len();
-        // How long each is waited for counts from when it was killed.
+        // Each abandon timer counts from its own SIGKILL.
         self.kill_these(&self.without_own_grace(), Timer::Abandon, now, effects);
         for role in self.with_own_grace() {
             self.kill_these(&self.slots_of(Of::Role(role)), Timer::AbandonOf(Of::Role(role)), now, effects);

@@ -1,4 +1,4 @@
-//! The main stories, one each. What happens in between is the simulator's business.
+//! The main scenarios, one each. The simulator covers the rest.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A machine, the virtual time in milliseconds, and everything it has ordered so far.
+/// A machine, the virtual time in milliseconds, and all effects so far.
 struct Story {
     machine: Machine,
     now: u64,
@@ -101,7 +101,7 @@ fn by(signal: i32) -> Exit {
     Exit::Signal { signal, core_dumped: false }
 }
 
-/// (how, ranks) of every order to stop among these effects; one role only.
+/// (how, ranks) of every stop among these effects; one role only.
 fn stops(effects: &[Effect]) -> Vec<(StopHow, Vec<u32>)> {
     let order = |effect: &Effect| match effect {
         Effect::Stop { how, targets } => Some((*how, targets.iter().map(|id| id.slot.index).collect())),
@@ -144,7 +144,7 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
     assert_eq!(stops(&effects), [(Terminate, vec![0, 2])]);
     assert_eq!(timers(&effects), [(Timer::Grace, now + 5000), (Timer::Settle, now + 500)]);
     story.exit(0, by(SIGTERM));
-    assert_eq!(story.verdict(), None, "the window is open while somebody lives");
+    assert_eq!(story.verdict(), None, "the window is open while a rank is live");
     let gather = story.exit(2, by(SIGTERM));
     assert_eq!(
         gather.last(),
@@ -176,7 +176,7 @@ fn who_ends_while_evidence_is_read_is_not_judged() {
     let mut story = Story::running(3);
     story.exit(0, code(1));
     story.give(Event::Timer(Timer::Settle, 1));
-    // It crashes in its clean-up; its log was not read, so nothing would speak against it.
+    // It crashes in its clean-up. Its log was not read, so nothing points to a lost peer.
     story.exit(1, by(11));
     let victim = diagnose::SIGNATURES.iter().find(|signature| signature.kind == diagnose::Kind::Victim).unwrap();
     let evidence = Evidence { signature: Some(victim.to_match()), ..Evidence::default() };
@@ -218,7 +218,7 @@ fn an_interrupt_is_followed_by_sigterm_and_a_kill_within_the_grace() {
     let effects = story.give(Event::Signalled { signal: SIGINT });
     assert_eq!(stops(&effects), [(Interrupt, vec![0, 1, 2])]);
     assert_eq!(timers(&effects), [(Timer::Terminate, story.now + 2000), (Timer::Grace, story.now + 5000)]);
-    // A handler of its own ended it, with a code of its own: not a failure.
+    // Its own signal handler chose the code: not a failure.
     story.exit(0, code(1));
     let effects = story.fire(Timer::Terminate);
     assert_eq!((stops(&effects), timers(&effects)), (vec![(Terminate, vec![1, 2])], vec![]));
@@ -333,10 +333,10 @@ fn what_does_not_go_is_abandoned() {
     let effects = story.give(Event::Timer(Timer::Abandon, 1));
     assert_eq!(effects[0], Effect::Record(Fact::Abandoned { replicas: vec!["role0-1".into()] }));
     assert_eq!(story.end(), Some((Outcome::Interrupted, 130)));
-    assert!(is_ignored(&story.exit(1, by(SIGKILL))), "after the end nothing counts");
+    assert!(is_ignored(&story.exit(1, by(SIGKILL))), "events after the end are ignored");
 }
 
-/// A rank that raised an error of its own, and was so slow to end that the peer it left ended first.
+/// A rank that raised an error of its own and ended so slowly that a peer that lost it ended first.
 #[test]
 fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it() {
     let mut story = Story::running(3);
@@ -360,7 +360,7 @@ mod restarts {
     use super::*;
     use crate::model::Restart;
 
-    /// Two ranks that may be started again so often.
+    /// Two ranks with this many restarts.
     fn story(max: u32) -> Story {
         let mut story = Story::new(&[(2, Completion::default())]);
         story.machine.job.policy.restart = Restart { max, ..Restart::default() };
@@ -368,7 +368,7 @@ mod restarts {
         story
     }
 
-    /// The ids of this attempt's starts among the effects.
+    /// The ids of the starts among the effects.
     fn spawned(effects: &[Effect]) -> Vec<AttemptId> {
         effects
             .iter()
@@ -381,7 +381,7 @@ mod restarts {
         (0..2).map(|index| AttemptId { step: StepIndex(0), slot: Slot { role: 0, index }, attempt }).collect()
     }
 
-    /// Rank 1 fails, rank 0 is stopped, the verdict is told.
+    /// Rank 1 fails, rank 0 is stopped, the verdict is reported.
     fn fail(story: &mut Story, attempt: u32, exit: Exit) -> Vec<Effect> {
         let [first, second] = [ids(attempt)[0], ids(attempt)[1]];
         story.give(Event::Exited { id: second, exit, usage: None });
@@ -496,7 +496,7 @@ mod restarts {
             stuck.give(Event::Timer(timer, 1));
         }
         stuck.give(Event::Gathered(vec![]));
-        assert_eq!(stuck.end(), Some((Outcome::Failed, 7)), "what does not go holds devices and ports");
+        assert_eq!(stuck.end(), Some((Outcome::Failed, 7)), "an abandoned process holds devices and ports");
     }
 
     #[test]
@@ -557,7 +557,7 @@ fn one_of_several_waits_for_the_others() {
     let effects = story.exit(0, Exit::Code { code: 0 });
     assert!(effects.contains(&Effect::Stand(Stand::Succeeded)) && end_of(&effects).is_none());
     assert_eq!(end_of(&story.give(decided(1, Outcome::Succeeded, None))), Some((Outcome::Succeeded, 0)));
-    // Or until nobody can be asked.
+    // Or until no other node can be reached.
     let mut story = shared(1);
     story.exit(0, Exit::Code { code: 0 });
     story.give(Event::Alone);
@@ -589,7 +589,7 @@ fn a_failure_and_a_signal_elsewhere() {
 #[test]
 fn attempts_that_happen_without_us() {
     let restart = Some(Duration::ZERO);
-    // Away from the beginning, and still away in the next one.
+    // Away from the beginning, and still away in the next attempt.
     let mut story = Story::new(&[(1, Completion::default())]);
     story.machine.share();
     assert!(story.give(decided(1, Outcome::Failed, restart)).contains(&Effect::Prepare { attempt: 2 }));
@@ -597,7 +597,7 @@ fn attempts_that_happen_without_us() {
     story.give(Event::Timer(Timer::Backoff, 2));
     let effects = story.give(Event::Prepared { attempt: 3, ready: true });
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(ids) if ids[0].attempt == 3)));
-    // The next one is over while ours still ends.
+    // The next attempt is over while ours is still ending.
     let mut story = shared(1);
     story.give(Event::StoppedElsewhere(StopReason::PeerFailed));
     story.give(decided(1, Outcome::Failed, restart));

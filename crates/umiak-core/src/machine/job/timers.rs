@@ -1,4 +1,4 @@
-//! Timers: each is armed at most once with the same number, and an old one is fenced by it.
+//! Timers. Each is armed at most once with the same number, which fences off old timers.
 
 use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
 use crate::facts::{Limit, Outcome, StopReason};
@@ -16,7 +16,7 @@ impl Machine {
         }
     }
 
-    /// The attempt that a timer belongs to.
+    /// The number that fences a timer.
     pub(super) fn fence(&self, timer: Timer) -> u32 {
         match timer {
             Timer::TerminateOf(Of::Replica(slot))
@@ -26,7 +26,7 @@ impl Machine {
             | Timer::StartUp(slot)
             | Timer::Run(slot) => self.number(slot),
             Timer::Deadline => 0,
-            // A role can be stopped and started again often while the job is at one attempt.
+            // A role can restart several times within one attempt of the job.
             Timer::TerminateOf(Of::Role(role))
             | Timer::GraceOf(Of::Role(role))
             | Timer::AbandonOf(Of::Role(role))
@@ -42,7 +42,7 @@ impl Machine {
     }
 
     pub(super) fn timer(&mut self, timer: Timer, attempt: u32, now: Timestamp, effects: &mut Vec<Effect>) {
-        // A timer that is not waited for must not kill ranks that were not asked to end.
+        // A stale timer must not kill ranks that were not told to stop.
         if !self.armed.contains(&timer) || attempt != self.fence(timer) || !self.armed.remove(&timer) {
             return self.ignore(&Event::Timer(timer, attempt), effects);
         }

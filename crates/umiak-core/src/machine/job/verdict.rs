@@ -7,7 +7,7 @@ use crate::diagnose;
 use crate::facts::{Evidence, Fact, Verdict};
 use crate::machine::attempt::End;
 
-/// Whether the attempt has failed, and what is known about why.
+/// Whether the attempt has failed, and the diagnosis so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failure {
     pub(super) failed: bool,
@@ -18,15 +18,15 @@ pub(super) struct Failure {
 pub(super) enum Diagnosis {
     #[default]
     None,
-    /// The window is closed, with these as the candidates.
+    /// The settle window is closed; these are the candidates.
     Gathering(BTreeSet<Slot>),
-    /// All nodes together decide; these were ours.
+    /// The coordinator decides; these ends were reported to it.
     Told(Vec<diagnose::End>),
     Done(Verdict),
 }
 
 impl Machine {
-    /// Closes the settle window: everything that ended badly by now is a candidate.
+    /// Closes the settle window: all bad ends so far are candidates.
     pub(super) fn diagnose(&mut self, effects: &mut Vec<Effect>) {
         if !self.failure.failed || self.failure.diagnosis != Diagnosis::None {
             return;
@@ -56,7 +56,7 @@ impl Machine {
         let ends = [self.bad_ends(false), self.bad_ends(true)]
             .concat()
             .into_iter()
-            // What ended while the evidence was read came too late, and its log was not read.
+            // Replicas that ended while the evidence was read are no candidates: their logs were not read.
             .filter(|(slot, _)| asked.contains(slot))
             .map(|(slot, end)| diagnose::End {
                 subject: self.subject(slot),

@@ -1,5 +1,5 @@
-//! One node's side of the round: reaches the coordinator, says how things stand here, and passes on what it hears.
-//! While the coordinator cannot be reached the ranks run on; when it is lost, this node decides for itself.
+//! One node's side of the round: connects to the coordinator, reports the state of this node, and forwards messages.
+//! While the coordinator cannot be reached the ranks keep running; when it is lost, this node decides alone.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::messages::{
 };
 use crate::model::Timestamp;
 
-/// What can happen.
+/// Input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The answer to [`Effect::Connect`]: both sides have proven themselves.
+    /// The answer to [`Effect::Connect`]: both sides are authenticated.
     Connected,
-    /// The other answer to it.
+    /// The other answer to [`Effect::Connect`].
     NotConnected(Answer),
-    /// The connection is gone.
+    /// The connection broke.
     Closed,
     Heard(Box<ToAgent>),
-    /// This node's own ranks: how things stand now.
+    /// The state of this node's own ranks.
     Standing(Standing),
     /// All servers of this node listen in this attempt, or have ended well.
     Listening {
         attempt: u32,
     },
-    /// This node's own job is over: whatever is still to be said is said soon, or not at all.
+    /// This node's own job is over: outstanding reports are sent soon or not at all.
     Ended,
     /// The time of [`Agent::deadline`] has come.
     Tick,
 }
 
-/// What is to be done, in this order.
+/// Output of the machine, to be performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Connect,
@@ -40,33 +40,33 @@ pub enum Effect {
     Tell(News),
 }
 
-/// What the node itself has to know.
+/// Messages for the node itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// We do not reach the coordinator, and this is how its address answers.
+    /// The coordinator cannot be reached; this is how its address answers.
     Unreached(Answer),
-    /// Who is there, and who is not.
+    /// Which nodes have joined, and which are missing.
     Waiting(Waiting),
-    /// We may not take part.
+    /// The coordinator refused this node.
     Refused(Refusal),
-    /// The coordinator's door is closed to us, and will stay so.
+    /// The coordinator rejects the connection, permanently.
     TurnedAway(Answer),
-    /// The coordinator was never reached.
+    /// The coordinator was not reached in time.
     TimeUp(Answer),
     Start(Box<Start>),
     Stop(Stop),
     Decision(Box<Decision>),
-    /// Nobody can tell us how it ends: rank what we have here.
+    /// No other node can decide: judge by the ends of this node.
     Alone {
         attempt: u32,
     },
     Servers(Servers),
     Suspects(Vec<NodeName>),
-    /// The coordinator is not heard, for a moment.
+    /// The coordinator has been silent for a moment.
     Quiet,
-    /// It is heard again.
+    /// The coordinator is heard again.
     Back,
-    /// It is lost.
+    /// The coordinator is lost.
     Lost(Loss),
 }
 
@@ -77,25 +77,25 @@ pub struct Agent {
     limits: Limits,
     began: Timestamp,
     link: Link,
-    /// Whether the coordinator has ever taken us.
+    /// True once the coordinator has accepted this node.
     welcomed: bool,
-    /// The longest time between two tries, which grows.
+    /// The delay before the next connection attempt, which grows.
     pause: Duration,
-    /// Since when the coordinator cannot be reached, and since when nobody listens there.
+    /// Since when the coordinator cannot be reached, and since when its address refuses connections.
     down: Option<Timestamp>,
     refused: Option<Timestamp>,
     answer: Answer,
     quiet: bool,
-    /// The last step.
+    /// Time of the last step.
     stepped: Timestamp,
     next_beat: Timestamp,
-    /// In which attempt ranks were started, stopped, decided.
+    /// The attempt in which ranks were last started, stopped, decided.
     started: Option<u32>,
     stopped: Option<u32>,
     decided: Option<u32>,
-    /// In which attempt all servers of this node listened.
+    /// The attempt in which all servers of this node listened.
     listened: Option<u32>,
-    /// Since when an answer to our last word is waited for.
+    /// Since when an answer to the last report is awaited.
     told: Option<Timestamp>,
     ended: bool,
     over: bool,
@@ -103,21 +103,20 @@ pub struct Agent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
-    /// The next try.
+    /// Until the next connection attempt.
     Waiting {
         until: Timestamp,
     },
     Trying,
     Up {
         heard: Timestamp,
-        /// Whether the coordinator has taken us on this connection.
+        /// True once the coordinator has accepted this node on this connection.
         welcome: bool,
     },
 }
 
 impl Agent {
-    /// `join` holds the standing with which this node comes. The first try follows at the first tick, which is due at
-    /// once.
+    /// `join` holds the initial state of this node. The first tick is due at once and connects.
     pub fn new(join: Join, limits: Limits, now: Timestamp) -> Self {
         Self {
             join,
@@ -172,8 +171,8 @@ impl Agent {
         effects
     }
 
-    /// While connected, steps come at least with every beat. Where they did not, it was us who slept, and what was said
-    /// meanwhile is still to be heard.
+    /// While connected, steps come at least with every heartbeat. After a longer gap this process itself was suspended,
+    /// and messages sent meanwhile are still unread.
     fn wake(&mut self, now: Timestamp) {
         let slept = now.since(self.stepped);
         self.stepped = now;
@@ -185,7 +184,7 @@ impl Agent {
         }
     }
 
-    /// When [`Event::Tick`] is due at the latest; `None` when there is nothing left to do.
+    /// When [`Event::Tick`] is due at the latest; `None` if nothing is left to do.
     pub fn deadline(&self) -> Option<Timestamp> {
         if self.over {
             return None;
@@ -205,13 +204,12 @@ impl Agent {
         times.into_iter().flatten().min()
     }
 
-    /// The last word on this round is spoken.
+    /// True if nothing is left to send or receive in this round.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Until the coordinator has taken us, time is limited here. From then on it is the coordinator's to say, or to be
-    /// lost: two clocks could only disagree.
+    /// The limit for being accepted. After that only the coordinator's limit applies: two clocks could disagree.
     fn time_up(&self) -> Option<Timestamp> {
         (!self.welcomed).then(|| self.began + self.limits.rendezvous + ANSWER)
     }
@@ -236,7 +234,7 @@ impl Agent {
         }
         let closed_to_us = matches!(answer, Answer::OtherToken | Answer::OtherVersion { .. } | Answer::OtherJob { .. });
         if closed_to_us {
-            // After the start it is somebody else who has taken the coordinator's place.
+            // After the start another process has taken the coordinator's address.
             let news = if self.welcomed { News::Lost(Loss::Refused) } else { News::TurnedAway(answer) };
             return self.finish(news, effects);
         }
@@ -255,7 +253,7 @@ impl Agent {
         }
     }
 
-    /// Tries again at once: most connections break for a moment only. Where we are not even welcomed, not so often.
+    /// Reconnects at once, since most connections break only for a moment; with a growing delay if not yet accepted.
     fn lost_link(&mut self, now: Timestamp) {
         if let Link::Up { welcome: true, .. } = self.link {
             self.link = Link::Waiting { until: now };
@@ -320,7 +318,7 @@ impl Agent {
         effects.push(Effect::Tell(News::Start(Box::new(start))));
     }
 
-    /// The attempt that is decided next: while the ranks of one still end, the next can be over already.
+    /// The attempt that is decided next: while the ranks of one are still ending, the next may be decided already.
     fn undecided(&self) -> u32 {
         let attempt = self.join.standing.attempt;
         if self.decided == Some(attempt) { attempt + 1 } else { attempt }
@@ -337,7 +335,7 @@ impl Agent {
             return self.finish(News::Decision(decision), effects);
         }
         effects.push(Effect::Tell(News::Decision(decision)));
-        // Our last word crossed it on the way, and holds for the next attempt too.
+        // Our last report crossed the decision, and applies to the next attempt too.
         let stage = self.join.standing.stage.clone();
         if matches!(stage, Stage::Interrupted { .. } | Stage::Unable { .. }) {
             self.say(Standing::new(self.undecided(), stage), now, effects);
@@ -351,13 +349,13 @@ impl Agent {
         if leaves {
             standing.attempt = standing.attempt.max(self.undecided());
         }
-        // What is said about an attempt that is decided is no longer asked for.
+        // Reports about a decided attempt are no longer needed.
         if standing.attempt >= self.undecided() {
             self.say(standing, now, effects);
         }
     }
 
-    /// Said with everything that follows in this attempt, so that it survives a lost connection.
+    /// Recorded in every later report of this attempt, so that it survives a lost connection.
     fn listening(&mut self, attempt: u32, effects: &mut Vec<Effect>) {
         self.listened = Some(attempt);
         let standing = &mut self.join.standing;
@@ -376,7 +374,7 @@ impl Agent {
         if !is_last {
             return;
         }
-        // Where nobody listens, nobody will answer; a connection that broke has a moment to come back.
+        // If the address refuses connections, no answer will come; a broken connection gets a moment to come back.
         let hopeless = !self.is_up() && (self.refused.is_some() || !self.welcomed);
         if hopeless {
             self.decide_alone(effects);
@@ -385,7 +383,7 @@ impl Agent {
         }
     }
 
-    /// The job of this node is over. If that is not what was decided, the others must know.
+    /// The job of this node is over. Reports that, unless a report is already waiting for its answer.
     fn ended(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         self.ended = true;
         self.leave(now, effects);
@@ -394,16 +392,16 @@ impl Agent {
     fn leave(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         let is_told = self.told.is_some();
         if !is_told {
-            let stage = Stage::Unable { why: "umiak has ended there".to_owned() };
+            let stage = Stage::Unable { why: "umiak has exited on that node".to_owned() };
             self.say(Standing::new(self.undecided(), stage), now, effects);
         }
     }
 
-    /// Nobody has answered. Who hears of it later is not to wait for us.
+    /// No answer came. Reports that this node has left, so that the coordinator does not wait for it.
     fn decide_alone(&mut self, effects: &mut Vec<Effect>) {
         let attempt = self.undecided();
         if self.is_up() {
-            let stage = Stage::Unable { why: "it had no answer and has ended".to_owned() };
+            let stage = Stage::Unable { why: "it got no answer from the coordinator and exited".to_owned() };
             effects.push(Effect::Send(FromAgent::Standing(Standing::new(attempt, stage))));
         }
         self.decided = Some(attempt);
@@ -415,7 +413,7 @@ impl Agent {
         effects.push(Effect::Tell(news));
     }
 
-    /// What time brings.
+    /// Handles everything that is due by time.
     fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.over {
             return;

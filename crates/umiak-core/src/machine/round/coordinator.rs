@@ -1,4 +1,5 @@
-//! The job's side of the round: who is here, when to start, when to stop, and how it ends, for all nodes alike.
+//! The coordinator's side of the round: which nodes take part, when to start, when to stop, and how it ends for all
+//! nodes.
 //!
 //! ```text
 //! Gathering ─► Running ─► Stopping ─► Ended ─► over
@@ -21,25 +22,25 @@ mod doors;
 mod time;
 mod verdict;
 
-/// A connection, as the network counts them; never used twice.
+/// A connection, numbered by the network; never reused.
 pub type Link = u64;
 
-/// What the coordinator goes by: its own node's command line.
+/// Settings of the coordinator, from its own node's command line.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub expects: Expects,
-    /// Of the agent beside the coordinator, which is the first node where nothing else decides.
+    /// Launch id of the agent beside the coordinator, which is the first node unless another order is given.
     pub launch: u64,
     pub uneven: bool,
     pub limits: Limits,
     /// How long ends are collected after a failure.
     pub settle: Duration,
     pub restart: model::Restart,
-    /// For the jitter of back-offs.
+    /// Jitter of back-offs.
     pub seed: u64,
 }
 
-/// What can happen.
+/// Input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Joined {
@@ -56,14 +57,14 @@ pub enum Event {
     Bye {
         link: Link,
     },
-    /// A guardian told that its front is dead.
+    /// A guardian reported that its front is dead.
     Gone {
         link: Link,
     },
     Closed {
         link: Link,
     },
-    /// Somebody came from there and did not get as far as joining.
+    /// A connection from this address was closed before it joined.
     TurnedAway {
         address: IpAddr,
         answer: Answer,
@@ -77,18 +78,18 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done, in this order.
+/// Output of the machine, to be performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// The same to all of them.
+    /// The same message to all of these links.
     Send { links: Vec<Link>, message: ToAgent },
-    /// After what was sent before.
+    /// After all messages sent before.
     Close { link: Link },
-    /// Try how these addresses answer.
+    /// Check how these addresses answer.
     Probe { addresses: Vec<IpAddr> },
-    /// For the console beside the coordinator: this node was not taken.
+    /// For the console beside the coordinator: this node was refused.
     Refused { address: IpAddr, host: String, refusal: Refusal },
-    /// Nobody is waited for any more.
+    /// No node is waited for any more.
     Finish,
 }
 
@@ -97,32 +98,32 @@ pub enum Effect {
 pub struct Coordinator {
     options: Options,
     nodes: Vec<Node>,
-    /// By place in the job, once it has started; indices of `nodes`.
+    /// Nodes by their place in the job, once it has started; indices into `nodes`.
     order: Vec<usize>,
     attempt: u32,
     phase: Phase,
-    /// How missing addresses answer, as far as somebody has asked.
+    /// How missing addresses answer, as far as they were probed.
     answers: Vec<(IpAddr, Answer)>,
-    /// How many nodes came that do not fit, or after that was known.
+    /// How many nodes were refused because they contradict the others, or came after such a refusal.
     misfits: usize,
-    /// Came before the node beside us.
+    /// Nodes that joined before the node beside the coordinator.
     early: Vec<(Link, Join)>,
     restarts: Vec<Timestamp>,
-    /// What ended the attempt before this one, for nodes that missed it.
+    /// The decision on the previous attempt, for nodes that missed it.
     last: Option<Box<Decision>>,
-    /// How many nodes have told of a bad end in this attempt.
+    /// How many nodes have reported a bad end in this attempt.
     turns: u64,
     news: News,
-    /// The same about servers that listen.
+    /// The same for servers that listen.
     servers: News,
-    /// The last step.
+    /// Time of the last step.
     stepped: Timestamp,
     next_beat: Timestamp,
     next_probe: Timestamp,
     suspects: Vec<u32>,
 }
 
-/// Whether something has changed since all were told, and when that was.
+/// Whether something has changed since the last message to all nodes, and when that was sent.
 #[derive(Debug, Clone, Copy, Default)]
 struct News {
     pending: bool,
@@ -136,17 +137,17 @@ struct Node {
     heard: Timestamp,
     /// Since when it has no connection.
     down: Option<Timestamp>,
-    /// In the current attempt; `None` until it says something about it.
+    /// In the current attempt; `None` until its first report.
     stage: Option<Stage>,
     offer: Option<Offer>,
     /// All its servers listen, or have ended well.
     listens: bool,
-    /// How its ranks ended, once it has told that.
+    /// How its ranks ended, once it has reported that.
     ends: Vec<Told>,
     lost: Option<Loss>,
-    /// Somebody asked for the end there: no other attempt is wanted.
+    /// A stop was requested on it: no other attempt follows.
     interrupted: bool,
-    /// In which order nodes told of bad ends.
+    /// Position among the nodes that reported bad ends.
     turn: Option<u64>,
     bye: bool,
 }
@@ -183,7 +184,7 @@ impl Coordinator {
         }
     }
 
-    /// The transition function: synchronous, pure but for `self`, total. A link that nobody knows says nothing.
+    /// The transition function: synchronous, pure but for `self`, total. Events of unknown links are ignored.
     pub fn step(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.wake(now);
@@ -224,7 +225,7 @@ impl Coordinator {
         self.attempt
     }
 
-    /// Nodes still come and go: nothing has been started yet.
+    /// True until the first start: nodes may still come and go.
     fn is_forming(&self) -> bool {
         self.attempt == FIRST_ATTEMPT && matches!(self.phase, Phase::Gathering { .. })
     }
@@ -244,7 +245,7 @@ impl Coordinator {
         NodeName { node: self.place(node), address: join.address, host: join.host.clone() }
     }
 
-    /// Its number, as far as that is known before the start.
+    /// The number of a node; before the start, as far as it is known.
     fn place(&self, node: usize) -> u32 {
         if let Some(place) = self.order.iter().position(|other| *other == node) {
             return place as u32;
@@ -268,7 +269,7 @@ impl Coordinator {
     }
 
     fn standing(&mut self, node: usize, standing: Standing, now: Timestamp, effects: &mut Vec<Effect>) {
-        // What an older attempt still says is no longer asked for.
+        // Reports about older attempts are no longer needed.
         if standing.attempt != self.attempt || self.nodes[node].lost.is_some() {
             return;
         }
@@ -294,7 +295,7 @@ impl Coordinator {
         if let Stage::Interrupted { .. } = stage {
             place.interrupted = true;
         }
-        // What it has to tell about its ranks is still waited for.
+        // The ends of its ranks are still awaited.
         let hurries = matches!((&place.stage, &stage), (Some(Stage::Failed), Stage::Interrupted { .. }));
         if !hurries {
             place.stage = Some(stage.clone());
@@ -316,7 +317,7 @@ impl Coordinator {
         }
     }
 
-    /// All nodes stop what they have started; the first reason stands.
+    /// Stops all nodes; the first reason stands.
     fn stop(&mut self, why: Why, now: Timestamp, effects: &mut Vec<Effect>) {
         if matches!(self.phase, Phase::Gathering { .. } | Phase::Running { .. }) {
             self.send_all(ToAgent::Stop(Stop { attempt: self.attempt, why: why.clone() }), effects);
@@ -335,18 +336,18 @@ impl Coordinator {
         node.down.get_or_insert(now);
     }
 
-    /// Before the start a node that goes is simply missing again.
+    /// Before the start, a node that leaves is missing again.
     fn forget(&mut self, node: usize) {
         let address = self.nodes.remove(node).join.address;
         self.answered(address, Answer::Left);
         self.news.pending = true;
     }
 
-    /// A node is gone for good.
+    /// Removes a node for good.
     fn leave(&mut self, node: usize, how: Loss, now: Timestamp, effects: &mut Vec<Effect>) {
         let link = self.nodes[node].link.take();
         effects.extend(link.map(|link| Effect::Close { link }));
-        // Without the node beside the coordinator there is nothing to wait for.
+        // The job cannot form without the node beside the coordinator.
         if self.is_forming() && self.nodes[node].join.launch != self.options.launch {
             return self.forget(node);
         }
@@ -357,7 +358,7 @@ impl Coordinator {
         self.stop(why, now, effects);
     }
 
-    /// What follows from where everybody stands, whatever the event was.
+    /// Acts on the state of all nodes, whatever the event was.
     fn advance(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         match &self.phase {
             Phase::Gathering { since } => {
@@ -370,7 +371,7 @@ impl Coordinator {
                 }
             }
             Phase::Running { .. } => {
-                // Who only serves is stopped by that.
+                // The decision stops nodes that only serve.
                 if self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded))) {
                     return self.end(Outcome::Succeeded, None, None, now, effects);
                 }
@@ -384,7 +385,7 @@ impl Coordinator {
                             self.judge(why.clone(), now, effects);
                         }
                     }
-                    // Nothing is to blame.
+                    // No rank caused it.
                     Why::Interrupted { signal, .. } => {
                         let outcome = if signal.is_some() { Outcome::Interrupted } else { Outcome::Stopped };
                         self.end(outcome, Some(why.clone()), None, now, effects);
@@ -393,7 +394,7 @@ impl Coordinator {
                 }
             }
             Phase::Ended { since, decision } => {
-                // A node that is away for a moment should hear it too; so should one that is about to come.
+                // Waits for nodes that are briefly disconnected, and for nodes that have yet to join.
                 let goodbye = |node: &Node| node.bye || node.lost.is_some();
                 let expected = self.options.expects.nodes();
                 let came = !decision.is_refusal() || self.nodes.len() + self.misfits >= expected;
@@ -406,7 +407,7 @@ impl Coordinator {
         }
     }
 
-    /// Which nodes have servers that do not listen yet: at once when none is left, and before that now and then, for people.
+    /// Reports which nodes have servers that do not listen yet: at once when none is left, before that at intervals.
     fn tell_servers(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if !self.servers.pending {
             return;
@@ -449,7 +450,7 @@ impl Coordinator {
         else {
             return;
         };
-        // Of a parameter-server job the first server hosts it.
+        // In a parameter-server job the first node with servers hosts it.
         let mut serving = self.order.iter().map(|node| &self.nodes[*node]).filter(|node| node.has_servers());
         let paddle = serving.find_map(|Node { join, offer, .. }| {
             let offer = offer.as_ref()?;
@@ -470,7 +471,8 @@ impl Coordinator {
         self.phase = Phase::Running { start: Box::new(start) };
     }
 
-    /// The order of the nodes: the list's, `--rank`'s, the addresses', or ours first and the others as they came.
+    /// The order of the nodes: by list, by `--rank`, by address, or the coordinator's own first and the rest as they
+    /// joined.
     fn sorted(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         let join = |node: &usize| &self.nodes[*node].join;
@@ -481,7 +483,7 @@ impl Coordinator {
             Expects::Count { .. } if self.nodes.iter().all(|node| node.join.rank.is_some()) => {
                 order.sort_by_key(|node| join(node).rank);
             }
-            // Nodes on one host have one address: then as they came.
+            // Nodes on one host share an address: those stay in the order they joined.
             Expects::Count { sort_ip: true, .. } => order.sort_by_key(|node| join(node).address),
             Expects::Count { .. } => order.sort_by_key(|node| join(node).launch != self.options.launch),
         }
@@ -495,14 +497,14 @@ impl Node {
         processes.any(|process| process.part == Part::Server)
     }
 
-    /// What cannot be started will not start the next time either. What others did not answer to may.
+    /// True if another start would fail in the same way. A wait that failed may succeed next time.
     fn could_not_start(&self) -> bool {
         matches!(self.stage, Some(Stage::Unable { .. }))
             || self.ends.iter().any(|told| matches!(told.end.exit, Exit::Spawn(_)))
     }
 
-    /// Its ranks were running, and it has not said yet how they ended. Of one that failed this is worth waiting for even
-    /// while its connection is down.
+    /// True if its ranks were running and it has not reported their ends. The report of a failed node is worth waiting
+    /// for even while its connection is down.
     fn has_more_to_tell(&self) -> bool {
         match self.stage {
             Some(Stage::Running | Stage::Serving) => self.link.is_some() && self.lost.is_none(),

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// What a user may change.
+/// Limits that a user can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// `--rdzv-timeout`: all nodes are there.
+    /// `--rdzv-timeout`: until all nodes have joined.
     pub rendezvous: Duration,
-    /// `--node-timeout`: silence until a node is lost.
+    /// `--node-timeout`: silence until a node counts as lost.
     pub silence: Duration,
-    /// `--reconnect-window`: a broken connection may come back.
+    /// `--reconnect-window`: how long a broken connection may take to come back.
     pub reconnect: Duration,
 }
 
@@ -24,30 +24,30 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Silence until a node is suspect, which is only shown.
+    /// Silence until a node is suspect. Suspicion is only displayed.
     pub fn suspect(&self) -> Duration {
         self.silence / 6
     }
 
-    /// Between two beats.
+    /// Interval between heartbeats.
     pub fn beat(&self) -> Duration {
         (self.silence / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 }
 
-/// A reconnection that is refused for so long means that nobody is there.
+/// Reconnections refused for this long mean that the coordinator is gone.
 pub const REFUSED: Duration = Duration::from_secs(2);
-/// Ends that were not told by then are not waited for; counted from the stop, after the settle window.
+/// How long the ends of ranks are collected, counted from the stop, after the settle window.
 pub const TELL: Duration = Duration::from_secs(1);
-/// The same for a node that has said that a rank of its own failed.
+/// The same for a node that has reported a failed rank of its own.
 pub const TELL_WHY: Duration = Duration::from_secs(10);
-/// An agent that has told its ends and hears nothing decides alone.
+/// An agent that has reported its ends and gets no answer decides alone after this time.
 pub const ANSWER: Duration = Duration::from_secs(5);
-/// Nodes that have not said goodbye by then are not waited for.
+/// How long to wait for the goodbye of each node.
 pub const GOODBYE: Duration = Duration::from_secs(5);
-/// Between two `waiting` messages.
+/// Interval between `waiting` messages.
 pub const NEWS: Duration = Duration::from_secs(1);
-/// Between two looks at the addresses of missing nodes.
+/// Interval between probes of the addresses of missing nodes.
 pub const PROBE: Duration = Duration::from_secs(3);
-/// Between two tries to connect: the first, and the longest.
+/// Interval between connection attempts: the first and the longest.
 pub const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Logs on their way to the coordinator: what is said on a connection that carries them, and who is still waited for.
+//! Logs sent to the coordinator: the messages on a log connection, and which nodes are still awaited.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Limits, REFUSED};
 use crate::model::Timestamp;
 
-/// The most of a log in one frame.
+/// The largest part of a log in one frame.
 pub const CHUNK: usize = 64 << 10;
 
 /// The first message on a connection that carries logs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Of the node that has joined.
+    /// Launch id of the node.
     pub launch: u64,
-    /// Whose logs it brings: some of its own. File names are not sent, they follow from the rank.
+    /// The ranks whose logs it sends: some of its own. File names are not sent; they follow from the rank.
     pub ranks: Vec<u32>,
 }
 
-/// From the node whose ranks write.
+/// From the node whose ranks write the logs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromSender {
-    /// It has looked for the marker. In a shared directory nothing has to be sent, and nothing more is said.
+    /// The node has looked for the marker. If the directory is shared, nothing is sent and no message follows.
     Checked {
         shared: bool,
     },
     Beat,
-    /// Its ranks have ended and all is sent.
+    /// Its ranks have ended and everything is sent.
     End,
-    /// Somebody there does not want to wait.
+    /// A user on that node does not want to wait.
     GiveUp,
 }
 
@@ -40,22 +40,22 @@ pub enum FromSender {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToSender {
-    /// How much is here already, and what to look for in the own log directory.
+    /// How much has arrived already, and the marker to look for in the node's own log directory.
     Have {
         marker: String,
         ranks: Vec<Have>,
     },
-    /// Logs are not gathered here.
+    /// Logs are not gathered.
     NotWanted,
     Refused {
         why: String,
     },
     Beat,
-    /// The file of this rank takes no more.
+    /// The file of this rank is full.
     Enough {
         rank: u32,
     },
-    /// All is written.
+    /// Everything is written.
     Complete,
 }
 
@@ -65,7 +65,7 @@ pub struct Have {
     pub bytes: u64,
 }
 
-/// Where in a chunk the part begins that is not here yet; `None` when something before it is missing.
+/// Offset in a chunk of the first byte that is new; `None` if bytes before the chunk are missing.
 pub fn fresh(have: u64, offset: u64, length: usize) -> Option<usize> {
     let known = have.checked_sub(offset)?;
     Some(usize::try_from(known).map_or(length, |known| known.min(length)))
@@ -76,16 +76,16 @@ pub fn fresh(have: u64, offset: u64, length: usize) -> Option<usize> {
 pub struct Member {
     pub launch: u64,
     pub ranks: Range<u32>,
-    /// It was started with `--gather-logs`.
+    /// True if it was started with `--gather-logs`.
     pub sends: bool,
 }
 
-/// Which nodes send, and how far they are. Knows no files.
+/// Which nodes send, and their progress. Does no I/O.
 #[derive(Debug)]
 pub struct Ledger {
     limits: Limits,
     nodes: BTreeMap<u64, Node>,
-    /// From when on nothing new can come.
+    /// When the job ended.
     ending: Option<Timestamp>,
 }
 
@@ -93,7 +93,7 @@ pub struct Ledger {
 struct Node {
     ranks: Range<u32>,
     link: Option<u64>,
-    /// When it was last here.
+    /// When it was last connected.
     seen: Timestamp,
     state: State,
 }
@@ -102,7 +102,7 @@ struct Node {
 enum State {
     Expected,
     Sending,
-    /// Everything is here, or was from the beginning.
+    /// Everything has arrived, or nothing had to be sent.
     Complete,
     Lost,
 }
@@ -112,7 +112,7 @@ impl Ledger {
         Self { limits, nodes: BTreeMap::new(), ending: None }
     }
 
-    /// Who takes part. Later attempts have the same members.
+    /// Adds the members of the job. Later attempts have the same members.
     pub fn members(&mut self, members: Vec<Member>, now: Timestamp) {
         for Member { launch, ranks, .. } in members.into_iter().filter(|member| member.sends) {
             let fresh = Node { ranks: ranks.clone(), link: None, seen: now, state: State::Expected };
@@ -120,14 +120,14 @@ impl Ledger {
         }
     }
 
-    /// A connection; the one that it replaces, or why it is refused.
+    /// Registers a connection. Returns the one it replaces, or why it is refused.
     pub fn hello(&mut self, link: u64, hello: &Hello, now: Timestamp) -> Result<Option<u64>, String> {
         let node = self.nodes.get_mut(&hello.launch).ok_or("this node is not expected to send logs")?;
         if hello.ranks.iter().any(|rank| !node.ranks.contains(rank)) {
-            return Err("it brings logs of ranks that are not its own".to_owned());
+            return Err("the node sent logs of ranks that are not its own".to_owned());
         }
         if node.state == State::Lost {
-            return Err("it was given up".to_owned());
+            return Err("the coordinator had already given up waiting for this node".to_owned());
         }
         node.seen = now;
         Ok(node.link.replace(link))
@@ -143,17 +143,17 @@ impl Ledger {
         }
     }
 
-    /// Whether chunks of this rank may come on this connection.
+    /// True if chunks of this rank are accepted on this connection.
     pub fn may_send(&mut self, link: u64, rank: u32) -> bool {
         self.by_link(link).is_some_and(|node| node.state == State::Sending && node.ranks.contains(&rank))
     }
 
-    /// The ranks of the node on this connection, if it is to send.
+    /// The ranks of the node on this connection, if it sends logs.
     pub fn ranks(&mut self, link: u64) -> Range<u32> {
         self.by_link(link).filter(|node| node.state == State::Sending).map_or(0..0, |node| node.ranks.clone())
     }
 
-    /// All of a node is here. False when that cannot be.
+    /// Marks a node as complete. False if it neither sent nor was complete.
     #[must_use]
     pub fn complete(&mut self, link: u64) -> bool {
         match self.by_link(link) {
@@ -171,7 +171,7 @@ impl Ledger {
         }
     }
 
-    /// The umiak of that node is dead.
+    /// The umiak process of that node is dead.
     pub fn gone(&mut self, launch: u64) {
         if let Some(node) = self.nodes.get_mut(&launch) {
             node.lose();
@@ -185,12 +185,12 @@ impl Ledger {
         }
     }
 
-    /// The job is over: from now on nodes are waited for.
+    /// The job is over: from now on nodes have limited time.
     pub fn finish(&mut self, now: Timestamp) {
         self.ending.get_or_insert(now);
     }
 
-    /// Gives up those that do not come back.
+    /// Gives up nodes that did not reconnect in time.
     pub fn tick(&mut self, now: Timestamp) {
         let limits = self.limits;
         let Some(ending) = self.ending else { return };
@@ -207,12 +207,12 @@ impl Ledger {
         absent.map(|node| node.until(&self.limits, ending)).min()
     }
 
-    /// The job is over and nobody is waited for.
+    /// True if the job is over and no node is awaited.
     pub fn is_over(&self) -> bool {
         self.ending.is_some() && !self.nodes.values().any(Node::is_open)
     }
 
-    /// How many nodes are waited for.
+    /// How many nodes are awaited.
     pub fn open(&self) -> usize {
         self.nodes.values().filter(|node| node.is_open()).count()
     }
@@ -237,7 +237,7 @@ impl Node {
         }
     }
 
-    /// One that was away for long still has a moment: it comes at once if it can.
+    /// A node that was away for long still gets a short time after the end: it reconnects at once if it can.
     fn until(&self, limits: &Limits, ending: Timestamp) -> Timestamp {
         let moment: Duration = REFUSED.min(limits.reconnect);
         (self.seen + limits.reconnect).max(ending + moment)
@@ -256,7 +256,7 @@ mod tests {
         Hello { launch, ranks: ranks.to_vec() }
     }
 
-    /// Three nodes of two ranks, the first of which is the coordinator's own.
+    /// Three nodes of two ranks; the first is the coordinator's own.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(Limits::default());
         let member = |launch: u64, first: u32| Member { launch, ranks: first..first + 2, sends: launch != 1 };
@@ -271,7 +271,7 @@ mod tests {
         assert!(ledger.hello(10, &hello(1, &[0]), at(1)).is_err(), "the coordinator's own");
         assert!(ledger.hello(10, &hello(2, &[2, 4]), at(1)).is_err());
         assert_eq!(ledger.hello(10, &hello(2, &[2, 3]), at(1)), Ok(None));
-        assert!(!ledger.may_send(10, 2), "it has not looked yet");
+        assert!(!ledger.may_send(10, 2), "the marker was not checked yet");
         ledger.checked(10, false);
         assert!(ledger.may_send(10, 2) && !ledger.may_send(10, 4) && !ledger.may_send(11, 2));
     }
@@ -283,7 +283,7 @@ mod tests {
         ledger.checked(10, false);
         assert_eq!(ledger.hello(11, &hello(2, &[2, 3]), at(2)), Ok(Some(10)));
         ledger.closed(10, at(3));
-        assert!(ledger.may_send(11, 2), "the end of the old one means nothing");
+        assert!(ledger.may_send(11, 2), "closing the old connection has no effect");
         assert!(!ledger.complete(10));
     }
 
@@ -293,7 +293,7 @@ mod tests {
         ledger.hello(10, &hello(2, &[2, 3]), at(1)).unwrap();
         ledger.checked(10, true);
         ledger.hello(11, &hello(3, &[4, 5]), at(1)).unwrap();
-        assert!(!ledger.complete(11), "it has not looked yet");
+        assert!(!ledger.complete(11), "the marker was not checked yet");
         ledger.checked(11, false);
         assert!(!ledger.is_over());
         ledger.finish(at(2));
@@ -309,9 +309,9 @@ mod tests {
         ledger.checked(10, false);
         ledger.closed(10, at(100));
         ledger.tick(at(1000));
-        assert_eq!(ledger.deadline(), None, "while the job runs there is time");
+        assert_eq!(ledger.deadline(), None, "no limit while the job runs");
         ledger.finish(at(110));
-        // The third node has never come, and the window since the start is long over.
+        // The third node never connected, and the window since the start is long over.
         assert_eq!(ledger.deadline(), Some(at(112)));
         ledger.tick(at(112));
         assert_eq!(ledger.lost(), [4, 5]);

@@ -1,5 +1,5 @@
-//! What agents and the coordinator say to each other. An agent tells its *state*, never a command: each message
-//! replaces the one before, so that after a reconnection the last one is simply said again.
+//! Messages between agents and the coordinator. An agent sends its *state*, never a command: each message replaces the
+//! one before, so after a reconnection the last one is sent again.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,21 +20,21 @@ use crate::model::{Device, DeviceKind, Endpoint, Part, Port};
 pub enum FromAgent {
     /// The first message on every connection,
     Join(Box<Join>),
-    /// unless it carries logs: then the messages of [`super::logs`] follow.
+    /// unless the connection carries logs: then the messages of [`super::logs`] follow.
     Logs(super::logs::Hello),
     Standing(Standing),
-    /// We are here.
+    /// Heartbeat.
     Beat,
-    /// The decision has arrived; nothing more will be said.
+    /// The decision has arrived; nothing more follows.
     Bye,
 }
 
-/// A node that joins, or comes back.
+/// A node that joins or reconnects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// Random, of this start of umiak on this node: tells a node that comes back from a second job.
+    /// Random number of this start of umiak on this node: tells a reconnecting node from a second job.
     pub launch: u64,
-    /// Of the script and its arguments: what all nodes of one job have in common.
+    /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
     pub address: IpAddr,
     pub host: String,
@@ -43,18 +43,18 @@ pub struct Join {
     pub rank: Option<u32>,
     /// `--uneven`: nodes may have different numbers of processes.
     pub uneven: bool,
-    /// `--gather-logs`: it will send its ranks' logs.
+    /// `--gather-logs`: the node will send the logs of its ranks.
     pub logs: bool,
     pub standing: Standing,
 }
 
-/// Which nodes a node thinks there are.
+/// The nodes that a node expects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expects {
     /// These, in this order: `--ips`.
     List(Vec<IpAddr>),
-    /// So many, whoever they are: `--master` and `--nnodes`.
+    /// This many, at any address: `--master` and `--nnodes`.
     Count { nodes: u32, sort_ip: bool },
 }
 
@@ -67,12 +67,12 @@ impl Expects {
     }
 }
 
-/// How things stand on one node, in one attempt.
+/// The state of one node in one attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     pub attempt: u32,
     pub stage: Stage,
-    /// All servers of this node listen, or have ended well. The agent keeps it: the front tells it once.
+    /// All servers of this node listen, or have ended well. The agent repeats it: the front reports it once.
     #[serde(default, skip_serializing_if = "is_default")]
     pub listens: bool,
 }
@@ -86,34 +86,34 @@ impl Standing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Everything is at hand to start this attempt.
+    /// Ready to start this attempt.
     Ready(Offer),
     Running,
-    /// All ranks of this node that decide have ended well, or it has none; others still run, for the sake of other nodes.
+    /// All deciding ranks of this node have succeeded, or it has none; others still run, for other nodes.
     Serving,
-    /// All ranks of this node have ended well.
+    /// All ranks of this node have succeeded.
     Succeeded,
-    /// A rank has ended badly; the others of this node are being stopped.
+    /// A rank has failed; the others of this node are being stopped.
     Failed,
     /// The settle window of this node is closed: how its ranks ended.
     Told(Vec<Told>),
-    /// umiak was asked to stop here: by this signal, or by `umiak stop`.
+    /// A stop was requested on this node: by this signal, or by `umiak stop`.
     Interrupted {
         signal: Option<i32>,
         kill: bool,
     },
-    /// This attempt cannot be started here.
+    /// This attempt cannot start on this node.
     Unable {
         why: String,
     },
 }
 
-/// What a node brings to an attempt.
+/// Resources that a node provides for an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// One for each process, by local rank; servers come first.
+    /// One per process, by local rank; servers come first.
     pub processes: Vec<NodeProcess>,
-    /// For the stores of Paddle and of torch, which the first node hosts.
+    /// For the stores of Paddle and torch, which the first node hosts.
     pub stores: [Port; 2],
     pub device_kind: Option<DeviceKind>,
 }
@@ -125,7 +125,7 @@ pub struct NodeProcess {
     pub devices: Vec<Device>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub part: Part,
-    /// Of heterogeneous jobs.
+    /// For heterogeneous jobs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub stage: u32,
 }
@@ -141,14 +141,14 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The end of a rank, and where people find it.
+/// The end of a rank, and where to find it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     pub end: diagnose::End,
     pub place: RankPlace,
 }
 
-/// Where a rank was, in the words that are shown.
+/// The place of a rank, as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct RankPlace {
     pub rank: u32,
@@ -169,7 +169,7 @@ pub enum ToAgent {
     Stop(Stop),
     Decision(Box<Decision>),
     Servers(Servers),
-    /// Nodes that have not been heard of for a while; all others are well.
+    /// Nodes that have been silent for a while; all others are well.
     Suspects {
         nodes: Vec<NodeName>,
     },
@@ -182,8 +182,8 @@ impl Serialize for ToAgent {
     }
 }
 
-/// What follows the type is usually kept aside until the type is known. [`Start`] is too long for that: it is read as it
-/// comes, where its type comes first, as ours does.
+/// A derived implementation buffers all fields until the type is known. [`Start`] is too long for that: if its type
+/// comes first, as it does in our messages, it is read directly.
 impl<'de> Deserialize<'de> for ToAgent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ToAgentVisitor)
@@ -209,14 +209,14 @@ impl<'de> Visitor<'de> for ToAgentVisitor {
         }
         while let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
             if aside.insert(key, value).is_some() {
-                return Err(de::Error::custom("a field is there twice"));
+                return Err(de::Error::custom("duplicate field"));
             }
         }
         ToAgent::deserialize(serde_json::Value::Object(aside)).map_err(de::Error::custom)
     }
 }
 
-/// A node as people know it.
+/// A node, as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeName {
     pub node: u32,
@@ -224,7 +224,7 @@ pub struct NodeName {
     pub host: String,
 }
 
-/// Why a node may not take part. Both sides show it.
+/// Why a node is refused. Both sides display it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
@@ -232,22 +232,23 @@ pub enum Refusal {
     OtherNodes { ours: Expects, theirs: Expects },
     /// Its address is not in the list.
     NotListed { address: IpAddr, list: Vec<IpAddr> },
-    /// That place is taken by a node that lives; with another command it is most likely a second job.
+    /// Another live node has that place; with another command it is probably a second job.
     Taken { by: NodeName, same_command: bool },
-    /// `--rank` was given twice, or does not fit.
+    /// `--rank` is a duplicate or out of range.
     Rank { rank: u32, nodes: u32, by: Option<NodeName> },
-    /// Only some of the nodes have given `--rank`.
+    /// Only some of the nodes use `--rank`.
     MixedRanks,
-    /// Unequal numbers of processes.
+    /// Different numbers of processes.
     Processes { ours: u32, theirs: u32, first: NodeName },
-    /// All nodes are there already.
+    /// All nodes have joined already.
     Full { nodes: u32 },
     /// The job has started without it, or is over.
     TooLate,
 }
 
 impl Refusal {
-    /// The command lines of the nodes do not fit together: waiting does not help. Else a node came that is not needed.
+    /// True if the command lines of the nodes contradict each other, so that waiting does not help. Otherwise the node
+    /// is just not needed.
     pub fn is_contradiction(&self) -> bool {
         match self {
             Self::OtherNodes { .. } | Self::Rank { .. } | Self::MixedRanks | Self::Processes { .. } => true,
@@ -256,7 +257,7 @@ impl Refusal {
     }
 }
 
-/// Who is there, and who is not.
+/// Which nodes have joined, and which are missing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     pub joined: u32,
@@ -274,9 +275,9 @@ pub struct Missing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Nobody has asked yet.
+    /// Not probed yet.
     Unknown,
-    /// The host is there, and nobody listens.
+    /// The host is up, but the port is closed.
     Refused,
     NoRoute,
     Silent,
@@ -287,16 +288,16 @@ pub enum Answer {
     OtherJob {
         text: String,
     },
-    /// It came, and was refused for this.
+    /// It connected, and was refused for this reason.
     TurnedAway(Box<Refusal>),
-    /// It was here.
+    /// It had joined and left.
     Left,
     Failed {
         why: String,
     },
 }
 
-/// All nodes are ready: who has which rank, and where.
+/// All nodes are ready: which node has which ranks, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     pub attempt: u32,
@@ -304,8 +305,7 @@ pub struct Start {
     pub nodes: Vec<NodeShare>,
     pub paddle_store: Endpoint,
     pub torch_store: Endpoint,
-    /// Which of the nodes is spoken to. Not sent, so that all nodes are sent the same bytes: an agent finds itself by
-    /// its launch id.
+    /// The receiving node. Not sent, so that all nodes receive the same bytes: an agent finds itself by its launch id.
     #[serde(skip)]
     pub you: u32,
 }
@@ -326,14 +326,14 @@ pub struct Servers {
     pub missing: Vec<u32>,
 }
 
-/// Stop what runs.
+/// Stop all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
     pub attempt: u32,
     pub why: Why,
 }
 
-/// What ended an attempt.
+/// Why an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -353,16 +353,16 @@ pub enum Why {
         node: NodeName,
         why: String,
     },
-    /// A node was refused, and the job is not complete without it.
+    /// A node was refused, and the job is incomplete without it.
     Refused {
         node: NodeName,
         refusal: Refusal,
     },
-    /// Not all nodes came in time.
+    /// Not all nodes joined in time.
     TimeUp {
         waiting: Waiting,
     },
-    /// The coordinator cannot be reached any more; decided by the agent itself.
+    /// The coordinator can no longer be reached; decided by the agent itself.
     CoordinatorLost {
         how: Loss,
     },
@@ -372,24 +372,24 @@ pub enum Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Its umiak was killed.
+    /// Its umiak process was killed.
     Killed,
-    /// Nothing was heard of it for so long.
+    /// No message came from it for this long.
     Silent { after: Duration },
     /// Its connection broke and did not come back.
     Disconnected { after: Duration },
-    /// Nobody listens at its address any more.
+    /// Its address refuses connections.
     Refused,
 }
 
-/// How an attempt ends, for all nodes alike.
+/// How an attempt ends, the same for all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     pub attempt: u32,
     pub outcome: Outcome,
-    /// What ended it, where it did not succeed.
+    /// The reason, unless it succeeded.
     pub why: Option<Why>,
-    /// Over the ends of all nodes, where ranks have failed.
+    /// Over the ends of all nodes, if ranks have failed.
     pub verdict: Option<Verdict>,
     /// Of the ranks in the verdict.
     pub places: Vec<RankPlace>,
@@ -409,7 +409,7 @@ impl Decision {
         matches!(self.why, Some(Why::Refused { .. } | Why::Unable { .. }))
     }
 
-    /// For the job's own machine.
+    /// The decision for the job's machine.
     pub fn decided(&self) -> Decided {
         let nobody = self.verdict.as_ref().is_none_or(|verdict| verdict.causes.is_empty());
         let (signal, kill) = match &self.why {
@@ -429,7 +429,7 @@ impl Decision {
 }
 
 impl Stop {
-    /// For the job's own machine.
+    /// The stop reason for the job's machine.
     pub fn reason(&self) -> StopReason {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,

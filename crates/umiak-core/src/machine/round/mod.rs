@@ -1,4 +1,4 @@
-//! Several nodes: the coordinator's machine and the agent's. `docs/design/rendezvous.md` tells what they are for.
+//! Jobs on several nodes: the coordinator's machine and the agent's. See `docs/design/rendezvous.md`.
 
 pub mod agent;
 pub mod coordinator;

@@ -63,7 +63,7 @@ fn options(expects: &Expects, restarts: u32) -> Options {
     }
 }
 
-/// A coordinator whose node `n` speaks on link `n`.
+/// A coordinator whose node `n` uses link `n`.
 struct Round {
     coordinator: Coordinator,
     now: Timestamp,
@@ -74,7 +74,7 @@ impl Round {
         Self { coordinator: Coordinator::new(options, at(0)), now: at(0) }
     }
 
-    /// Three nodes of a list, which run.
+    /// Three listed nodes, running.
     fn running(restarts: u32) -> Self {
         let expects = list(&[1, 2, 3]);
         let mut round = Self::new(options(&expects, restarts));
@@ -95,7 +95,7 @@ impl Round {
         self.step(Event::Standing { link, standing: Standing::new(attempt, stage) })
     }
 
-    /// Time passes, in which these are heard twice a second.
+    /// Time passes; these links send a heartbeat twice a second.
     fn pass(&mut self, millis: u64, heard: &[u64]) -> Vec<Effect> {
         let mut effects = Vec::new();
         let end = self.now + Duration::from_millis(millis);
@@ -148,7 +148,7 @@ fn refusal(effects: &[Effect]) -> Option<Refusal> {
     })
 }
 
-/// The end of a rank: with an error of its own, having lost a peer, or without a word.
+/// The end of a rank: with an error of its own, after losing a peer, or without output.
 fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
     let signature = signature.and_then(diagnose::explain).map(diagnose::Signature::to_match);
     let traceback = if traceback { vec!["Traceback (most recent call last):".to_owned()] } else { vec![] };
@@ -168,7 +168,7 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
     }
 }
 
-/// A trainer that was not started, as servers on another node did not answer.
+/// A trainer that did not start because servers on another node did not answer.
 fn unmet(rank: u32) -> Stage {
     let mut told = told(rank, None, false);
     let exit = Exit::Unmet { role: "pserver".into(), reason: "no answer".into() };
@@ -208,10 +208,10 @@ fn who_is_refused() {
             assert_eq!(refusal(&round.join(join)), None);
         }
         let effects = round.join(Join { launch: 99, ..comes });
-        let refused = refusal(&effects).expect("it does not belong here");
+        let refused = refusal(&effects).expect("it is refused");
         assert!(wanted(&refused), "{refused:?}");
         assert!(effects.contains(&Effect::Close { link: 99 }));
-        // Here too: as a notice, or as what ends it.
+        // Shown here too: as a notice, or as the reason of the end.
         let shown = effects.iter().any(|effect| matches!(effect, Effect::Refused { .. }));
         let ended = decision(&effects).is_some_and(|decision| matches!(decision.why, Some(Why::Refused { .. })));
         assert_eq!((shown, ended), (!refused.is_contradiction(), refused.is_contradiction()), "{refused:?}");
@@ -255,7 +255,7 @@ fn nodes_that_contradict_each_other_end_all_and_a_second_job_does_not() {
         let told = |effect: &Effect| matches!(effect, Effect::Send { links, message: ToAgent::Decision(_) } if *links == [1, 2]);
         assert_eq!(effects.iter().any(told), ends);
     }
-    // A node that comes a little later hears it too, and is waited for.
+    // A node that joins a little later receives it too, and is waited for.
     let mut round = Round::new(options(&three, 0));
     round.join(join(1, &three));
     round.join(Join { standing: ready(1, 3), ..join(2, &three) });
@@ -290,8 +290,8 @@ fn the_others_hear_which_nodes_have_servers_that_do_not_listen() {
         servers.collect::<Vec<_>>()
     };
     assert_eq!(heard(&round.step(listens(2))), [[2]]);
-    assert_eq!(heard(&round.step(listens(2))), [[0; 0]; 0], "said again, it is no news");
-    // Who comes back hears it again, and the last one at once.
+    assert_eq!(heard(&round.step(listens(2))), [[0; 0]; 0], "a repeated report is not forwarded");
+    // A reconnected node receives the last message again, at once.
     let back = Join { standing: Standing::new(1, Stage::Running), ..join(1, &expects) };
     assert_eq!(heard(&round.step(Event::Joined { link: 9, join: Box::new(back) })), [[2]]);
     assert_eq!(heard(&round.step(listens(3))), [[0; 0]]);
@@ -316,7 +316,7 @@ fn an_agent_keeps_saying_that_its_servers_listen() {
     hear(&mut agent, ToAgent::Welcome, 8);
     hear(&mut agent, decided(1, true), 9);
     assert_eq!(listens(&stand(&mut agent, 2, ready(2, 2).stage, 10)), [(2, false)]);
-    // What is said of another attempt is not passed on.
+    // Messages about another attempt are not forwarded.
     let servers = |attempt| ToAgent::Servers(Servers { attempt, missing: vec![] });
     hear(&mut agent, start(2), 11);
     assert_eq!(news(&hear(&mut agent, servers(1), 12)), []);
@@ -328,7 +328,7 @@ fn the_node_beside_the_coordinator_has_its_place_first() {
     let expects = count(2, false);
     let ranked = |last| Join { rank: Some(0), ..join(last, &expects) };
     let mut round = Round::new(options(&expects, 0));
-    assert_eq!(sent(&round.join(ranked(2))), [], "nobody is answered before");
+    assert_eq!(sent(&round.join(ranked(2))), [], "no answer before that");
     assert_eq!(sent(&round.join(ranked(3))), []);
     round.step(Event::Closed { link: 3 });
     let effects = round.join(ranked(1));
@@ -344,7 +344,7 @@ fn uneven_nodes_and_nodes_that_cannot_start() {
     let effects = round.join(Join { standing: ready(1, 5), ..join(2, &expects) });
     let sizes: Vec<usize> = starts(&effects)[0].nodes.iter().map(|node| node.processes.len()).collect();
     assert_eq!(sizes, [2, 5]);
-    // Why it cannot start matters more than how many it would have been.
+    // The reason why it cannot start matters more than its number of processes.
     let mut round = Round::new(options(&expects, 0));
     round.join(join(1, &expects));
     let unable = Standing::new(1, Stage::Unable { why: "no GPU".into() });
@@ -380,7 +380,7 @@ fn the_order_of_nodes() {
     ] {
         let mut round = Round::new(options(&expects, 0));
         let mut effects = Vec::new();
-        // They come as 3, 2, 1; the coordinator's own is 1. Node 3 has the first of the ranks, and so on.
+        // They join as 3, 2, 1; the coordinator's own is 1. Node 3 has the first of the ranks, and so on.
         for (last, rank) in [3, 2, 1].into_iter().zip(ranks) {
             effects.extend(round.join(Join { rank, ..join(last, &expects) }));
         }
@@ -406,7 +406,7 @@ fn news_are_not_told_more_than_once_a_second() {
     let effects = round.step(Event::Tick);
     let news = sent(&effects).into_iter().find(is_news).expect("a second has passed");
     assert!(matches!(&news.1, ToAgent::Waiting(waiting) if waiting.joined == 50 && waiting.missing.len() == 50));
-    // How an address answers, and who was refused.
+    // How an address answers, and which nodes were refused.
     round.step(Event::Probed { address: address(60), answer: Answer::Refused });
     round.step(Event::TurnedAway { address: address(60), answer: Answer::OtherToken });
     round.step(Event::Probed { address: address(60), answer: Answer::Silent });
@@ -415,7 +415,7 @@ fn news_are_not_told_more_than_once_a_second() {
         round.step(Event::TurnedAway { address, answer: Answer::Silent });
     }
     let size = format!("{:?}", round.coordinator).len();
-    assert!(size < 400_000, "junk fills the memory: {size}");
+    assert!(size < 400_000, "stray connections fill the memory: {size}");
     round.now = round.now + NEWS;
     let effects = round.step(Event::Tick);
     let (_, news) = sent(&effects).into_iter().find(is_news).unwrap();
@@ -438,7 +438,7 @@ fn suspicion_and_loss() {
     assert_eq!((node.node, node.address), (2, address(3)));
     let decision = decision(&effects).unwrap();
     assert_eq!((lost(&decision), causes(&decision)), (Some(address(3)), vec![]));
-    // A closed connection has a window of its own; a killed front has none.
+    // A closed connection has a reconnect window; a killed front has none.
     let mut round = Round::running(0);
     round.step(Event::Closed { link: 2 });
     assert!(stops(&round.pass(59_000, &[1, 3])).is_empty());
@@ -469,7 +469,7 @@ fn before_the_start_a_node_comes_and_goes() {
     round.step(Event::Closed { link: 2 });
     let effects = round.join(Join { launch: 22, ..join(2, &expects) });
     assert_eq!(starts(&effects)[0].nodes[1].launch, 22);
-    // What the old connection still says is nobody's.
+    // Messages on the old connection are ignored.
     assert_eq!(sent(&round.stands(2, 1, Stage::Failed)), []);
 }
 
@@ -486,7 +486,7 @@ fn who_comes_back_hears_the_current_order() {
     let mut round = Round::running(1);
     round.stands(1, 1, Stage::Failed);
     assert!(matches!(&again(&mut round, back(1, Stage::Running))[..], [ToAgent::Welcome, ToAgent::Stop(_)]));
-    // It missed how the last attempt ended.
+    // It missed the decision on the last attempt.
     let mut round = Round::running(1);
     round.step(Event::Closed { link: 2 });
     round.stands(1, 1, own(0));
@@ -497,7 +497,7 @@ fn who_comes_back_hears_the_current_order() {
         [ToAgent::Welcome, ToAgent::Decision(last), ToAgent::Waiting(_)] => assert_eq!(**last, decided),
         other => panic!("{other:?}"),
     }
-    // And that there will be no other.
+    // And the one that there is no other attempt.
     let mut round = Round::running(1);
     round.step(Event::Closed { link: 2 });
     round.stands(1, 1, own(0));
@@ -518,16 +518,16 @@ fn failures_stop_all_and_are_judged_together() {
     assert!(matches!(&stops(&effects)[0].why, Why::RankFailed { node } if node.address == address(2)));
     assert_eq!(sent(&round.stands(2, 1, victim(2))), []);
     assert_eq!(sent(&round.stands(1, 1, Stage::Told(vec![]))), []);
-    let decided = decision(&round.stands(3, 1, own(4))).expect("all have told");
+    let decided = decision(&round.stands(3, 1, own(4))).expect("all have reported");
     assert_eq!((causes(&decided), decided.restart), (vec![4], None));
     assert_eq!(decided.places.iter().map(|place| place.rank).collect::<Vec<_>>(), [2, 4]);
     assert_eq!(decided.decided().code, None);
-    // Who does not tell is not waited for.
+    // A node that does not report is not waited for.
     let mut round = Round::running(0);
     round.stands(2, 1, own(2));
     round.now = round.now + SETTLE + TELL;
     assert_eq!(causes(&decision(&round.step(Event::Tick)).unwrap()), [2]);
-    // What another attempt says has no effect.
+    // A report about another attempt has no effect.
     let mut round = Round::running(0);
     assert_eq!(sent(&round.stands(2, 2, Stage::Failed)), []);
 }
@@ -567,7 +567,7 @@ fn interrupted_unable_and_time_up() {
     round.join(join(1, &expects));
     let effects = round.pass(600_000, &[1]);
     assert!(matches!(decision(&effects).unwrap().why, Some(Why::TimeUp { waiting }) if waiting.missing.len() == 1));
-    // A failure and a signal: the failure is told, and there is no other attempt.
+    // A failure and a signal: the failure is reported, and there is no other attempt.
     let mut round = Round::running(3);
     round.stands(2, 1, Stage::Failed);
     round.stands(2, 1, Stage::Interrupted { signal: Some(2), kill: false });
@@ -584,7 +584,7 @@ fn nodes_that_only_serve_end_with_the_others() {
     assert_eq!(decision(&round.stands(2, 1, Stage::Serving)), None);
     let decision = decision(&round.stands(3, 1, Stage::Succeeded)).unwrap();
     assert_eq!((decision.outcome, decision.why), (Outcome::Succeeded, None));
-    // What such a node has to tell is waited for: its server may be why a trainer elsewhere failed.
+    // The report of such a node is awaited: its server may be why a trainer elsewhere failed.
     let mut round = Round::running(0);
     round.stands(1, 1, Stage::Serving);
     round.stands(2, 1, Stage::Serving);
@@ -619,7 +619,7 @@ fn restarts_are_counted_here() {
         let decided = decision(&effects).unwrap();
         assert_eq!(decided.restart.map(|restart| restart.attempt), (attempt < 3).then_some(attempt + 1));
         if attempt < 3 {
-            // Steps still come with every beat, and not more often.
+            // Steps still come with every heartbeat, and not more often.
             assert!(round.coordinator.deadline().unwrap() > round.now);
             round.pass(1000, &[1, 2, 3]);
             let effects: Vec<Effect> = [1, 2, 3]
@@ -629,14 +629,14 @@ fn restarts_are_counted_here() {
             assert_eq!(starts(&effects)[0].attempt, attempt + 1);
         }
     }
-    // What cannot be started is not started again.
+    // A rank that could not be started is not restarted.
     let mut round = Round::running(2);
     let mut end = told(0, None, false);
     end.end.exit = Exit::Spawn(SpawnError { doing: SpawnStage::Execute, errno: 2, reason: "not found".into() });
     round.stands(1, 1, Stage::Told(vec![end]));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
     assert_eq!(decided.restart, None);
-    // Servers that did not answer may do so the next time.
+    // Servers that did not answer may answer next time.
     let mut round = Round::running(2);
     round.stands(1, 1, unmet(0));
     let decided = decision(&round.pass(2000, &[1, 2, 3])).unwrap();
@@ -655,7 +655,7 @@ fn goodbye() {
         assert_eq!((effects.contains(&Effect::Finish), round.coordinator.is_over()), (over, over));
     }
     assert_eq!(round.coordinator.deadline(), None);
-    // Who is away for a moment is to hear it too; who never comes is not waited for.
+    // A node that is briefly away receives it too; one that never comes is not waited for.
     let mut round = Round::running(0);
     succeed(&mut round);
     round.step(Event::Closed { link: 3 });
@@ -666,7 +666,7 @@ fn goodbye() {
     assert!(round.step(Event::Tick).contains(&Effect::Finish));
 }
 
-/// An agent that has been welcomed.
+/// An agent that the coordinator has accepted.
 fn welcomed() -> Agent {
     let expects = list(&[1, 2]);
     let mut agent = Agent::new(join(2, &expects), Limits::default(), at(0));
@@ -735,7 +735,7 @@ fn an_agent_tries_until_its_time_is_up() {
     }
     assert_eq!(told, [News::Unreached(Answer::Refused), News::TimeUp(Answer::Refused)]);
     assert!((600..620).contains(&tries), "{tries} tries");
-    // A door that stays closed is not tried again.
+    // After a permanent rejection it does not try again.
     let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
     agent.step(agent::Event::Tick, at(0));
     let effects = agent.step(agent::Event::NotConnected(Answer::OtherToken), at(1));
@@ -756,15 +756,15 @@ fn an_agent_starts_stops_and_ends() {
     let mut agent = welcomed();
     assert_eq!(news(&hear(&mut agent, start(2), 3)), [], "another attempt");
     assert!(matches!(&news(&hear(&mut agent, start(1), 3))[..], [News::Start(start)] if start.you == 1));
-    assert_eq!(news(&hear(&mut agent, start(1), 4)), [], "once is enough");
+    assert_eq!(news(&hear(&mut agent, start(1), 4)), [], "only once");
     let stop = |attempt| ToAgent::Stop(Stop { attempt, why: Why::CoordinatorLost { how: Loss::Refused } });
     assert_eq!(news(&hear(&mut agent, stop(2), 5)), []);
     assert_eq!(news(&hear(&mut agent, stop(1), 5)).len(), 1);
     assert_eq!(news(&hear(&mut agent, stop(1), 6)), []);
     assert_eq!(news(&hear(&mut agent, decided(2, false), 7)), []);
     assert_eq!(news(&hear(&mut agent, decided(1, true), 7)).len(), 1);
-    assert_eq!(said(&stand(&mut agent, 1, Stage::Told(vec![]), 8)), [], "nobody asks any more");
-    // The next attempt can be over before this one is.
+    assert_eq!(said(&stand(&mut agent, 1, Stage::Told(vec![]), 8)), [], "no longer needed");
+    // The next attempt may be decided before this one has ended.
     let effects = hear(&mut agent, decided(2, false), 9);
     assert!(effects.contains(&agent::Effect::Send(FromAgent::Bye)) && agent.is_over());
 }
@@ -814,13 +814,13 @@ fn a_failure_that_nobody_hears_of() {
     }
     assert_eq!(told.last(), Some(&alone[0]));
     assert_eq!(ANSWER, Duration::from_secs(5));
-    // Nobody listens there: at once.
+    // The port is closed: at once.
     let mut agent = welcomed();
     hear(&mut agent, start(1), 3);
     agent.step(agent::Event::Closed, at(4));
     agent.step(agent::Event::NotConnected(Answer::Refused), at(5));
     assert_eq!(news(&stand(&mut agent, 1, Stage::Told(vec![]), 6)), alone);
-    // The connection broke, and comes back: it is said again.
+    // The connection broke and comes back: the report is sent again.
     let mut agent = welcomed();
     hear(&mut agent, start(1), 3);
     agent.step(agent::Event::Closed, at(4));
@@ -839,12 +839,12 @@ fn who_leaves_says_so() {
     let interrupted = Stage::Interrupted { signal: Some(2), kill: false };
     assert_eq!(said(&stand(&mut agent, 1, interrupted.clone(), 4)), [(1, interrupted.clone())]);
     assert_eq!(said(&hear(&mut agent, decided(1, true), 5)), [(2, interrupted.clone())]);
-    // One that comes after it, too.
+    // So does one that comes after it.
     let mut agent = welcomed();
     hear(&mut agent, start(1), 3);
     hear(&mut agent, decided(1, true), 4);
     assert_eq!(said(&stand(&mut agent, 1, interrupted.clone(), 5)), [(2, interrupted)]);
-    // An end that nobody decided.
+    // An end that was not decided.
     let mut agent = welcomed();
     hear(&mut agent, start(1), 3);
     hear(&mut agent, decided(1, true), 4);
@@ -852,7 +852,7 @@ fn who_leaves_says_so() {
     assert!(matches!(&said(&effects)[..], [(2, Stage::Unable { .. })]));
     hear(&mut agent, decided(2, false), 6);
     assert!(agent.is_over());
-    // With nobody there it is not waited for.
+    // Without a coordinator it does not wait.
     let mut agent = Agent::new(join(2, &list(&[1, 2])), Limits::default(), at(0));
     agent.step(agent::Event::Tick, at(0));
     agent.step(agent::Event::NotConnected(Answer::Refused), at(1));

@@ -6,7 +6,7 @@ use crate::facts::{Began, Record, Supervised};
 use crate::model::{Blame, Scope, StartAfter, When};
 use crate::status::Status;
 
-/// The journal of a story, as the next supervisor finds it.
+/// The journal of a story, as the next supervisor reads it.
 fn journal(story: &Story) -> Status {
     let facts = story.effects.iter().filter_map(|effect| match effect {
         Effect::Record(fact) => Some(fact.clone()),
@@ -31,7 +31,7 @@ fn taken(old: &Story, again: Again) -> Story {
     Story { machine, now: old.now + 10_000, effects: Vec::new() }
 }
 
-/// One each: succeeded, failed though its policy forgives that, live, not seen yet.
+/// One of each: succeeded, failed under a forgiving policy, live, not seen yet.
 fn all_kinds() -> Story {
     let mut story = story(&[4]);
     story.machine.job.roles[0].completion.min_failed = 3;
@@ -57,7 +57,7 @@ fn what_is_run_again() {
             matches!(effect,
             Effect::Record(Fact::Ended { exit: Exit::Lost, by_us: false, subject, .. }) if subject.attempt == 1)
         });
-        assert_eq!(closed.count(), 2, "{again:?}: who lived is closed as lost");
+        assert_eq!(closed.count(), 2, "{again:?}: live attempts are closed as lost");
         assert_eq!(retried(&effects), None, "and nothing is spent");
     }
 }
@@ -79,7 +79,7 @@ fn a_job_that_had_failed_or_was_done_starts_nobody() {
     let mut next = taken(&failed, Again::Unfinished);
     assert_eq!(spawned(&next.give(Event::Start)), []);
     next.give(Event::Gathered(vec![]));
-    assert_eq!(next.end(), Some((Outcome::Failed, 7)), "as it would have");
+    assert_eq!(next.end(), Some((Outcome::Failed, 7)), "as without the takeover");
 
     let mut done = story(&[1, 1]);
     done.machine.job.roles[1].completion = helper();
@@ -98,7 +98,7 @@ fn a_role_that_was_being_stopped_for_a_restart_gets_it() {
     old.ends(at(0, 0, 1), code(7));
     let mut next = taken(&old, Again::Unfinished);
     let effects = next.give(Event::Start);
-    assert_eq!(stops(&effects), [], "those are gone");
+    assert_eq!(stops(&effects), [], "they are gone");
     let all: Vec<_> = (0..3).map(|index| (format!("role0-{index}"), 2)).collect();
     assert_eq!(retried(&effects), Some((all, Blame::User)));
 }
@@ -116,7 +116,7 @@ fn what_was_spent_stays_spent_unless_the_run_is_tried_again() {
     }
 }
 
-/// Two roles, the second after the first; the job has failed once and starts again.
+/// Two roles, the second after the first; the job has failed once and restarts.
 fn between_attempts() -> Story {
     let mut story = story(&[1, 1]);
     story.machine.job.policy.restart.max = 1;
@@ -141,7 +141,7 @@ fn an_attempt_of_the_job_does_not_count_the_ends_of_the_one_before() {
     assert_eq!(
         spawned(&next.give(Event::Started { id: at(0, 0, 3), instance: Instance::of_pid(1) })),
         [at(1, 0, 2)],
-        "not done yet"
+        "not finished yet"
     );
     next.ends(at(0, 0, 3), code(1));
     next.ends(at(1, 0, 2), by(SIGTERM));
@@ -161,7 +161,7 @@ fn a_restart_for_the_platform_spends_its_own_budget() {
     next.begin();
     next.ends(at(0, 0, 2), code(7));
     next.give(Event::Gathered(vec![]));
-    assert!(next.machine.is_pausing(), "that of the program is not spent");
+    assert!(next.machine.is_pausing(), "the program's budget is not spent");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn who_was_first_is_still_first() {
     assert_eq!((next.causes(), next.end()), (vec![2], Some((Outcome::Failed, 7))));
 }
 
-/// The same job, taken over by a supervisor whose engine still has these.
+/// The same job, taken over by a supervisor whose engine still has these attempts.
 fn adopting(old: &Story, adopted: &[AttemptId]) -> Story {
     let mut machine = Machine::new(old.machine.job.clone(), old.machine.style, 7);
     machine.recover(&journal(old), Again::Unfinished, &|id| adopted.contains(&id));
@@ -231,7 +231,7 @@ fn what_the_engine_still_has_goes_on_under_its_number() {
     assert_eq!(lost, ["role0-2", "role0-3"]);
     assert_eq!(spawned(&effects), [at(0, 2, 2), at(0, 3, 2)]);
     let limit = next.now + 1000;
-    assert_eq!(timers(&effects), [(Timer::Run(at(0, 0, 1).slot), limit)], "its time runs anew");
+    assert_eq!(timers(&effects), [(Timer::Run(at(0, 0, 1).slot), limit)], "its time limit starts again");
     next.up(at(0, 1, 1));
     next.up(at(0, 2, 2));
     next.up(at(0, 3, 2));
@@ -255,7 +255,7 @@ fn a_stop_of_an_earlier_supervisor_is_sent_again_and_its_victim_starts_again() {
     assert_eq!(spawned(&next.ends(both[0], by(SIGTERM))), [at(0, 0, 2)], "this supervisor was not asked to stop");
     let effects = next.give(Event::Timer(Timer::GraceOf(Of::Replica(both[1].slot)), 1));
     assert_eq!(stops(&effects), [(Kill, vec![1])]);
-    // What a stop of this supervisor ends stays ended.
+    // An attempt that this supervisor stops does not restart.
     next.give(Event::StopAsked { kill: false });
     next.ends(both[1], by(SIGKILL));
     next.ends(at(0, 0, 2), by(SIGTERM));
@@ -308,7 +308,7 @@ fn a_status_knows_the_handles_and_why_nothing_runs() {
     assert_eq!((status.handles.concat().as_str(), status.pending.as_deref()), ("job-7", Some("no node has 8 GPUs")));
     let subject = Subject { replica: "role0-0".into(), rank: None, attempt: 1 };
     add(&mut status, Fact::Starting { subject: subject.clone() });
-    assert!(status.pending.is_some(), "asked for is not running");
+    assert!(status.pending.is_some(), "requested is not running");
     let instance = Instance { node: Some("gpu-12".into()), ..Instance::default() };
     add(&mut status, Fact::Started { subject, instance });
     assert_eq!((status.handles.concat().as_str(), status.pending.as_deref()), ("job-7", None));

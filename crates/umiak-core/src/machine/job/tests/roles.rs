@@ -5,7 +5,7 @@ use crate::model::{Blame, PortNeed, Restart, RoleRestart, Scope, StartAfter, Tim
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// Roles of these sizes, with every policy at its default; nothing has happened.
+/// Roles of these sizes, with default policies, before any event.
 pub(super) fn story(sizes: &[u32]) -> Story {
     let roles: Vec<_> = sizes.iter().map(|size| (*size, Completion::default())).collect();
     let mut story = Story::new(&roles);
@@ -80,7 +80,7 @@ fn a_replica_starts_again_alone_until_its_budget_is_spent() {
     let effects = story.ends(at(0, 1, 1), code(7));
     assert_eq!(retried(&effects), Some((vec![("role0-1".into(), 2)], Blame::User)));
     assert!(effects.contains(&Effect::Inspect(at(0, 1, 1))) && stops(&effects).is_empty());
-    assert!(story.give(Event::Inspected { id: at(0, 1, 1), evidence: None }).len() == 2, "told in one paragraph");
+    assert!(story.give(Event::Inspected { id: at(0, 1, 1), evidence: None }).len() == 2, "one fact, one message");
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Replica(Slot { role: 0, index: 1 })))), [at(0, 1, 2)]);
     story.up(at(0, 1, 2));
     let effects = story.ends(at(0, 1, 2), code(8));
@@ -95,7 +95,7 @@ fn a_role_starts_again_as_a_whole_while_the_others_go_on() {
     let mut story = story(&[2, 1]);
     restart(&mut story, 0, Scope::Role, 1, 1);
     story.begin();
-    // Whose failure it was is said of the first one, whatever the others do while they are stopped.
+    // The first failure sets the blame, whatever the others do while they are stopped.
     let effects = story.ends(at(0, 0, 1), refused(11));
     assert_eq!(stops(&effects), [(Terminate, vec![1])]);
     let effects = story.ends(at(0, 1, 1), code(1));
@@ -132,7 +132,7 @@ fn the_job_starts_again_with_fresh_budgets_of_its_roles() {
     assert!(retried(&story.ends(at(0, 0, 2), code(1))).is_none());
     story.give(Event::Gathered(vec![]));
     story.give(Event::Prepared { attempt: 2, ready: true });
-    assert_eq!(spawned(&story.fire(Timer::Backoff)), [at(0, 0, 3)], "numbers go on");
+    assert_eq!(spawned(&story.fire(Timer::Backoff)), [at(0, 0, 3)], "numbers continue");
     assert!(retried(&story.ends(at(0, 0, 3), code(1))).is_some());
 }
 
@@ -144,14 +144,14 @@ fn an_attempt_that_takes_too_long_has_failed_and_is_the_cause() {
         story.begin();
         let slot = Slot { role: 0, index: 0 };
         assert_eq!(timers(&story.effects), [(Timer::Run(slot), story.now + 1000)]);
-        // A notice that comes twice gives no more time.
+        // A duplicate notification does not restart the time limit.
         assert!(is_ignored(&story.give(Event::Started { id: at(0, 0, 1), instance: Instance::of_pid(9) })));
         assert_eq!(stops(&story.fire(Timer::Run(slot))), [(Terminate, vec![0])]);
         assert_eq!(stops(&story.fire(Timer::GraceOf(Of::Replica(slot)))), [(Kill, vec![0])]);
         story.ends(at(0, 0, 1), exit.clone());
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.verdict().map(|verdict| verdict.causes[0].weight), Some(Weight::Certain));
-        assert_eq!(story.end(), Some((Outcome::Failed, 124)), "{exit:?}: too long is too long");
+        assert_eq!(story.end(), Some((Outcome::Failed, 124)), "{exit:?}: any exit after the limit is a timeout");
     }
 }
 
@@ -165,7 +165,7 @@ fn who_took_too_long_and_does_not_go_has_failed() {
         story.fire(timer);
     }
     let effects = story.fire(Timer::AbandonOf(Of::Replica(slot)));
-    assert_eq!(stops(&effects), [(Terminate, vec![1])], "the other does not wait for it for ever");
+    assert_eq!(stops(&effects), [(Terminate, vec![1])], "the other role does not wait forever");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_role_that_is_stopped_to_start_again_has_not_succeeded() {
     assert_eq!(spawned(&story.fire(Timer::BackoffOf(Of::Role(0)))).len(), 3);
 }
 
-/// What is waited for failed for good, and its policy forgives that: nothing would ever happen again.
+/// The awaited role failed for good and its policy forgives that: without a refusal the job would hang.
 #[test]
 fn who_waits_in_vain_is_refused_and_the_job_fails() {
     let mut story = story(&[2, 1]);
@@ -247,7 +247,7 @@ fn who_waits_in_vain_is_refused_and_the_job_fails() {
     assert_eq!(stops(&effects), [(Terminate, vec![1])], "decided in the same step");
     story.ends(at(0, 1, 1), by(SIGTERM));
     story.give(Event::Gathered(vec![]));
-    assert_eq!(story.end(), Some((Outcome::Failed, 1)), "several roles: no replica's code speaks for all");
+    assert_eq!(story.end(), Some((Outcome::Failed, 1)), "several roles: no replica's code stands for all");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_role_has_its_own_grace() {
         effects.iter().filter_map(targets).flatten().collect::<Vec<_>>()
     };
     assert_eq!(killed(&story.fire(Timer::Grace)), [at(0, 0, 1)]);
-    // The second signal kills who is left, once, and each is waited for from its own SIGKILL.
+    // The second signal kills the remaining replicas once. Each abandon timer counts from its own SIGKILL.
     let effects = story.give(Event::Signalled { signal: SIGINT });
     assert_eq!(killed(&effects), [at(1, 0, 1)]);
     assert_eq!(timers(&effects), [(Timer::AbandonOf(Of::Role(1)), story.now + 10_000)]);
@@ -340,7 +340,7 @@ fn a_stop_ends_back_offs_recycling_and_pauses() {
     recycles.begin();
     recycles.ends(at(0, 0, 1), code(1));
     let effects = recycles.give(Event::StopAsked { kill: false });
-    assert_eq!(timers(&effects), [], "no more time than it had");
+    assert_eq!(timers(&effects), [], "no extra time");
     recycles.ends(at(0, 1, 1), by(SIGTERM));
     assert_eq!(recycles.end(), Some((Outcome::Stopped, 3)));
 
@@ -370,7 +370,7 @@ fn losing_the_guardian_ends_back_offs_and_recycling_with_the_job() {
     }
 }
 
-/// One of the role had timed out before: it has a timer of its own, and the role none.
+/// One replica of the role timed out before: it has a timer of its own, and the role has none.
 #[test]
 fn a_role_with_one_that_does_not_go_is_not_started_again() {
     let mut story = story(&[2]);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::{Part, StartAfter, When};
 
-/// Servers and trainers of this node; trainers wait until servers answer.
+/// Servers and trainers of this node; trainers wait until the servers answer.
 fn story(servers: u32, trainers: u32) -> Story {
     let mut story = Story::new(&[]);
     let mut job = story.machine.job.clone();
@@ -127,7 +127,7 @@ fn trainers_that_waited_long_enough_start_all_the_same() {
         assert_eq!(spawns(&effects), [(1, 0)]);
         assert!(effects.contains(&Effect::StartUnready { role: 0 }));
     }
-    // Where all listen in time nothing is said.
+    // If all listen in time, nothing is reported.
     let mut story = impatient(1, &[]);
     story.give(Event::Start);
     story.spawned(0, 1);
@@ -162,7 +162,7 @@ fn a_node_of_servers_serves_until_all_nodes_are_told_the_end() {
     assert_eq!(spawns(&story.give(Event::Start)), [(0, 0), (0, 1)]);
     story.spawned(0, 2);
     assert_eq!(stands(&story.effects), [Stand::Serving]);
-    // One ends by itself, as a trainer asked it to.
+    // A server exits by itself, as a trainer told it to.
     assert_eq!(stops(&story.ends(id(0, 1), code(0))), []);
     assert_eq!(story.end(), None);
     let effects = story.decided(Outcome::Succeeded);
@@ -195,7 +195,7 @@ fn a_server_that_dies_while_trainers_elsewhere_need_it_is_told() {
 
 #[test]
 fn a_server_that_dies_when_all_trainers_have_ended_is_no_failure() {
-    // The word that all is over is on its way: nothing is known here but the server's end, at any stage of telling it.
+    // The decision is still on its way: only the server's end is known here, at each stage of reporting it.
     for told in 0..3 {
         let mut story = shared(2, 0, &[]);
         story.give(Event::Start);
@@ -239,7 +239,7 @@ fn trainers_wait_for_servers_on_other_nodes_too() {
     let effects = story.answer(&[]);
     assert_eq!(spawns(&effects), [(1, 0), (1, 1)]);
     assert!(effects.contains(&Effect::DisarmTimer(Timer::Elsewhere(0))));
-    // Who answers once more says nothing.
+    // A second answer is ignored.
     assert!(is_ignored(&story.answer(&[])));
 }
 

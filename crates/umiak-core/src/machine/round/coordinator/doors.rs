@@ -1,4 +1,4 @@
-//! Who comes, who may stay, and who is missing.
+//! Admission: which nodes join, which are refused, and which are missing.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ impl Coordinator {
         if let Some(node) = self.nodes.iter().position(|node| node.join.launch == join.launch) {
             return self.rejoined(node, link, join, now, effects);
         }
-        // The node beside us is the first to take its place, whoever is quicker.
+        // The node beside the coordinator is always admitted first.
         let is_own = join.launch == self.options.launch;
         if self.is_forming() && !is_own && self.nodes.is_empty() {
             if self.early.len() < self.options.expects.nodes() {
@@ -60,14 +60,14 @@ impl Coordinator {
         }
     }
 
-    /// It is shown on both sides. Where nodes of one job contradict each other, all of them end with that. A node with
-    /// another command is of a second job, which is no reason to end this one.
+    /// Refuses a node; both sides display it. If nodes of one job contradict each other, the whole job ends. A node
+    /// with another command belongs to a second job, which does not end this one.
     fn refuse(&mut self, link: Link, join: Join, refusal: Refusal, now: Timestamp, effects: &mut Vec<Effect>) {
         self.answered(join.address, Answer::TurnedAway(Box::new(refusal.clone())));
         let same_command = self.nodes.first().is_some_and(|first| first.join.command == join.command);
         let is_common = same_command && refusal.is_contradiction();
         if !is_common {
-            // On our own console first: the other may be gone as soon as it knows.
+            // Our own console first: the other node may disconnect as soon as it is refused.
             let (address, host) = (join.address, join.host.clone());
             effects.push(Effect::Refused { address, host, refusal: refusal.clone() });
         }
@@ -80,7 +80,7 @@ impl Coordinator {
         }
     }
 
-    /// A node that was here before has a new connection: it hears again what it may have missed.
+    /// Handles a reconnected node: repeats the messages that it may have missed.
     pub(super) fn rejoined(&mut self, node: usize, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
         let place = &mut self.nodes[node];
         if let Some(old) = place.link.replace(link).filter(|old| *old != link) {
@@ -88,7 +88,7 @@ impl Coordinator {
         }
         (place.heard, place.down) = (now, None);
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
-        // It may have missed the end of the attempt before this one.
+        // It may have missed the decision on the previous attempt.
         if let Some(last) = self.last.clone().filter(|last| last.attempt == join.standing.attempt) {
             effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(last) });
         }
@@ -113,7 +113,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a node that was not here before belongs here.
+    /// Whether a new node may take part.
     pub(super) fn admit(&self, join: &Join) -> Result<(), Refusal> {
         if !self.is_forming() {
             return Err(Refusal::TooLate);
@@ -148,7 +148,7 @@ impl Coordinator {
                 }
             }
         }
-        // Who cannot start says why, and that matters more than how many it would have been.
+        // A node that cannot start reports why, which matters more than its number of processes.
         let processes = |join: &Join| match &join.standing.stage {
             Stage::Ready(offer) => Some(offer.processes.len() as u32),
             _ => None,
@@ -167,14 +167,14 @@ impl Coordinator {
             return;
         }
         let Some(known) = self.answers.iter().position(|(other, _)| *other == address) else {
-            // Junk from anywhere must not fill the list.
+            // Stray connections must not fill the list.
             if self.answers.len() < 1024 {
                 self.answers.push((address, answer));
                 self.news.pending = true;
             }
             return;
         };
-        // Who was refused says more about it than who does not listen there.
+        // A refusal explains more than a failed probe.
         let old = &self.answers[known].1;
         let says_why = matches!(old, Answer::TurnedAway(_) | Answer::OtherToken | Answer::OtherVersion { .. });
         let says_less = matches!(answer, Answer::Refused | Answer::Silent | Answer::NoRoute | Answer::Left);
@@ -194,7 +194,7 @@ impl Coordinator {
             Expects::List(list) => {
                 self.absent(list).into_iter().map(|address| Missing { answer: answer(&address), address }).collect()
             }
-            // Nobody knows where they are; who was turned away is worth telling.
+            // The missing addresses are unknown; those that were turned away are worth showing.
             Expects::Count { .. } => self
                 .answers
                 .iter()

@@ -1,4 +1,4 @@
-//! What time brings: beats, suspicion, loss, news.
+//! Timed actions: heartbeats, suspicion, loss, news.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{Coordinator, Effect, News, Node, Phase};
 use crate::model::Timestamp;
 
 impl Coordinator {
-    /// Steps come at least with every beat. Where they did not, it was us who slept: nobody can be called silent for
-    /// that time.
+    /// Steps come at least with every heartbeat. After a longer gap this process itself was suspended, so that time
+    /// does not count as silence.
     pub(super) fn wake(&mut self, now: Timestamp) {
         let slept = now.since(self.stepped);
         self.stepped = now;
@@ -24,7 +24,7 @@ impl Coordinator {
     /// When [`Event::Tick`] is due at the latest.
     pub fn deadline(&self) -> Option<Timestamp> {
         let limits = &self.options.limits;
-        // Once for each event: room for all of them at once.
+        // Called for every event: one allocation.
         let mut times = Vec::with_capacity(self.nodes.len() + 4);
         times.push(self.next_beat);
         match &self.phase {
@@ -44,7 +44,7 @@ impl Coordinator {
                 }
             }
             Phase::Stopping { since, .. } => times.push(*since + self.options.settle + self.patience()),
-            // Who is lost by now no longer matters.
+            // Losses no longer matter.
             Phase::Ended { since, .. } => return Some(self.next_beat.min(*since + GOODBYE)),
         }
         for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
@@ -56,7 +56,7 @@ impl Coordinator {
         times.into_iter().min()
     }
 
-    /// What time brings: beats, suspicion, loss, news.
+    /// Handles everything that is due by time: heartbeats, suspicion, loss, news.
     pub(super) fn watch(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if matches!(self.phase, Phase::Over) {
             return;
@@ -121,8 +121,8 @@ impl Coordinator {
         }
     }
 
-    /// How long ends are waited for after the settle window. Whoever has said that a rank of its own failed knows why, and
-    /// a busy host may need a while to say so.
+    /// How long ends are collected after the settle window. A node that reported a failed rank has the reason, and a
+    /// busy host may need a while to send it.
     pub(super) fn patience(&self) -> Duration {
         let knows = |node: &Node| node.stage == Some(Stage::Failed) && node.has_more_to_tell();
         if self.nodes.iter().any(knows) { TELL_WHY } else { TELL }

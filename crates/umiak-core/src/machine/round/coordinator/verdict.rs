@@ -1,4 +1,4 @@
-//! How an attempt ends, for all nodes alike.
+//! How an attempt ends, the same for all nodes.
 
 use super::super::messages::{Decision, Loss, RankPlace, Restart, ToAgent, Told, Why};
 use super::{Coordinator, Effect, News, Node, Phase};
@@ -8,7 +8,7 @@ use crate::machine::restart;
 use crate::model::{Exit, Timestamp};
 
 impl Coordinator {
-    /// Everything that can be told has been: who was it?
+    /// Ranks all reported ends and decides what caused the failure.
     pub(super) fn judge(&mut self, why: Why, now: Timestamp, effects: &mut Vec<Effect>) {
         let mut told: Vec<(u64, Told)> = Vec::new();
         for node in &self.nodes {
@@ -16,7 +16,7 @@ impl Coordinator {
                 told.extend(node.ends.iter().map(|end| (turn, end.clone())));
             }
         }
-        // Within a node the kernel's order, between nodes that of their first word.
+        // Within a node in the kernel's order, between nodes in the order of their first report.
         told.sort_by_key(|(turn, told)| (*turn, told.end.order));
         let places: Vec<RankPlace> = told.iter().map(|(_, told)| told.place.clone()).collect();
         let ends =
@@ -26,7 +26,7 @@ impl Coordinator {
         if let Some(silent) = self.silent(now)
             && verdict.causes.iter().all(points_elsewhere)
         {
-            // Losing a connection is what follows when a node goes, and the node is what went.
+            // Ranks lose connections because a node went away: the node is the cause.
             if matches!(why, Why::RankFailed { .. }) {
                 let node = &self.nodes[silent];
                 let since = node.down.unwrap_or(node.heard);
@@ -47,11 +47,11 @@ impl Coordinator {
         self.end(Outcome::Failed, Some(why), Some((verdict, places)), now, effects);
     }
 
-    /// A node that is lost, or of which nothing has been heard for too long to be chance, or that did not tell when all
-    /// others did and does not beat either.
+    /// The node that is lost or disconnected, or silent for longer than chance explains, or that neither reported nor
+    /// sent heartbeats when all others did.
     pub(super) fn silent(&self, now: Timestamp) -> Option<usize> {
         let (limit, beat) = (self.options.limits.suspect(), self.options.limits.beat());
-        // Of several the one that has been silent longest.
+        // Of several, the one with the longest silence.
         let find = |is: &dyn Fn(&Node) -> bool| {
             let found = self.nodes.iter().enumerate().filter(|(_, node)| is(node));
             found.min_by_key(|(_, node)| node.heard).map(|(index, _)| index)
@@ -92,7 +92,7 @@ impl Coordinator {
         }
     }
 
-    /// The same members start again, if they may and all are there.
+    /// The next attempt of the same nodes, if the failure allows one and no node is lost.
     pub(super) fn restart(&self, outcome: Outcome, why: Option<&Why>, now: Timestamp) -> Option<Restart> {
         let may = outcome == Outcome::Failed
             && matches!(why, Some(Why::RankFailed { .. }))
@@ -110,8 +110,8 @@ impl Coordinator {
     }
 }
 
-/// An end that says nothing against its rank once a node is gone: it names a lost peer, or came after our stop, or never
-/// began, for want of servers.
+/// True if an end does not count against its rank once a node is lost: it names a lost peer, came after our stop, or
+/// never started because servers were missing.
 fn points_elsewhere(finding: &Finding) -> bool {
     matches!(finding.exit, Exit::Unmet { .. }) || (finding.weight >= Weight::Possible && finding.exit != Exit::Lost)
 }
