@@ -1,24 +1,24 @@
 //! Loopback addresses, leased until the job ends.
 //!
-//! All of 127.0.0.0/8 is this host, so that each replica of a job can be a host of its own. A lease is an abstract Unix
-//! socket named after a block of 254 of them, as for ports: it keeps two jobs apart and dies with its owner.
+//! All of 127.0.0.0/8 belongs to this host, so each replica of a job can act as a separate host. A lease is an abstract
+//! Unix socket named after a block of 254 addresses, as for ports: it keeps two jobs apart and dies with its owner.
 
 use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// How many blocks there are: 127.1.0.x to 127.254.255.x. The rest is what others expect to find there.
+/// Number of blocks: 127.1.0.x to 127.254.255.x. Other programs expect to use the rest.
 const BLOCKS: u64 = 254 * 256;
-/// Addresses of one block: not its first and last, which look like a network's own.
+/// Addresses in a block: without the first and the last, which look like network and broadcast addresses.
 const SIZE: u32 = 254;
 
-/// Holds one block; dropping it gives it back.
+/// Holds one block until dropped.
 #[derive(Debug)]
 pub struct AddressLease {
     _name: UnixDatagram,
 }
 
-/// Chooses and leases addresses, from a place that depends on the seed. Fewer than asked for when all are taken.
+/// Leases addresses, starting at a block that depends on the seed. Returns fewer than requested if all are taken.
 pub fn lease(count: u32, seed: u64) -> (Vec<Ipv4Addr>, Vec<AddressLease>) {
     let (mut addresses, mut blocks) = (Vec::new(), Vec::new());
     for step in 0..BLOCKS {

@@ -1,10 +1,10 @@
-//! A cgroup (version 2) for each job, where we may make one: everything the job starts is in it, whatever it
-//! does to its session, and the kernel can end all of it at once.
+//! A cgroup (version 2) for each job, where permitted. It contains everything the job starts, whatever the processes do
+//! to their session, and the kernel can kill all of it at once.
 //!
-//! The guardian is cloned into it, so ranks are born there and nothing is ever moved: moving takes the kernel
-//! milliseconds. The name holds the owner's process id, start time and PID namespace, so that the next umiak on
-//! the host recognises what a killed front and guardian left, and cleans it. The namespace is there because a
-//! container may share our tree of cgroups: its numbers mean nothing here, and ours nothing there.
+//! The guardian is cloned into it, so ranks start there and nothing is ever moved: a move takes the kernel
+//! milliseconds. The name holds the owner's process id, start time and PID namespace, so that the next umiak on the
+//! host recognises and cleans what a killed front and guardian left. The namespace is included because a container may
+//! share our cgroup tree, where its process ids mean nothing to us, and ours nothing to it.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ use crate::wait::read_small;
 
 const PREFIX: &str = "umiak-";
 
-/// A job's own cgroup. It is not removed by dropping: the guardian holds it too.
+/// The cgroup of a job. Dropping does not remove it: the guardian holds it too.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -24,13 +24,13 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one below our own, named after this process; `None` where that is not permitted.
+    /// Creates a cgroup below our own, named after this process; `None` if that is not permitted.
     pub fn create() -> Option<Self> {
         let parent = own_directory()?;
         let path = parent.join(format!("{PREFIX}{}", owner_name()?));
         fs::create_dir(&path).ok()?;
         let cgroup = File::open(&path).ok().map(|directory| Self { path: path.clone(), directory });
-        // A container may show the tree and still not let us put anything in.
+        // A container may show the tree without permission to add processes.
         let usable = cgroup.filter(|_| File::options().write(true).open(path.join("cgroup.procs")).is_ok());
         if usable.is_none() {
             let _ = fs::remove_dir(&path);
@@ -42,24 +42,23 @@ impl Cgroup {
         &self.path
     }
 
-    /// Processes in it.
     pub fn processes(&self) -> Vec<u32> {
         processes(&self.path)
     }
 
-    /// Ends everything in it but `spare`, and everything in cgroups below it.
+    /// Kills everything in it and below it, except `spare`.
     pub fn kill_all_but(&self, spare: u32) {
         for pid in self.processes().into_iter().filter(|pid| *pid != spare) {
             crate::descend::signal(pid, libc::SIGKILL);
         }
     }
 
-    /// Removes it once it is empty.
+    /// Removes it if it is empty.
     pub fn remove(&self) -> bool {
         remove_tree(&self.path)
     }
 
-    /// For the last one in it: goes back to where it was made, and removes it.
+    /// For the last process in it: moves back to the parent and removes it.
     pub fn leave_and_remove(&self) {
         if let Some(parent) = self.path.parent() {
             let _ = fs::write(parent.join("cgroup.procs"), "0");
@@ -74,8 +73,8 @@ impl AsFd for Cgroup {
     }
 }
 
-/// Ends and removes what killed umiak processes left in this cgroup: their fronts and guardians are gone, so
-/// nobody else will. Returns the processes that were ended.
+/// Kills and removes what killed umiak processes left in this cgroup, since their fronts and guardians are gone.
+/// Returns the killed processes.
 pub fn clean_orphans() -> Vec<u32> {
     let Some(parent) = own_directory() else { return Vec::new() };
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
@@ -96,25 +95,25 @@ pub fn clean_orphans() -> Vec<u32> {
     ended
 }
 
-/// This process as names tell it: id, start time, PID namespace.
+/// This process as a name: id, start time, PID namespace.
 pub fn owner_name() -> Option<String> {
     let pid = std::process::id();
     Some(format!("{pid}-{}-{}", start_time(pid)?, pid_namespace()?))
 }
 
-/// Whether the owner that a name begins with is certainly gone.
+/// True if the owner that a name begins with is certainly gone.
 pub fn is_gone(name: &str) -> bool {
     Owner::parse(name).is_some_and(|owner| !owner.may_live())
 }
 
-/// A front that was killed leaves a guardian that is still finishing; its job is not an orphan yet.
+/// True if a guardian is in it. After a killed front the guardian is still finishing, so the job is not an orphan yet.
 fn has_guardian(path: &Path) -> bool {
     processes(path)
         .into_iter()
         .any(|pid| read_small(format!("/proc/{pid}/comm")).is_some_and(|comm| comm.trim() == "umiak-guardian"))
 }
 
-/// The front that made a cgroup, as its name tells.
+/// The front that created a cgroup, parsed from its name.
 #[derive(Debug, PartialEq, Eq)]
 struct Owner {
     pid: u32,
@@ -129,18 +128,19 @@ impl Owner {
         Some(Self { pid: u32::try_from(number()?).ok()?, started: number()?, namespace: number()? })
     }
 
-    /// A number of another PID namespace says nothing here, so its owner is left in peace.
+    /// True unless the owner is certainly gone. A process id of another PID namespace cannot be checked.
     fn may_live(&self) -> bool {
         pid_namespace() != Some(self.namespace) || start_time(self.pid) == Some(self.started)
     }
 }
 
-/// Which PID namespace our numbers belong to.
+/// The PID namespace of this process.
 fn pid_namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// Processes in it and below it. Those that our PID namespace does not see have the number 0, which would be us.
+/// Processes in it and below it. A process that our PID namespace does not see is listed as 0, which must not be
+/// signalled.
 pub(crate) fn processes(path: &Path) -> Vec<u32> {
     let mut found: Vec<u32> = fs::read_to_string(path.join("cgroup.procs"))
         .unwrap_or_default()
@@ -158,7 +158,7 @@ pub(crate) fn processes(path: &Path) -> Vec<u32> {
     found
 }
 
-/// Children first: a cgroup with others below it cannot be removed.
+/// Removes children first: a cgroup with children cannot be removed.
 pub(crate) fn remove_tree(path: &Path) -> bool {
     for entry in fs::read_dir(path)
         .into_iter()
@@ -171,7 +171,7 @@ pub(crate) fn remove_tree(path: &Path) -> bool {
     fs::remove_dir(path).is_ok() || !path.exists()
 }
 
-/// The directory of the cgroup we are in, where version 2 is mounted.
+/// The directory of our own cgroup in the version 2 tree.
 fn own_directory() -> Option<PathBuf> {
     let mount = mount_point(&read_small("/proc/self/mountinfo")?)?;
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -180,7 +180,7 @@ fn own_directory() -> Option<PathBuf> {
     directory.is_dir().then_some(directory)
 }
 
-/// Where the version 2 tree is mounted.
+/// The mount point of the version 2 tree.
 fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -189,10 +189,10 @@ fn mount_point(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
-/// When a process started, in the kernel's clock ticks: with its id, this names it for good.
+/// Start time of a process, in clock ticks. Together with the id it identifies the process.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything; what follows its last bracket may not.
+    // The name in parentheses may contain anything, so parse after the last one.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 

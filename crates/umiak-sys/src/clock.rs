@@ -1,9 +1,8 @@
-//! The wall clock in this place's time, by the C library: a time zone database of our own would have to be
-//! searched at every start.
+//! The wall clock in local time, from the C library. A time zone database of our own would be searched at every start.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment as people here write it.
+/// A point in local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime {
     pub year: i32,
@@ -15,13 +14,12 @@ pub struct LocalTime {
     pub millisecond: u32,
 }
 
-/// Now.
 pub fn local_now() -> LocalTime {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     LocalTime { millisecond: now.subsec_millis(), ..local(now.as_secs()) }
 }
 
-/// This second since the Unix epoch.
+/// The local time of a second since the Unix epoch.
 pub fn local(seconds: u64) -> LocalTime {
     let seconds = seconds as libc::time_t;
     // SAFETY: tm is plain data that the call fills; both pointers are ours and valid.
@@ -41,7 +39,7 @@ pub fn local(seconds: u64) -> LocalTime {
     }
 }
 
-/// The second since the Unix epoch that people here write so; `None` where there is no such moment.
+/// The second since the Unix epoch of a local time; `None` if that time does not exist.
 pub fn from_local(time: LocalTime) -> Option<u64> {
     // SAFETY: tm is plain data; every field that the call reads is set, and the pointer is ours.
     let seconds = unsafe {
@@ -57,7 +55,7 @@ pub fn from_local(time: LocalTime) -> Option<u64> {
     };
     let found = u64::try_from(seconds).ok()?;
     let back = local(found);
-    // The C library takes the 31st of February for a day in March.
+    // `mktime` turns 31 February into a day in March.
     ((back.year, back.month, back.day) == (time.year, time.month, time.day)).then_some(found)
 }
 

@@ -1,7 +1,7 @@
-//! Everything that descends from this process, and stopping it.
+//! Finding and stopping all descendants of this process.
 //!
-//! As a subreaper we inherit every orphan below us, so what ranks left behind is always found by
-//! walking down from our own children: a process cannot leave by `setsid` or by forking twice.
+//! As a subreaper this process inherits every orphan below it. So walking down from its children always finds what
+//! ranks left behind: a process cannot escape by `setsid` or by forking twice.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Before anybody is called a leftover.
+/// How long signalled groups may take to exit before a process counts as a leftover.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Makes orphaned descendants ours.
+/// Makes this process the parent of orphaned descendants.
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: a prctl on our own process without pointers.
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } == -1 {
@@ -34,7 +34,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// Everything below `pid`, parents before children.
+/// All descendants of `pid`, parents before children.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut found = children(pid);
     let mut next = 0;
@@ -46,7 +46,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The number by which we know a process that a namespace below `guardian` calls `inner`.
+/// Our process id of the process that a namespace below `guardian` calls `inner`.
 pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
     descendants(guardian).into_iter().find(|pid| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
     })
 }
 
-/// The session of a process: the pid of whoever began it.
+/// The session id of a process.
 pub(crate) fn session(pid: u32) -> Option<u32> {
     let stat = crate::wait::read_small(format!("/proc/{pid}/stat"))?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(3)?.parse().ok()
@@ -68,7 +68,7 @@ pub fn signal(pid: u32, signal: i32) {
     }
 }
 
-/// Reaps one child that has ended; `None` when none has.
+/// Reaps one child that has exited.
 pub fn reap() -> Reaped {
     let mut status = 0;
     // SAFETY: rusage is plain data that the kernel fills; the pointers are ours.
@@ -82,7 +82,7 @@ pub fn reap() -> Reaped {
     }
 }
 
-/// Reaps this child if it has ended.
+/// Reaps this child if it has exited.
 pub(crate) fn reap_one(pid: u32) -> Option<(i32, ProcessUsage)> {
     let mut status = 0;
     // SAFETY: as in `reap`.
@@ -101,7 +101,7 @@ fn convert(usage: &libc::rusage) -> ProcessUsage {
     }
 }
 
-/// The kernel's account of a process.
+/// Resource usage of a process, from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessUsage {
     pub user_micros: u64,
@@ -109,7 +109,7 @@ pub struct ProcessUsage {
     pub max_rss_kib: u64,
 }
 
-/// What [`reap`] found.
+/// The result of [`reap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
     Ended { pid: u32, status: i32, usage: ProcessUsage },
@@ -117,7 +117,7 @@ pub enum Reaped {
     NoChildren,
 }
 
-/// An exit as the kernel's wait status tells it.
+/// A decoded wait status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitStatus {
     Code(i32),
@@ -132,29 +132,29 @@ pub fn decode(status: i32) -> WaitStatus {
     }
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sweep {
     pub stopped: Vec<u32>,
     pub remaining: Vec<u32>,
 }
 
-/// Stops everything below us: SIGTERM, `grace`, SIGKILL until nothing is left. Returns at once when
-/// there is nothing. What the kernel will not end within `patience` after SIGKILL is returned as remaining.
+/// Stops all descendants: SIGTERM, `grace`, then SIGKILL until none is left. Returns at once if there are none.
+/// Processes that survive SIGKILL for longer than `patience` are returned as remaining.
 ///
-/// `spare` are children that end by themselves once the others are gone: they are waited for, not signalled.
+/// `spare` are children that exit by themselves once the others are gone: they are waited for, not signalled.
 pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
     sweep_until(grace, patience, spare, || false)
 }
 
-/// The same; once `hurry` says so, nobody is given any more time.
+/// Like [`sweep`]; once `hurry` returns true, the waits end.
 pub(crate) fn sweep_until(grace: Duration, patience: Duration, spare: &[u32], hurry: impl Fn() -> bool) -> Sweep {
     let mut sweep = Sweep::default();
     if !has_children() {
         return sweep;
     }
     let others = |me| descendants(me).into_iter().filter(|pid| !spare.contains(pid)).collect::<Vec<u32>>();
-    // What our signals to the groups have reached is on its way out, and no news.
+    // Processes that the group signals reached are already exiting, and need no report.
     if is_gone_within(QUIET, &hurry) {
         return sweep;
     }
@@ -189,7 +189,7 @@ pub(crate) fn sweep_until(grace: Duration, patience: Duration, spare: &[u32], hu
     }
 }
 
-/// Reaps for so long, or until nothing is left.
+/// Reaps until nothing is left or the time is over. True if nothing is left.
 fn is_gone_within(patience: Duration, hurry: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_micros(200);
@@ -205,7 +205,7 @@ fn is_gone_within(patience: Duration, hurry: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Reaps what has ended; whether anything is left.
+/// Reaps all exited children. True if others are left.
 fn has_children() -> bool {
     loop {
         match reap() {

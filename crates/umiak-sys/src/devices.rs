@@ -1,4 +1,4 @@
-//! Accelerators, from the driver's files: no library is loaded, nothing can hang.
+//! Accelerators, from the driver's files: no library is loaded, so nothing can hang.
 
 use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 /// One GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number when all are sorted by PCI address, as `CUDA_DEVICE_ORDER=PCI_BUS_ID` counts.
+    /// Its number in PCI address order, as with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     pub index: u32,
     pub pci: String,
     pub name: String,
@@ -19,10 +19,10 @@ pub struct Gpu {
     pub minor: u32,
 }
 
-/// Where the NVIDIA driver tells about its devices.
+/// Where the NVIDIA driver lists its devices.
 pub const NVIDIA_PROC: &str = "/proc/driver/nvidia/gpus";
 
-/// The GPUs below `root` (normally [`NVIDIA_PROC`]), by PCI address, excluded ones left out.
+/// The GPUs below `root` (normally [`NVIDIA_PROC`]), by PCI address, without excluded ones.
 pub fn nvidia(root: &Path) -> Vec<Gpu> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
     let mut found: Vec<(String, String)> = entries
@@ -48,23 +48,23 @@ pub fn nvidia(root: &Path) -> Vec<Gpu> {
         .collect()
 }
 
-/// One GPU that the NVIDIA driver does not list.
+/// A GPU that the NVIDIA driver does not list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleGpu {
     pub pci: String,
-    /// The kernel driver that has it, if one does.
+    /// The kernel driver bound to it, if any.
     pub driver: Option<String>,
 }
 
-/// Where the kernel lists what is on the PCI bus.
+/// Where the kernel lists PCI devices.
 pub const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// NVIDIA's GPUs on the bus (normally [`PCI_DEVICES`]), whatever driver has them, by address.
+/// NVIDIA GPUs on the bus below `root` (normally [`PCI_DEVICES`]) with any driver, by address.
 pub fn nvidia_on_the_bus(root: &Path) -> Vec<IdleGpu> {
     let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
     let is_gpu = |path: &Path| {
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
-        // Display controllers, with or without an output; audio and switches of the same vendor are not meant.
+        // Display controllers, with or without an output; not the vendor's audio devices and switches.
         read("vendor").trim() == "0x10de" && read("class").trim().starts_with("0x03")
     };
     let idle = |path: &Path| IdleGpu {
@@ -77,8 +77,8 @@ pub fn nvidia_on_the_bus(root: &Path) -> Vec<IdleGpu> {
     found
 }
 
-/// One GPU that is ours until this is dropped: a lock on its device node, which is common to all containers that see it.
-/// Where there is no node, a name as for ports.
+/// Holds one GPU until dropped: a lock on its device node, shared by all containers that see it. Without a node, an
+/// abstract socket name as for ports.
 #[derive(Debug)]
 pub struct GpuLease {
     minor: u32,
@@ -97,7 +97,7 @@ impl GpuLease {
     }
 }
 
-/// The first of these that nobody else holds, at most so many.
+/// Leases the first free ones of these candidates, at most `count`.
 pub fn lease(candidates: &[u32], count: u32) -> Vec<GpuLease> {
     let holds = candidates.iter().filter_map(|minor| hold(*minor).map(|hold| GpuLease { minor: *minor, _hold: hold }));
     holds.take(count as usize).collect()

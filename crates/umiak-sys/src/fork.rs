@@ -1,4 +1,4 @@
-//! Forks that the C library does not know: into a cgroup, into namespaces, with a descriptor for the child.
+//! Forks that the C library does not offer: into a cgroup, into namespaces, with a pid descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// From the kernel's headers; the C library's bindings do not have it on every platform.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Namespaces a process is born with.
+/// Namespaces that a process starts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Namespaces {
     None,
@@ -14,7 +14,7 @@ pub(crate) enum Namespaces {
     ProcessAndUser,
 }
 
-/// Forks, into a cgroup and a PID namespace where asked for. In the child the result is 0.
+/// Forks into a cgroup and a PID namespace, if given. Returns 0 in the child.
 ///
 /// SAFETY: the caller has one thread.
 pub(crate) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<libc::pid_t> {
@@ -38,9 +38,9 @@ pub(crate) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Names
     unsafe { clone(&mut arguments) }
 }
 
-/// Forks; `None` in the child. A child that shares files shares the table of descriptors itself, until it unshares.
+/// Forks; `None` in the child. With `shares_files` the child shares the descriptor table itself until it unshares.
 ///
-/// SAFETY: the caller has one thread. The child may only make system calls, and leaves by exec or `_exit`.
+/// SAFETY: the caller has one thread. The child may only make system calls, and must end by exec or `_exit`.
 pub(crate) unsafe fn fork_with_descriptor(shares_files: bool) -> io::Result<Option<(libc::pid_t, OwnedFd)>> {
     let mut descriptor: libc::c_int = -1;
     // SAFETY: plain data.
@@ -50,9 +50,9 @@ pub(crate) unsafe fn fork_with_descriptor(shares_files: bool) -> io::Result<Opti
     // SAFETY: passed on to the caller; the kernel writes the descriptor to a place that outlives the call.
     match unsafe { clone(&mut arguments) } {
         Ok(0) => Ok(None),
-        // SAFETY: a fresh descriptor nobody else owns; the kernel marks it close-on-exec.
+        // SAFETY: a fresh descriptor with no other owner; the kernel marks it close-on-exec.
         Ok(pid) => Ok(Some((pid, unsafe { OwnedFd::from_raw_fd(descriptor) }))),
-        // A container's filter may not know the call.
+        // A container's seccomp filter may reject the call.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             // SAFETY: passed on to the caller.
             match unsafe { plain_fork()? } {
@@ -87,6 +87,6 @@ fn pidfd_open(pid: libc::pid_t) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor nobody else owns.
+    // SAFETY: a fresh descriptor with no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

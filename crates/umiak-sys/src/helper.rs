@@ -1,4 +1,4 @@
-//! Short programs that we run for their output: they end when we do, and take no longer than they are given.
+//! Short programs that are run for their output, killed at a time limit or when this process dies.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -8,21 +8,22 @@ use std::time::{Duration, Instant};
 
 use crate::wait::readable;
 
-/// More than this is no answer.
+/// Longest accepted output.
 const MOST: usize = 1 << 20;
-/// How long a killed helper may take to go before it is left to whoever reaps for us.
+/// How long a killed helper may take to exit before it is left unreaped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What `command` writes to stdout. It is killed after `limit`, when `stop` can be read, and when this thread ends.
+/// Returns what `command` writes to stdout. It is killed after `limit`, when `stop` is readable, and when this thread
+/// ends.
 pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let parent = std::process::id();
-    // A group of its own: Ctrl-C on our terminal is not meant for it.
+    // A process group of its own: Ctrl-C on our terminal must not reach it.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     // SAFETY: plain system calls between fork and exec, without memory of ours.
     unsafe {
         command.pre_exec(move || {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // Whoever died before that sends nothing.
+            // If the parent died before the prctl, no signal comes.
             if libc::getppid() as u32 == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
         });
     }
@@ -37,15 +38,15 @@ pub fn output(mut command: Command, limit: Duration, stop: BorrowedFd<'_>) -> io
     }
 }
 
-/// Makes a command start in a session of its own, which no terminal's end reaches, and without what our caller left
-/// open: whoever waits for the end of such a pipe would wait for the command's.
+/// Makes a command start in a session of its own, unaffected by the end of the terminal, and without inherited
+/// descriptors: a reader of an inherited pipe would wait until the command exits.
 pub fn in_own_session(command: &mut Command) -> &mut Command {
     // SAFETY: plain system calls between fork and exec, without memory of ours.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();
-            // Not closed at once: an exec that fails is told through one of them. Kernels before 5.11 do not know the
-            // flag: no matter.
+            // Close-on-exec instead of closed: a failed exec is reported through one of them. Kernels before 5.11
+            // reject the flag, which is harmless.
             let (all, flag) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, all, flag);
             Ok(())
@@ -53,7 +54,7 @@ pub fn in_own_session(command: &mut Command) -> &mut Command {
     }
 }
 
-/// Whoever reads our stdout sees its end; what is written from now on goes nowhere.
+/// Redirects stdout to /dev/null, so that its reader sees the end.
 pub fn silence_stdout() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         // SAFETY: replaces one descriptor of this process.
@@ -84,7 +85,7 @@ fn read(child: &mut Child, deadline: Instant, stop: BorrowedFd<'_>) -> io::Resul
             count => answer.extend_from_slice(&buffer[..count]),
         }
     }
-    // It has closed its output; its status is worth a moment.
+    // It has closed its output; wait a moment for its status.
     let end = deadline.min(Instant::now() + PATIENCE);
     while child.try_wait()?.is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -92,7 +93,7 @@ fn read(child: &mut Child, deadline: Instant, stop: BorrowedFd<'_>) -> io::Resul
     Ok(answer)
 }
 
-/// One that hangs in a driver does not go even after SIGKILL, and must not hold us.
+/// Waits briefly: a process that hangs in a driver survives even SIGKILL, and must not block us.
 fn reap(child: &mut Child) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -128,7 +129,7 @@ mod tests {
         let mut command = shell("exec sleep 60");
         let mut child = in_own_session(&mut command).spawn().unwrap();
         drop(writer);
-        // A test beside this one may fork at this very moment, and execute a moment later.
+        // A parallel test may fork at this moment and hold the pipe until its exec.
         let ready = readable(&[reader.as_fd()], Some(Duration::from_secs(10))).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

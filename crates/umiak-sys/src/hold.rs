@@ -1,7 +1,7 @@
-//! Locks on whole files, and what tells one start of a machine or of a process from another.
+//! Locks on whole files, and identifying a boot or a process.
 //!
-//! The lock belongs to the open file, not to the process: whoever is forked from its holder holds it too, and it is
-//! free when the last of them is gone, however they went.
+//! The lock belongs to the open file, not to the process: children forked from its holder hold it too, and it is
+//! released when the last of them exits in any way.
 
 use std::fs::File;
 use std::io;
@@ -9,17 +9,17 @@ use std::os::fd::AsRawFd;
 
 use crate::wait::read_small;
 
-/// Tries to be the only holder; says whether it worked. Never waits.
+/// Tries to take an exclusive lock, without waiting. True on success.
 pub fn try_exclusive(file: &File) -> io::Result<bool> {
     lock(file, libc::LOCK_EX)
 }
 
-/// Tries to be one of several holders; says whether it worked, which it does not beside an only holder. Never waits.
+/// Tries to take a shared lock, without waiting. False if another process has an exclusive lock.
 pub fn try_shared(file: &File) -> io::Result<bool> {
     lock(file, libc::LOCK_SH)
 }
 
-/// Whether somebody is the only holder. Asking holds the file for a moment.
+/// True if a process has an exclusive lock. The check holds a shared lock for a moment.
 pub fn is_held(file: &File) -> io::Result<bool> {
     let free = lock(file, libc::LOCK_SH)?;
     if free {
@@ -46,22 +46,22 @@ fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// Which start of this machine it is.
+/// The id of the current boot.
 pub fn boot_id() -> String {
     read_small("/proc/sys/kernel/random/boot_id").map_or_else(String::new, |id| id.trim().to_owned())
 }
 
-/// When this process began, in the kernel's ticks since the machine did: a pid that is used again has another.
+/// Start time of a process, in clock ticks since boot: distinguishes processes that reuse a pid.
 pub fn process_start(pid: u32) -> Option<u64> {
     let stat = read_small(format!("/proc/{pid}/stat"))?;
-    // The name of the program may hold anything, brackets too; what follows the last one is numbers.
+    // The program name may contain anything, even parentheses, so parse after the last one.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether a process is stopped by a signal, as Ctrl-Z does it.
+/// True if a process is stopped by a signal, as by Ctrl-Z.
 pub fn is_paused(pid: u32) -> bool {
     let stat = read_small(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in brackets may hold anything.
+    // The name in parentheses may contain anything.
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
@@ -79,12 +79,12 @@ mod tests {
         assert!(!try_exclusive(&other).unwrap());
         let inherited = holder.try_clone().unwrap();
         drop(holder);
-        assert!(is_held(&other).unwrap(), "whoever inherited the file holds it");
+        assert!(is_held(&other).unwrap(), "an inherited file holds the lock");
         drop(inherited);
         assert!(!is_held(&other).unwrap());
         assert!(try_shared(&other).unwrap());
         let third = file.reopen().unwrap();
-        assert!(try_shared(&third).unwrap() && !is_held(&third).unwrap(), "shared holders keep only one out");
+        assert!(try_shared(&third).unwrap() && !is_held(&third).unwrap(), "shared locks exclude only an exclusive one");
         assert!(!try_exclusive(&file.reopen().unwrap()).unwrap());
     }
 

@@ -1,21 +1,21 @@
-//! Where tests stop or slow umiak. Without the feature `test-hooks`, which only the tests of `umiak` turn on, nothing
-//! here reads the environment, and the compiler drops what depends on it.
+//! Hooks with which tests stop or delay umiak. Without the feature `test-hooks`, which only the tests of `umiak`
+//! enable, nothing here reads the environment, and the compiler removes the hooks.
 
 use std::time::Duration;
 
-/// How long a rank rests between fork and exec: `UMIAK_TEST_PAUSE_BEFORE_EXEC`, in milliseconds.
+/// How long a rank waits between fork and exec: `UMIAK_TEST_PAUSE_BEFORE_EXEC`, in milliseconds.
 pub(crate) fn pause_before_exec() -> Duration {
     Duration::from_millis(variable("PAUSE_BEFORE_EXEC").and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// How often a log says that its run goes on: a minute, or `UMIAK_TEST_HEARTBEAT` in milliseconds.
+/// Interval of the heartbeat in the log: a minute, or `UMIAK_TEST_HEARTBEAT` in milliseconds.
 pub fn heartbeat() -> Duration {
     let millis = variable("HEARTBEAT").and_then(|text| text.parse().ok());
     millis.map_or(Duration::from_secs(60), Duration::from_millis)
 }
 
-/// Where in its journal a supervisor is killed, for tests of what it leaves behind. `UMIAK_TEST_JOURNAL_DIE` is `N` for
-/// right after the first N records are in the file, `N.k` for when k bytes of the next one are too.
+/// Where a supervisor is killed while it writes its journal. `UMIAK_TEST_JOURNAL_DIE` is `N` for right after the first
+/// N records, or `N.k` for after k bytes of the next one.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalDeath {
     records: u64,
@@ -29,7 +29,7 @@ impl JournalDeath {
         Some(Self { records: records.parse().ok()?, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// How many bytes of this record's line are written before the kill, if it is the one.
+    /// How many bytes of this record are written before the kill, if it happens in this record.
     pub fn within(self, seq: u64, length: usize) -> Option<usize> {
         match self.bytes {
             None if seq + 1 == self.records => Some(length),
@@ -39,7 +39,7 @@ impl JournalDeath {
     }
 }
 
-/// Kills this process as the kernel or another user would.
+/// Kills this process with SIGKILL.
 pub fn die() -> ! {
     loop {
         crate::descend::signal(std::process::id(), libc::SIGKILL);

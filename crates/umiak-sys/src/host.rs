@@ -27,12 +27,12 @@ pub fn addresses() -> Vec<HostAddress> {
         .collect()
 }
 
-/// The kernel's name of this host.
+/// The hostname.
 pub fn name() -> String {
     read_small("/proc/sys/kernel/hostname").map_or_else(|| "localhost".to_owned(), |name| name.trim().to_owned())
 }
 
-/// The name of the user we are, from the system's list of users.
+/// The name of the current user, from /etc/passwd.
 pub fn user() -> Option<String> {
     let own = std::fs::metadata("/proc/self").ok().map(|own| std::os::unix::fs::MetadataExt::uid(&own))?;
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
@@ -43,7 +43,7 @@ pub fn user() -> Option<String> {
     })
 }
 
-/// The CPUs of each NUMA node that we may run on, in order of the nodes.
+/// The CPUs of each NUMA node that this process may use, in node order.
 pub fn numa_nodes() -> Vec<(u32, Vec<u32>)> {
     let mut nodes: Vec<(u32, Vec<u32>)> = std::fs::read_dir("/sys/devices/system/node")
         .into_iter()
@@ -64,18 +64,18 @@ pub fn numa_nodes() -> Vec<(u32, Vec<u32>)> {
     nodes
 }
 
-/// The CPUs our own affinity leaves us.
+/// The CPUs in our affinity mask.
 pub fn allowed_cpus() -> Vec<u32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(parse_cpus).unwrap_or_default()
 }
 
-/// The NUMA node of a PCI device, where the firmware says.
+/// The NUMA node of a PCI device, if the firmware reports it.
 pub fn numa_node_of(pci: &str) -> Option<u32> {
     read_small(format!("/sys/bus/pci/devices/{}/numa_node", pci.to_ascii_lowercase()))?.trim().parse().ok()
 }
 
-/// `0-3,8` as numbers.
+/// Parses a list such as `0-3,8`.
 fn parse_cpus(text: &str) -> Vec<u32> {
     text.trim()
         .split(',')
@@ -87,7 +87,7 @@ fn parse_cpus(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// CPUs we may use: affinity, and the quota of our cgroup (std reads both, v1 and v2).
+/// Number of usable CPUs: by affinity and cgroup quota (std reads both, v1 and v2).
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

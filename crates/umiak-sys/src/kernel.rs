@@ -1,5 +1,5 @@
-//! What the kernel says about processes that have died: its log, its count of kills for memory, where cores go, how
-//! full a file system is. Read at the time of death, where we are permitted to.
+//! Kernel information about dead processes: the kernel log, the count of OOM kills, where core dumps go, free disk
+//! space. Read at the time of death, where permitted.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 
 use crate::wait::read_small;
 
-/// At most this much of the log is looked at: more than the kernel's buffer usually holds.
+/// Limit for reading the log: more than the kernel's buffer usually holds.
 const MOST: usize = 16 << 20;
-/// Version 1 writes "no limit" as a number near the largest one.
+/// Version 1 writes "no limit" as a number near the maximum.
 const UNLIMITED: u64 = 1 << 60;
-/// The first namespace of process ids has this name on every kernel. The log's numbers are of this one.
+/// The name of the initial PID namespace on every kernel. The log uses its process ids.
 const FIRST_PIDS: &str = "pid:[4026531836]";
 
-/// The kernel's log from some moment on: what was written earlier may be about other processes of the same numbers.
+/// The kernel log from some moment on: earlier messages may be about other processes with the same ids.
 #[derive(Debug)]
 pub struct KernelLog(File);
 
 impl KernelLog {
-    /// From now on; `None` where we may not read it, or where its process ids are not ours.
+    /// Starts at the current end; `None` if the log is not readable or uses other process ids than ours.
     pub fn from_now() -> Option<Self> {
         let names_us = std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name == Path::new(FIRST_PIDS));
         let file =
@@ -33,13 +33,13 @@ impl KernelLog {
         (moved >= 0).then_some(Self(file))
     }
 
-    /// What was written since, as time stamps in microseconds and messages; the next call goes on from here.
+    /// New messages since the last call, with time stamps in microseconds.
     pub fn read(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(u64, String)> {
         let mut found = Vec::new();
         let mut total = 0;
         let mut record = vec![0; 8192];
         while total < MOST {
-            // Each read returns one record; the end is "try again".
+            // Each read returns one record; EAGAIN marks the end.
             match self.0.read(&mut record) {
                 Ok(0) => break,
                 Ok(count) => {
@@ -49,7 +49,7 @@ impl KernelLog {
                         message(&text).filter(|(_, message)| wanted(message)).map(|(at, text)| (at, text.to_owned())),
                     );
                 }
-                // Records were overwritten while we read, or we were interrupted: go on with the next.
+                // Records were overwritten during the read, or it was interrupted: go on with the next.
                 Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -59,14 +59,14 @@ impl KernelLog {
     }
 }
 
-/// `priority,sequence,time,flags;message`, then lines of details.
+/// Parses `priority,sequence,time,flags;message`, followed by lines of details.
 fn message(record: &str) -> Option<(u64, &str)> {
     let (head, rest) = record.split_once(';')?;
     Some((head.split(',').nth(2)?.parse().ok()?, rest.lines().next().unwrap_or("")))
 }
 
-/// The time as the log's stamps have it: of the clocks that can be asked for, this one stays within a second of theirs,
-/// because nobody corrects either.
+/// The time on the log's clock. Of the available clocks this one stays within a second of it, because neither is
+/// adjusted.
 pub fn now_micros() -> u64 {
     // SAFETY: timespec is plain data that the kernel fills.
     let mut now: libc::timespec = unsafe { std::mem::zeroed() };
@@ -75,7 +75,7 @@ pub fn now_micros() -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
-/// Room on a file system.
+/// Free space on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskRoom {
     pub free_bytes: u64,
@@ -83,13 +83,13 @@ pub struct DiskRoom {
 }
 
 impl DiskRoom {
-    /// Less than a percent is left, or less than any buffer.
+    /// True if less than one percent, or less than 64 KiB, is left.
     pub fn is_full(self) -> bool {
         self.total_bytes > 0 && (self.free_bytes < 64 << 10 || self.free_bytes < self.total_bytes / 100)
     }
 }
 
-/// The room for us on the file system of `path`; `None` if it cannot be asked.
+/// Free space for us on the file system of `path`; `None` if it cannot be determined.
 pub fn room(path: &Path) -> Option<DiskRoom> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: statvfs is plain data that the kernel fills; the result is checked.
@@ -100,7 +100,7 @@ pub fn room(path: &Path) -> Option<DiskRoom> {
         .then(|| DiskRoom { free_bytes: stats.f_bavail * stats.f_frsize, total_bytes: stats.f_blocks * stats.f_frsize })
 }
 
-/// Where cores go: the kernel's pattern, with the process id that `core_uses_pid` appends.
+/// Where core dumps go: the kernel's pattern, with the process id that `core_uses_pid` appends.
 pub fn core_pattern() -> Option<String> {
     let pattern = read_small("/proc/sys/kernel/core_pattern")?.trim().to_owned();
     let append = !pattern.starts_with('|')
@@ -109,7 +109,7 @@ pub fn core_pattern() -> Option<String> {
     Some(if append { format!("{pattern}.%p") } else { pattern })
 }
 
-/// How many processes of our memory cgroup the kernel has killed for memory so far, in version 2 or 1.
+/// Number of OOM kills in our memory cgroup so far, in version 2 or 1.
 pub fn oom_kills() -> Option<u64> {
     let cgroup = memory_cgroup()?;
     ["memory.events", "memory.oom_control"].iter().find_map(|file| {
@@ -117,13 +117,13 @@ pub fn oom_kills() -> Option<u64> {
     })
 }
 
-/// The memory that our cgroup and those above it leave us, if there is a limit.
+/// The memory limit of our cgroup and its ancestors, if any.
 pub fn memory_limit() -> Option<u64> {
     let cgroup = memory_cgroup()?;
     let inherited = read_small(cgroup.join("memory.stat")).and_then(|text| {
         text.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit ")?.trim().parse().ok())
     });
-    // Version 2 does not tell what is inherited; `max` is no number.
+    // Version 2 does not report inherited limits; `max` does not parse as a number.
     let above = cgroup.ancestors().filter_map(|path| read_small(path.join("memory.max"))?.trim().parse().ok());
     inherited.or_else(|| above.min()).filter(|limit| *limit < UNLIMITED)
 }
@@ -135,14 +135,14 @@ pub fn memory_cgroup() -> Option<PathBuf> {
         .find(|path| path.join("memory.oom_control").exists() || path.join("memory.events").exists())
 }
 
-/// Where the cgroup that accounts for our memory may be.
+/// Candidates for the cgroup that accounts for our memory.
 pub(crate) fn own_directories() -> Vec<PathBuf> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     cgroup_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
 }
 
-/// Where to look, version 1 first: a host with both accounts for memory there. A container shows its own cgroup as the
-/// root of the mount while `/proc/self/cgroup` may still name the host's path.
+/// Candidate directories, version 1 first: a host with both accounts for memory there. A container shows its own cgroup
+/// as the root of the mount, while `/proc/self/cgroup` may still have the host's path.
 fn cgroup_directories(mountinfo: &str, own: &str) -> Vec<PathBuf> {
     let mount = |wanted: &dyn Fn(&str, &str) -> bool| {
         mountinfo.lines().find_map(|line| {

@@ -1,28 +1,28 @@
-//! The kernel as umiak uses it. The only crate that may hold `unsafe`.
+//! The kernel interface of umiak. The only crate that may contain `unsafe`.
 //!
 //! | module | in one sentence |
 //! |---|---|
-//! | [`guardian`] | the small process that forks the ranks, outlives the front and leaves nothing behind |
-//! | [`protocol`] | what front and guardian say to each other |
-//! | [`cgroup`] | a cgroup for each job, and cleaning what killed ones left |
-//! | [`clock`] | the wall clock in this place's time |
-//! | [`descend`] | finding and stopping everything that descends from us |
+//! | [`guardian`] | the small process that forks the ranks, outlives the front and cleans up |
+//! | [`protocol`] | messages between front and guardian |
+//! | [`cgroup`] | a cgroup for each job, and cleaning up after killed ones |
+//! | [`clock`] | the wall clock in local time |
+//! | [`descend`] | finding and stopping all descendants |
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
-//! | [`hold`] | locks on files, and telling one boot or process from another |
-//! | [`hooks`] | where tests stop or slow umiak; without the feature `test-hooks` nowhere |
+//! | [`hold`] | locks on files, and identifying a boot or a process |
+//! | [`hooks`] | hooks with which tests stop or delay umiak; only with the feature `test-hooks` |
 //! | [`host`] | addresses, CPUs and name of this host |
-//! | [`helper`] | short programs that we run for their output |
-//! | [`kernel`] | what the kernel says about a process that has died |
-//! | [`limits`] | limits of resources of this process |
-//! | [`logger`] | logs that are cut by size |
-//! | [`memory`] | limits of memory, and cleaning the cgroups that killed runs left |
-//! | [`net`] | the socket on which a coordinator listens, and random bytes for its proofs |
+//! | [`helper`] | short programs that are run for their output |
+//! | [`kernel`] | kernel information about dead processes |
+//! | [`limits`] | resource limits of this process |
+//! | [`logger`] | log rotation by size |
+//! | [`memory`] | memory limits, and cleaning up the cgroups of killed runs |
+//! | [`net`] | the coordinator's socket, connections, listening sockets, and random bytes |
 //! | [`wait`] | signals, timers and files as things to wait for |
-//! | [`watch`] | changes of many files |
-//! | [`terminal`] | whether a stream is a terminal, and how wide |
+//! | [`watch`] | watching many files for changes |
+//! | [`terminal`] | terminals: size, foreground, pseudo-terminals |
 
-#![expect(unsafe_code, reason = "what the kernel offers is called here")]
+#![expect(unsafe_code, reason = "this crate makes the system calls")]
 
 pub mod addresses;
 pub mod cgroup;

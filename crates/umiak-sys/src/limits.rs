@@ -1,6 +1,6 @@
-//! Limits of resources of this process.
+//! Resource limits of this process.
 
-/// Soft limits that training runs into, raised as far as we may; ranks inherit them.
+/// Raises soft limits that training tends to hit to their hard limits; ranks inherit them.
 pub fn raise() {
     for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_MEMLOCK] {
         // SAFETY: rlimit is plain data; both calls concern our own process.

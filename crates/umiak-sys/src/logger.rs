@@ -1,9 +1,9 @@
-//! Logs that are cut by size. Only then does something stand between a rank and its file: a process of its own,
-//! forked by the guardian, that copies pipes to files and never makes a rank wait longer than a write takes.
+//! Log rotation by size. Only with rotation is there a process between a rank and its file: forked by the guardian, it
+//! copies pipes to files and never blocks a rank longer than a write takes.
 //!
-//! When `workerlog.3` has reached its size it becomes `workerlog.3.1`, the next time `workerlog.3.2`: numbers
-//! only grow, so that whoever follows the log can find the file after the one it has read. The oldest are removed
-//! beyond the number to keep. Files are cut at the end of a line where there is one.
+//! When `workerlog.3` reaches its size limit it becomes `workerlog.3.1`, next time `workerlog.3.2`. Numbers only grow,
+//! so a reader that follows the log finds the file after the last one it read. The oldest files beyond the number to
+//! keep are removed. Files are cut at line ends where possible.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde::{Deserialize, Serialize};
 
-/// How logs are cut.
+/// Settings of log rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rotate {
     pub max_bytes: u64,
-    /// How many finished files are kept for each log.
+    /// How many finished files to keep per log.
     pub keep: u32,
 }
 
-/// Copies each pipe to its file until all pipes have ended.
+/// Copies each pipe to its file until all pipes are closed.
 pub(crate) fn run(pipes: Vec<(OwnedFd, PathBuf)>, rotate: Rotate) -> io::Result<()> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut logs: Vec<Option<Log>> = Vec::new();
@@ -67,7 +67,7 @@ impl Log {
     fn take(&mut self, mut bytes: &[u8]) {
         while self.size + bytes.len() as u64 > self.rotate.max_bytes {
             let room = self.rotate.max_bytes.saturating_sub(self.size) as usize;
-            // At the end of a line; in the middle only if the line alone would fill a file.
+            // Cut at a line end; inside a line only if the line alone would fill a file.
             let cut = match bytes[..room.min(bytes.len())].iter().rposition(|byte| *byte == b'\n') {
                 Some(end) => end + 1,
                 None if self.size == 0 => room.clamp(1, bytes.len()),
@@ -80,7 +80,7 @@ impl Log {
         self.write(bytes);
     }
 
-    /// A disk that is full loses lines, never time: the rank goes on.
+    /// A full disk loses lines but never blocks the rank.
     fn write(&mut self, bytes: &[u8]) {
         if let Some(file) = &mut self.file {
             let _ = file.write_all(bytes);
@@ -92,7 +92,7 @@ impl Log {
         let number = numbers(&self.path).last().map_or(1, |last| last + 1);
         let next = suffixed(&self.path, "next");
         let fresh = OpenOptions::new().append(true).create(true).open(&next);
-        // The name is never without a file: whoever opens it finds the old one or the new one.
+        // The name always exists: a reader opens either the old file or the new one.
         let moved = fresh.and_then(|file| {
             fs::hard_link(&self.path, suffixed(&self.path, &number.to_string()))?;
             fs::rename(&next, &self.path)?;
@@ -101,7 +101,7 @@ impl Log {
         if let Ok(file) = moved {
             self.file = Some(file);
         } else {
-            // Without links (some network file systems): start over in place rather than grow without bound.
+            // Without hard links (some network file systems), truncate in place rather than grow without bound.
             let _ = fs::remove_file(&next);
             if let Some(file) = &self.file {
                 let _ = file.set_len(0);
@@ -137,7 +137,7 @@ pub fn numbers(path: &Path) -> Vec<u64> {
     numbers
 }
 
-/// The finished file of this number.
+/// The path of the finished file with this number.
 pub fn finished(path: &Path, number: u64) -> PathBuf {
     suffixed(path, &number.to_string())
 }

@@ -1,11 +1,11 @@
-//! Limits of memory: a cgroup for each attempt that has one, all of them below one of the run's.
+//! Memory limits: a cgroup for each limited attempt, all below one cgroup of the run.
 //!
-//! In version 1 any cgroup of the memory hierarchy may have others below it. In version 2 the kernel hands memory out
-//! below a cgroup only when nobody is in that one itself (its root excepted), and we are in ours: where nobody else is, we
-//! step aside into one below it, and otherwise there are no limits.
+//! In version 1 any cgroup of the memory hierarchy may have children. In version 2 the kernel enables controllers for
+//! children only if the cgroup itself contains no processes (except the root), and ours contains us. If no other
+//! process is in it, we move into a child; otherwise there are no limits.
 //!
-//! The run's cgroup is locked as long as front or guardian live, so that the next umiak on the host can tell what killed
-//! ones left.
+//! The run's cgroup is locked while its front or guardian lives, so that the next umiak on the host recognises what
+//! killed ones left.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -21,26 +21,26 @@ use crate::hold;
 use crate::kernel;
 use crate::wait::read_small;
 
-/// Followed by the run's own name, `run-000032`.
+/// Followed by the name of the run, such as `run-000032`.
 const PREFIX: &str = "umiak-";
 const RUN: &str = "umiak-run-";
 const CONTROLLER: &str = "memory";
 const MEMBERS: &str = "cgroup.procs";
-/// What is below us and may divide among those below it.
+/// Controllers that are enabled for the children.
 const DIVIDED: &str = "cgroup.subtree_control";
 /// How long killed processes may take to leave a cgroup.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why there can be no limits here.
+/// Why memory limits are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("no cgroup with a memory controller is mounted")]
     NotMounted,
-    #[error("our cgroup `{0}` was not given the memory controller")]
+    #[error("the memory controller is not available in umiak's cgroup `{0}`")]
     NotGiven(PathBuf),
-    #[error("umiak is not alone in its cgroup `{0}`, and then the kernel does not divide memory below it")]
+    #[error("umiak's cgroup `{0}` contains other processes, so the kernel allows no limits below it")]
     NotAlone(PathBuf),
-    #[error("no cgroup with a limit can be made below `{0}`: {1}")]
+    #[error("cannot create a cgroup with a limit below `{0}`: {1}")]
     NotPermitted(PathBuf, io::Error),
 }
 
@@ -50,27 +50,27 @@ enum Version {
     Two,
 }
 
-/// A run's cgroup. It is not removed by dropping: front and guardian both hold it.
+/// The cgroup of a run. Dropping does not remove it: front and guardian both hold it.
 #[derive(Debug)]
 pub struct MemoryCgroup {
     path: PathBuf,
     version: Version,
-    /// Where we went so that it could be made.
+    /// The child that we moved into to enable limits.
     aside: Option<Aside>,
     /// Its lock.
     _directory: File,
 }
 
 impl Refused {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
-        let is_alone = "`systemd-run --user --scope -p Delegate=yes umiak run …` gives it a cgroup of its own";
+        let is_alone = "run it in a cgroup of its own: `systemd-run --user --scope -p Delegate=yes umiak run …`";
         matches!(self, Self::NotAlone(_)).then_some(is_alone)
     }
 }
 
 impl MemoryCgroup {
-    /// Makes one below our own, after a try whether limits can be set in it. To be called while we have one thread.
+    /// Creates a cgroup below our own and tests that limits can be set in it. Must be called while we have one thread.
     pub fn create(run: &str) -> Result<Self, Refused> {
         let (own, version) = own_cgroup().ok_or(Refused::NotMounted)?;
         let aside = match version {
@@ -100,7 +100,7 @@ impl MemoryCgroup {
         entered
     }
 
-    /// A cgroup in it with this limit.
+    /// Creates a cgroup in it with this limit.
     pub(crate) fn enclose(&self, name: &str, bytes: u64) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
@@ -110,7 +110,7 @@ impl MemoryCgroup {
 
     fn limit(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let set = |file: &str, value: u64| fs::write(path.join(file), value.to_string());
-        // Not every kernel counts swap, and the older ones of version 2 do not kill together.
+        // Not every kernel counts swap, and older ones of version 2 have no group kill.
         let set_if_there = |file: &str, value: u64| if path.join(file).exists() { set(file, value) } else { Ok(()) };
         match self.version {
             Version::One => {
@@ -125,7 +125,7 @@ impl MemoryCgroup {
         }
     }
 
-    /// Ends whoever is still in it, and removes it.
+    /// Kills all processes in it and removes it.
     pub fn remove(&self) {
         clear(&self.path);
         if let Some(aside) = &self.aside {
@@ -134,10 +134,10 @@ impl MemoryCgroup {
     }
 }
 
-/// Whether a child of ours may go there, which needs more rights than to make it. To be called while we have one thread.
+/// Tests that a child can enter, which needs more rights than creating it. Must be called while we have one thread.
 fn enter_in_child(cell: &Path) -> io::Result<()> {
     let members = CString::new(members(cell).as_os_str().as_bytes())?;
-    // SAFETY: we have one thread, by this function's contract; the child makes system calls only, and leaves by `_exit`.
+    // SAFETY: we have one thread, by this function's contract; the child only makes system calls, and ends by `_exit`.
     // Its status is its errno, which is read before anything else.
     unsafe {
         match libc::fork() {
@@ -149,22 +149,22 @@ fn enter_in_child(cell: &Path) -> io::Result<()> {
                 match descend::decode(status) {
                     descend::WaitStatus::Code(0) => Ok(()),
                     descend::WaitStatus::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-                    descend::WaitStatus::Signal { .. } => Err(io::Error::other("whoever enters is killed")),
+                    descend::WaitStatus::Signal { .. } => Err(io::Error::other("a process that entered it was killed")),
                 }
             }
         }
     }
 }
 
-/// Whether the kernel killed something in it because its own limit was reached, not because the host had no memory left.
+/// True if the kernel killed something in it because of its own limit, not because the host ran out of memory.
 pub(crate) fn is_over_limit(cell: &Path) -> bool {
     let field = |file: &str, name: &str| {
         let text = read_small(cell.join(file))?;
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
     };
     let is_some = |count: Option<u64>| count.is_some_and(|count| count > 0);
-    // Version 1 has a count of refusals too, but some kernels leave it at 0. What cannot be had in one piece may leave
-    // a little below the limit unused.
+    // Version 1 also counts failures, but some kernels leave that at 0. A large allocation may fail slightly below the
+    // limit.
     let is_full = |counter: &str| {
         let limit = field(&format!("{counter}.limit_in_bytes"), "");
         let most = field(&format!("{counter}.max_usage_in_bytes"), "");
@@ -175,9 +175,9 @@ pub(crate) fn is_over_limit(cell: &Path) -> bool {
     first || is_some(field("memory.events", "oom_kill ")) && is_some(field("memory.events", "oom "))
 }
 
-/// From here on, what we and all that we start use is counted in this cgroup.
+/// Moves this process into the cgroup: its memory and that of its children counts there.
 pub(crate) fn enter(members: &CStr) -> bool {
-    // SAFETY: the path is a C string; what is written is one byte of ours; the descriptor is closed where it was opened.
+    // SAFETY: the path is a C string; one byte of ours is written; the descriptor is closed where it was opened.
     unsafe {
         let file = libc::open(members.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
@@ -188,19 +188,19 @@ pub(crate) fn enter(members: &CStr) -> bool {
     true
 }
 
-/// A process that writes here is in the cgroup.
+/// The file that moves a process into the cgroup when it writes to it.
 pub(crate) fn members(cell: &Path) -> PathBuf {
     cell.join(MEMBERS)
 }
 
-/// Ends and removes what killed runs left beside us: nobody holds it any more.
+/// Kills and removes the unlocked cgroups that killed runs left beside us.
 pub fn clean_orphans() {
     if let Some((own, _)) = own_cgroup() {
         clean_below(&own);
     }
 }
 
-/// The same in the whole hierarchy, as far as we may.
+/// Like [`clean_orphans`], in the whole hierarchy as far as permitted.
 pub fn clean_all_orphans() {
     let Some((own, _)) = own_cgroup() else { return };
     let is_cgroup = |path: &&Path| path.join(MEMBERS).exists();
@@ -234,7 +234,8 @@ fn children(path: &Path) -> impl Iterator<Item = PathBuf> {
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
-/// Until nobody is in it: whoever is being killed may fork once more, and the dead leave a moment after they are reaped.
+/// Kills until it is empty: a process may fork once more before it dies, and dead ones leave a moment after they are
+/// reaped.
 fn clear(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     while !remove_tree(path) && Instant::now() < deadline {
@@ -253,7 +254,7 @@ fn own_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The cgroup that accounts for our memory: the one of the places where it may be that we are really in.
+/// The cgroup that accounts for our memory: the candidate that contains this process.
 fn own_cgroup() -> Option<(PathBuf, Version)> {
     let me = std::process::id().to_string();
     let has_us =
@@ -270,7 +271,7 @@ fn own_cgroup() -> Option<(PathBuf, Version)> {
     })
 }
 
-/// Until it is locked, whoever cleans up may take it for an orphan and remove it.
+/// Creates and locks a cgroup. Until it is locked, a cleaner may take it for an orphan and remove it.
 fn make_locked(path: &Path) -> io::Result<(PathBuf, File)> {
     for _ in 0..100 {
         match fs::create_dir(path) {
@@ -287,10 +288,10 @@ fn make_locked(path: &Path) -> io::Result<(PathBuf, File)> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    Err(io::Error::other("it is removed again and again"))
+    Err(io::Error::other("another process keeps removing it"))
 }
 
-/// Lets those below `own` have limits of their own. Version 2 only.
+/// Enables limits for the children of `own`. Version 2 only.
 fn divide(own: &Path) -> Result<Option<Aside>, Refused> {
     let names = |file: &str| {
         read_small(own.join(file)).is_some_and(|text| text.split_whitespace().any(|word| word == CONTROLLER))
@@ -323,14 +324,14 @@ fn divide(own: &Path) -> Result<Option<Aside>, Refused> {
     }
 }
 
-/// We ourselves, or the one who waits until we have taken a detached run in hand.
+/// True for this process, and for the parent that waits until a detached run has started.
 fn is_us(pid: u32) -> bool {
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let is_caller = || pid == std::os::unix::process::parent_id() && program(pid) == program(std::process::id());
     pid == std::process::id() || is_caller()
 }
 
-/// Where we are while our cgroup is divided: below it.
+/// The child of our cgroup that we are in while it has limits.
 #[derive(Debug, Clone)]
 struct Aside {
     own: PathBuf,
@@ -338,7 +339,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Named as the cgroups of jobs are, so that what a killed front left is found and removed with those.
+    /// Named like the cgroups of jobs, so that it is cleaned up with those if the front is killed.
     fn step(own: &Path, members: &[u32]) -> io::Result<Self> {
         let path = own.join(format!("{PREFIX}{}-front", cgroup::owner_name().unwrap_or_default()));
         fs::create_dir(&path)?;
@@ -349,7 +350,7 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Unless others need the division by now.
+    /// Moves back, unless others now need the limits.
     fn come_back(&self) {
         if children(&self.own).any(|child| child != self.path) {
             return;
@@ -362,7 +363,7 @@ impl Aside {
     }
 }
 
-/// Who has ended meanwhile need not go anywhere.
+/// Moves a process; one that has exited is no error.
 fn move_to(cgroup: &Path, pid: u32) -> io::Result<()> {
     match fs::write(cgroup.join(MEMBERS), pid.to_string()) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -393,11 +394,11 @@ mod tests {
         };
         assert!(first(1, "67108864\n"));
         assert!(first(1, "66900000\n"), "the last pages were too few");
-        assert!(!first(0, "67108864\n"), "nobody was killed");
-        assert!(!first(1, "1048576\n"), "the host had none left");
+        assert!(!first(0, "67108864\n"), "nothing was killed");
+        assert!(!first(1, "1048576\n"), "the host ran out");
         let second = |text: &str| is_over_limit(cell(&[("memory.events", text)]).path());
         assert!(second("low 0\nhigh 0\nmax 31\noom 1\noom_kill 2\noom_group_kill 1\n"));
-        assert!(!second("low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n"), "the host had none left");
+        assert!(!second("low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n"), "the host ran out");
         assert!(!second("low 0\nhigh 0\nmax 31\noom 1\noom_kill 0\noom_group_kill 0\n"));
         assert!(!is_over_limit(cell(&[]).path()));
     }
@@ -406,8 +407,12 @@ mod tests {
     fn only_who_is_alone_divides() {
         let given = ("cgroup.controllers", "cpu memory pids\n");
         let refused = |files: &[(&str, &str)]| divide(cell(files).path()).err().map(|why| why.to_string());
-        assert!(refused(&[("cgroup.controllers", "cpu pids\n")]).unwrap().ends_with("not given the memory controller"));
-        assert_eq!(refused(&[given, (DIVIDED, "memory\n")]), None, "somebody has done so before");
-        assert_eq!(refused(&[given, (DIVIDED, "\n")]), None, "the kernel lets us");
+        assert!(
+            refused(&[("cgroup.controllers", "cpu pids\n")])
+                .unwrap()
+                .starts_with("the memory controller is not available")
+        );
+        assert_eq!(refused(&[given, (DIVIDED, "memory\n")]), None, "already enabled");
+        assert_eq!(refused(&[given, (DIVIDED, "\n")]), None, "the kernel allows it");
     }
 }

@@ -1,5 +1,5 @@
-//! The coordinator's socket, connections that nobody waits for, which sockets listen, what a process with thousands of
-//! connections needs, and Unix sockets with long paths.
+//! The coordinator's socket, nonblocking connections, listening sockets, random bytes, and Unix sockets with long
+//! paths.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -14,15 +14,15 @@ use nix::sys::socket::{
 
 const BACKLOG: i32 = 4096;
 
-/// Calls with a path of the Unix socket `name` in `directory` that is short enough. A socket's path may have 107 bytes, and
-/// a directory's may be longer: there it is named by a descriptor.
+/// Calls with a short path to the Unix socket `name` in `directory`. The path of a socket is limited to 107 bytes, so
+/// the directory is named by a descriptor.
 pub fn in_directory<T>(directory: &Path, name: &str, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let directory = std::fs::File::open(directory)?;
     call(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
 }
 
-/// Listens on all addresses of both families, or of IPv4 where there is no other. Connections that are being
-/// forgotten by the kernel do not hinder; a listener that lives does. `send_buffer` is for the connections that come.
+/// Listens on all addresses of both families, or of IPv4 only if there is no IPv6. Connections in TIME_WAIT do not
+/// prevent it; another listener does. `send_buffer` applies to accepted connections.
 pub fn listen(port: u16, send_buffer: usize) -> io::Result<TcpListener> {
     match listen_on(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), send_buffer) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
@@ -32,7 +32,7 @@ pub fn listen(port: u16, send_buffer: usize) -> io::Result<TcpListener> {
     }
 }
 
-/// A connection that is being made. Nobody waits for it; dropping it gives it up.
+/// A nonblocking connection in progress; dropping it cancels it.
 #[derive(Debug)]
 pub struct Connecting(OwnedFd);
 
@@ -46,7 +46,7 @@ impl Connecting {
         }
     }
 
-    /// Whether somebody has answered; an error where nobody will.
+    /// True once it is connected; an error if it failed.
     pub fn is_made(&self) -> io::Result<bool> {
         let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut polled, PollTimeout::ZERO).map_err(io::Error::from)? == 0 {
@@ -59,19 +59,19 @@ impl Connecting {
     }
 }
 
-/// The TCP sockets that listen in this network namespace. They are read from the kernel's tables: a connection would count
-/// as one, and some servers accept only so many.
+/// The listening TCP sockets of this network namespace. Read from the kernel's tables: a test connection would count as
+/// a client, and some servers accept only a fixed number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listeners(Vec<SocketAddr>);
 
 impl Listeners {
-    /// Empty where the tables cannot be read.
+    /// Empty if the tables cannot be read.
     pub fn read() -> Self {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(std::fs::read_to_string);
         Self(tables.iter().flatten().flat_map(|table| table.lines().filter_map(listener)).collect())
     }
 
-    /// True if a socket accepts connections to this port of this address; without one, of any.
+    /// True if a socket accepts connections to this port of this address; without an address, of any.
     pub fn accepts(&self, address: Option<IpAddr>, port: u16) -> bool {
         let is_for = |ip: IpAddr, address: IpAddr| {
             let of_family = ip.is_ipv4() == address.is_ipv4() || ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
@@ -87,8 +87,8 @@ pub fn is_own(address: IpAddr) -> bool {
     TcpListener::bind((address, 0)).is_ok()
 }
 
-/// The local address of a line of `/proc/net/tcp`, if that socket listens:
-/// `   0: 0100007F:1F90 00000000:0000 0A …`. Addresses are words of the host's byte order.
+/// The local address in a line of `/proc/net/tcp` if that socket listens: `   0: 0100007F:1F90 00000000:0000 0A …`.
+/// Addresses are words in host byte order.
 fn listener(line: &str) -> Option<SocketAddr> {
     const LISTEN: &str = "0A";
     let mut fields = line.split_ascii_whitespace();
@@ -129,9 +129,9 @@ fn listen_on(address: SocketAddr, send_buffer: usize) -> io::Result<TcpListener>
     Ok(TcpListener::from(fd))
 }
 
-/// Bytes that nobody can guess.
+/// Cryptographically random bytes.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
-    const { assert!(N <= 256, "longer ones may come in pieces") };
+    const { assert!(N <= 256, "longer requests may return fewer bytes") };
     let mut bytes = [0; N];
     loop {
         // SAFETY: writes at most `N` bytes into our own buffer.
@@ -168,7 +168,7 @@ mod tests {
         let listener = listen(0, 1 << 16).unwrap();
         let port = listener.local_addr().unwrap().port();
         let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        // Who closes first is the one that the kernel remembers.
+        // The side that closes first stays in TIME_WAIT.
         drop(listener.accept().unwrap());
         drop((client, listener));
         listen(port, 1 << 16).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         assert!(answer(&Connecting::begin(address).unwrap()).unwrap());
-        // Where the queue is full, the kernel says nothing at all.
+        // If the backlog is full, the kernel does not answer at all.
         // SAFETY: takes no pointers; the descriptor is the listener's.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
         let waiting: Vec<Connecting> = (0..8).map(|_| Connecting::begin(address).unwrap()).collect();

@@ -1,14 +1,13 @@
 //! Free ports, leased until the job ends.
 //!
-//! A lease is an abstract Unix socket named after the port: a kernel object that is scoped like ports to
-//! the network namespace, is common to all users, and dies with its owner. It keeps two umiak jobs from
-//! choosing the same port between the choice and the moment a rank listens. That nobody else listens is
-//! tested by binding. Ports stay below the ephemeral range (an outgoing connection cannot take them)
-//! and clear of the kernel's reserved list.
+//! A lease is an abstract Unix socket named after the port: a kernel object that, like ports, belongs to the network
+//! namespace, is shared by all users, and dies with its owner. It keeps two umiak jobs from choosing the same port
+//! between the choice and the moment a rank listens. Binding tests that no other program listens. Chosen ports are
+//! below the ephemeral range (an outgoing connection cannot take them) and not on the kernel's reserved list.
 //!
-//! A port that is chosen is leased on all addresses, since a rank may listen on all of them. A port that is asked for by
-//! its number is leased on its address: 127.0.0.1 and 127.0.0.2 may both have it. Each lease is taken first and then
-//! compared with those of the other kind, so that of two that are taken at once at most one stays.
+//! A chosen port is leased on all addresses, since a rank may listen on all of them. A port requested by number is
+//! leased on its address: 127.0.0.1 and 127.0.0.2 may both have it. Each lease is taken first and then checked against
+//! those of the other kind, so at most one of two simultaneous leases stays.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,44 +22,44 @@ use thiserror::Error;
 
 use crate::wait::read_small;
 
-/// Below this nobody looks: registered services live there.
+/// Lowest port to choose: below are registered services.
 const LOWEST: u16 = 10_000;
 
-/// What is asked for.
+/// A request for ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     pub count: u16,
     pub range: PortRange,
-    /// Where exact ports are wanted; on all addresses without it.
+    /// The address for exact ports; all addresses if `None`.
     pub address: Option<IpAddr>,
-    /// Where to begin looking, so that jobs started together do not queue for the same ports.
+    /// Where to start searching, so that jobs started together do not compete for the same ports.
     pub seed: u64,
 }
 
-/// Where to look.
+/// Where to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortRange {
-    /// Where the kernel leaves room.
+    /// Below the ephemeral range, or inside it if that is full.
     Anywhere,
-    /// These, consecutive from here, as far as they are free; for the others anywhere.
+    /// Consecutive from here, as far as they are free; the rest as with `Anywhere`.
     Rather { start: u16 },
-    /// Inside this range, ends included.
+    /// Inside this range, bounds included.
     Within { low: u16, high: u16 },
-    /// Exactly these: consecutive from here.
+    /// Exactly these, consecutive from here.
     Exactly { start: u16 },
 }
 
-/// What was found.
+/// The leased ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Leased {
     pub ports: Vec<u16>,
-    /// There was no room below the ephemeral range.
+    /// True if there was no room below the ephemeral range.
     pub inside_ephemeral: bool,
 }
 
 /// Not enough ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Error)]
-#[error("{wanted} ports wanted between {low} and {high}, {found} free")]
+#[error("{wanted} ports requested between {low} and {high}, {found} free")]
 pub struct LeaseError {
     pub wanted: u16,
     pub found: u16,
@@ -68,19 +67,19 @@ pub struct LeaseError {
     pub high: u16,
     /// For exact requests: the ports that are taken, and whether another umiak job holds them.
     pub taken: Vec<(u16, bool)>,
-    /// The kernel refused us sockets altogether: its errno.
+    /// The errno, if the kernel refused to create sockets at all.
     pub refused: Option<i32>,
 }
 
-/// Holds one port for us; dropping it gives the port back.
+/// Holds one port until dropped.
 #[derive(Debug)]
 pub struct PortLease {
     _name: UnixDatagram,
 }
 
-/// Chooses and leases ports, ascending from a place that depends on the seed.
+/// Leases ports, ascending from a start that depends on the seed.
 pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<PortLease>), LeaseError> {
-    // Asked once and first: without descriptors every port would look taken.
+    // Checked once and first: without descriptors every port would look taken.
     if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Bind::First) {
         let refused = Some(error.raw_os_error().unwrap_or(libc::EINVAL));
         return Err(LeaseError { wanted: request.count, found: 0, low: 0, high: 0, taken: Vec::new(), refused });
@@ -151,7 +150,7 @@ fn walk(
     }
 }
 
-/// So many of these, on all addresses, as far as they are free.
+/// Leases up to `count` free candidates on all addresses.
 fn free(
     candidates: impl Iterator<Item = u16>,
     count: u16,
@@ -172,7 +171,7 @@ fn free(
                 Err(Taken::ByUmiak | Taken::ByOther) => {}
             }
         }
-        // All at once, since it reads a table of the kernel.
+        // All at once, since it reads a kernel table.
         let before = found.len();
         if before > 0 {
             let leased = leased_on_addresses();
@@ -187,7 +186,7 @@ fn free(
 enum Taken {
     ByUmiak,
     ByOther,
-    /// We may not have another socket.
+    /// No further socket is permitted: the errno.
     Refused(i32),
 }
 
@@ -205,14 +204,14 @@ impl Taken {
 /// How free a port must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bind {
-    /// For whoever binds it, however that is done.
+    /// For any program that binds it.
     First,
-    /// Connections of a job that has just ended may still fade out. Who names a port wants it again for the next job, and
-    /// frameworks ask for that when they bind.
+    /// Connections of a finished job may still be in TIME_WAIT. A port requested by number is reused by the next job,
+    /// and frameworks set SO_REUSEADDR when they bind.
     Again,
 }
 
-/// What leases are called: `umiak-port-6170` on all addresses, `umiak-port-6170-127.0.0.1` on one.
+/// Names of leases: `umiak-port-6170` on all addresses, `umiak-port-6170-127.0.0.1` on one.
 const NAME: &str = "umiak-port-";
 
 fn take(port: u16, address: Option<IpAddr>, how: Bind) -> Result<PortLease, Taken> {
@@ -223,7 +222,7 @@ fn take(port: u16, address: Option<IpAddr>, how: Bind) -> Result<PortLease, Take
         None => everywhere.clone(),
     };
     let name = UnixDatagram::bind_addr(&name).map_err(|error| Taken::ByUmiak.or_refused(&error))?;
-    // A name that can be reached is held.
+    // A name that accepts a connection is held.
     if address.is_some() && name.connect_addr(&everywhere).is_ok() {
         return Err(Taken::ByUmiak);
     }
@@ -231,24 +230,24 @@ fn take(port: u16, address: Option<IpAddr>, how: Bind) -> Result<PortLease, Take
     Ok(PortLease { _name: name })
 }
 
-/// The ports that are leased on single addresses. Lines of `/proc/net/unix` end with the name.
+/// The ports leased on single addresses. Lines of `/proc/net/unix` end with the name.
 fn leased_on_addresses() -> BTreeSet<u16> {
     let table = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.rsplit_once('@')?.1.strip_prefix(NAME)?.split_once('-'));
     names.filter_map(|(port, _)| port.parse().ok()).collect()
 }
 
-/// Free on this address; without one, on every address, in both families: one socket asks for all of them.
+/// Checks that the port is free on this address; without one, on every address of both families, with one socket.
 fn is_free(port: u16, address: Option<IpAddr>, how: Bind) -> io::Result<()> {
     if let Some(address) = address {
         match try_bind(SocketAddr::new(address, port), how) {
-            // It is reached at an address that is not on this host: then all of them matter.
+            // The address belongs to another host: check all addresses.
             Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {}
             other => return other.map(drop),
         }
     }
     match try_bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), how) {
-        // No IPv6 on this host is no reason to refuse.
+        // A host without IPv6 is fine.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
             try_bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), how).map(drop)
         }
@@ -256,7 +255,7 @@ fn is_free(port: u16, address: Option<IpAddr>, how: Bind) -> io::Result<()> {
     }
 }
 
-/// Binds without listening: enough to be refused by any listener, and nothing can connect meanwhile.
+/// Binds without listening: this conflicts with any listener, and nothing can connect meanwhile.
 fn try_bind(address: SocketAddr, how: Bind) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(io::Error::from)?;
@@ -270,7 +269,7 @@ fn try_bind(address: SocketAddr, how: Bind) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What the kernel keeps for itself.
+/// Port ranges that the kernel uses or reserves.
 struct Kernel {
     ephemeral: (u16, u16),
     reserved: Vec<(u16, u16)>,
@@ -286,7 +285,7 @@ impl Kernel {
     }
 }
 
-/// `8080,9148-9150` as pairs.
+/// Parses ranges such as `8080,9148-9150`.
 fn parse_ranges(text: &str) -> Vec<(u16, u16)> {
     text.trim()
         .split(',')
@@ -321,13 +320,13 @@ mod tests {
     fn a_named_port_is_leased_on_its_address() {
         let (leased, held) = lease(&request(1, PortRange::Anywhere)).unwrap();
         let port = leased.ports[0];
-        // One that was chosen is chosen on all of them.
+        // A chosen port is leased on all addresses.
         assert_eq!(lease(&exact(port, [127, 0, 0, 1])).unwrap_err().taken, [(port, true)]);
         drop(held);
         let first = lease(&exact(port, [127, 0, 0, 1])).unwrap();
         let second = lease(&exact(port, [127, 0, 0, 2])).unwrap();
         assert_eq!(lease(&exact(port, [127, 0, 0, 2])).unwrap_err().taken, [(port, true)]);
-        // Nothing that is chosen meets one that is named.
+        // A chosen port never conflicts with a requested one.
         let chosen = |range| lease(&request(1, range)).map(|(leased, _)| leased.ports);
         assert_eq!(chosen(PortRange::Within { low: port, high: port }).unwrap_err().found, 0);
         assert_ne!(chosen(PortRange::Rather { start: port }).unwrap(), [port]);
@@ -375,7 +374,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (served, _) = listener.accept().unwrap();
-        // Who closes first keeps the port for a while.
+        // The side that closes first stays in TIME_WAIT.
         drop(served);
         drop(listener);
         drop(client);

@@ -1,7 +1,7 @@
-//! What front and guardian say to each other over their socket pair: length-prefixed frames.
+//! Messages between front and guardian over their socket pair: length-prefixed frames.
 //!
-//! Both ends are the same binary, forked from one process, so there is no version. The length is
-//! bounded all the same: a frame that is too long means memory corruption, not a peer.
+//! Both ends are the same binary, forked from one process, so there is no version. The length is still bounded: a
+//! longer frame means memory corruption, not a large message.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -19,10 +19,10 @@ use crate::descend::ProcessUsage;
 use crate::logger::Rotate;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
-/// No frame is longer than this: room for tens of thousands of ranks.
+/// Maximum length of a frame: enough for tens of thousands of ranks.
 const MAX_FRAME: usize = 256 << 20;
 
-/// Which start of which replica; the guardian only hands it back.
+/// Identifies an attempt of a replica; the guardian returns it unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProcessKey {
     /// The job, as in leases.
@@ -43,36 +43,35 @@ impl ProcessKey {
 /// Front to guardian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// Choose and hold ports for a job; answered by [`Notice::Leased`].
+    /// Lease ports for a job; answered by [`Notice::Leased`].
     Lease { job: u32, request: LeaseRequest },
-    /// Choose and hold loopback addresses for a job; answered by [`Notice::Addresses`].
+    /// Lease loopback addresses for a job; answered by [`Notice::Addresses`].
     LeaseAddresses { job: u32, count: u32, seed: u64 },
-    /// Hold these GPUs for a job, by their minor number, as far as they are free; answered by [`Notice::Gpus`].
+    /// Lease those of these GPUs that are free for a job, by minor number; answered by [`Notice::Gpus`].
     LeaseGpus { job: u32, candidates: Vec<u32>, count: u32 },
-    /// Give back the ports, addresses and GPUs of a job. Not answered: what is leased later finds them free.
+    /// Release the ports, addresses and GPUs of a job. Not answered: later commands find them free.
     Release { job: u32 },
-    /// Directories to remove at the very end, whoever is left to do it.
+    /// Directories to remove at the very end, even if the front dies.
     RemoveAtEnd(Vec<Vec<u8>>),
-    /// What some of those that are started next are held to.
+    /// Limits of processes that are started next.
     Limit(Vec<ProcessLimits>),
     /// Start these, in order.
     Spawn(Batch),
-    /// Send a signal to the groups of these, and to what dead ranks left behind.
+    /// Signal the groups of these, and leftovers of dead ranks.
     Signal { signal: i32, keys: Vec<ProcessKey> },
-    /// How long SIGTERM gets before SIGKILL when the front is gone.
+    /// Time between SIGTERM and SIGKILL if the front dies.
     Grace { millis: u64 },
-    /// What to say on the socket that comes with this command when the front is gone. Replaces an earlier one.
+    /// Message to send on the socket that comes with this command if the front dies. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
-    /// These ranks are over, and others will take their places: ask what they left behind to end. What does not is killed when
-    /// those others start.
+    /// These ranks are over, and others will take their places: send SIGTERM to their leftovers. Remaining ones are
+    /// killed when the new ranks start.
     Forsake(Vec<ProcessKey>),
-    /// All ranks are over, and others will follow: stop what they left behind, and give their ports back unless the
-    /// others will need the same. Answered by [`Notice::Cleared`].
+    /// All ranks are over, and others will follow: stop leftovers, and release their ports unless `keep_ports` is set.
+    /// Answered by [`Notice::Cleared`].
     Clear { keep_ports: bool },
-    /// All ranks are over: stop what they left behind, and end. Answered by [`Notice::Swept`]. Whatever is said after it
-    /// hurries it.
+    /// All ranks are over: stop leftovers and exit. Answered by [`Notice::Swept`]. Any later command ends the waits.
     Finish {
-        /// Whether to wait for what resists: not again for what has been given up already.
+        /// False if leftovers were already abandoned: they are not waited for again.
         patient: bool,
     },
 }
@@ -81,9 +80,9 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     Leased(Result<Leased, LeaseError>),
-    /// Fewer than asked for when there are no more.
+    /// Fewer than requested if no more are free.
     Addresses(Vec<Ipv4Addr>),
-    /// Those that are now ours, fewer than asked for when others hold them.
+    /// The leased ones; fewer than requested if others hold them.
     Gpus(Vec<u32>),
     Spawned {
         key: ProcessKey,
@@ -95,7 +94,7 @@ pub enum Notice {
         pid: u32,
         status: i32,
         usage: ProcessUsage,
-        /// The kernel killed something of it, because it was at its limit of memory.
+        /// The kernel killed one of its processes at its memory limit.
         over_limit: bool,
     },
     /// The attempt never ran.
@@ -104,19 +103,19 @@ pub enum Notice {
         doing: SpawnAction,
         errno: i32,
     },
-    /// The answer to [`Command::Clear`], with the same meaning as in [`Notice::Swept`].
+    /// The answer to [`Command::Clear`], with the fields of [`Notice::Swept`].
     Cleared {
         stopped: Vec<u32>,
         remaining: Vec<u32>,
     },
-    /// What ranks had left behind and we stopped, and what did not go.
+    /// Leftovers that were stopped, and those that did not exit.
     Swept {
         stopped: Vec<u32>,
         remaining: Vec<u32>,
     },
 }
 
-/// What failed between fork and exec.
+/// The step that failed between fork and exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum SpawnAction {
@@ -137,14 +136,14 @@ impl SpawnAction {
     }
 }
 
-/// Processes to start together. The base of each environment is the guardian's own.
+/// Processes to start together. Each environment is based on the guardian's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Batch {
-    /// Taken out of every environment.
+    /// Removed from every environment.
     pub unset: Vec<Vec<u8>>,
-    /// Put into every environment.
+    /// Added to every environment.
     pub set: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Cut logs by size: then a logger stands between each process and its file.
+    /// Rotate logs by size: a logger then copies the output of each process to its file.
     pub rotate: Option<Rotate>,
     pub processes: Vec<ProcessSpec>,
 }
@@ -153,33 +152,33 @@ pub struct Batch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
     pub key: ProcessKey,
-    /// Path of the program; `argv[0]` may say something else.
+    /// Path of the program; `argv[0]` may differ.
     pub program: Vec<u8>,
     pub argv: Vec<Vec<u8>>,
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where it starts; empty for where the guardian is.
+    /// Working directory; empty for the guardian's.
     pub dir: Vec<u8>,
-    /// Where stdout and stderr go.
+    /// File for stdout and stderr.
     pub log: Vec<u8>,
-    /// Where it had best run; empty for anywhere. A wish: a CPU that went away is no reason not to start.
+    /// Preferred CPUs; empty for any. Not enforced: a missing CPU does not prevent the start.
     pub cpus: Vec<u32>,
-    /// The caller's stdin instead of `/dev/null`.
+    /// Inherit the caller's stdin instead of `/dev/null`.
     pub inherit_stdin: bool,
 }
 
-/// What one process is held to. Where that cannot be done, it is not started.
+/// Enforced limits of one process. If they cannot be set, it does not start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimits {
     pub key: ProcessKey,
-    /// Where it may run; empty for anywhere.
+    /// Allowed CPUs; empty for any.
     pub cpus: Vec<u32>,
     pub memory: Option<MemoryLimit>,
 }
 
-/// A limit of memory.
+/// A memory limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimit {
-    /// Of its cgroup, below the run's.
+    /// Name of its cgroup, below the run's.
     pub name: String,
     pub bytes: u64,
 }
@@ -191,19 +190,19 @@ pub fn send<T: Serialize>(stream: &mut UnixStream, message: &T) -> io::Result<()
     stream.write_all(&frame)
 }
 
-/// Writes one frame, and a descriptor with it.
+/// Writes one frame together with a descriptor.
 pub(crate) fn send_with<T: Serialize>(stream: &mut UnixStream, message: &T, fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut frame = Vec::new();
     append(&mut frame, message)?;
     let fds = [fd.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&fds)];
-    // The descriptor goes with the first byte; the rest may follow as it can.
+    // The descriptor goes with the first byte; the rest may follow later.
     let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&frame)], &rights, MsgFlags::MSG_NOSIGNAL, None)
         .map_err(io::Error::from)?;
     stream.write_all(&frame[sent..])
 }
 
-/// Adds one frame to bytes that are sent later.
+/// Appends one frame to a buffer.
 pub(crate) fn append<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> io::Result<()> {
     let frame = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = frame.len() - 4;
@@ -216,7 +215,7 @@ pub(crate) fn append<T: Serialize>(bytes: &mut Vec<u8>, message: &T) -> io::Resu
     Ok(())
 }
 
-/// Cuts a byte stream into messages.
+/// Splits a byte stream into messages.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: VecDeque<u8>,
@@ -232,13 +231,13 @@ impl Inbox {
             let mut slices = [IoSliceMut::new(&mut buffer)];
             match recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
                 Err(Errno::EINTR) => {}
-                // A peer that died with unread bytes in its socket resets the connection: the same as its end.
+                // A peer that died with unread bytes in its socket resets the connection: same as end of stream.
                 Err(Errno::ECONNRESET) => break 0,
                 Err(error) => return Err(error.into()),
                 Ok(message) => {
                     for rights in message.cmsgs().into_iter().flatten() {
                         if let ControlMessageOwned::ScmRights(fds) = rights {
-                            // SAFETY: the kernel has just made these for us, and nobody else owns them.
+                            // SAFETY: the kernel has just created these for us, and they have no other owner.
                             self.descriptors.extend(fds.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }));
                         }
                     }
@@ -257,7 +256,7 @@ impl Inbox {
         Ok(Some(messages))
     }
 
-    /// The next of the descriptors that came with messages.
+    /// The next descriptor that came with a message.
     pub(crate) fn descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }

@@ -1,4 +1,4 @@
-//! From fork to exec: one rank becomes a session of its own that dies with its guardian.
+//! From fork to exec: a rank becomes the leader of its own session and dies with its guardian.
 //!
 //! Everything the child needs is prepared before the fork; the child itself only makes system calls.
 
@@ -16,7 +16,7 @@ use crate::fork::fork_with_descriptor;
 use crate::memory::{self, enter};
 use crate::protocol::{ProcessLimits, ProcessSpec, SpawnAction};
 
-/// Where children of one batch leave the step that failed: shared memory, read after their exit.
+/// Shared memory where children of a batch record the step that failed; read after their exit.
 #[derive(Debug)]
 pub(crate) struct FailureSlots {
     base: *mut u32,
@@ -43,10 +43,10 @@ impl FailureSlots {
         Ok(Self { base: base.cast(), count })
     }
 
-    /// What the child of this slot could not do, if it got no further.
+    /// The step that failed in the child of this slot, if any.
     pub(crate) fn read(&self, slot: usize) -> Option<(SpawnAction, i32)> {
         assert!(slot < self.count);
-        // SAFETY: in bounds by the assertion; the writer has exited, so nobody writes now.
+        // SAFETY: in bounds by the assertion; the writer has exited, so there are no writes now.
         let (doing, errno) =
             unsafe { (self.base.add(slot * 2).read_volatile(), self.base.add(slot * 2 + 1).read_volatile()) };
         SpawnAction::from_u32(doing).map(|doing| (doing, errno as i32))
@@ -68,7 +68,7 @@ impl Drop for FailureSlots {
     }
 }
 
-/// The environment every process of a batch starts from, by name, each entry as exec wants it.
+/// The environment that all processes of a batch start from, by name, in the format of exec.
 #[derive(Debug)]
 pub(crate) struct Base(BTreeMap<Vec<u8>, CString>);
 
@@ -93,28 +93,28 @@ fn entry(name: &[u8], value: &[u8]) -> io::Result<CString> {
     Ok(CString::new([name, b"=", value].concat())?)
 }
 
-/// A process ready to be forked: every string is already where exec wants it.
+/// A process ready to be forked: all strings are in the format of exec.
 #[derive(Debug)]
 pub(crate) struct PreparedProcess<'a> {
     program: CString,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    /// What the pointers point to, beside `base`.
+    /// Owns the strings that the pointers refer to, except those in `base`.
     _own: Vec<CString>,
     base: PhantomData<&'a Base>,
     dir: Option<CString>,
     log: CString,
     inherit_stdin: bool,
-    /// Wished for.
+    /// Preferred CPUs.
     cpus: Option<libc::cpu_set_t>,
-    /// Held to.
+    /// Enforced CPUs.
     bound: Option<libc::cpu_set_t>,
-    /// Who writes here is in its cgroup.
+    /// Writing to this file enters the cgroup.
     members: Option<CString>,
 }
 
 impl<'a> PreparedProcess<'a> {
-    /// `cell` is its cgroup, where it has one of its own.
+    /// `cell` is its cgroup, if it has its own.
     pub(crate) fn new(
         process: &ProcessSpec,
         base: &'a Base,
@@ -124,7 +124,7 @@ impl<'a> PreparedProcess<'a> {
         let mut environment: BTreeMap<&[u8], *const libc::c_char> =
             base.0.iter().map(|(name, entry)| (name.as_slice(), entry.as_ptr())).collect();
         let mut own = Vec::with_capacity(process.env.len() + process.argv.len());
-        // What is on the heap stays where it is when the list that owns it moves.
+        // Heap data does not move when the list that owns it does.
         let mut keep = |text: CString| {
             let pointer = text.as_ptr();
             own.push(text);
@@ -153,8 +153,8 @@ impl<'a> PreparedProcess<'a> {
         })
     }
 
-    /// Forks. The child becomes a session leader bound to `guardian` and executes the program. The descriptor is the
-    /// child's, and becomes readable at its end.
+    /// Forks. The child becomes a session leader tied to `guardian` and executes the program. The returned descriptor
+    /// becomes readable when the child exits.
     pub(crate) fn fork(
         &self,
         guardian: libc::pid_t,
@@ -164,14 +164,14 @@ impl<'a> PreparedProcess<'a> {
         output: Option<BorrowedFd<'_>>,
     ) -> io::Result<(libc::pid_t, OwnedFd)> {
         let failure = slots.slot(slot);
-        // Copying the guardian's descriptors into every rank, only to close them there, takes longer with each rank.
-        // A rank that writes to its log by itself shares them until it has a table of its own.
+        // Copying the guardian's descriptors into every rank, only to close them there, takes longer with each rank. A
+        // rank that opens its log by itself shares the table until it has its own.
         let shares_files = output.is_none();
         // SAFETY: the guardian is single-threaded, so the child's memory is a consistent copy; it only makes
-        // async-signal-safe calls and leaves by exec or _exit.
+        // async-signal-safe calls and ends by exec or _exit.
         match unsafe { fork_with_descriptor(shares_files)? } {
             None => {
-                // SAFETY: we are the child of a single-threaded process; all pointers outlive exec, and both lists end
+                // SAFETY: this is the child of a single-threaded process; all pointers outlive exec, and both lists end
                 // with null.
                 unsafe { self.become_rank(guardian, failure, pause, output.map(|fd| fd.as_raw_fd())) }
             }
@@ -181,7 +181,7 @@ impl<'a> PreparedProcess<'a> {
 
     /// The child's side of fork.
     ///
-    /// SAFETY: to be called in a fresh child only.
+    /// SAFETY: must only be called in a fresh child.
     unsafe fn become_rank(
         &self,
         guardian: libc::pid_t,
@@ -199,13 +199,13 @@ impl<'a> PreparedProcess<'a> {
         };
         // SAFETY: plain system calls on our own process and descriptors.
         unsafe {
-            // First of all: until then the descriptors are the guardian's too.
+            // First of all: until then the descriptor table is the guardian's too.
             if output.is_none() && !leave_descriptors() {
                 fail(SpawnAction::OpenLog);
             }
             libc::setsid();
-            // Follows the forking thread, which is the guardian's only one. If the guardian died before this
-            // call the signal would never come: hence the second look at the parent.
+            // The signal follows the forking thread, which is the guardian's only one. If the guardian died before this
+            // call the signal would never come, so check the parent again.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if libc::getppid() != guardian {
                 libc::_exit(127);
@@ -237,7 +237,7 @@ impl<'a> PreparedProcess<'a> {
                 fail(SpawnAction::OpenLog);
             }
             if output.is_some() {
-                // What our caller left open is not for the ranks. Kernels before 5.9 do not know the call: no matter.
+                // Ranks do not inherit our caller's descriptors. Kernels before 5.9 lack the call, which is harmless.
                 libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, 0 as libc::c_uint);
             }
             if let Some(dir) = &self.dir
@@ -256,10 +256,10 @@ impl<'a> PreparedProcess<'a> {
     }
 }
 
-/// A descriptor table of our own, with nothing in it but the first three. Before Linux 5.9 what our caller left open
-/// stays open too: no matter.
+/// Switches to an own descriptor table with only the first three. Before Linux 5.9 inherited descriptors stay open too,
+/// which is harmless.
 fn leave_descriptors() -> bool {
-    // SAFETY: no pointers; what is closed is our copy.
+    // SAFETY: no pointers; only our copy is closed.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
             || libc::unshare(libc::CLONE_FILES) == 0
@@ -270,7 +270,7 @@ fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
     if cpus.is_empty() {
         return None;
     }
-    // SAFETY: plain data; the macro's function only sets bits inside it, and ignores what is beyond.
+    // SAFETY: plain data; `CPU_SET` only sets bits inside it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for cpu in cpus.iter().filter(|cpu| (**cpu as usize) < libc::CPU_SETSIZE as usize) {
@@ -280,7 +280,7 @@ fn cpu_set(cpus: &[u32]) -> Option<libc::cpu_set_t> {
     }
 }
 
-/// The errno in the C library's words.
+/// The C library's text for an errno.
 pub fn describe_errno(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
     text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text).to_owned()

@@ -1,4 +1,4 @@
-//! Whether a stream is a terminal, how large, and whether this process is in its foreground.
+//! Terminals: size, foreground, pseudo-terminals.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -16,7 +16,7 @@ pub fn size(stream: &impl AsFd) -> Option<(u16, u16)> {
     Some(if done && size.ws_col > 0 { (size.ws_col, size.ws_row) } else { (80, 24) })
 }
 
-/// Whether two streams lead to one file, pipe or terminal.
+/// True if two streams refer to the same file, pipe or terminal.
 pub fn is_same(left: &impl AsFd, right: &impl AsFd) -> bool {
     let identity = |stream: BorrowedFd<'_>| {
         let status = nix::sys::stat::fstat(stream).ok()?;
@@ -25,14 +25,14 @@ pub fn is_same(left: &impl AsFd, right: &impl AsFd) -> bool {
     identity(left.as_fd()).is_some_and(|left| identity(right.as_fd()) == Some(left))
 }
 
-/// True while this process is in the foreground of the terminal behind `stream`. A terminal that is not the controlling
-/// one has no foreground that this process could be part of.
+/// True while this process is in the foreground of the terminal behind `stream`. False if that is not its controlling
+/// terminal.
 pub fn is_foreground(stream: &impl AsFd) -> bool {
     nix::unistd::tcgetpgrp(stream).is_ok_and(|group| group == nix::unistd::getpgrp())
 }
 
-/// True if output to `stream` cannot reach the terminal by a detour: a regular file or `/dev/null`. What a pipe carries may
-/// be shown there by its reader, at any time.
+/// True if `stream` is a regular file or `/dev/null`, so that output to it cannot reach the terminal. The reader of a
+/// pipe may print to the terminal at any time.
 pub fn is_file_or_null(stream: &impl AsFd) -> bool {
     use nix::sys::stat::{SFlag, fstat, major, minor};
     fstat(stream).is_ok_and(|status| {
@@ -42,13 +42,13 @@ pub fn is_file_or_null(stream: &impl AsFd) -> bool {
     })
 }
 
-/// A pseudo-terminal of this size: the side that sees the screen, and the side that programs get.
+/// A pseudo-terminal of this size: the master side, and the side for programs.
 pub fn open_pty(columns: u16, rows: u16) -> std::io::Result<(std::fs::File, std::fs::File)> {
     let size = nix::pty::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pair = nix::pty::openpty(Some(&size), None).map_err(std::io::Error::from)?;
     let pair = (std::fs::File::from(pair.master), std::fs::File::from(pair.slave));
     for file in [&pair.0, &pair.1] {
-        // SAFETY: sets a flag on a descriptor we own: a terminal must not leak into what is started later.
+        // SAFETY: sets a flag on a descriptor we own, so that the terminal does not leak into child processes.
         unsafe {
             libc::fcntl(file.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC);
         }

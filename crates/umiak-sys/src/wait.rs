@@ -1,4 +1,4 @@
-//! Things to wait for: signals, deadlines, pokes from another thread, and growth of a file.
+//! Things to wait for: signals, deadlines, wake-ups from another thread, and growth of a file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Signals as a descriptor. They stay blocked in this thread and in those it starts.
+/// Signals as a descriptor. They stay blocked in this thread and in threads it starts.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks `signals` and queues them here instead. Those that our caller had us ignore (`nohup`, a
-    /// background job of a script) stay ignored.
+    /// Blocks `signals` and queues them here instead. Signals that our caller set to be ignored (`nohup`, a background
+    /// job of a script) stay ignored.
     pub fn block(signals: &[i32]) -> io::Result<Self> {
         let mut set = SigSet::empty();
         for signal in signals.iter().filter(|signal| !is_ignored(**signal)) {
@@ -39,7 +39,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Stops this process until somebody continues it.
+/// Stops this process until it receives SIGCONT.
 pub fn stop_ourselves() {
     // SAFETY: raises a signal against our own process; returns when it is continued.
     unsafe {
@@ -55,7 +55,7 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// A poke between threads.
+/// Wakes another thread.
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
@@ -66,7 +66,7 @@ impl Waker {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor nobody else owns.
+        // SAFETY: a fresh descriptor with no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -93,7 +93,7 @@ impl AsFd for Waker {
     }
 }
 
-/// Tells when a file has grown, or one in a directory.
+/// Reports when a file, or one in a directory, has grown.
 #[derive(Debug)]
 pub struct Growth(Inotify);
 
@@ -105,7 +105,7 @@ impl Growth {
         Ok(Self(inotify))
     }
 
-    /// Forgets the growth that was reported.
+    /// Discards pending reports.
     pub fn clear(&self) {
         while self.0.read_events().is_ok() {}
     }
@@ -117,17 +117,17 @@ impl AsFd for Growth {
     }
 }
 
-/// For runtimes that ask for it.
+/// For async runtimes.
 impl AsRawFd for Growth {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
-/// Waits until one of `fds` can be read, or `timeout` has passed; says which.
+/// Waits until one of `fds` is readable or `timeout` has passed. Returns which are readable.
 pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    // Rounded up: waking a moment early would only mean waiting again for nothing.
+    // Rounded up: waking too early would only mean waiting again.
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
         PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
     });
@@ -138,8 +138,8 @@ pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result
     Ok(polled.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect())
 }
 
-/// Reads until the buffer is full, the file ends or a read fails, and returns how many bytes were read. An error is returned
-/// only when nothing was.
+/// Reads until the buffer is full, the file ends or a read fails. Returns the number of bytes read, and an error only
+/// if that is zero.
 pub fn fill_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -153,7 +153,7 @@ pub fn fill_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize>
     Ok(filled)
 }
 
-/// Reads at `offset` without moving anybody's position.
+/// Reads at `offset` without moving the file position.
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     use std::os::unix::fs::FileExt;
     loop {
@@ -164,7 +164,7 @@ pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize>
     }
 }
 
-/// A short read of a small file, for `/proc` and `/sys`.
+/// Reads a small file in `/proc` or `/sys`.
 pub(crate) fn read_small(path: impl AsRef<Path>) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;

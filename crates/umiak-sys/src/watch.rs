@@ -1,7 +1,7 @@
-//! Tells when one of many files has changed, or when its last writer has let go of it.
+//! Watches many files for changes and for the exit of their last writer.
 //!
-//! The kernel reports the close of a file that was open for writing when the last process that shares the open file
-//! is gone: so whoever follows a file hears of its writer's death too, without asking again and again.
+//! The kernel reports the close of a file that was open for writing when the last process that shares the open file is
+//! gone. So a reader that follows a file also learns of its writer's death, without polling.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,20 +9,20 @@ use std::path::Path;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-/// Any number of files, as one thing to wait for.
+/// Any number of files as one descriptor.
 #[derive(Debug)]
 pub struct Watch(Inotify);
 
-/// One of them. A file that is added twice is one, whatever its name.
+/// One watched file. Adding a file twice, under any name, returns the same watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Watched(WatchDescriptor);
 
-/// What has changed since the last look.
+/// Changes since the last call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// In the order of their changes; one may stand there several times.
+    /// In the order of their changes; may contain duplicates.
     pub files: Vec<Watched>,
-    /// More has changed than the kernel could keep: any file may be among it.
+    /// The kernel's queue overflowed: any file may have changed.
     pub overflowed: bool,
 }
 
@@ -31,7 +31,7 @@ impl Watch {
         Ok(Self(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(io::Error::from)?))
     }
 
-    /// One more file, or a directory in which files come and go. The same path twice is one watch.
+    /// Adds a file, or a directory in which files appear. Adding the same path twice returns one watch.
     pub fn add(&self, path: &Path) -> io::Result<Watched> {
         let flags = AddWatchFlags::IN_MODIFY
             | AddWatchFlags::IN_CLOSE_WRITE
@@ -43,12 +43,12 @@ impl Watch {
         self.0.add_watch(path, flags).map(Watched).map_err(io::Error::from)
     }
 
-    /// Takes one off, which costs nothing now and makes the close of the whole cheap a few milliseconds later.
+    /// Removes a watch. This is cheap now, and makes closing the whole set faster.
     pub fn remove(&self, watched: Watched) {
         let _ = self.0.rm_watch(watched.0);
     }
 
-    /// What was reported, and forgets it. Look at the files after this, not before.
+    /// Returns the changes and clears them. Read the files after this, not before.
     pub fn changed(&self) -> Changed {
         let mut changed = Changed::default();
         while let Ok(events) = self.0.read_events() {
@@ -60,7 +60,7 @@ impl Watch {
         changed
     }
 
-    /// Forgets what was reported. Look at the files after this, not before.
+    /// Clears the changes. Read the files after this, not before.
     pub fn clear(&self) {
         self.changed();
     }

@@ -1,4 +1,4 @@
-//! The fork that makes the guardian, and what its process is like: name, namespaces, limits, descriptors.
+//! Forking the guardian, and setting up its process: name, namespaces, limits, descriptors.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,12 +8,12 @@ use std::ptr;
 use crate::cgroup::Cgroup;
 use crate::fork::{Namespaces, fork_into};
 
-/// Forks the guardian with its name, into its cgroup and a PID namespace where asked for. In the guardian the result is 0.
-/// To be called while this process has one thread. Where the guardian is not in the cgroup, there is none any more.
+/// Forks the guardian with its name, into its cgroup and a PID namespace if requested. Returns 0 in the guardian. Must
+/// be called while this process has one thread. `cgroup` becomes `None` if the guardian could not be placed in it.
 pub(super) fn fork(cgroup: &mut Option<Cgroup>, isolate: bool) -> io::Result<(libc::pid_t, Namespaces)> {
     let namespaces = if isolate { Namespaces::Process } else { Namespaces::None };
-    // What is not permitted is tried with less: a user namespace gives the right to make the others, and a
-    // kernel or sandbox that does not let us be born in a cgroup still lets us be born.
+    // If not permitted, try with less: a user namespace grants the right to create the others, and a kernel or sandbox
+    // that refuses to clone into a cgroup still allows a fork.
     let mut tries = vec![(true, namespaces)];
     if isolate {
         tries.push((true, Namespaces::ProcessAndUser));
@@ -21,7 +21,7 @@ pub(super) fn fork(cgroup: &mut Option<Cgroup>, isolate: bool) -> io::Result<(li
     } else {
         tries.push((false, Namespaces::None));
     }
-    // Set before the fork: a cleaner of killed jobs must never meet a guardian without its name.
+    // Set before the fork: a cleaner of killed jobs must never see a guardian without its name.
     let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     set_name(c"umiak-guardian");
     let mut forked = Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -32,7 +32,7 @@ pub(super) fn fork(cgroup: &mut Option<Cgroup>, isolate: bool) -> io::Result<(li
         forked = unsafe { fork_into(place, namespaces) }.map(|pid| (pid, namespaces));
         if forked.is_ok() {
             if !in_cgroup && let Some(unused) = cgroup.take() {
-                // In the child this fails quietly: the parent has removed it.
+                // In the child this fails silently: the parent has removed it.
                 unused.remove();
             }
             break;
@@ -46,15 +46,15 @@ pub(super) fn fork(cgroup: &mut Option<Cgroup>, isolate: bool) -> io::Result<(li
     forked
 }
 
-/// Names this process as `/proc` and `ps` show it.
+/// Sets the name of this process in `/proc` and `ps`.
 fn set_name(name: &CStr) {
-    // SAFETY: the kernel copies at most 16 bytes from a string that ends.
+    // SAFETY: the kernel copies at most 16 bytes from a terminated string.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
     }
 }
 
-/// In namespaces of our own, what has to be arranged from inside.
+/// Sets up new namespaces from inside.
 pub(super) fn settle(namespaces: Namespaces) {
     if namespaces == Namespaces::ProcessAndUser {
         keep_user();
@@ -64,17 +64,17 @@ pub(super) fn settle(namespaces: Namespaces) {
     }
 }
 
-/// In a user namespace we stay who we are: one user and one group, mapped to themselves.
+/// Maps our user and group to themselves in the user namespace.
 fn keep_user() {
     // SAFETY: no arguments, no failure.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    // This view of /proc is still the outer one, in which `self` is us.
+    // This view of /proc is still the outer one, in which `self` is this process.
     let _ = std::fs::write("/proc/self/setgroups", "deny");
     let _ = std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"));
     let _ = std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"));
 }
 
-/// In a PID namespace, programs must see that namespace's processes.
+/// Mounts /proc of the PID namespace, so that programs see its processes.
 fn mount_own_proc() {
     // SAFETY: both calls concern our own mount namespace; a failure leaves the old view.
     unsafe {
@@ -83,7 +83,8 @@ fn mount_own_proc() {
     }
 }
 
-/// A pipe behind the front's stdout must see its end when the front ends, not when the guardian does.
+/// Redirects output to /dev/null. A pipe behind the front's stdout must close when the front ends, not when the
+/// guardian does.
 pub(super) fn redirect_output_to_null() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         // SAFETY: replaces descriptors 1 and 2 of this process only.

@@ -1,4 +1,4 @@
-//! Stopping what is left, and removing what was made: between two attempts, at the end, and when the front is gone.
+//! Stopping leftovers and cleaning up: between two attempts, at the end, and when the front is gone.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,11 +14,11 @@ use super::service::Service;
 use crate::descend;
 use crate::protocol::{Notice, ProcessKey};
 
-/// How long a process may take to go after SIGKILL before it is reported and left.
+/// How long a process may take to exit after SIGKILL before it is reported and abandoned.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// All ranks are over, and others will follow. `more` is whether other commands have come with this one.
+    /// Cleans up between two attempts. `more` is true if other commands came with this one.
     pub(super) fn clear(&mut self, keep_ports: bool, more: bool) {
         let hurry = || more || is_urged(&self.front);
         let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
@@ -35,7 +35,7 @@ impl Service {
         self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
     }
 
-    /// All ranks are over, and so is the guardian.
+    /// Cleans up after all ranks, before the guardian exits.
     pub(super) fn finish(&mut self, patient: bool, more: bool) {
         let (grace, patience) = if patient { (self.grace, PATIENCE) } else { (Duration::ZERO, Duration::ZERO) };
         let hurry = || more || is_urged(&self.front);
@@ -47,10 +47,10 @@ impl Service {
         }
     }
 
-    /// The front is gone: stop everything, and leave nothing.
+    /// Stops everything and cleans up after the front is gone.
     pub(super) fn finish_alone(&mut self) -> io::Result<()> {
         if let Some((socket, words)) = self.last_words.take() {
-            // Once, and without waiting: a peer that takes no more finds out by itself.
+            // Once, without blocking: a peer with a full buffer detects the loss by itself.
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             let _ = nix::sys::socket::send(socket.as_raw_fd(), &words, flags);
         }
@@ -63,7 +63,7 @@ impl Service {
                 break;
             }
             let timeout = EpollTimeout::try_from(left.as_millis().max(1)).unwrap_or(EpollTimeout::MAX);
-            // The front's end stays readable for ever: stop looking at it.
+            // The closed front stays readable forever: stop polling it.
             let _ = self.epoll.delete(&self.front);
             let ready = self.wait(timeout)?;
             self.handle_exits(&ready)?;
@@ -74,7 +74,7 @@ impl Service {
         Ok(())
     }
 
-    /// The front, which would do it, is gone.
+    /// Removes the cgroup in place of the front, which is gone.
     fn remove_cgroup(&self) {
         if let Some(cgroup) = &self.cgroup {
             cgroup.leave_and_remove();
@@ -86,7 +86,7 @@ impl Service {
             let _ = std::fs::remove_dir_all(path);
         }
         self.leases = Leases::default();
-        // What is not a descendant of ours can only be here if it was put here on purpose; it goes too.
+        // A process here that is not our descendant was moved here on purpose; kill it too.
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill_all_but(self.me as u32);
         }
@@ -96,12 +96,12 @@ impl Service {
     }
 }
 
-/// A front that sends another command during a sweep, or closes its socket, does not wait for it.
+/// True if the front sent another command during a sweep, so that it does not wait.
 fn is_urged(front: &UnixStream) -> bool {
     waiting(front).is_some_and(|bytes| bytes > 0)
 }
 
-/// What has come from the front and is not read yet: 0 bytes when it is gone, nothing when it is silent.
+/// Unread bytes from the front: 0 if it has closed, `None` if nothing was sent.
 fn waiting(front: &UnixStream) -> Option<usize> {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     nix::sys::socket::recv(front.as_raw_fd(), &mut [0], flags).ok()

@@ -1,4 +1,4 @@
-//! The front's end: starting the guardian, commands to it, notices from it.
+//! The front's end: starting the guardian, sending commands, receiving notices.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,19 +13,19 @@ use crate::descend;
 use crate::memory::MemoryCgroup;
 use crate::protocol::{self, Command, Inbox, Notice};
 
-/// How the guardian is set up.
+/// Setup of the guardian.
 #[derive(Debug, Default)]
 pub struct GuardianOptions {
-    /// The guardian, and with it everything it starts, is born here.
+    /// The guardian and everything it starts run in this cgroup.
     pub cgroup: Option<Cgroup>,
-    /// A PID namespace of its own: when the guardian ends, the kernel ends everything in it.
+    /// A PID namespace for the guardian: when it ends, the kernel kills everything inside.
     pub isolate: bool,
 }
 
 /// The front's end.
 #[derive(Debug)]
 pub struct Guardian {
-    /// As this process counts, in a namespace or not.
+    /// Its process id outside the namespace.
     pub pid: u32,
     stream: UnixStream,
     inbox: Inbox,
@@ -34,12 +34,12 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Forks the guardian. To be called before this process has a second thread.
+    /// Forks the guardian. Must be called before this process has a second thread.
     pub fn start(options: GuardianOptions) -> io::Result<Self> {
         Self::start_with(options, None)
     }
 
-    /// The same with a place in which limits of memory can be set.
+    /// Like [`Guardian::start`], with a cgroup in which memory limits can be set.
     pub fn start_with(options: GuardianOptions, room: Option<MemoryCgroup>) -> io::Result<Self> {
         descend::become_subreaper()?;
         let (front, guardian) = UnixStream::pair()?;
@@ -72,12 +72,12 @@ impl Guardian {
         protocol::send(&mut self.stream, command)
     }
 
-    /// Gives the guardian a socket, and what to say on it if we are gone.
+    /// Gives the guardian a socket, and a message to send on it if the front dies.
     pub fn hold(&mut self, socket: BorrowedFd<'_>, last_words: Vec<u8>) -> io::Result<()> {
         protocol::send_with(&mut self.stream, &Command::Hold { last_words }, socket)
     }
 
-    /// Reaps the guardian, which is about to end or has ended.
+    /// Reaps the guardian, which is about to exit or has exited.
     pub fn wait(&self) {
         // SAFETY: waits for our own child; nothing is written.
         unsafe {
@@ -86,7 +86,7 @@ impl Guardian {
         self.remove_cgroups();
     }
 
-    /// For when the guardian could not, because it was killed.
+    /// Removes the cgroups if the guardian was killed and could not.
     pub fn remove_cgroups(&self) {
         if let Some(path) = &self.cgroup {
             cgroup::remove_tree(path);
@@ -96,7 +96,7 @@ impl Guardian {
         }
     }
 
-    /// Waits for the next notices; `None` when the guardian is gone.
+    /// Waits for the next notices; `None` if the guardian is gone.
     pub fn receive(&mut self) -> io::Result<Option<Vec<Notice>>> {
         self.inbox.receive(&mut self.stream)
     }

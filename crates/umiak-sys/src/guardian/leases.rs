@@ -1,4 +1,4 @@
-//! What the guardian holds for jobs: ports, loopback addresses, GPUs. Dropping a lease gives it back.
+//! Ports, loopback addresses and GPUs that the guardian holds for jobs. Dropping a lease releases it.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -25,14 +25,14 @@ impl Leases {
         Ok(leased)
     }
 
-    /// Fewer than asked for when there are no more.
+    /// Returns fewer than requested if no more are free.
     pub(super) fn addresses(&mut self, job: u32, count: u32, seed: u64) -> Vec<Ipv4Addr> {
         let (addresses, blocks) = addresses::lease(count, seed);
         self.of(job).addresses.extend(blocks);
         addresses
     }
 
-    /// The minor numbers of those that were free.
+    /// Returns the minor numbers of the leased GPUs.
     pub(super) fn gpus(&mut self, job: u32, candidates: &[u32], count: u32) -> Vec<u32> {
         let gpus = devices::lease(candidates, count);
         let minors = gpus.iter().map(GpuLease::minor).collect();
@@ -40,12 +40,12 @@ impl Leases {
         minors
     }
 
-    /// Gives back all that this job holds.
+    /// Releases everything that this job holds.
     pub(super) fn release(&mut self, job: u32) {
         self.0.remove(&job);
     }
 
-    /// Gives back the ports of every job.
+    /// Releases the ports of every job.
     pub(super) fn release_ports(&mut self) {
         for held in self.0.values_mut() {
             held.ports.clear();

@@ -1,4 +1,4 @@
-//! Signals to ranks, and to what dead ranks left behind.
+//! Signals to ranks and to the processes that dead ranks left behind.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use super::service::Service;
 use crate::descend;
 use crate::protocol::{Batch, ProcessKey};
 
-/// How long a place is cleared for the rank that starts there.
+/// How long to wait until leftovers of a replaced rank are gone.
 const CLEARING: Duration = Duration::from_millis(500);
 
 impl Service {
     pub(super) fn signal(&self, signal: i32, keys: &[ProcessKey]) {
         let wanted: HashSet<&ProcessKey> = keys.iter().collect();
-        // While others go on, only what belongs to these is meant.
+        // While other ranks run, signal only leftovers of these ranks.
         let mut everybody = true;
         for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
             if wanted.contains(&rank.key) {
@@ -23,21 +23,21 @@ impl Service {
                 everybody = false;
             }
         }
-        // What dead ranks left behind has come home to us: our children that are no ranks.
+        // Leftovers of dead ranks were reparented to the guardian: children that are not ranks.
         let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
         for pid in orphans {
             descend::signal(pid, signal);
         }
     }
 
-    /// Our children that are no ranks.
+    /// Children of the guardian that are neither ranks nor loggers.
     fn orphans(&self) -> Vec<u32> {
         let mut children = descend::children(self.me as u32);
         children.retain(|pid| !self.by_pid.contains_key(pid) && !self.loggers.contains(pid));
         children
     }
 
-    /// What earlier ranks of these places left behind: by their session, or by what stands in their environment.
+    /// Leftovers of earlier ranks with these places: found by session, or by their environment.
     pub(super) fn left_by(&self, keys: &[ProcessKey]) -> Vec<u32> {
         let orphans = self.orphans();
         if orphans.is_empty() {
@@ -57,7 +57,7 @@ impl Service {
         found
     }
 
-    /// A place is empty for the rank that takes it: what was asked to end and did not is killed. True when nothing is left.
+    /// Kills leftovers of earlier ranks in these places before new ranks start. True if nothing is left.
     pub(super) fn clear_places(&self, batch: &Batch) -> bool {
         let keys: Vec<ProcessKey> =
             batch.processes.iter().map(|process| process.key).filter(|key| key.is_again()).collect();
@@ -80,14 +80,14 @@ impl Service {
     }
 }
 
-/// The variables of a document's replica that no other has.
+/// The environment variables that identify a replica of a document.
 pub(super) fn marks(environment: &[(Vec<u8>, Vec<u8>)]) -> Vec<Vec<u8>> {
     let own = environment.iter().filter(|(name, _)| name == b"UMIAK_ROLE" || name == b"UMIAK_INDEX");
     own.map(|(name, value)| [name.as_slice(), b"=", value.as_slice()].concat()).collect()
 }
 
-/// To the whole group. Between fork and `setsid` the group does not exist yet: then to the process, which
-/// has all signals blocked until exec and dies there.
+/// Signals the whole group. Between fork and `setsid` the group does not exist yet: then signals the process, which has
+/// all signals blocked until exec and dies there.
 fn signal_group(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects. The rank is not reaped yet, so its number is not reused.
     unsafe {

@@ -1,4 +1,4 @@
-//! Starting ranks, and what is kept of each.
+//! Starting ranks, and the state of each.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -21,21 +21,21 @@ use crate::spawn::{Base, FailureSlots, PreparedProcess};
 pub(super) struct Rank {
     pub(super) key: ProcessKey,
     pub(super) pid: u32,
-    /// Of one that has ended only what its leftovers are known by is kept, until its place is taken again.
+    /// `None` after the end: the rest identifies leftovers until the place is taken again.
     pub(super) alive: Option<Alive>,
-    /// Variables that everything below it has too, unless it takes care not to.
+    /// Variables that its descendants inherit, unless they clear their environment.
     pub(super) marks: Vec<Vec<u8>>,
 }
 
-/// What is held while a rank lives.
+/// Resources of a live rank.
 #[derive(Debug)]
 pub(super) struct Alive {
-    /// Closing it takes it out of the epoll set.
+    /// Closing it removes it from the epoll set.
     pub(super) pidfd: OwnedFd,
-    /// Unmapped with the last of the batch.
+    /// Unmapped with the last rank of the batch.
     pub(super) slots: Rc<FailureSlots>,
     pub(super) slot: usize,
-    /// Its cgroup, where its memory is limited.
+    /// Its cgroup, if its memory is limited.
     pub(super) cell: Option<PathBuf>,
 }
 
@@ -49,16 +49,16 @@ impl Rank {
     }
 }
 
-/// What is to be forked, and the cgroup it will be in.
+/// A process ready to be forked, and its cgroup.
 type Ready<'a> = (PreparedProcess<'a>, Option<PathBuf>);
 
-/// The same for all attempts of a replica.
+/// The part of the key that all attempts of a replica share.
 pub(super) fn place(key: ProcessKey) -> (u32, u16, u32) {
     (key.job, key.role, key.index)
 }
 
 impl Service {
-    /// Whatever is missing for these, ranks that run go on.
+    /// Starts a batch. A failure here does not affect running ranks.
     pub(super) fn spawn(&mut self, batch: &Batch) {
         if self.clear_places(batch) {
             self.forget_places(batch);
@@ -67,7 +67,7 @@ impl Service {
             Ok(base) => base,
             Err(error) => return self.refuse(batch, SpawnAction::Execute, &error),
         };
-        // All before the first fork: from then on, whatever the guardian writes to has to be copied first.
+        // Prepared before the first fork: after it, every page the guardian writes must be copied first.
         let prepared: Vec<_> = batch.processes.iter().map(|process| self.prepare(process, &base)).collect();
         let slots = match FailureSlots::new(batch.processes.len()) {
             Ok(slots) => Rc::new(slots),
@@ -93,7 +93,7 @@ impl Service {
                     let pid = pid as u32;
                     let id = self.next_rank;
                     self.next_rank += 1;
-                    // Where there is no room for one more, SIGCHLD tells of its end too, only not in the kernel's order.
+                    // Without room in epoll, SIGCHLD still reports its end, but not in the kernel's order.
                     let _ = self.epoll.add(&pidfd, EpollEvent::new(EpollFlags::EPOLLIN, id));
                     self.by_pid.insert(pid, id);
                     let alive = Some(Alive { pidfd, slots: Rc::clone(&slots), slot, cell });
@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// With the cgroup it will be in, where its memory is limited.
+    /// Prepares a process, with its cgroup if its memory is limited.
     fn prepare<'a>(&mut self, process: &ProcessSpec, base: &'a Base) -> Result<Ready<'a>, (SpawnAction, io::Error)> {
         let limits = self.limits.remove(&process.key);
         let cell = match (&self.room, limits.as_ref().and_then(|limits| limits.memory.as_ref())) {
@@ -135,8 +135,8 @@ impl Service {
         }
     }
 
-    /// With a budget per time there is no end to attempts; what is over must not add up. Nothing is left of those whose
-    /// places these take.
+    /// Drops ended ranks whose places are taken again. With a budget per time window attempts never end, so their
+    /// records must not pile up.
     fn forget_places(&mut self, batch: &Batch) {
         let again = batch.processes.iter().filter(|process| process.key.is_again());
         let places: HashSet<_> = again.map(|process| place(process.key)).collect();
@@ -145,7 +145,7 @@ impl Service {
         }
     }
 
-    /// Starts the process that cuts logs by size, where asked for; returns what each process writes to.
+    /// Starts the process that rotates logs, if requested. Returns the descriptors that the processes write to.
     fn start_logger(&mut self, batch: &Batch) -> io::Result<Vec<OwnedFd>> {
         let Some(rotate) = batch.rotate else { return Ok(Vec::new()) };
         let mut inputs = Vec::new();
@@ -160,8 +160,8 @@ impl Service {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(outputs);
-                // SAFETY: names our own process, and leaves without the guardian's destructors. Our copy of the
-                // guardian's socket goes first: while it is open, the front would not see the guardian's end.
+                // SAFETY: names our own process, and exits without the guardian's destructors. Our copy of the
+                // guardian's socket is closed first: while it is open, the front would not see the guardian's end.
                 unsafe {
                     libc::close(self.front.as_raw_fd());
                     libc::prctl(libc::PR_SET_NAME, c"umiak-logger".as_ptr());
@@ -180,13 +180,13 @@ fn not_spawned(key: ProcessKey, doing: SpawnAction, error: &io::Error) -> Notice
     Notice::SpawnFailed { key, doing, errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
 }
 
-/// A table of descriptors that grows while a child shares it waits for every processor of the machine: it grows before.
-/// Where there is no room, opening will say so.
+/// Grows the descriptor table in advance: growing it while a child shares it waits for every CPU of the machine. If
+/// there is no room, a later open reports it.
 fn make_room_for_descriptors(count: usize) {
-    // SAFETY: copies of a descriptor, closed at once by whoever got them; errors are numbers below zero.
+    // SAFETY: duplicates of a descriptor, closed at once; errors are negative numbers.
     unsafe {
         let lowest = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3);
-        // Each rank may fill a gap, but it cannot get further than this.
+        // Ranks may fill gaps, but none gets a higher descriptor than this.
         let highest = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, lowest.saturating_add(count as libc::c_int));
         for fd in [lowest, highest] {
             if fd >= 0 {

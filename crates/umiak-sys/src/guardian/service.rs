@@ -1,4 +1,4 @@
-//! The guardian's loop: exits first, then commands, one after the other.
+//! The guardian's main loop: exits first, then commands, one at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -27,14 +27,14 @@ use crate::wait::Signals;
 const FRONT: u64 = u64::MAX;
 const CHILDREN: u64 = u64::MAX - 1;
 
-/// The guardian's whole life; never returns to the caller's code.
+/// Runs the guardian and exits the process.
 pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>, namespaces: Namespaces) -> ! {
     birth::settle(namespaces);
     let code = match Service::new(front, cgroup, room).and_then(|mut service| service.serve()) {
         Ok(()) => 0,
         Err(_) => 125,
     };
-    // SAFETY: leaves without running the front's destructors and exit handlers, which are not ours.
+    // SAFETY: exits without running the front's destructors and exit handlers.
     unsafe { libc::_exit(code) }
 }
 
@@ -46,36 +46,36 @@ pub(super) struct Service {
     pub(super) epoll: Epoll,
     pub(super) children: Signals,
     pub(super) me: libc::pid_t,
-    /// In the order of their starts, by a number that is never used again: an event may be older than its rank's end.
+    /// In start order, by a number that is never reused: an event may arrive after its rank has ended.
     pub(super) ranks: BTreeMap<u64, Rank>,
     pub(super) next_rank: u64,
     pub(super) by_pid: HashMap<u32, u64>,
     pub(super) leases: Leases,
-    /// Each ends by itself when its last writer has; signals are not for them.
+    /// Each exits by itself with its last writer; they are never signalled.
     pub(super) loggers: Vec<u32>,
     pub(super) remove_at_end: Vec<PathBuf>,
     pub(super) grace: Duration,
-    /// For the coordinator of several nodes.
+    /// The socket to the coordinator of a job on several nodes, and the message to send on it.
     pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
     pub(super) cgroup: Option<Cgroup>,
     pub(super) room: Option<MemoryCgroup>,
-    /// Of those that are started next.
+    /// Limits of the processes that are started next.
     pub(super) limits: HashMap<ProcessKey, ProcessLimits>,
-    /// Cgroups of ranks that have ended: processes may still be in them.
+    /// Cgroups of ended ranks that may still contain processes.
     pub(super) emptying: Vec<PathBuf>,
     pub(super) pause_before_exec: Duration,
 }
 
 impl Service {
     pub(super) fn new(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>) -> io::Result<Self> {
-        // SAFETY: system calls on our own process; a failing setsid or prctl leaves us as we were.
+        // SAFETY: system calls on our own process; a failing setsid or prctl changes nothing.
         let me = unsafe {
             libc::setsid();
             libc::getpid()
         };
         descend::become_subreaper()?;
         limits::raise();
-        // Nothing but SIGKILL and the front's end stops the guardian.
+        // Only SIGKILL and the end of the front stop the guardian.
         SigSet::all().thread_set_mask().map_err(io::Error::from)?;
         let children = Signals::block(&[libc::SIGCHLD])?;
         birth::redirect_output_to_null();
@@ -107,7 +107,7 @@ impl Service {
 
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            // Exits first, in the order in which the kernel queued them; then orders.
+            // Exits first, in the order in which the kernel queued them; then commands.
             self.flush();
             let ready = self.wait(EpollTimeout::NONE)?;
             self.handle_exits(&ready)?;
@@ -144,8 +144,8 @@ impl Service {
         }
         if ready.contains(&CHILDREN) {
             self.children.read();
-            // A pid descriptor is ready before the signal is sent, so ranks that ended before this point are
-            // taken in kernel order here; what the loop below finds are orphans, and ranks of this very moment.
+            // A pid descriptor is ready before SIGCHLD is sent, so ranks that ended before this point are collected
+            // here in kernel order. The loop below finds orphans, and ranks that end just now.
             loop {
                 let more: Vec<u64> =
                     self.wait(EpollTimeout::ZERO)?.into_iter().filter(|token| *token < CHILDREN).collect();
@@ -168,7 +168,7 @@ impl Service {
         Ok(())
     }
 
-    /// Those without a process.
+    /// Removes the cgroups that are empty.
     pub(super) fn remove_cells(&mut self) {
         self.emptying.retain(|cell| !cgroup::remove_tree(cell));
     }
@@ -197,12 +197,12 @@ impl Service {
         self.tell(&notice);
     }
 
-    /// Kept until the end of the round: many ranks end at once, and one message is cheaper than many.
+    /// Buffers a notice until the next flush: many ranks end at once, and one message is cheaper than many.
     pub(super) fn tell(&mut self, notice: &Notice) {
         let _ = protocol::append(&mut self.outbox, notice);
     }
 
-    /// A front that is gone is noticed by reading, not here.
+    /// Sends the buffered notices. A dead front is detected by reading, not here.
     pub(super) fn flush(&mut self) {
         if !self.outbox.is_empty() {
             let _ = self.front.write_all(&self.outbox);
@@ -210,7 +210,7 @@ impl Service {
         }
     }
 
-    /// Returns true when the work is done. `more` is whether other commands have come with this one.
+    /// Executes a command. True if it was the last one. `more` is true if other commands came with this one.
     pub(super) fn obey(&mut self, command: Command, more: bool) -> bool {
         match command {
             Command::Lease { job, request } => {

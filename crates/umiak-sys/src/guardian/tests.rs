@@ -24,15 +24,14 @@ fn process(index: u32, attempt: u32, line: &str) -> ProcessSpec {
     }
 }
 
-/// A guardian that is a process of its own as it should be, but begun by a test: what is checked in it shows in its
-/// exit code.
+/// Runs a check in a guardian that a test forked. Its exit code is the result of the check.
 fn in_a_guardian(check: impl FnOnce(&mut Service, &mut UnixStream) -> bool) {
     let (mut front, guardian) = UnixStream::pair().unwrap();
-    // SAFETY: tests run in threads, so the child may only hope that no thread held the allocator; glibc sees to that.
+    // SAFETY: tests run in threads, so another thread could hold the allocator at the fork; glibc handles that.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", io::Error::last_os_error()),
         0 => {
-            // Leases of other tests would be held here too.
+            // Closes inherited leases of other tests.
             let own = [front.as_raw_fd(), guardian.as_raw_fd()];
             for fd in (3..256).filter(|fd| !own.contains(fd)) {
                 // SAFETY: copies that nothing in this process uses.
@@ -110,7 +109,7 @@ fn a_process_that_cannot_be_limited_is_not_started() {
         let key = |index| ProcessKey { job: 0, role: 0, index, attempt: 1 };
         let bound = |index, cpus: &[u32]| ProcessLimits { key: key(index), cpus: cpus.to_vec(), memory: None };
         let own = crate::host::allowed_cpus()[0];
-        // No machine has the last one that there can be.
+        // No machine has the highest CPU number.
         service.obey(Command::Limit(vec![bound(0, &[own]), bound(1, &[1023])]), false);
         let look = format!("grep -qx 'Cpus_allowed_list:.{own}' /proc/self/status");
         service.spawn(&Batch { processes: vec![process(0, 1, &look), process(1, 1, "exit 0")], ..Batch::default() });
@@ -153,7 +152,7 @@ fn a_front_that_goes_does_not_hurry_the_last_sweep() {
         service.grace = Duration::from_secs(60);
         service.spawn(&Batch { processes: vec![process(0, 1, &polite)], ..Batch::default() });
         until_all_ended(service);
-        // Its trap is set.
+        // Wait until its trap is set.
         std::thread::sleep(Duration::from_millis(100));
         front.shutdown(std::net::Shutdown::Both).unwrap();
         service.obey(Command::Finish { patient: true }, false) && done.exists()
@@ -200,7 +199,7 @@ fn lease_gpus(service: &mut Service, front: &mut UnixStream, job: u32, candidate
 #[test]
 fn a_job_gives_back_what_it_holds_and_others_keep_theirs() {
     in_a_guardian(|service, front| {
-        // Numbers without a device node: there a lease is a name.
+        // Numbers without a device node, so that the lease is a name.
         let minors = [0, 1, 2].map(|number| 1_000_000 + std::process::id() * 4 + number);
         let anywhere = |service: &mut Service, front: &mut UnixStream, job| {
             lease_ports(service, front, job, PortRange::Anywhere).unwrap().ports
