@@ -1,4 +1,4 @@
-//! Real components that some tests need. An absent one makes its tests *skipped*, unless `UMIAK_E2E` names it.
+//! Real components that some tests need. Tests of a missing component are *skipped*, unless `UMIAK_E2E` names it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,28 +14,27 @@ use crate::programs::find_on_path;
 pub enum Component {
     /// PaddlePaddle in the test environment.
     Paddle,
-    /// PaddlePaddle with parameter servers, in an environment of its own.
+    /// PaddlePaddle with parameter servers, in a separate environment.
     PaddlePs,
     /// PyTorch in the test environment.
     Torch,
-    /// uv, poetry and coverage, in an environment of their own.
+    /// uv, poetry and coverage, in a separate environment.
     Runners,
     /// Any Python 3 on `PATH`.
     Python,
     /// An NVIDIA GPU. Never required in CI.
     Gpu,
-    /// Namespaces of users and mounts, as an ordinary user may make them. Never required in CI.
+    /// User and mount namespaces without root. Never required in CI.
     Namespaces,
-    /// Network namespaces with names, cables between them and a packet filter in them: several hosts. Needs root.
+    /// Named network namespaces with virtual cables and a packet filter: several hosts. Needs root.
     Netns,
-    /// Containers of Podman with a network between them. Needs root.
+    /// Podman containers with a network between them. Needs root.
     Podman,
-    /// A memory cgroup below our own that may be limited. Never required in CI.
+    /// A memory cgroup below our own that can be limited. Never required in CI.
     MemoryCgroup,
-    /// The kernel's log, where crashes are written to it. Never required in CI.
+    /// The kernel log, if it records crashes. Never required in CI.
     KernelLog,
-    /// A freezer (cgroup version 1) that we may use: it puts a process into a sleep that no signal ends. Never
-    /// required in CI.
+    /// A usable freezer (cgroup version 1): it puts a process into a sleep that no signal ends. Never required in CI.
     Freezer,
     /// The corpus of real documents beside the checkout. Never required in CI.
     Corpus,
@@ -76,7 +75,7 @@ impl Component {
         }
     }
 
-    /// The version that is here, if any.
+    /// The installed version, if any.
     pub fn version(self) -> Option<String> {
         match self {
             Self::Paddle => distribution(&environment()?, "paddlepaddle"),
@@ -102,7 +101,7 @@ impl Component {
     }
 }
 
-/// Components that must be here: absent is a failure.
+/// Required components: a missing one is a failure.
 pub fn required() -> BTreeSet<String> {
     std::env::var("UMIAK_E2E")
         .unwrap_or_default()
@@ -113,27 +112,27 @@ pub fn required() -> BTreeSet<String> {
         .collect()
 }
 
-/// How often a repeated trial is repeated: `UMIAK_TRIALS`, else `usual`.
+/// How often a repeated trial runs: `UMIAK_TRIALS`, or `usual`.
 pub fn trials(usual: usize) -> usize {
     std::env::var("UMIAK_TRIALS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// The virtual environment that holds the frameworks.
+/// The virtual environment with the frameworks.
 pub fn environment() -> Option<PathBuf> {
     virtual_environment("UMIAK_E2E_VENV", "e2e")
 }
 
-/// The virtual environment that holds the Paddle with parameter servers.
+/// The virtual environment with the Paddle that has parameter servers.
 pub fn ps_environment() -> Option<PathBuf> {
     virtual_environment("UMIAK_PS_VENV", "ps")
 }
 
-/// The virtual environment that holds programs which start Python in environments of their own.
+/// The virtual environment with programs that start Python in environments of their own.
 pub fn runners() -> Option<PathBuf> {
     virtual_environment("UMIAK_RUNNERS_VENV", "runners")
 }
 
-/// Where `variable` says, else `name` in our part of the user's cache.
+/// The path in `variable`, or `name` in our part of the user's cache.
 fn virtual_environment(variable: &str, name: &str) -> Option<PathBuf> {
     let directory = match (std::env::var_os(variable), std::env::var_os("XDG_CACHE_HOME")) {
         (Some(directory), _) => PathBuf::from(directory),
@@ -143,7 +142,7 @@ fn virtual_environment(variable: &str, name: &str) -> Option<PathBuf> {
     directory.join("bin/python").exists().then_some(directory)
 }
 
-/// Read from the file system: importing a framework only to ask its version takes seconds.
+/// Reads the version from the file system: importing a framework takes seconds.
 fn distribution(environment: &Path, name: &str) -> Option<String> {
     let library = environment.join("lib");
     let prefix = format!("{name}-");
@@ -156,7 +155,7 @@ fn distribution(environment: &Path, name: &str) -> Option<String> {
     })
 }
 
-/// Asked of the kernel: whether they may be made is a matter of its build, its settings and the container around us.
+/// Tries it: the result depends on the kernel's build and settings, and on the container around us.
 fn namespaces() -> bool {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]);
@@ -176,7 +175,7 @@ impl LimitedCgroup {
         self.kind
     }
 
-    /// A process that writes its id here is in it.
+    /// Writing a process id to this file moves the process into the cgroup.
     pub fn members(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
@@ -188,7 +187,7 @@ impl Drop for LimitedCgroup {
     }
 }
 
-/// Makes a memory cgroup below our own with this limit; `None` where that is not permitted.
+/// Creates a memory cgroup with this limit below our own; `None` if that is not permitted.
 pub fn limited_cgroup(name: &str, bytes: u64) -> Option<LimitedCgroup> {
     let own = umiak_sys::kernel::memory_cgroup()?;
     let path = own.join(format!("{name}-{}", std::process::id()));
@@ -211,7 +210,7 @@ pub fn limited_cgroup(name: &str, bytes: u64) -> Option<LimitedCgroup> {
     Some(LimitedCgroup { path, kind })
 }
 
-/// Real documents of the systems we stand in for, beside the checkout.
+/// Real documents of the systems that umiak replaces, beside the checkout.
 pub fn corpus() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
     path.is_dir().then_some(path)

@@ -1,6 +1,6 @@
-//! What the benchmarks of this repository compare us with: the least that the kernel can do.
+//! The baseline of the benchmarks: the minimum that the kernel can do.
 
-#![expect(unsafe_code, reason = "a bare fork and exec is what it is for")]
+#![expect(unsafe_code, reason = "the baseline is a bare fork and exec")]
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -15,7 +15,7 @@ pub fn monotonic_nanos() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Forks and executes `argv`, and nothing else: the child has our environment and descriptors, and `RANK`.
+/// Forks and executes `argv`, and nothing else: the child gets our environment and descriptors, and `RANK`.
 pub fn fork_exec(argv: &[OsString], rank: u32) -> io::Result<u32> {
     let words = argv.iter().map(|word| CString::new(word.clone().into_vec())).collect::<Result<Vec<_>, _>>()?;
     let variables = std::env::vars_os()

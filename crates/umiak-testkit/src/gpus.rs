@@ -1,12 +1,12 @@
-//! The NVIDIA driver's files, faked: as many GPUs as a test wants.
+//! Fake files of the NVIDIA driver, with any number of GPUs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Writes the kernel's list of a bus with so many GPUs, which no driver or another one has; give its path to umiak as
-/// `UMIAK_PCI_DEVICES`.
+/// Writes the kernel's PCI bus listing with one GPU per entry, bound to that driver or to none. Pass its path to umiak
+/// as `UMIAK_PCI_DEVICES`.
 pub fn fake_bus(parent: &Path, drivers: &[Option<&str>]) -> PathBuf {
     let root = parent.join("pci-devices");
     let device = |address: &str, vendor: &str, class: &str, driver: Option<&str>| {
@@ -19,7 +19,7 @@ pub fn fake_bus(parent: &Path, drivers: &[Option<&str>]) -> PathBuf {
             std::os::unix::fs::symlink(target, directory.join("driver")).expect("the sandbox can be written");
         }
     };
-    // Others that are not meant: a network card, and the audio function of a GPU.
+    // Other devices: a network card, and the audio function of a GPU.
     device("0000:00:03.0", "0x1af4", "0x020000", Some("virtio-pci"));
     device("0000:10:00.1", "0x10de", "0x040300", None);
     for (index, driver) in drivers.iter().enumerate() {
@@ -28,8 +28,8 @@ pub fn fake_bus(parent: &Path, drivers: &[Option<&str>]) -> PathBuf {
     root
 }
 
-/// Writes the driver's directory below `parent`; give its path to umiak as `UMIAK_NVIDIA_PROC`. Their device nodes have
-/// numbers that no other test uses: GPUs are leased by them, for the whole host.
+/// Writes the driver's directory below `parent`. Pass its path to umiak as `UMIAK_NVIDIA_PROC`. The device nodes have
+/// numbers that no other test uses: GPUs are leased by them on the whole host.
 pub fn fake(parent: &Path, count: u32) -> PathBuf {
     let root = parent.join("driver-gpus");
     let first = 1024 * (1 + std::process::id()) + NEXT.fetch_add(count, Ordering::Relaxed) % 1024;

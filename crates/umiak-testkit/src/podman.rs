@@ -1,8 +1,8 @@
-//! Containers of Podman as nodes: each run of a program is PID 1 of a container with the usual capabilities and an address of
-//! its own, the guide's. Images and containers live in a directory of the test, networks and packet filters in a network
-//! namespace of its own. Both are removed with it.
+//! Podman containers as nodes: each program runs as PID 1 of a container with the usual capabilities and its own
+//! address from the guide. Images and containers are stored in a directory of the test, networks and packet filters in
+//! a separate network namespace. Both are removed with it.
 //!
-//! No image is pulled: the one that is made here is almost empty, and has `/usr` of the host, read-only.
+//! No image is pulled: the one built here is almost empty and mounts `/usr` of the host read-only.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,10 +15,10 @@ use crate::programs::{find_on_path, toy};
 use crate::sandbox::Run;
 
 const IMAGE: &str = "umiak-test";
-/// Where Debian and Fedora keep the program that connects containers.
+/// Where Debian and Fedora install the program that connects containers.
 const NETAVARK: [&str; 2] = ["/usr/lib/podman/netavark", "/usr/libexec/podman/netavark"];
 
-/// What is here, if containers can be made: as root, with a runtime and a network.
+/// The version, if containers can be created: as root, with a runtime and a network.
 pub fn version() -> Option<String> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     let has_network = NETAVARK.iter().any(|path| Path::new(path).exists());
@@ -33,14 +33,14 @@ pub fn version() -> Option<String> {
 #[derive(Debug)]
 pub struct Podman {
     directory: TempDir,
-    /// What its network namespace is called, and the network in it: addresses are counted by that name.
+    /// The name of its network namespace, and of the network in it: addresses are allocated by that name.
     host: String,
 }
 
 impl Podman {
     /// # Panics
     ///
-    /// Where Podman does not work although it is here.
+    /// If Podman is installed but does not work.
     pub fn new() -> Self {
         let directory = tempfile::Builder::new().prefix("umiak-podman-").tempdir().expect("a temporary directory");
         let host = format!("umiak-podman-{}-{:06x}", std::process::id(), fastrand::u32(..0x0100_0000));
@@ -53,7 +53,7 @@ impl Podman {
         podman
     }
 
-    /// An empty file system with the directories that are mounted.
+    /// Imports an empty file system with the directories for mounts.
     fn import(&self) {
         let root = self.directory.path().join("image");
         for directory in ["usr", "tmp", "proc", "sys", "dev", "etc", "root"] {
@@ -74,12 +74,12 @@ impl Podman {
         Ipv4Addr::new(192, 168, 0, 1 + node as u8)
     }
 
-    /// The addresses of so many nodes, as `--ips` takes them.
+    /// The addresses of this many nodes, in the format of `--ips`.
     pub fn ips(nodes: usize) -> String {
         (0..nodes).map(|node| Self::ip(node).to_string()).collect::<Vec<_>>().join(",")
     }
 
-    /// This run, as PID 1 of the container that is this node. Its sandbox is at the same path there.
+    /// Wraps a run to be PID 1 of the container of this node. The sandbox has the same path there.
     #[must_use]
     pub fn run<'a>(&self, node: usize, mut run: Run<'a>) -> Run<'a> {
         let program = run.command.get_program().to_owned();
@@ -87,7 +87,7 @@ impl Podman {
         let mut command = self.command();
         command.args(["run", "--rm", "--name", &name(node), "--network", &self.host]);
         command.args(["--ip", &Self::ip(node).to_string()]);
-        // A container may not have more than we have ourselves.
+        // A container may not have higher limits than this process.
         command.args(["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]);
         for path in [Path::new("/usr"), Path::new(&program), Path::new(&toy())] {
             command.arg("--volume").arg(format!("{0}:{0}:ro", path.display()));
@@ -127,7 +127,7 @@ impl Podman {
     }
 }
 
-/// What the container of a node is called.
+/// The name of a node's container.
 fn name(node: usize) -> String {
     format!("node{node}")
 }

@@ -1,4 +1,4 @@
-//! A directory of its own for each test, runs of the real binary in it, and a check that nothing is left behind.
+//! A directory for each test, runs of the real binary in it, and a check for leftovers.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,20 +18,20 @@ pub use crate::programs::toy;
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// No run of a test may take longer.
+/// Time limit of a run.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Says where the binary under test is.
+/// Sets the path of the binary under test.
 pub fn set_binary(path: impl Into<PathBuf>) {
     let _ = BINARY.set(path.into());
 }
 
 /// The binary under test.
 pub fn binary() -> &'static Path {
-    BINARY.get().expect("the suite says where the binary is")
+    BINARY.get().expect("the suite sets the path of the binary")
 }
 
-/// A test's own directory, temporary directory and environment.
+/// The directory, temporary directory and environment of a test.
 #[derive(Debug)]
 pub struct Sandbox {
     directory: TempDir,
@@ -67,7 +67,7 @@ impl Sandbox {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The bytes of a file that may not be there yet.
+    /// The contents of a file, if it exists.
     pub fn read_if_there(&self, name: &str) -> Option<Vec<u8>> {
         std::fs::read(self.path().join(name)).ok()
     }
@@ -81,7 +81,7 @@ impl Sandbox {
         names
     }
 
-    /// The environment of a run: little, and the same on every machine.
+    /// The environment of a run: minimal, and the same on every machine.
     pub fn environment(&self) -> BTreeMap<OsString, OsString> {
         let mut environment: BTreeMap<OsString, OsString> = ["PATH", "HOME"]
             .into_iter()
@@ -90,7 +90,7 @@ impl Sandbox {
         let mut set = |name: &str, value: OsString| environment.insert(name.into(), value);
         set("LANG", "C.UTF-8".into());
         set("TMPDIR", self.path().join("tmp").into());
-        // A machine with GPUs must not change what a test sees.
+        // GPUs of the machine must not affect a test.
         set("UMIAK_NVIDIA_PROC", self.path().join("no-gpus").into());
         set("UMIAK_PCI_DEVICES", self.path().join("no-gpus").into());
         set("UMIAK_HOME", self.path().join("state").into());
@@ -113,7 +113,7 @@ impl Sandbox {
         self.umiak(words)
     }
 
-    /// Any other program in the same surroundings.
+    /// Any other program in the same environment.
     pub fn program<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> Run<'_> {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.path()).env_clear().envs(self.environment());
@@ -121,7 +121,7 @@ impl Sandbox {
         Run { sandbox: self, command }
     }
 
-    /// Waits a little for processes of this sandbox to go, then fails if any is left, or a scratch directory is.
+    /// Waits briefly for processes of this sandbox to exit, then fails if any process or scratch directory is left.
     pub fn assert_nothing_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         let mut left = self.processes();
@@ -132,14 +132,14 @@ impl Sandbox {
         assert!(left.is_empty(), "processes left behind: {left:?}");
         let scratch = self.list("tmp");
         assert!(scratch.is_empty(), "files left in the temporary directory: {scratch:?}");
-        // Ports need no search of their own: the kernel closes them with the last process that holds them, and
-        // leases are sockets too. Shared memory is a file.
+        // Ports need no separate check: the kernel closes them with the last process that holds them, and leases are
+        // sockets too. Shared memory is a file.
         let shared: Vec<String> = names("/dev/shm").into_iter().filter(|name| name.contains("umiak")).collect();
         assert!(shared.is_empty(), "shared memory left behind: {shared:?}");
     }
 
-    /// Processes that carry this sandbox's mark in their environment, or work in its directory: one of the two
-    /// survives whatever a program does to itself.
+    /// Processes that have this sandbox's mark in their environment, or work in its directory: at least one of the two
+    /// survives whatever a program does.
     pub fn processes(&self) -> Vec<(u32, String)> {
         let mark = format!("UMIAK_TEST_MARK={}", self.mark);
         let mut found = Vec::new();
@@ -162,7 +162,7 @@ fn names(directory: &str) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A program about to be run.
+/// A program to run.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub(crate) sandbox: &'a Sandbox,
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// On a host of a [`crate::net::Network`]. Its streams are a run's usual ones again.
+    /// Runs on a host of a [`crate::net::Network`]. Its streams are set up as usual again.
     #[must_use]
     pub fn on(mut self, host: &Host) -> Self {
         let mut command = host.command(self.command.get_program());
@@ -200,14 +200,14 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// The line for a shell that starts the same.
+    /// The same as a shell command line.
     pub fn line(&self) -> String {
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
         let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
         quoted.collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs it to its end, checks for leftovers, and returns what it said.
+    /// Runs it to the end, checks for leftovers, and returns its output.
     pub fn finish(self) -> Outcome {
         self.start().finish()
     }
@@ -218,7 +218,7 @@ impl<'a> Run<'a> {
         running
     }
 
-    /// Nobody reads its stdout but the test.
+    /// Starts it without a reader for its stdout.
     pub fn start_unread(mut self) -> Running<'a> {
         let started = Instant::now();
         let mut child = self.command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.command));
@@ -235,7 +235,7 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub struct Running<'a> {
     sandbox: &'a Sandbox,
@@ -254,12 +254,12 @@ impl Running<'_> {
         umiak_sys::descend::signal(self.pid(), signal);
     }
 
-    /// The end of its stdout, for tests that read in their own way.
+    /// Its stdout, for tests that read it themselves.
     pub fn take_stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("started with `start_unread`")
     }
 
-    /// Whether it has not ended yet.
+    /// True if it has not exited yet.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("our own child").is_none()
     }
@@ -277,7 +277,7 @@ impl Running<'_> {
         }
     }
 
-    /// Runs it to its end, and fails if it left anything behind.
+    /// Waits for its end, and fails if it left anything behind.
     pub fn finish(self) -> Outcome {
         let sandbox = self.sandbox;
         let outcome = self.finish_unchecked();
@@ -285,7 +285,7 @@ impl Running<'_> {
         outcome
     }
 
-    /// For programs of others: what they leave behind is not looked at.
+    /// For foreign programs: does not check for leftovers.
     pub fn finish_unchecked(mut self) -> Outcome {
         let deadline = Instant::now() + DEADLINE;
         let status = loop {
@@ -306,7 +306,7 @@ impl Running<'_> {
     }
 }
 
-/// What a run said.
+/// The output and exit status of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: std::process::ExitStatus,
@@ -328,7 +328,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Fails with everything that was said unless the code is this one.
+    /// Fails with all output unless the code is this one.
     #[track_caller]
     pub fn expect_code(&self, code: i32) -> &Self {
         let seen = self.status.code();

@@ -1,11 +1,10 @@
-//! Checks JSON against a schema of ours, strictly: a key that the schema does not know is an error. Only what our
-//! schemas use is understood.
+//! Checks JSON against a schema of ours, strictly: an unknown key is an error. Supports only what our schemas use.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// What is wrong with the value, if something is.
+/// What is wrong with the value, if anything.
 pub fn violation(schema: &Value, value: &Value) -> Option<String> {
     Checker { root: schema }.check(schema, value, "$").err()
 }
@@ -24,7 +23,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The keys of an object that the schema knows, once everything else holds.
+    /// The keys of an object that the schema defines, if everything else is valid.
     fn keys(&self, schema: &Value, value: &Value, at: &str) -> Result<BTreeSet<String>, String> {
         let mut known = BTreeSet::new();
         let Some(schema) = schema.as_object() else {
@@ -93,7 +92,7 @@ impl Checker<'_> {
     }
 }
 
-/// Anything may stand there.
+/// True if the schema allows anything.
 fn is_open(schema: &Value) -> bool {
     schema == &Value::Bool(true)
         || schema.as_object().is_some_and(|schema| schema.keys().all(|key| key == "description"))

@@ -1,4 +1,4 @@
-//! Many seeds at once, for the simulators, and how a simulator's test goes through them.
+//! Campaigns over many seeds, for the tests of the simulators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -6,23 +6,23 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::thread;
 
-/// Names one seed to be replayed and told.
+/// Names one seed to replay and print.
 const SEED: &str = "UMIAK_SEED";
 
-/// How many seeds the test of a simulator tries, and what becomes of those that break a rule.
+/// How many seeds the test of a simulator tries, and what happens to those that break a rule.
 #[derive(Debug)]
 pub struct Campaign<Run> {
-    /// The variable that says how many.
+    /// The variable that sets the number.
     pub variable: &'static str,
     pub usual: u64,
-    /// What a seed gives, in the plural.
+    /// What a seed produces, in the plural.
     pub noun: &'static str,
     pub run: fn(u64) -> Run,
     pub assert_valid: fn(&Run),
 }
 
 impl<Run: Display> Campaign<Run> {
-    /// The seeds to try; nothing more is to be done where one was named, which has been told and judged then.
+    /// The seeds to try; `None` if one was named, which has then been replayed and checked.
     pub fn seeds(&self) -> Option<Range<u64>> {
         if let Some(seed) = number(SEED) {
             let run = (self.run)(seed);
@@ -33,7 +33,7 @@ impl<Run: Display> Campaign<Run> {
         Some(0..number(self.variable).unwrap_or(self.usual))
     }
 
-    /// Fails with the story of the first of these.
+    /// Fails with the timeline of the first of these.
     pub fn assert_none_fails(&self, seeds: &Range<u64>, failing: &[u64]) {
         let Some(first) = failing.first() else { return };
         let some: Vec<_> = failing.iter().take(20).collect();
@@ -41,12 +41,12 @@ impl<Run: Display> Campaign<Run> {
         (self.assert_valid)(&(self.run)(*first));
     }
 
-    /// Only a campaign of the usual size has met everything.
+    /// True for a campaign of at least the usual size: only that covers everything.
     pub fn is_whole(&self, seeds: &Range<u64>) -> bool {
         seeds.end >= self.usual
     }
 
-    /// Fails unless each of these was met so often at least.
+    /// Fails unless each of these occurred at least this often.
     pub fn assert_met(&self, met: &BTreeMap<String, u64>, expected: &[(&str, u64)]) {
         for (thing, least) in expected {
             let count = met.get(*thing).copied().unwrap_or_default();
@@ -61,31 +61,31 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn say(text: &str) {
-    // Past the harness, which hides what a passing test prints.
+    // Bypasses the harness, which hides the output of a passing test.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// What one seed gave.
+/// The result of one seed.
 #[derive(Debug)]
 pub(crate) struct Seen<Pair = ()> {
     /// What happened, by name.
     pub(crate) things: BTreeSet<String>,
-    /// Transitions that were taken, where those are watched.
+    /// Transitions that were taken, if they are observed.
     pub(crate) taken: BTreeSet<Pair>,
     pub(crate) is_valid: bool,
 }
 
-/// What a campaign has seen: one that meets nothing proves nothing.
+/// Results of a campaign: one that meets nothing proves nothing.
 #[derive(Debug)]
 pub struct Summary<Pair = ()> {
     pub taken: BTreeSet<Pair>,
-    /// For how many seeds each kind of thing happened.
+    /// For how many seeds each kind of event happened.
     pub met: BTreeMap<String, u64>,
-    /// Seeds for which something was wrong.
+    /// Seeds that broke a rule.
     pub failing: Vec<u64>,
 }
 
-/// Tries all these seeds, on all processors.
+/// Tries all these seeds, on all CPUs.
 pub(crate) fn spread<Pair: Ord + Send>(seeds: &Range<u64>, see: fn(u64) -> Seen<Pair>) -> Summary<Pair> {
     let threads = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let part = |thread: u64| {

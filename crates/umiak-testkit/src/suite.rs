@@ -1,7 +1,8 @@
 //! A suite of tests that need a real binary and sometimes real components.
 //!
-//! Every test says what it needs. What is absent is reported as skipped, aloud; what `UMIAK_E2E` names must be
-//! there. The run ends with a table: component, version, tests run. A named component with no test run is red.
+//! Every test declares what it needs. Tests whose components are missing are reported as skipped; components named in
+//! `UMIAK_E2E` must be present. The run ends with a table: component, version, tests run. A named component without a
+//! test run is an error.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,7 +39,7 @@ impl Suite {
         self
     }
 
-    /// Runs what the command line asks for. When the binary was started as the toy trainer, it is that instead.
+    /// Runs the tests selected on the command line, or the toy trainer if the binary was started as that.
     pub fn main(self) -> ExitCode {
         if let Some(code) = toy::run_if_asked().or_else(kill::run_if_asked).or_else(net::run_if_asked) {
             return ExitCode::from(code);
@@ -66,7 +67,7 @@ impl Suite {
                 let (needs, run) = (test.needs, test.run);
                 Trial::test(test.name, move || {
                     if let Some(component) = missing {
-                        return Err(Failed::from(format!("`{}` is required and absent", component.name())));
+                        return Err(Failed::from(format!("`{}` is required but missing", component.name())));
                     }
                     for component in needs {
                         counts[&component].fetch_add(1, Ordering::Relaxed);
@@ -88,16 +89,16 @@ impl Suite {
             let version = version.as_deref().unwrap_or("absent");
             let _ = writeln!(table, "{:<13}  {count:>9}  {version}", component.name());
             if whole_suite && required.contains(component.name()) && count == 0 {
-                let _ = writeln!(table, "error: `{}` is required, and none of its tests ran", component.name());
+                let _ = writeln!(table, "error: `{}` is required, but none of its tests ran", component.name());
                 red = true;
             }
         }
         for name in required.iter().filter(|name| Component::ALL.iter().all(|known| known.name() != name.as_str())) {
-            let _ = writeln!(table, "error: `UMIAK_E2E` names `{name}`, which this suite does not know");
+            let _ = writeln!(table, "error: `UMIAK_E2E` names `{name}`, which is unknown to this suite");
             red = true;
         }
         for (name, component) in skipped {
-            let _ = writeln!(table, "skipped: {name} ({component} is absent)");
+            let _ = writeln!(table, "skipped: {name} ({component} is missing)");
         }
         let _ = std::io::stdout().write_all(format!("{table}\n").as_bytes());
         if red { ExitCode::from(101) } else { ExitCode::SUCCESS }

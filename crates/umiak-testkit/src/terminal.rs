@@ -10,7 +10,7 @@ use umiak_sys::terminal::open_pty;
 
 use crate::sandbox::{Run, Sandbox};
 
-/// A program whose streams are one terminal.
+/// A program with all its streams on one terminal.
 #[derive(Debug)]
 pub struct Session<'a> {
     sandbox: &'a Sandbox,
@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         let sink = bytes.clone();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // The last writer's end shows as an error on Linux.
+            // On Linux the last close is reported as an error.
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 sink.lock().expect("no reader panics").extend_from_slice(&buffer[..count]);
             }
@@ -62,18 +62,18 @@ impl<'a> Session<'a> {
         self.bytes.lock().expect("no reader panics").clone()
     }
 
-    /// The screen as a person sees it now: lines without trailing spaces.
+    /// The current screen: lines without trailing spaces.
     pub fn screen(&self) -> Vec<String> {
         render(&self.received(), self.size)
     }
 
-    /// The lines on the screen up to the last one, each in one piece where it is wider than the screen.
+    /// The lines on the screen up to the last one, with wrapped lines joined.
     pub fn lines(&self) -> Vec<String> {
         draw(&self.received(), self.size).screen().contents().lines().map(|line| line.trim_end().to_owned()).collect()
     }
 
     pub fn type_keys(&mut self, keys: &[u8]) {
-        self.keyboard.write_all(keys).expect("the terminal takes keys");
+        self.keyboard.write_all(keys).expect("write to the terminal");
     }
 
     /// Waits until the screen satisfies `condition`.
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for the end; what the terminal received in all.
+    /// Waits for the end. Returns the status and everything the terminal received.
     pub fn finish(mut self) -> (ExitStatus, Vec<u8>) {
         let status = self.child.wait().expect("our own child");
         // The reader thread may still hold the last bytes.

@@ -1,11 +1,12 @@
-//! The toy trainer: a rank that does what its arguments say. It is the test binary itself, started with `toy` as
-//! its first argument, so that nothing else has to be built or found.
+//! The toy trainer: a rank that does what its arguments say. It is the test binary itself, started with `toy` as its
+//! first argument, so that nothing else has to be built or found.
 //!
-//! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma list; `RANKS@N` means these ranks
-//! in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits 0. See [`perform`] for the actions.
+//! Each further argument is `RANKS:ACTION;ACTION;…`, where RANKS is `*` or a comma-separated list; `RANKS@N` means
+//! these ranks in attempt N only. A rank performs the actions of every argument that names it, in order, and then exits
+//! with 0. See [`perform`] for the actions.
 //!
-//! In a parameter-server job a process has a name instead, `pserver-1` or `heter_trainer-0`, and that or its role alone
-//! stands in the list; a number is a trainer's.
+//! In a parameter-server job a process has a name instead, such as `pserver-1` or `heter_trainer-0`. The list contains
+//! that name or just the role; a number means a trainer.
 
 pub mod actor;
 pub mod family;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use umiak_core::model::FIRST_ATTEMPT;
 
-/// Runs as the toy if this process was started as one; the exit code then.
+/// Runs as the toy if this process was started as one, and returns the exit code.
 pub fn run_if_asked() -> Option<u8> {
     if let Some(code) = actor::run_if_asked() {
         return Some(code);
@@ -52,17 +53,17 @@ fn run(arguments: &[String]) -> u8 {
     0
 }
 
-/// One action; `Some` is an exit.
+/// Performs one action; `Some` is an exit.
 fn perform(verb: &str, value: &str) -> Option<u8> {
     let millis = || Duration::from_millis(value.parse().expect("milliseconds"));
     match verb {
-        // Text with `\n`, `\r`, `\x41` and `\s` (a space) written out.
+        // Text with the escapes `\n`, `\r`, `\x41` and `\s` (a space).
         "print" => write_out(&mut std::io::stdout(), &[unescape(value), b"\n".to_vec()].concat()),
         "partial" => write_out(&mut std::io::stdout(), &unescape(value)),
         "err" => write_out(&mut std::io::stderr(), &[unescape(value), b"\n".to_vec()].concat()),
         "cat" => write_out(&mut std::io::stdout(), &std::fs::read(value).expect("the file to print")),
         "flood" => flood(value.parse().expect("bytes"), b"\n"),
-        // One line without an end.
+        // One line without a newline.
         "flood-line" => flood(value.parse().expect("bytes"), b""),
         "sleep" => std::thread::sleep(millis()),
         "exit" => return Some(value.parse().expect("a code")),
@@ -71,23 +72,23 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
             std::thread::sleep(Duration::from_secs(60));
         }
         "ignore" => process::ignore_signal(value.parse().expect("a signal")),
-        // What asks it to end is not enough.
+        // Ignores SIGINT and SIGTERM.
         "stubborn" => [2, 15].into_iter().for_each(process::ignore_signal),
-        // Exits with this code when SIGTERM comes, after printing.
+        // Exits with this code on SIGTERM, after printing a line.
         "on-term" => process::exit_on(&[15], value.parse().expect("a code")),
         "touch" => std::fs::write(value, "").expect("the file can be made"),
         "await" => await_file(Path::new(value)),
-        // A grandchild in the same group, or in a session of its own, that sleeps for a minute.
+        // A grandchild in the same group, or in its own session, that sleeps for a minute.
         "child" => spawn_sleeper(false),
         "daemon" => spawn_sleeper(true),
-        // Both at once, forked without an exec, and written down.
+        // Both at once, forked without an exec, and registered.
         "family" => family::start(),
         // Real connections between neighbouring ranks.
         "ring" => ring::connect(),
         "ring-close" => ring::close(),
         "ring-wait" => ring::wait_for_loss(),
         "env" => dump_environment(value),
-        // Parameter servers, and who needs them.
+        // Parameter servers, and processes that connect to them.
         "listen" => part::listen(),
         "listen-once" => part::listen_once(),
         "listen-gloo" => part::listen_for_gloo(),
@@ -95,9 +96,9 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "seek" => part::seek(),
         "pid" => part::Part::own().write_pid(),
         "name" => write_out(&mut std::io::stdout(), format!("I am {}\n", part::Part::own()).as_bytes()),
-        // Exits with this code, unless it has done so before.
+        // Exits with this code the first time.
         "fail-once" => return part::Part::own().fails_first().then(|| value.parse().expect("a code")),
-        // Ends that the kernel decides: a bad address, in the main thread or another; memory; a full file system.
+        // Deaths caused by the kernel: a bad address, in the main thread or another; memory; a full file system.
         "fault" => process::fault(),
         "fault-in-thread" => std::thread::spawn(process::fault).join().expect("never returns"),
         "allocate" => {
@@ -110,7 +111,7 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
             std::io::Read::read_to_string(&mut std::io::stdin(), &mut text).expect("stdin can be read");
             write_out(&mut std::io::stdout(), format!("stdin {text:?}\n").as_bytes());
         }
-        other => panic!("the toy does not know `{other}`"),
+        other => panic!("unknown toy action `{other}`"),
     }
     None
 }
@@ -151,7 +152,7 @@ fn burn(duration: Duration) {
 fn await_file(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !path.exists() {
-        assert!(Instant::now() < deadline, "{} never came", path.display());
+        assert!(Instant::now() < deadline, "{} never appeared", path.display());
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -162,7 +163,7 @@ fn spawn_sleeper(own_session: bool) {
         command.arg("sleep");
     }
     let child = command.arg("60").stdin(Stdio::null()).spawn().expect("sleep can be started");
-    // Left running on purpose: it is what a careless trainer leaves behind.
+    // Left running on purpose, as a careless trainer would.
     std::mem::forget(child);
 }
 
@@ -182,7 +183,7 @@ fn unescape(text: &str) -> Vec<u8> {
             bytes.push(*first);
             continue;
         }
-        let (escape, tail) = rest.split_first().expect("something behind the backslash");
+        let (escape, tail) = rest.split_first().expect("an escape after the backslash");
         rest = tail;
         match escape {
             b'n' => bytes.push(b'\n'),

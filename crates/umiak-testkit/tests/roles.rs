@@ -1,6 +1,6 @@
-//! Jobs with roles in thousands of simulated runs, with supervisors that are lost on the way.
+//! Thousands of simulated runs of jobs with roles, with supervisors that are lost.
 //!
-//! `UMIAK_ROLE_SCHEDULES` says how many (1500), `UMIAK_SEED` replays one and prints its timeline.
+//! `UMIAK_ROLE_SCHEDULES` sets how many (1500), `UMIAK_SEED` replays one and prints its timeline.
 
 use umiak_core::facts::Record;
 use umiak_core::status::Status;
@@ -15,13 +15,13 @@ const CAMPAIGN: Campaign<Run> = Campaign {
     assert_valid: Run::assert_valid,
 };
 
-/// What a campaign of the usual size must have met, and in how many runs at least.
+/// What a campaign of the usual size must meet, with the minimum number of runs.
 const MET: &[(&str, u64)] = &[
     ("abandoned", 30),
     ("adopted", 100),
     ("all retried", 50),
     ("attempt timed out", 100),
-    ("attempt told", 100),
+    ("attempt reported", 100),
     ("closed as lost", 200),
     ("failed", 200),
     ("guardian lost", 30),
@@ -88,8 +88,8 @@ fn broken_drivers_are_noticed() {
     }
 }
 
-/// Replaying the beginning of a journal, and then adding the rest, is replaying all of it; and what is written is read
-/// back as it was.
+/// Replaying the start of a journal and then adding the rest equals replaying all of it, and records survive writing
+/// and reading.
 #[test]
 fn a_journal_adds_up_wherever_it_is_cut() {
     for seed in 0..60 {

@@ -1,7 +1,7 @@
-//! What an event costs does not depend on how many replicas a job has.
+//! The cost of an event does not depend on the number of replicas.
 //!
-//! The machine counts how often it looks at a replica. Here it is driven through plain jobs of growing size, and the mean
-//! per event must stay the same.
+//! The machine counts how often it visits a replica. These tests drive it through plain jobs of growing size, and the
+//! mean per event must stay the same.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,19 +13,19 @@ use umiak_core::model::{
     RoleName, RoleRestart, Scope, StartAfter, Timeouts, Timestamp, When, Work,
 };
 
-/// No event of a plain job needs more, on average.
+/// Maximum mean visits per event of a plain job.
 const MOST: f64 = 30.0;
 
 /// Replicas of the roles together.
 const SIZES: [u32; 4] = [10, 100, 1000, 4000];
 
-/// How an attempt ends by itself; nothing where it runs until it is stopped.
+/// How an attempt ends by itself; `None` if it runs until it is stopped.
 type Script = fn(AttemptId) -> Option<Exit>;
 
 const DONE: Exit = Exit::Code { code: 0 };
 const FAILED: Exit = Exit::Code { code: 1 };
 
-/// A machine whose orders are obeyed at once.
+/// A machine whose effects are performed at once.
 struct Driver {
     machine: Machine,
     script: Script,
@@ -54,7 +54,7 @@ impl Driver {
         }
     }
 
-    /// The exit code, and how many replicas were looked at per event.
+    /// The exit code, and the mean visits per event.
     fn play(mut self) -> (u8, f64) {
         while self.end.is_none() {
             let event = self.queue.pop_front().unwrap_or_else(|| self.fire());

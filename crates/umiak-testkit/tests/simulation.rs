@@ -1,6 +1,6 @@
-//! The job's state machine in thousands of simulated runs.
+//! Thousands of simulated runs of the job's state machine.
 //!
-//! `UMIAK_SCHEDULES` says how many (5000), `UMIAK_SEED` replays one and prints its timeline.
+//! `UMIAK_SCHEDULES` sets how many (5000), `UMIAK_SEED` replays one and prints its timeline.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ const CAMPAIGN: Campaign<Run> = Campaign {
     assert_valid: Run::assert_valid,
 };
 
-/// Transitions that the job's machine never asks of an attempt. An attempt of a job starts once and all together; what
-/// is killed was asked to end before; what is given up was killed before, and only once.
+/// Transitions that the job's machine never requests. An attempt starts once, with all others; SIGKILL follows another
+/// signal; an attempt is abandoned only after SIGKILL, and only once.
 const UNREACHABLE: &[Pair] = &[
     ("Abandoned", "GiveUp"),
     ("Abandoned", "Kill"),
@@ -40,7 +40,7 @@ const UNREACHABLE: &[Pair] = &[
     ("Waiting", "Kill"),
 ];
 
-/// What a campaign of the usual size must have met, and in how many runs at least.
+/// What a campaign of the usual size must meet, with the minimum number of runs.
 const MET: &[(&str, u64)] = &[
     ("abandoned", 100),
     ("causes only", 500),
@@ -55,7 +55,7 @@ const MET: &[(&str, u64)] = &[
     ("stopped without blame", 100),
     ("failed for good", 100),
     ("interrupted between attempts", 20),
-    ("made good by a restart", 150),
+    ("recovered by a restart", 150),
     ("restart given up", 20),
     ("restarted", 500),
     ("restarted beyond the number, by its window", 20),
@@ -146,10 +146,10 @@ fn is_restart(fact: &Fact) -> bool {
     matches!(fact, Fact::Restarting { .. })
 }
 
-/// A way to spoil a timeline, or nothing where it has no place for it.
+/// A way to corrupt a timeline; `None` if it does not apply.
 type Spoil = fn(&mut Run) -> Option<()>;
 
-/// Timelines that no correct machine could give.
+/// Timelines that no correct machine can produce.
 const SPOILS: &[(&str, Rule, Spoil)] = &[
     ("a signal without its fact", Rule::FactFirst, |run| {
         remove(run, |effect| is_fact(effect, |fact| matches!(fact, Fact::StopSent { .. }))).map(drop)
@@ -249,7 +249,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
     ("a report too late", Rule::Report, |run| {
         let (step, _) = find(run, |effect| matches!(effect, Effect::Gather { .. }))?;
         run.steps[step].at = run.steps[step].at + Duration::from_secs(9);
-        // Where everybody ended at once, the window opened and closed in one step.
+        // If all ended at once, the window opened and closed in one step.
         let failed = Effect::Record(Fact::Stopping { reason: StopReason::PeerFailed });
         (!run.steps[step].effects.contains(&failed)).then_some(())
     }),
@@ -280,7 +280,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
             _ => false,
         })
     }),
-    ("a restart that nobody allowed", Rule::Restart, |run| {
+    ("a restart that is not allowed", Rule::Restart, |run| {
         find(run, |effect| is_fact(effect, is_restart))?;
         run.scenario.job.policy.restart.max = 0;
         Some(())
@@ -289,7 +289,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         let failed = |effect: &Effect| matches!(effect, Effect::Finish { outcome: Outcome::Failed, .. });
         let (end, _) = find(run, failed)?;
         let last = run.steps.iter().rposition(|step| step.effects.iter().any(|effect| is_fact(effect, is_restart)));
-        // Where the budget was the only reason to end.
+        // Only if the budget was the only reason to end.
         let budget = run.scenario.job.policy.restart.max;
         let hopeless = run.steps[..=end].iter().any(|step| {
             matches!(step.event, Event::EngineLost | Event::Signalled { .. } | Event::Prepared { ready: false, .. })
@@ -325,7 +325,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         let waits = !run.scenario.job.policy.restart.backoff.is_zero();
         (waits && run.steps[spawned].at > at && fired == spawned).then(|| run.steps[spawned].at = at)
     }),
-    ("room that is not made", Rule::Restart, |run| {
+    ("a preparation that is missing", Rule::Restart, |run| {
         remove(run, |effect| matches!(effect, Effect::Prepare { .. })).map(drop)
     }),
     ("the end twice", Rule::Finish, |run| {
@@ -334,7 +334,7 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         run.steps[step].effects.push(end);
         Some(())
     }),
-    ("the end while somebody lives", Rule::Finish, |run| {
+    ("the end while a rank is live", Rule::Finish, |run| {
         let (step, place) = find(run, |effect| matches!(effect, Effect::Finish { .. }))?;
         let end = run.steps[step].effects[place].clone();
         let (start, _) = find(run, |effect| matches!(effect, Effect::Spawn(_)))?;

@@ -1,4 +1,4 @@
-//! Everybody a job was ever seen to consist of, by process id *and* start time: a number alone is soon somebody else's.
+//! All processes seen in a job, by process id *and* start time: an id alone is soon reused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ pub(super) enum Kind {
     Rank,
     InGroup,
     Daemon,
-    /// Cuts logs by size, and lives as long as somebody writes to it.
+    /// Rotates logs, and lives as long as a process writes to it.
     Logger,
     Umiak,
 }
 
-/// Who is who.
+/// The processes of a job, by kind.
 #[derive(Debug)]
 pub(super) struct Census {
     front: u32,
@@ -31,19 +31,19 @@ pub(super) struct Census {
 
 impl Census {
     pub(super) fn new(front: u32, directory: &Path) -> Self {
-        // A process that was killed keeps its entry until it is reaped, which is our doing.
+        // A killed process keeps its entry until this process reaps it.
         let started = start_time(front).unwrap_or(0);
         let seen = BTreeMap::from([((front, started), Kind::Umiak)]);
         let cgroup = find_cgroup(&format!("umiak-{front}-{started}"));
         Self { front, guardian: None, directory: directory.to_owned(), cgroup, seen }
     }
 
-    /// Writes down everybody who can be found: below this process, in the job's cgroup, in the family's register.
+    /// Records all processes that can be found: below this process, in the job's cgroup, in the family's register.
     pub(super) fn take(&mut self) {
         let in_cgroup = self.cgroup.as_deref().map(processes).unwrap_or_default();
         for pid in descendants(std::process::id()).into_iter().chain(in_cgroup) {
             let Some(started) = start_time(pid) else { continue };
-            // The last look counts: a logger is born with the guardian's name.
+            // The last classification counts: a logger starts with the guardian's name.
             self.seen.insert((pid, started), self.classify(pid));
         }
         for (name, pid, started) in read_register(&self.directory) {
@@ -75,13 +75,13 @@ impl Census {
         self.seen.values().filter(|seen| **seen == kind).count()
     }
 
-    /// Who still lives. A zombie has ended; somebody only has to read its status.
+    /// The processes that are still alive. A zombie has ended and only needs to be reaped.
     pub(super) fn living(&self, kind: Kind) -> Vec<u32> {
         let of_kind = self.seen.iter().filter(|(_, seen)| **seen == kind);
         of_kind.filter(|((pid, started), _)| is_alive(*pid, *started)).map(|((pid, _), _)| *pid).collect()
     }
 
-    /// Removes the job's cgroup if it is empty: nobody else knows that its owner was part of a trial.
+    /// Removes the job's cgroup if it is empty.
     pub(super) fn remove_cgroup(&self) {
         if let Some(cgroup) = &self.cgroup {
             let _ = std::fs::remove_dir(cgroup);

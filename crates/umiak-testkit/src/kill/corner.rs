@@ -1,9 +1,9 @@
-//! A corner of the host for one worker: a cgroup of its own. What a trial leaves is then cleaned by the next umiak of
-//! that worker, and no other test that runs meanwhile finds it and speaks of it.
+//! A separate cgroup for each worker. The leftovers of a trial are then cleaned by the next umiak of that worker, and
+//! are not visible to other tests that run meanwhile.
 
 use std::path::{Path, PathBuf};
 
-/// The directory of our own cgroup, where version 2 is mounted: jobs have theirs below it.
+/// The directory of our own cgroup in the version 2 tree: cgroups of jobs are below it.
 pub(super) fn own_cgroup() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find_map(|line| {
@@ -23,7 +23,7 @@ pub(super) struct Corner {
 }
 
 impl Corner {
-    /// `None` where there is no such place: jobs have no cgroup there either.
+    /// `None` if cgroups cannot be created; then jobs have none either.
     pub(super) fn enter() -> Option<Self> {
         let parent = own_cgroup()?;
         let path = parent.join(format!("umiak-test-{}", std::process::id()));

@@ -1,8 +1,8 @@
-//! Trials in which umiak itself is killed, and the search for what it left.
+//! Trials that kill umiak itself, and the search for leftovers.
 //!
-//! Each trial runs below a process that is a subreaper: whatever outlives front and guardian comes home to it, so
-//! nobody gets out of sight by forking twice, leaving a session or clearing an environment. That process is this
-//! test binary again, started with `kill-trials`; several of them run side by side.
+//! Each trial runs below a subreaper. Processes that outlive front and guardian are reparented to it, so none gets lost
+//! by forking twice, leaving a session or clearing an environment. The subreaper is this test binary again, started
+//! with `kill-trials`; several run in parallel.
 
 mod census;
 mod corner;
@@ -19,28 +19,28 @@ use crate::sandbox::{Sandbox, binary};
 
 pub use trial::Victim;
 
-/// Trials side by side: most of a trial is waiting.
+/// Parallel trials: most of a trial is waiting.
 const WORKERS: usize = 6;
 
-/// What is looked for after each kill.
+/// What is checked after each kill.
 pub const CHECKED: [&str; 3] = ["rank", "grandchild in its group", "daemonised grandchild"];
 
-/// What became of one trial.
+/// The result of one trial.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub index: usize,
     pub victim: Victim,
-    /// The trial in words: enough to repeat it.
+    /// The trial in words, with enough detail to repeat it.
     pub described: String,
     /// A rank was between fork and exec.
     pub before_exec: bool,
-    /// By the order of [`CHECKED`]: how many were seen.
+    /// In the order of [`CHECKED`]: how many were seen.
     pub seen: [usize; 3],
-    /// By the order of [`CHECKED`]: who lived on.
+    /// In the order of [`CHECKED`]: which ones survived.
     pub left: [Vec<u32>; 3],
-    /// Fronts and guardians that lived on.
+    /// Fronts and guardians that survived.
     pub umiak_left: Vec<u32>,
-    /// In the temporary directory.
+    /// Files left in the temporary directory.
     pub files_left: Vec<String>,
     /// The front's exit code, unless a signal ended it.
     pub code: Option<i32>,
@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Anything at all that lived on.
+    /// True if any process survived.
     pub fn left_any(&self) -> bool {
         !self.umiak_left.is_empty() || self.left.iter().any(|left| !left.is_empty())
     }
@@ -95,7 +95,7 @@ pub fn run(sandbox: &Sandbox, seed: u64, victims: &[Victim], count: usize) -> Ve
             command.spawn().expect("the test binary can be started")
         })
         .collect();
-    // All at once: a worker whose pipe is full would wait for its turn.
+    // Read all at once: a worker with a full pipe would block.
     let readers: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(move || read(worker))).collect();
     let mut reports: Vec<Report> = readers.into_iter().flat_map(|reader| reader.join().expect("a reader")).collect();
     assert_eq!(reports.len(), count, "every trial has a report");
@@ -113,7 +113,7 @@ fn read(mut worker: Child) -> Vec<Report> {
     reports
 }
 
-/// Counts per cell: trials in which the checked process was seen, and in which one lived on.
+/// Counts per cell: trials in which the checked process was seen, and in which one survived.
 pub fn table(reports: &[Report]) -> String {
     let mut text = format!("{:<20} {:<24} {:>7} {:>7} {:>7}\n", "killed", "checked", "trials", "seen in", "left in");
     let mut victims: Vec<Victim> = reports.iter().map(|report| report.victim).collect();
@@ -138,7 +138,7 @@ pub fn table(reports: &[Report]) -> String {
     text
 }
 
-/// Runs as a worker if this process was started as one; the exit code then.
+/// Runs as a worker if this process was started as one, and returns the exit code.
 pub fn run_if_asked() -> Option<u8> {
     let arguments: Vec<String> = std::env::args().collect();
     (arguments.get(1).map(String::as_str) == Some("kill-trials")).then(|| work(&arguments[2..]))

@@ -1,4 +1,4 @@
-//! One trial: start a job, kill, look.
+//! One trial: start a job, kill, check.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,10 +17,10 @@ const SIGSTOP: i32 = 19;
 
 const ALL: [Kind; 5] = [Kind::Umiak, Kind::Rank, Kind::InGroup, Kind::Daemon, Kind::Logger];
 
-/// What must go is gone long before; only a machine that is very busy comes near it.
+/// Processes that must exit do so long before; only a very busy machine comes close.
 const DEADLINE: Duration = Duration::from_secs(25);
 
-/// Who is killed.
+/// Which process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
     Front,
@@ -28,7 +28,7 @@ pub enum Victim {
     Both,
     /// Both, and then another umiak command runs on the host.
     BothThenNext,
-    /// Both, of a job in a PID namespace of its own.
+    /// Both, of a job in its own PID namespace.
     BothIsolated,
 }
 
@@ -50,38 +50,38 @@ impl Victim {
     }
 }
 
-/// From when the moment of the kill counts.
+/// The event from which the time of the kill counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Anchor {
-    /// The start of the first victim: the front's, or the guardian's where it is one.
+    /// The start of the first victim: the front, or the guardian if it is the victim.
     Start,
-    /// The fork of the first rank. Ranks rest before their exec, so that the moment falls there.
+    /// The fork of the first rank. Ranks pause before their exec, so that the kill hits that interval.
     Fork,
-    /// Every rank has its grandchildren: without this a slow machine would seldom have anything to leave.
+    /// Every rank has its grandchildren: without this a slow machine would seldom have leftovers.
     Family,
 }
 
-/// What a trial does, from its seed.
+/// The plan of a trial, from its seed.
 #[derive(Debug)]
 pub(super) struct Plan {
     victim: Victim,
     anchor: Anchor,
     moment: Duration,
-    /// Both are stopped before they are killed: neither has a chance to act on the other's end.
+    /// Both are stopped before they are killed: neither can react to the other's end.
     stop_first: bool,
     guardian_first: bool,
-    /// The family does not go by SIGTERM.
+    /// The family ignores SIGTERM.
     stubborn: bool,
-    /// The ranks write to a process of ours that cuts their logs by size.
+    /// A logger rotates the logs of the ranks.
     logger: bool,
 }
 
-/// How long ranks rest before their exec.
+/// How long ranks pause before their exec.
 const PAUSE: Duration = Duration::from_millis(300);
 
 impl Plan {
     pub(super) fn new(seed: u64, index: usize, victims: &[Victim]) -> Self {
-        // Hashed, because generators with neighbouring seeds begin alike.
+        // Hashed, because generators with neighbouring seeds start alike.
         let mut hasher = DefaultHasher::new();
         (seed, index).hash(&mut hasher);
         let mut random = fastrand::Rng::with_seed(hasher.finish());
@@ -105,7 +105,7 @@ impl Plan {
         }
     }
 
-    /// Waits until the moment counts.
+    /// Waits for the anchor.
     fn await_anchor(&self, front: u32, directory: &Path) {
         let family = || read_register(directory).iter().filter(|(name, ..)| name == "toy-complete").count() == 2;
         let guardian = || children(front).first().copied();
@@ -148,7 +148,7 @@ pub(super) fn run(plan: &Plan, index: usize, binary: &Path, here: &Path) -> Repo
     let kinds = [Kind::Rank, Kind::InGroup, Kind::Daemon];
     let mut umiak_left = census.living(Kind::Umiak);
     if plan.victim != Victim::Both {
-        // Where grandchildren live on, so does what writes their logs.
+        // If grandchildren survive, so does their logger.
         umiak_left.extend(census.living(Kind::Logger));
     }
     let report = Report {
@@ -187,7 +187,7 @@ fn start(plan: &Plan, binary: &Path, directory: &Path) -> u32 {
         command.env("UMIAK_TEST_PAUSE_BEFORE_EXEC", PAUSE.as_millis().to_string());
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
-    // Not waited for here: whoever ends below us is reaped in one place.
+    // Not waited for here: all descendants are reaped in one place.
     command.spawn().expect("umiak can be started").id()
 }
 
@@ -196,7 +196,7 @@ fn is_before_exec(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "umiak-guardian")
 }
 
-/// Exact to some microseconds: half of the moments are shorter than what a sleep takes at least.
+/// Accurate to microseconds: half of the delays are shorter than the shortest sleep.
 fn sleep_until(at: Instant) {
     let slack = Duration::from_micros(200);
     if let Some(left) = at.checked_duration_since(Instant::now() + slack) {
@@ -228,7 +228,7 @@ fn signal_all(pids: &[u32], number: i32) {
     }
 }
 
-/// Until everybody is gone who must go.
+/// Waits until all processes that must exit have exited.
 fn wait_for_the_end(plan: &Plan, front: u32, census: &mut Census, end: &mut Option<WaitStatus>) {
     let grandchildren_may_stay = matches!(plan.victim, Victim::Both | Victim::BothThenNext);
     let must_go: &[Kind] = if grandchildren_may_stay { &[Kind::Umiak, Kind::Rank] } else { &ALL };
@@ -273,7 +273,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Ends what the trial found, so that the next one begins with nothing.
+/// Kills the processes that the trial found, so that the next one starts clean.
 fn clean_up(front: u32, census: &Census) {
     wait_until(|| {
         let living: Vec<u32> = ALL.into_iter().flat_map(|kind| census.living(kind)).collect();

@@ -1,4 +1,4 @@
-//! A server that says what it hears, and a client that asks it.
+//! An echo server, and a client for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::programs::toy;
 pub(super) const MODE: &str = "net-echo";
 pub(super) const ASK: &str = "net-ask";
 
-/// A stranger that listens on a host and says what it hears; gone when dropped.
+/// An unrelated program that listens on a host and echoes; killed when dropped.
 #[derive(Debug)]
 pub struct Echo {
     _helper: Helper,
@@ -20,14 +20,14 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Returns when it listens.
+    /// Returns once it listens.
     pub fn start(host: &Host, listen: SocketAddr) -> Self {
         let mut helper = Helper::start(host, MODE, &[listen.to_string()]);
         let address = helper.line().parse().expect("it says where it listens");
         Self { _helper: helper, address }
     }
 
-    /// Where it listens: the port is known now if 0 was asked for.
+    /// Where it listens, with the actual port if 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -75,7 +75,7 @@ fn converse(to: SocketAddr, timeout: Duration) -> std::io::Result<()> {
     stream.set_read_timeout(Some(timeout))?;
     let mut answer = Vec::new();
     std::thread::scope(|scope| {
-        // Beside the reading: the other side may answer before it has heard everything.
+        // Write in parallel: the other side may answer before it has read everything.
         scope.spawn(|| (&stream).write_all(&message).and_then(|()| stream.shutdown(Shutdown::Write)));
         let result = (&stream).read_to_end(&mut answer);
         if result.is_err() {

@@ -1,4 +1,4 @@
-//! Our own programs on a host: this test binary, started there under another first argument.
+//! Helper programs on a host: this test binary, started there with another first argument.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use super::Host;
 use crate::programs::toy;
 
-/// One that runs; killed when dropped.
+/// A running helper; killed when dropped.
 #[derive(Debug)]
 pub(super) struct Helper {
     child: Child,
@@ -16,7 +16,7 @@ pub(super) struct Helper {
 
 impl Helper {
     pub(super) fn start(host: &Host, mode: &str, arguments: &[String]) -> Self {
-        // Some of them hold more connections than a process usually may.
+        // Some helpers hold more connections than the usual limit.
         let mut command = host.command("prlimit");
         command.arg("--nofile=16384").arg(toy()).arg(mode).args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -25,7 +25,7 @@ impl Helper {
         Self { child, stdout }
     }
 
-    /// The next line that it says; fails if it ended without a word.
+    /// The next line of its output; panics if it ended without one.
     pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         let length = self.stdout.read_line(&mut line).expect("it writes text");
@@ -41,20 +41,20 @@ impl Drop for Helper {
     }
 }
 
-/// In the other process: works until it is done, or until the suite that started it is gone.
+/// In the helper: runs the job until it is done, or until the suite exits.
 pub(super) fn work(job: impl FnOnce() -> u8 + Send + 'static) -> u8 {
     let (sender, receiver) = channel();
     let of_job = sender.clone();
     std::thread::spawn(move || of_job.send(std::thread::spawn(job).join().unwrap_or(101)));
     std::thread::spawn(move || {
-        // Nobody writes to it: it ends with the suite.
+        // Nothing writes to it: it closes when the suite exits.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         sender.send(0)
     });
     receiver.recv().unwrap_or(101)
 }
 
-/// In the other process: says a line to the suite.
+/// In the helper: sends a line to the suite.
 pub(super) fn say(line: &str) {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).expect("the suite reads");

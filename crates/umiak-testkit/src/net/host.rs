@@ -64,21 +64,21 @@ impl Host {
         self.ip_commands([address(extra)]);
     }
 
-    /// A program about to be run on this host; its process id will be the child's.
+    /// A command that will run on this host; its process id is the child's.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(tool("nsenter"));
         command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").arg(program);
         command
     }
 
-    /// Says something to an address, from this host, and returns all that is said back until the other side closes.
+    /// Sends a message from this host to an address, and returns everything received until the other side closes.
     pub fn ask(&self, to: SocketAddr, message: &[u8], timeout: Duration) -> Result<Vec<u8>, String> {
         echo::ask_from(self, to, message, timeout)
     }
 
     /// Takes its interface down; addresses stay.
     pub fn link_down(&self) {
-        // Else the kernel forgets those of IPv6.
+        // Otherwise the kernel drops the IPv6 addresses.
         self.shell("echo 1 > /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down");
         self.ip_commands(["link set eth0 down".to_owned()]);
     }
@@ -100,18 +100,18 @@ impl Host {
         other.change(|rules| rules.hear(&self.mac()));
     }
 
-    /// Loses this part of the packets that reach it from others; 0 ends it.
+    /// Drops this share of the packets that arrive from others; 0 stops it.
     pub fn lose(&self, percent: u8) {
         assert!(percent <= 100, "{percent} % of all packets");
         self.change(|rules| rules.loss = percent);
     }
 
-    /// Drops whatever others send to this TCP port of this host, as a firewall does.
+    /// Drops all packets from others to this TCP port, as a firewall does.
     pub fn filter(&self, port: u16) {
         self.change(|rules| rules.filter(port));
     }
 
-    /// Packets lost to [`Self::cut`] and [`Self::lose`] since either was last changed.
+    /// Packets dropped by [`Self::cut`] and [`Self::lose`] since either was last changed.
     pub fn dropped(&self) -> u64 {
         ["iptables-save", "ip6tables-save"]
             .map(|program| Rules::dropped(&self.say(tool(program), &["-c"])))
@@ -119,7 +119,7 @@ impl Host {
             .sum()
     }
 
-    /// TCP ports that somebody listens on, in either family.
+    /// Listening TCP ports, in either family.
     pub fn listening_ports(&self) -> BTreeSet<u16> {
         kernel::listening_ports(&self.say("cat", &["/proc/net/tcp", "/proc/net/tcp6"]))
     }
@@ -136,13 +136,13 @@ impl Host {
     }
 
     fn change(&self, change: impl FnOnce(&mut Rules)) {
-        change(&mut self.rules.lock().expect("nobody panics with it"));
+        change(&mut self.rules.lock().expect("the lock is not poisoned"));
         self.apply().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Gives the kernel the rules as they are now.
+    /// Passes the current rules to the kernel.
     pub(super) fn apply(&self) -> Result<(), String> {
-        let text = self.rules.lock().expect("nobody panics with it").to_string();
+        let text = self.rules.lock().expect("the lock is not poisoned").to_string();
         // One after the other: both may share a lock.
         feed(self.command(tool("iptables-restore")).arg("-w"), &text)?;
         feed(self.command(tool("ip6tables-restore")).arg("-w"), &text)
@@ -165,7 +165,7 @@ impl Host {
     }
 }
 
-/// Without the search for others that have it, during which nobody could use it.
+/// Without duplicate address detection, during which the address is not usable.
 fn address(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => format!("address add {address}/24 dev eth0"),

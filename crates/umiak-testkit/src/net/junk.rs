@@ -1,4 +1,4 @@
-//! Connections that mean no good: half of them slow, the others with something to say that is not our protocol.
+//! Hostile connections: half of them slow, the others with data that is not our protocol.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,43 +14,43 @@ pub(super) const MODE: &str = "net-junk";
 /// Connections open at a time.
 const OPEN: usize = 2_000;
 
-/// Connections made between two looks at those that are open.
+/// Connections made between two polls of the open ones.
 const BURST: usize = 100;
 
-/// How long one that spoke waits for an answer.
+/// How long a connection waits for an answer after it has sent its data.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time-outs in a row after which nobody is thought to be there.
+/// Consecutive timeouts after which the peer counts as gone.
 const TIMEOUTS: usize = 10;
 
-/// How a connection to a coordinator begins: magic and version, see `docs/design/rendezvous.md`.
+/// The start of a connection to a coordinator: magic and version, see `docs/design/rendezvous.md`.
 const GREETING: &[u8] = b"UMIAK\0\x02\0";
 
-/// Junk on its way from a host; gone when dropped.
+/// Hostile connections from a host; closed when dropped.
 #[derive(Debug)]
 pub struct Junk {
     helper: Helper,
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// Connections made.
     pub made: usize,
     /// Connections refused or timed out.
     pub failed: usize,
-    /// Connections that the other side closed; we closed the rest.
+    /// Connections closed by the other side; we closed the rest.
     pub closed_by_peer: usize,
 }
 
 impl Junk {
-    /// Makes `count` connections to an address, at most 2 000 at a time. Slow ones stay for `hold` if they may.
+    /// Makes `count` connections to an address, at most 2 000 at a time. Slow ones stay open for up to `hold`.
     pub fn start(host: &Host, to: SocketAddr, count: usize, hold: Duration) -> Self {
         let arguments = [to.to_string(), count.to_string(), hold.as_millis().to_string()];
         Self { helper: Helper::start(host, MODE, &arguments) }
     }
 
-    /// Waits until all are over.
+    /// Waits until all are closed.
     pub fn finish(mut self) -> Report {
         let line = self.helper.line();
         let value: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -117,11 +117,11 @@ fn bother(to: SocketAddr, count: usize, hold: Duration) -> Report {
     }
 }
 
-/// One that is open.
+/// An open connection.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    /// Said one byte a second.
+    /// Sent at one byte a second.
     slowly: Vec<u8>,
     next: Instant,
     until: Instant,
@@ -134,7 +134,7 @@ enum Look {
 }
 
 impl Connection {
-    /// `None` if it was closed right after its words.
+    /// `None` if it was closed right after sending.
     fn new(mut stream: TcpStream, index: usize, hold: Duration, random: &mut fastrand::Rng) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
         let now = Instant::now();
@@ -146,7 +146,7 @@ impl Connection {
                 Some(Self { stream, slowly, next: now, until: now + hold })
             }
             _ => {
-                // What the other side does not take at once is of no interest.
+                // Data that the other side does not accept at once does not matter.
                 let _ = stream.write(&words(index / 2, random));
                 let stays = random.u8(..3) > 0;
                 stays.then(|| Self { stream, slowly: Vec::new(), next: now, until: now + PATIENCE.min(hold) })
@@ -174,18 +174,18 @@ impl Connection {
     }
 }
 
-/// Something that is not our protocol, or only begins like it.
+/// Data that is not our protocol, or only starts like it.
 fn words(kind: usize, random: &mut fastrand::Rng) -> Vec<u8> {
     let mut rubbish = |length: usize| -> Vec<u8> { std::iter::repeat_with(|| random.u8(..)).take(length).collect() };
     match kind % 7 {
         0 => rubbish(1 + kind % 4096),
         1 => b"GET /metrics HTTP/1.1\r\nHost: umiak\r\nAccept: */*\r\n\r\n".to_vec(),
-        // Lengths of 4 GiB, 2 GiB and 4 MiB + 1, for whoever allocates before it reads.
+        // Lengths of 4 GiB, 2 GiB and 4 MiB + 1, for a peer that allocates before it reads.
         2 => [u32::MAX, i32::MAX as u32, (4 << 20) + 1].iter().flat_map(|length| length.to_le_bytes()).collect(),
         3 => [GREETING, &rubbish(300)].concat(),
-        // A greeting as it should be, and a proof that proves nothing.
+        // A valid greeting with an invalid proof.
         4 => [GREETING, b"\x07default", &rubbish(16), &rubbish(32)].concat(),
-        // A name longer than what follows, in a version that nobody speaks.
+        // A name longer than the data, in an unknown version.
         5 => [&b"UMIAK\0\xff\xff\xff"[..], &rubbish(20)].concat(),
         _ => [GREETING, &rubbish(64 << 10)].concat(),
     }

@@ -1,4 +1,4 @@
-//! What the kernel's files say about a network namespace.
+//! The kernel's files about a network namespace.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) fn abstract_sockets(text: &str) -> BTreeSet<String> {
     names.map(|name| format!("@{name}")).collect()
 }
 
-/// Processes in the network namespace with this inode. A process that has ended is in none.
+/// Processes in the network namespace with this inode. An exited process is in none.
 pub(super) fn processes(namespace: u64) -> Vec<(u32, String)> {
     let wanted = format!("net:[{namespace}]");
     let mut found = Vec::new();

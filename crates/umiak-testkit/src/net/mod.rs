@@ -1,16 +1,16 @@
-//! Several hosts on one machine: network namespaces, plugged into a bridge that has a namespace of its own. In the
-//! root namespace nothing is made but their names.
+//! Several hosts on one machine: network namespaces connected to a bridge in its own namespace. The root namespace only
+//! gets their names.
 //!
 //! | item | in one sentence |
 //! |---|---|
 //! | [`Network`] | hosts with the guide's addresses, 192.168.0.1 and up, and fd00::1 and up |
-//! | [`Host`] | starts programs, loses packets, is cut off, tells what runs and listens on it |
+//! | [`Host`] | starts programs, drops packets, can be cut off, lists what runs and listens on it |
 //! | [`Relay`] | a TCP relay on a host that adds a delay in each direction |
-//! | [`Echo`] | a stranger that holds a port and says what it hears |
-//! | [`Junk`] | thousands of connections that mean no good |
-//! | [`Snapshot`] | what was there before a test, to be compared with what is there after it |
+//! | [`Echo`] | an unrelated program that holds a port and echoes |
+//! | [`Junk`] | thousands of hostile connections |
+//! | [`Snapshot`] | the state before a test, for comparison with the state after it |
 //!
-//! What has to run inside a namespace is this test binary again: entering one from a thread needs `unsafe`.
+//! Code that has to run inside a namespace is this test binary again: entering one from a thread needs `unsafe`.
 
 mod echo;
 mod helper;
@@ -39,7 +39,7 @@ pub use snapshot::Snapshot;
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static SWEPT: Once = Once::new();
 
-/// Addresses of one /24, less those of network and broadcast.
+/// Addresses of a /24 without those of network and broadcast.
 const MOST: usize = 254;
 
 /// Hosts that reach each other through one switch; removed when dropped.
@@ -59,7 +59,7 @@ impl Network {
         assert!(count <= MOST, "{count} hosts do not fit into a /24");
         SWEPT.call_once(sweep);
         let prefix = format!("umiak-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // Whole before anything is made: whatever goes wrong below, it is removed.
+        // Complete before anything is created: if a step below fails, all of it is removed.
         let network = Self {
             switch: format!("{prefix}-switch"),
             hosts: (0..count).map(|index| Host::new(index, format!("{prefix}-{index}"))).collect(),
@@ -74,7 +74,7 @@ impl Network {
         for host in &network.hosts {
             host.set_up()?;
         }
-        // Last, so that each port finds its other end up.
+        // Last, so that the other end of each port is up.
         let ports = network.hosts.iter().map(|host| format!("link set port{} master br0 up", host.index()));
         ip(Some(&network.switch), ports)?;
         network.await_ports()?;
@@ -89,13 +89,13 @@ impl Network {
         &self.hosts
     }
 
-    /// The hosts' IPv4 addresses as `--ips` wants them.
+    /// The hosts' IPv4 addresses in the format of `--ips`.
     pub fn ips(&self) -> String {
         let addresses: Vec<String> = self.hosts.iter().map(|host| host.ip().to_string()).collect();
         addresses.join(",")
     }
 
-    /// What is there now: processes, listening ports and leases of every host, files below these directories.
+    /// The current state: processes, listening ports and leases of every host, files below these directories.
     pub fn snapshot(&self, directories: &[&Path]) -> Snapshot<'_> {
         Snapshot::take(self, directories)
     }
@@ -104,7 +104,7 @@ impl Network {
         self.hosts.iter().map(Host::name).chain([self.switch.as_str()])
     }
 
-    /// The kernel may take a second to see that a cable is plugged in; until then packets are lost.
+    /// The kernel may take a second to detect that a link is up; until then packets are lost.
     fn await_ports(&self) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -124,12 +124,12 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Cables go with the switch. What still runs in a namespace keeps it, without a name.
+        // Links are removed with the switch. A namespace with running processes stays, without a name.
         remove(self.names().map(str::to_owned));
     }
 }
 
-/// Which iproute2 is here, if hosts can be made.
+/// The version of iproute2, if hosts can be created.
 pub fn version() -> Option<String> {
     for name in ["ip", "bridge", "nsenter", "prlimit", "iptables-restore", "ip6tables-restore"] {
         find_tool(name)?;
@@ -141,7 +141,7 @@ pub fn version() -> Option<String> {
     text.split([' ', ',']).find(|word| word.starts_with("iproute2")).map(str::to_owned)
 }
 
-/// Runs as one of our own programs if this process was started as one; the exit code then.
+/// Runs as a helper if this process was started as one, and returns the exit code.
 pub fn run_if_asked() -> Option<u8> {
     let arguments: Vec<String> = std::env::args().collect();
     let rest = arguments.get(2..).unwrap_or_default();
@@ -154,7 +154,7 @@ pub fn run_if_asked() -> Option<u8> {
     }
 }
 
-/// Removes what a suite left that was killed: nobody else knows that the names were ours.
+/// Removes the namespaces of suites that were killed.
 fn sweep() {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let stale = entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| {
@@ -168,11 +168,11 @@ fn remove(names: impl Iterator<Item = String>) {
     let text: String = names.flat_map(|name| ["netns del ".to_owned(), name, "\n".to_owned()]).collect();
     let mut command = Command::new(tool("ip"));
     command.args(["-force", "-batch", "-"]);
-    // One that was never made cannot be removed.
+    // Removing one that was never created fails, which is fine.
     let _ = feed(&mut command, &text);
 }
 
-/// Runs these commands of `ip`, in a namespace or where we are.
+/// Runs these `ip` commands, in a namespace or in the current one.
 fn ip(namespace: Option<&str>, commands: impl IntoIterator<Item = String>) -> Result<(), String> {
     let text: String = commands.into_iter().map(|line| line + "\n").collect();
     let mut command = Command::new(tool("ip"));
@@ -180,11 +180,11 @@ fn ip(namespace: Option<&str>, commands: impl IntoIterator<Item = String>) -> Re
     feed(&mut command, &text)
 }
 
-/// Runs a command to its end with this text as its stdin.
+/// Runs a command with this text as its stdin.
 fn feed(command: &mut Command, text: &str) -> Result<(), String> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-    // A command that ends early says more than a broken pipe.
+    // The command's own error says more than a broken pipe.
     let _ = child.stdin.take().expect("a pipe").write_all(text.as_bytes());
     let output = child.wait_with_output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
@@ -193,7 +193,7 @@ fn feed(command: &mut Command, text: &str) -> Result<(), String> {
     Err(format!("{command:?}: {}\n{text}", String::from_utf8_lossy(&output.stderr).trim_end()))
 }
 
-/// Also where only root looks.
+/// Also searches root's directories.
 fn find_tool(name: &str) -> Option<PathBuf> {
     let of_root = ["/usr/sbin", "/sbin"].map(|directory| Path::new(directory).join(name));
     find_on_path(name).or_else(|| of_root.into_iter().find(|path| path.is_file()))

@@ -1,7 +1,7 @@
-//! A TCP relay that adds a delay in each direction: this kernel has no `tc netem`.
+//! A TCP relay that adds a delay in each direction, for kernels without `tc netem`.
 //!
-//! Each direction of a connection is a thread that reads and one that writes what is old enough. What is on its way
-//! is bounded, so a slow receiver is felt by the sender, but far above what a delay needs.
+//! Each direction of a connection has one thread that reads and one that writes what is old enough. Data in flight is
+//! bounded, so a slow receiver slows the sender, but the bound is far above what a delay needs.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use super::helper::{Helper, say, work};
 
 pub(super) const MODE: &str = "net-relay";
 
-/// The most that is read at once.
+/// Longest read.
 const CHUNK: usize = 64 << 10;
 
-/// Chunks that may be on their way.
+/// Most chunks in flight.
 const ON_ITS_WAY: usize = 1024;
 
-/// A relay on a host; gone when dropped, with every connection.
+/// A relay on a host; killed with all its connections when dropped.
 #[derive(Debug)]
 pub struct Relay {
     _helper: Helper,
@@ -29,7 +29,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Relays from `listen`, an address of `host`, to `to`, each way `delay` late. Returns when it listens.
+    /// Relays from `listen`, an address of `host`, to `to`, with `delay` each way. Returns once it listens.
     pub fn start(host: &Host, listen: SocketAddr, to: SocketAddr, delay: Duration) -> Self {
         let arguments = [listen.to_string(), to.to_string(), delay.as_millis().to_string()];
         let mut helper = Helper::start(host, MODE, &arguments);
@@ -37,7 +37,7 @@ impl Relay {
         Self { _helper: helper, address }
     }
 
-    /// Where it listens: the port is known now if 0 was asked for.
+    /// Where it listens, with the actual port if 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -57,13 +57,13 @@ pub(super) fn run(arguments: &[String]) -> u8 {
     })
 }
 
-/// A connection for which there is no thread is closed.
+/// Without a thread the connection is closed.
 fn start_thread(job: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().stack_size(64 << 10).spawn(job);
 }
 
 fn relay(near: TcpStream, to: SocketAddr, delay: Duration) {
-    // Nobody there: the client sees its connection close at once.
+    // If nothing listens, the client sees its connection close at once.
     let Ok(far) = TcpStream::connect_timeout(&to, Duration::from_secs(30)) else { return };
     let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
     let (near, far) = (Arc::new(near), Arc::new(far));
@@ -75,11 +75,11 @@ fn relay(near: TcpStream, to: SocketAddr, delay: Duration) {
     }
 }
 
-/// What travels, with the moment it was read.
+/// Data in flight, with the time it was read.
 #[derive(Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// The sender has said everything.
+    /// The sender has closed its side.
     End,
     /// The connection broke.
     Broken,

@@ -1,15 +1,14 @@
-//! Which packets a host drops, as the kernel's packet filter wants to be told: all at once, the same for both
-//! families.
+//! Which packets a host drops, in the format of `iptables-restore`: complete, the same for both families.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Hosts that are not heard, and the part of the rest that is lost.
+/// Hosts whose packets are dropped, and the share of other packets that is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// By hardware address: that covers whatever addresses the other host has.
+    /// By hardware address, which covers all addresses of the other host.
     silent: BTreeSet<String>,
-    /// Ports at which nobody else is heard.
+    /// Ports to which packets from others are dropped.
     filtered: BTreeSet<u16>,
     /// In percent.
     pub(super) loss: u8,
@@ -28,7 +27,7 @@ impl Rules {
         self.filtered.insert(port);
     }
 
-    /// Packets dropped, from what `iptables-save -c` says.
+    /// Number of dropped packets, from the output of `iptables-save -c`.
     pub(super) fn dropped(saved: &str) -> u64 {
         let drops = saved.lines().filter(|line| line.ends_with("-j DROP"));
         drops.filter_map(|line| line.strip_prefix('[')?.split(':').next()?.parse::<u64>().ok()).sum()

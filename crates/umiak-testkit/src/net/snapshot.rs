@@ -1,4 +1,4 @@
-//! What was there before a test, and whether anything more is there after it.
+//! The state before a test, and what is left over after it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::Network;
 
-/// How long things that are about to go may take.
+/// How long processes that are exiting may take.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What was there at a moment.
+/// The state at one moment.
 #[derive(Debug)]
-#[must_use = "it is to be compared with what is there afterwards"]
+#[must_use = "compare it with the state afterwards"]
 pub struct Snapshot<'a> {
     network: &'a Network,
     directories: Vec<PathBuf>,
@@ -25,14 +25,14 @@ impl<'a> Snapshot<'a> {
         Self { network, directories, before }
     }
 
-    /// Waits a few seconds for everything that came since to go, then fails with what is left.
+    /// Waits a few seconds until everything new is gone, then fails with what is left.
     #[track_caller]
     pub fn assert_as_before(&self) {
         let left = self.left(DEADLINE);
         assert!(left.is_empty(), "left behind, {DEADLINE:?} after the end:\n  {}", left.join("\n  "));
     }
 
-    /// What is there that was not, once `patience` is over; nothing as soon as that is so.
+    /// What is new after `patience`; returns early once nothing is.
     pub fn left(&self, patience: Duration) -> Vec<String> {
         let deadline = Instant::now() + patience;
         loop {
@@ -45,7 +45,7 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// Everything in words: they are compared, and they are the message.
+/// The state as text: compared, and used as the message.
 fn look(network: &Network, directories: &[PathBuf]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     for host in network.hosts() {
@@ -54,7 +54,7 @@ fn look(network: &Network, directories: &[PathBuf]) -> BTreeSet<String> {
             add(format!("process {pid} `{command}`"));
         }
         for port in host.listening_ports() {
-            add(format!("somebody listens on port {port}"));
+            add(format!("port {port} is listening"));
         }
         for name in host.abstract_sockets() {
             add(format!("socket {name}"));

@@ -1,4 +1,4 @@
-//! Many seeds at once, and what was met on the way: a campaign that meets nothing proves nothing.
+//! Many seeds at once, and what they met: a campaign that meets nothing proves nothing.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::seeds::{Seen, Summary, spread};
 use super::coverage::Pair;
 use super::timeline::{Death, Run};
 
-/// Runs all these seeds, on all processors.
+/// Runs all these seeds, on all CPUs.
 pub fn campaign(seeds: &Range<u64>) -> Summary<Pair> {
     spread(seeds, |seed| {
         let run = super::run(seed);
@@ -73,7 +73,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
     things
 }
 
-/// What became of restarts.
+/// What happened to restarts.
 fn restarts(run: &Run) -> Vec<&'static str> {
     let is_restart = |effect: &Effect| matches!(effect, Effect::Record(Fact::Restarting { .. }));
     let count = run.steps.iter().flat_map(|step| &step.effects).filter(|effect| is_restart(effect)).count();
@@ -92,7 +92,7 @@ fn restarts(run: &Run) -> Vec<&'static str> {
     match (count >= attempts, end) {
         (true, Some(umiak_core::facts::Outcome::Interrupted)) => things.push("interrupted between attempts"),
         (true, Some(umiak_core::facts::Outcome::Failed)) => things.push("restart given up"),
-        (false, Some(umiak_core::facts::Outcome::Succeeded)) if count > 0 => things.push("made good by a restart"),
+        (false, Some(umiak_core::facts::Outcome::Succeeded)) if count > 0 => things.push("recovered by a restart"),
         (false, Some(umiak_core::facts::Outcome::Failed)) if count > 0 => things.push("failed for good"),
         _ => {}
     }

@@ -9,7 +9,7 @@ use umiak_core::machine::attempt::{Attempt, Event};
 pub type Pair = (&'static str, &'static str);
 
 thread_local! {
-    // An observer is a plain function, so that the machine stays a value; this is where it writes.
+    // An observer is a plain function, so that the machine stays a value; it writes here.
     static TAKEN: RefCell<BTreeSet<Pair>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -17,7 +17,7 @@ pub(super) fn observe(state: &Attempt, event: &Event) {
     TAKEN.with_borrow_mut(|taken| taken.insert((state.name(), event.name())));
 }
 
-/// What was seen on this thread since the last time.
+/// What was observed on this thread since the last call.
 pub(super) fn take() -> BTreeSet<Pair> {
     TAKEN.take()
 }

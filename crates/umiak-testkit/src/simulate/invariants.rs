@@ -1,43 +1,43 @@
-//! What must hold in every run, judged from what was said and from the hidden truth alone.
+//! Rules that hold in every run, checked only against the timeline and the hidden truth.
 
 use std::fmt;
 
 use super::judge::Judge;
 use super::timeline::Run;
 
-/// The rules, each with what it asks for.
+/// The rules, each with what it requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// A fact stands before the effect it announces, and says the same.
+    /// A fact precedes the effect it announces, and matches it.
     FactFirst,
     /// Every start has exactly one end; nothing ends that was not started.
     OneEnd,
     /// Time goes forward; exits are numbered in the order of their notices, without gaps; subjects
     /// name rank and attempt.
     Numbering,
-    /// An end is our doing exactly when it is by a signal that we had sent.
+    /// An end counts as ours exactly when a signal that we had sent caused it.
     OurDoing,
-    /// The job is stopped exactly when its policies, the user or a lost guardian say so.
+    /// The job is stopped exactly when its policies, the user or a lost guardian require it.
     Decision,
-    /// One SIGTERM for each attempt, to all that live, in the step that decides.
+    /// One SIGTERM per attempt, to all live ones, in the step that decides.
     Terminate,
-    /// SIGKILL after the grace or at the second signal, to all that live; given up only after that.
+    /// SIGKILL after the grace period or at the second signal, to all live ones; abandoned only after that.
     Kill,
-    /// A timer is armed at most once, for the time that the policy says.
+    /// A timer is armed at most once, for the time in the policy.
     Timers,
-    /// Nothing is started before its time, after a stop, or when the guardian is gone.
+    /// Nothing is started too early, after a stop, or after the guardian is gone.
     Spawn,
     /// An event that does not fit is recorded as ignored and changes nothing; others are not ignored.
     Stale,
-    /// The settle window closes in time, with the right candidates; one report for a failure, none else.
+    /// The settle window closes in time, with the right candidates; one report for a failure, none otherwise.
     Report,
-    /// Who is named: everybody who ended badly by itself, and nobody whom we ended.
+    /// Every rank that ended badly by itself is named, and no rank that we stopped.
     Causes,
-    /// The true first cause is named when its notice came in time and its evidence is of its own kind.
+    /// The true first cause is named if its notification came in time and its evidence is clear.
     Truth,
     /// The exit code and the outcome.
     Code,
-    /// A failed group starts again exactly when policy and circumstances allow it: after its back-off, prepared, as a
+    /// A failed group restarts exactly when policy and circumstances allow it: after its back-off, prepared, as a
     /// whole, as the next attempt.
     Restart,
     /// The end comes once, when all is over, and as soon as it can.
@@ -50,7 +50,7 @@ pub enum Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// Index into the steps; their number where the whole run is meant.
+    /// Index into the steps; their count if it concerns the whole run.
     pub step: usize,
     pub message: String,
 }
@@ -66,7 +66,7 @@ pub fn check(run: &Run) -> Vec<Violation> {
     Judge::new(run).judge()
 }
 
-/// All of them, so that a test can show that each can be broken.
+/// All rules, so that a test can show that each can be broken.
 pub const RULES: &[Rule] = &[
     Rule::FactFirst,
     Rule::OneEnd,

@@ -1,4 +1,4 @@
-//! Walks through a run with a shadow of what every attempt must be doing, and compares.
+//! Walks through a run with a shadow of each attempt's expected state, and compares.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 const SIGINT: i32 = 2;
 
-/// From SIGINT to SIGTERM: 2 s, or half the grace where that is shorter.
+/// From SIGINT to SIGTERM: 2 s, or half the grace period if that is shorter.
 pub(crate) fn after_interrupt(grace: Duration) -> Duration {
     Duration::from_secs(2).min(grace / 2)
 }
 
-/// What must be true of one attempt.
+/// The expected state of one attempt.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
     pub(super) recorded: bool,
@@ -66,7 +66,7 @@ pub(super) struct Judge<'a> {
     pub(super) step: usize,
     pub(super) attempt: u32,
     pub(super) pause: Option<Pause>,
-    /// When the group was started again.
+    /// When the group was restarted.
     pub(super) restarts: Vec<Timestamp>,
     started: bool,
     pub(super) guardian_lost: bool,
@@ -78,7 +78,7 @@ pub(super) struct Judge<'a> {
     pub(super) killed_at: Option<Timestamp>,
     /// This attempt's armed timers, and whether they have fired.
     pub(super) timers: BTreeMap<Timer, bool>,
-    /// Who was asked for, and whether the answer is there.
+    /// Which evidence was requested, and whether it has arrived.
     pub(super) gather: Option<(Vec<usize>, bool)>,
     pub(super) verdict: Option<Verdict>,
     pub(super) reported: bool,
@@ -144,7 +144,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether an event has nothing to say any more, or never had.
+    /// True if an event is outdated, or never made sense.
     fn is_stale(&self, event: &Event) -> bool {
         let shadow =
             |id: &AttemptId| self.rank(id.slot).filter(|_| id.attempt == self.attempt).map(|rank| &self.shadows[rank]);
@@ -158,7 +158,7 @@ impl<'a> Judge<'a> {
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
                 Event::EngineLost => self.guardian_lost,
-                // There are no other nodes, and no roles that start one after the other or by themselves.
+                // There are no other nodes, and no roles with a start order or restarts of their own.
                 Event::StoppedElsewhere(_)
                 | Event::Decided(_)
                 | Event::Alone
@@ -206,7 +206,7 @@ impl<'a> Judge<'a> {
         self.run.scenario.rank(slot)
     }
 
-    /// The rank of a subject that is written as it should be.
+    /// The rank of a subject, after checking its form.
     pub(super) fn subject(&mut self, subject: &Subject) -> usize {
         let rank = self.names.iter().position(|name| *name == subject.replica);
         let right =
@@ -248,11 +248,11 @@ impl<'a> Judge<'a> {
             | Effect::Inspect(_)
             | Effect::Forsake(_)
             | Effect::TellFailed(_) => {
-                self.check(false, Rule::Decision, || format!("{effect:?} in a group that is one thing"));
+                self.check(false, Rule::Decision, || format!("{effect:?} in a group without roles"));
             }
-            Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} is told to nobody")),
+            Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} without other nodes")),
             Effect::Record(fact) => self.see_fact(step, fact),
-            // The fact before it is what counts.
+            // The fact before it is checked instead.
             Effect::Release { .. } => {}
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Stop { how, targets } => self.see_stop_sent(step, *how, targets),
@@ -469,7 +469,7 @@ impl<'a> Judge<'a> {
         self.gather = Some((ranks, false));
     }
 
-    /// What must stand when a step is done.
+    /// Conditions after each step.
     fn settle_step(&mut self, step: &Step) {
         let announced = self.announced.take();
         self.check(announced.is_none(), Rule::FactFirst, || format!("{announced:?} was never done"));
@@ -496,7 +496,7 @@ impl<'a> Judge<'a> {
         self.check(closed, Rule::Report, || "the window did not close".into());
     }
 
-    /// Whether a signal or a timer has had its consequence.
+    /// Checks that a signal or a timer had its effect.
     fn answered(&mut self, step: &Step) {
         let kills = match (&step.event, self.signals) {
             (Event::Signalled { .. }, signals @ (1 | 2)) => {
@@ -515,7 +515,7 @@ impl<'a> Judge<'a> {
             (Event::Timer(Timer::Grace, _), _) => true,
             (Event::Timer(Timer::Abandon, _), _) => {
                 let none = self.live().is_empty();
-                return self.check(none, Rule::Kill, || "somebody is still waited for".into());
+                return self.check(none, Rule::Kill, || "a rank is still waited for".into());
             }
             _ => false,
         };
@@ -523,7 +523,7 @@ impl<'a> Judge<'a> {
         self.check(!kills || killed, Rule::Kill, || "not all were killed".into());
     }
 
-    /// What must stand when everything has been said.
+    /// Conditions after the last step.
     fn close(&mut self) {
         let last = self.run.steps.last().map_or(Timestamp::default(), |step| step.at);
         self.check(self.finished.is_some(), Rule::Bounded, || "it never ended".into());
@@ -535,7 +535,7 @@ impl<'a> Judge<'a> {
         self.check_bound(self.finished.unwrap_or(last));
     }
 
-    /// Stopping an attempt, and telling about it, may not take longer than the policies say.
+    /// Stopping an attempt, and reporting it, may not take longer than the policies allow.
     pub(super) fn check_bound(&mut self, end: Timestamp) {
         if let Some((at, _)) = self.stop {
             let scenario = &self.run.scenario;
@@ -548,7 +548,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether a role's policy says that it has failed.
+    /// True if a role has failed under its policy.
     fn has_failed(&self) -> bool {
         let lost = |shadow: &Shadow| shadow.end.as_ref().is_some_and(|end| end.exit == Exit::Lost);
         let roles = &self.run.scenario.job.roles;
@@ -560,7 +560,7 @@ impl<'a> Judge<'a> {
             })
     }
 
-    /// Whether all roles that decide have done so, for good.
+    /// True if all deciding roles have succeeded for good.
     fn has_succeeded(&self) -> bool {
         let roles = &self.run.scenario.job.roles;
         let nobody = roles.iter().all(|role| !role.completion.decides);
@@ -593,7 +593,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Where the replicas of a role stand.
+/// How many replicas of a role are in which state.
 #[derive(Default)]
 struct Tally {
     replicas: u32,

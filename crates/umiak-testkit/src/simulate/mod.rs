@@ -1,17 +1,16 @@
 //! A seeded simulator of the job's state machine: thousands of runs on a virtual clock.
 //!
-//! A seed gives a [`Scenario`]: a job with its policies, and for every process what it will do and how
-//! the news of it travels. The [`world`] performs what the machine orders and answers with events: in
-//! any order, late, twice, or about attempts that never were. What was said is kept as a list of
-//! [`Step`]s, and [`invariants`] judges that list without looking into the machine. The hidden truth
-//! (who really died first, and of what) is known to the judge and to nobody else.
+//! A seed produces a [`Scenario`]: a job with its policies, and for every process what it will do and how its
+//! notifications travel. The [`world`] performs the machine's effects and answers with events: in any order, late,
+//! twice, or about attempts that never existed. The result is a list of [`Step`]s, and [`invariants`] checks that list
+//! without looking into the machine. Only the judge has the hidden truth: which process really died first, and why.
 //!
 //! ```no_run
 //! let run = umiak_testkit::simulate::run(42);
 //! assert!(run.violations().is_empty(), "{run}");
 //! ```
 //!
-//! It does not run processes, and it does not simulate the supervisor's own crash.
+//! It does not run processes, and it does not simulate a crash of the supervisor.
 
 mod campaign;
 mod coverage;
@@ -36,7 +35,7 @@ pub fn run(seed: u64) -> Run {
     world::run(Scenario::new(seed), None)
 }
 
-/// The same with a driver that is broken in one way: proof that the judge sees it.
+/// The same with a driver that is broken in one way: proves that the judge detects it.
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Run {
     world::run(Scenario::new(seed), Some(sabotage))
 }

@@ -1,4 +1,4 @@
-//! What must hold between two attempts.
+//! Conditions between two attempts.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use super::invariants::Rule;
 use super::judge::{Judge, Shadow};
 use super::timeline::Step;
 
-/// The time between two attempts, as it must be.
+/// The expected state between two attempts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pause {
     since: Timestamp,
     pub(super) delay: Duration,
-    /// Whether room was asked for, and the answer.
+    /// Whether preparation was requested, and the answer.
     asked: bool,
     pub(super) ready: Option<bool>,
 }
 
 impl Judge<'_> {
-    /// Whether an answer about this attempt is waited for.
+    /// True if an answer about this attempt is awaited.
     pub(super) fn awaits(&self, attempt: u32) -> bool {
         attempt == self.attempt + 1 && self.pause.is_some_and(|pause| pause.asked && pause.ready.is_none())
     }
 
-    /// The longest back-off that the policy allows now; nothing where there must be no restart.
+    /// The longest back-off that the policy allows now; `None` if there must be no restart.
     fn longest_backoff(&self, now: Timestamp) -> Option<Duration> {
         let policy = self.run.scenario.job.policy.restart;
         let recent = |at: &&Timestamp| policy.window.is_none_or(|window| **at + window > now);
@@ -71,7 +71,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The first start of the next attempt is on record.
+    /// The first start of the next attempt is recorded.
     pub(super) fn see_next_attempt(&mut self, step: &Step) {
         let Some(pause) = self.pause.take() else { return };
         let waited = step.at >= pause.since + pause.delay && self.timers.get(&Timer::Backoff) == Some(&true);
@@ -85,7 +85,7 @@ impl Judge<'_> {
         self.timers.clear();
     }
 
-    /// What must stand when a step in a pause is done.
+    /// Conditions after a step in a pause.
     pub(super) fn settle_pause(&mut self) {
         let Some(pause) = self.pause else { return };
         let armed = self.timers.get(&Timer::Backoff).copied();
@@ -96,13 +96,13 @@ impl Judge<'_> {
         self.check(!ready, Rule::Restart, || "the next attempt is due and does not start".into());
     }
 
-    /// The run ends: was that the last attempt?
+    /// Checks that the run may end with this attempt.
     pub(super) fn see_last_attempt(&mut self, step: &Step) {
         let owed = self.pause.is_none() && self.longest_backoff(step.at).is_some();
         self.check(!owed, Rule::Restart, || "ended though another attempt was allowed".into());
         if let Some(pause) = self.pause {
             let reason = self.stop.is_some() || self.guardian_lost || pause.ready == Some(false);
-            self.check(reason, Rule::Restart, || format!("given up for nothing: {pause:?}"));
+            self.check(reason, Rule::Restart, || format!("no reason to give up: {pause:?}"));
         }
     }
 }

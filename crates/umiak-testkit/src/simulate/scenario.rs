@@ -1,4 +1,4 @@
-//! What a seed stands for: a job, and what each of its processes will do.
+//! The scenario of a seed: a job, and what each of its processes will do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use umiak_core::model::{
 };
 use umiak_core::model::{ExitCodes, Generation};
 
-/// A job and its fate.
+/// A job, and everything that will happen to it.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub seed: u64,
     pub job: Job,
     pub style: CodeStyle,
     pub start: Timestamp,
-    /// Of the first attempt, in rank order.
+    /// For the first attempt, in rank order.
     pub scripts: Vec<Script>,
-    /// Of the attempts after it, as long as they last: in the last of them nobody fails by itself.
+    /// For later attempts; in the last of them no process fails by itself.
     pub retries: Vec<Vec<Script>>,
-    /// How long making room for an attempt takes, and the first attempt for which it does not succeed.
+    /// How long preparing an attempt takes, and the first attempt for which it fails.
     pub prepare: Duration,
     pub unprepared: Option<u32>,
     /// Signals from the user, the guardian's death, and events that make no sense.
@@ -32,7 +32,7 @@ pub struct Scenario {
     pub gather: Duration,
     /// Timers fire up to this much late.
     pub late: Duration,
-    /// How likely a notice or a timer comes twice.
+    /// Probability that a notification or a timer is duplicated.
     pub echo: f64,
 }
 
@@ -42,23 +42,23 @@ pub struct Script {
     pub slot: Slot,
     /// Why it cannot be started.
     pub refused: Option<SpawnError>,
-    /// From the order to the notice of its start.
+    /// From the request to the start notification.
     pub announced: Duration,
-    /// How long it runs if nobody disturbs it, how it ends then, and what it leaves in its log.
+    /// How long it runs undisturbed, how it ends then, and what it leaves in its log.
     pub life: Option<Duration>,
     pub end: Exit,
     pub words: Words,
-    /// From its death to the notice of it.
+    /// From its death to the notification.
     pub reported: Duration,
     pub on_interrupt: Option<(Duration, Exit, Words)>,
     pub on_term: Option<(Duration, Exit, Words)>,
-    /// Nothing: uninterruptible sleep.
+    /// `None`: uninterruptible sleep.
     pub on_kill: Option<Duration>,
-    /// How it dies of a peer's death.
+    /// How it dies after a peer's death.
     pub on_lost_peer: Option<(Duration, Exit, Words)>,
 }
 
-/// What a process says about its end.
+/// What the log of a process says about its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Words {
     Silence,
@@ -214,7 +214,7 @@ fn script(rng: &mut Rng, slot: Slot, bad: bool, coupled: bool) -> Script {
     Script {
         slot,
         refused: refused.then(|| SpawnError { doing, errno, reason: reason.into() }),
-        // Now and then the news of a start comes after the order to stop.
+        // Sometimes the start notification arrives after the stop.
         announced: if rng.f64() < 0.8 { millis(rng, 0..20) } else { millis(rng, 0..3000) },
         life: (bad || (!stuck && rng.f64() < 0.9)).then(|| millis(rng, 0..8000)),
         words: if bad && says { Words::OwnError } else { Words::Silence },
@@ -253,7 +253,7 @@ fn bad_end(rng: &mut Rng) -> Exit {
     if rng.bool() { killed_by(pick(rng, &signals)) } else { code(pick(rng, &[1, 1, 2, 7, 42, 255])) }
 }
 
-/// None: it ignores SIGINT.
+/// `None` if it ignores SIGINT.
 fn on_interrupt(rng: &mut Rng) -> Option<(Duration, Exit, Words)> {
     let slow = millis(rng, 10..6000);
     let quick = millis(rng, 0..10);
@@ -267,7 +267,7 @@ fn on_interrupt(rng: &mut Rng) -> Option<(Duration, Exit, Words)> {
     }
 }
 
-/// None: it ignores SIGTERM.
+/// `None` if it ignores SIGTERM.
 fn on_term(rng: &mut Rng) -> Option<(Duration, Exit, Words)> {
     let slow = millis(rng, 10..6000);
     let quick = millis(rng, 0..10);
@@ -294,7 +294,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
     let mut at = moment(rng);
     while signals > 0 {
         visits.push((at, Event::Signalled { signal: pick(rng, &[2, 15, 1]) }));
-        // Impatience: the next one usually follows soon.
+        // The next signal usually follows soon.
         at = if rng.f64() < 0.7 { at + millis(rng, 0..3000) } else { moment(rng) };
         signals -= 1;
     }
@@ -324,7 +324,7 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         visits.push((at, event));
     }
     if rng.f64() < 0.05 && start.as_micros() > 0 {
-        // About an attempt that nobody has asked for yet.
+        // About an attempt that was not requested yet.
         let id = AttemptId { step: StepIndex(0), slot: pick(rng, slots), attempt: FIRST_ATTEMPT };
         let at = time(rng.u64(..start.as_micros()));
         let exited = Event::Exited { id, exit: code(1), usage: None };
@@ -341,7 +341,7 @@ fn time(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-/// Half of the time whole milliseconds, so that things happen at the same moment.
+/// Whole milliseconds half of the time, so that events coincide.
 fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     let micros = if rng.bool() { 0 } else { rng.u64(..1000) };
     Duration::from_micros(rng.u64(range) * 1000 + micros)

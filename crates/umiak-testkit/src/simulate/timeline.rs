@@ -1,4 +1,4 @@
-//! What was said in a run, and how it is shown to whoever has to find out why it went wrong.
+//! The timeline of a run, and how it is displayed for debugging.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,17 @@ use super::coverage::Pair;
 use super::invariants::{self, Violation};
 use super::scenario::{Scenario, Words};
 
-/// One event and what the machine made of it.
+/// One event and its effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub at: Timestamp,
     pub event: Event,
     pub effects: Vec<Effect>,
-    /// Where the event was ignored: whether the machine is the same as before.
+    /// If the event was ignored: whether the machine is unchanged.
     pub unchanged: bool,
 }
 
-/// How a process really ended, which only the judge is told.
+/// How a process really ended. Only the judge has this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Death {
     pub at: Timestamp,
@@ -29,14 +29,14 @@ pub struct Death {
     pub words: Words,
 }
 
-/// What a process really died of.
+/// Why a process really died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// By itself, well or badly.
     Own,
-    /// Because a peer had died.
+    /// Because of a peer's death.
     Peer,
-    /// Of our signal.
+    /// Because of our signal.
     Ours,
     /// With the guardian.
     Guardian,
@@ -54,12 +54,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the run.
     pub fn violations(&self) -> Vec<Violation> {
         invariants::check(self)
     }
 
-    /// Panics with the whole timeline if something is wrong with it.
+    /// Panics with the whole timeline if anything is wrong.
     pub fn assert_valid(&self) {
         let violations = self.violations();
         let list: Vec<String> = violations.iter().map(ToString::to_string).collect();

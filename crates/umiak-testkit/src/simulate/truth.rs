@@ -1,4 +1,4 @@
-//! The verdict against the hidden truth, and the number the run ends with.
+//! Checks the verdict against the hidden truth, and the exit code.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::scenario::Words;
 use super::timeline::{Death, Run, Step, Why};
 
 impl Run {
-    /// Who really failed first in an attempt: the earliest bad end that nobody else brought about.
+    /// Which rank really failed first in an attempt: the earliest bad end that no other process caused.
     pub fn first_cause(&self, attempt: u32) -> Option<usize> {
         let own = |death: &Death| death.why == Why::Own && !death.exit.is_success();
         let dead =
@@ -22,7 +22,7 @@ impl Run {
 }
 
 impl Death {
-    /// Whether its end speaks for itself: an error of its own, a refused start, a signal of the kernel's.
+    /// True if its end is clear evidence: an error of its own, a failed start, a signal from the kernel.
     pub fn is_evident(&self) -> bool {
         self.words == Words::OwnError || matches!(self.exit, Exit::Spawn(_) | Exit::Signal { signal: 7 | 9 | 11, .. })
     }
@@ -36,7 +36,7 @@ impl Judge<'_> {
             let found = evidence.iter().find(|(other, _)| *other == slot);
             found.and_then(|(_, evidence)| evidence.signature.as_ref()).is_some_and(|known| known.code == "U9101")
         };
-        // Programs that catch our signal end with a code of their own: an answer, not a failure.
+        // Programs that catch our signal exit with a code of their own: a response, not a failure.
         let answers = |rank: usize, end: &ShadowEnd| {
             !end.before_stop && (matches!(end.exit, Exit::Code { code: 130 | 137 | 143 }) || says_terminated(rank))
         };
@@ -58,7 +58,7 @@ impl Judge<'_> {
 
         let Some(deaths) = self.run.deaths.get(&self.attempt) else { return };
         let Some(first) = self.run.first_cause(self.attempt).filter(|first| eligible.contains(first)) else { return };
-        // Where the guardian is lost before the notice, nobody has heard how it ended.
+        // If the guardian is lost before the notification, the exit status is unknown.
         let heard = self.shadows[first].end.as_ref().is_some_and(|end| end.exit != Exit::Lost);
         if heard && deaths[first].as_ref().is_some_and(Death::is_evident) {
             let named = causes.contains(&first);
@@ -101,7 +101,7 @@ impl Judge<'_> {
     }
 }
 
-/// What a shell would say.
+/// The exit code in a shell.
 fn number(exit: &Exit) -> i32 {
     match exit {
         Exit::Code { code } => code & 255,

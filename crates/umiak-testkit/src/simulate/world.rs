@@ -16,7 +16,7 @@ use super::timeline::{Death, Run, Step, Why};
 
 const SIGKILL: i32 = 9;
 
-/// A run that has not ended by then has been forgotten: the user gives up.
+/// A run that has not ended by then counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A driver that is broken in one way.
@@ -30,18 +30,18 @@ pub enum Sabotage {
     HastyBackoff,
     /// The settle timer fires a minute late.
     SlowSettle,
-    /// Those who lost a peer are read as having failed, and those who failed as having lost a peer.
+    /// Evidence of a lost peer and of an own failure are swapped.
     SwapEvidence,
 }
 
 /// What will happen at some time.
 #[derive(Debug, Clone)]
 enum Item {
-    /// The machine hears this.
+    /// An event for the machine.
     Event(Event),
-    /// A timer or an answer, if nobody waits for one by then: otherwise it would be a lie.
+    /// A timer or an answer that nothing waits for by then; otherwise it would be wrong.
     Stray(Event),
-    /// Of a process of this attempt.
+    /// The death of a process of this attempt.
     Death { attempt: u32, rank: usize, death: Fate },
 }
 
@@ -59,12 +59,11 @@ struct World {
     rng: Rng,
     machine: Machine,
     now: Timestamp,
-    /// By time, then in the order they were planned.
+    /// By time, then in the order they were scheduled.
     queue: BinaryHeap<Reverse<(Timestamp, usize)>>,
     items: Vec<Item>,
     attempt: u32,
     alive: Vec<bool>,
-    /// By attempt.
     /// By attempt.
     deaths: BTreeMap<u32, Vec<Option<Death>>>,
     armed: BTreeSet<(Timer, u32)>,
@@ -143,7 +142,7 @@ impl World {
         }
     }
 
-    /// Gives one event to the machine and does what it says.
+    /// Passes one event to the machine and performs its effects.
     fn tell(&mut self, event: Event) {
         match &event {
             Event::Timer(timer, attempt) => {
@@ -265,7 +264,7 @@ impl World {
         self.plan(self.now + after, Item::Death { attempt: self.attempt, rank, death });
     }
 
-    /// The process is gone; the news of it is on its way, and so are the peers' troubles.
+    /// The process is dead; its notification and the consequences for its peers follow.
     fn die(&mut self, rank: usize, death: Fate) {
         let Fate { exit, why, .. } = death.clone();
         if !self.bury(rank, death) {
@@ -286,7 +285,7 @@ impl World {
         }
     }
 
-    /// False if it was gone already.
+    /// False if it was dead already.
     fn bury(&mut self, rank: usize, Fate { exit, why, words }: Fate) -> bool {
         let lived = std::mem::replace(&mut self.alive[rank], false);
         if lived {
@@ -296,7 +295,7 @@ impl World {
         lived
     }
 
-    /// A notice that will arrive, sometimes twice.
+    /// Schedules a notification, sometimes duplicated.
     fn notice(&mut self, event: Event, after: Duration) {
         let at = self.now + after;
         if self.rng.f64() < self.scenario.echo {
@@ -306,7 +305,7 @@ impl World {
         self.plan(at, Item::Event(event));
     }
 
-    /// What the log of this process says.
+    /// The log of this process, as evidence.
     fn evidence(&self, slot: Slot) -> Option<Evidence> {
         let rank = self.scenario.rank(slot)?;
         let words = self.deaths[&self.attempt][rank].as_ref()?.words;
@@ -322,7 +321,7 @@ impl World {
             Words::Silence => Evidence::default(),
             Words::OwnError => Evidence {
                 traceback: vec!["Traceback (most recent call last):".into(), "OSError: [Errno 5]".into()],
-                // Known words, or unknown ones: both are its own.
+                // A known signature or none: both are errors of its own.
                 signature: if slot.index.is_multiple_of(2) { signature("U1204") } else { None },
                 ..Evidence::default()
             },

@@ -1,4 +1,4 @@
-//! Many seeds at once, and what was met on the way: a campaign that meets nothing proves nothing.
+//! Many seeds at once, and what they met: a campaign that meets nothing proves nothing.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use umiak_core::model::{Blame, Exit, Scope, StopHow};
 use super::timeline::{Run, What};
 use crate::seeds::{Seen, Summary, spread};
 
-/// Runs all these seeds, on all processors.
+/// Runs all these seeds, on all CPUs.
 pub fn campaign(seeds: &Range<u64>) -> Summary {
     spread(seeds, |seed| {
         let run = super::run(seed);
@@ -71,7 +71,7 @@ fn thing(effect: &Effect) -> Option<&'static str> {
         Fact::Retrying { blame: Blame::User, .. } => "role restarted",
         Fact::Retrying { .. } => "role restarted for the platform",
         Fact::Ready { .. } => "ready",
-        Fact::AttemptFailed(_) => "attempt told",
+        Fact::AttemptFailed(_) => "attempt reported",
         Fact::TimedOut { what: Limit::Run, .. } => "attempt timed out",
         Fact::TimedOut { .. } => "start timed out",
         Fact::Ended { exit: Exit::Unmet { .. }, .. } => "refused",

@@ -1,4 +1,4 @@
-//! Goes through what was said, step by step, and compares it with what should have been.
+//! Walks through the timeline step by step and compares it with the expected state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,23 +31,23 @@ pub(super) struct Judge<'a> {
     names: BTreeMap<String, Slot>,
     spawned: BTreeSet<AttemptId>,
     pub(super) attempt: u32,
-    /// When the supervisor was told to start.
+    /// When the supervisor received the start event.
     pub(super) started: Option<Timestamp>,
     pub(super) finished: bool,
-    /// Why it was stopped first, and the strongest reason since.
+    /// The first reason to stop, and the strongest reason since.
     pub(super) stop: Option<(StopReason, StopReason)>,
     pub(super) guardian_lost: bool,
     pub(super) signals: u32,
     pub(super) stops: u32,
     pub(super) first_signal: Option<i32>,
-    /// From this time on nothing is waited for.
+    /// From this time on there are no grace periods.
     pub(super) impatient: bool,
     pub(super) verdict: Option<Verdict>,
-    /// When the whole job was started again.
+    /// When the whole job was restarted.
     pub(super) restarts: Vec<(umiak_core::model::Blame, Timestamp)>,
-    /// Between two attempts: not before this, and whether there is room.
+    /// Between two attempts: the earliest next start, and whether preparation succeeded.
     pub(super) pause: Option<(Timestamp, Option<bool>)>,
-    /// How long supervisors were there before this one.
+    /// Total time of earlier supervisors.
     pub(super) used: std::time::Duration,
     began: Timestamp,
     violations: Vec<Violation>,
@@ -129,7 +129,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Another supervisor: what it goes on with.
+    /// Another supervisor takes over.
     fn take_over(&mut self, why: Began, adopted: &BTreeSet<AttemptId>) {
         self.began = self.now;
         self.started = None;
@@ -167,12 +167,12 @@ impl<'a> Judge<'a> {
             let held = |id: &AttemptId| id.slot == *slot && Some(id.attempt) == shadow.number;
             shadow.adopted = shadow.is_live() && adopted.iter().any(held);
             shadow.lost = shadow.is_live() && !shadow.adopted;
-            // What the journal has of a stop counts, whether it was sent or not.
+            // A recorded stop counts, whether it was sent or not.
             shadow.stopped_before = shadow.stopped;
             shadow.asked = shadow.asked.or(shadow.stopped.map(|_| self.now));
             shadow.terminated |= shadow.stopped >= Some(StopHow::Terminate);
             shadow.killed = shadow.killed.or(shadow.stopped.filter(|how| *how == StopHow::Kill).map(|_| self.now));
-            // What nobody had decided is decided again.
+            // Undecided failures are decided again.
             shadow.open = shadow.end().is_some_and(End::is_bad);
         }
     }
@@ -202,7 +202,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was adopted has all of its time before it. A role that is to start again for a failure of before is stopped.
+    /// Adopted attempts have their full time limits. A role that restarts because of an earlier failure is stopped.
     fn go_on(&mut self) {
         let now = self.now;
         for shadow in self.shadows.values_mut().filter(|shadow| shadow.adopted) {
@@ -232,7 +232,7 @@ impl<'a> Judge<'a> {
                 if let Some(shadow) = self.subject(subject) {
                     let first = shadow.stage == Stage::Announced && shadow.spawned;
                     shadow.stage = Stage::Running { since: now };
-                    self.check(first, Rule::OneEnd, || format!("{subject:?} started, and was not asked for"));
+                    self.check(first, Rule::OneEnd, || format!("{subject:?} started without a request"));
                 }
             }
             Fact::Ready { subject } => {
@@ -266,11 +266,11 @@ impl<'a> Judge<'a> {
         self.names.get(name).copied()
     }
 
-    /// The replica that a fact speaks of, if that is at this attempt.
+    /// The replica that a fact is about, if it is at that attempt.
     fn subject(&mut self, subject: &Subject) -> Option<&mut Shadow> {
         let slot = self.slot(&subject.replica);
         let fits = slot.is_some_and(|slot| self.shadows[&slot].number == Some(subject.attempt));
-        self.check(fits, Rule::Numbers, || format!("{subject:?} is of no attempt that runs"));
+        self.check(fits, Rule::Numbers, || format!("{subject:?} does not match a running attempt"));
         self.shadows.get_mut(&slot.filter(|_| fits)?)
     }
 
@@ -283,7 +283,7 @@ impl<'a> Judge<'a> {
         let kept = promised.is_none_or(|promised| promised == subject.attempt);
         self.check(kept, Rule::Numbers, || format!("{subject:?}, and {promised:?} was promised"));
         self.check(stage == Stage::Idle, Rule::Rerun, || format!("{subject:?} starts from {stage:?}"));
-        // Where the engine is lost before the start, all are announced, and lost with it.
+        // If the engine is lost before the start, all are announced, and lost with it.
         let waited = self.guardian_lost || waits.is_none_or(|until| until <= self.now);
         self.check(waited, Rule::Backoff, || format!("{subject:?} is in a back-off"));
         let pause = self.pause.take();
@@ -307,7 +307,7 @@ impl<'a> Judge<'a> {
             self.check(known, Rule::FactFirst, || format!("{id:?} is not in the journal"));
             let first = self.spawned.insert(*id);
             self.check(first, Rule::Numbers, || format!("{id:?} is started twice"));
-            self.check(!self.guardian_lost, Rule::Spawn, || format!("{id:?} has nobody to start it"));
+            self.check(!self.guardian_lost, Rule::Spawn, || format!("{id:?} starts without a guardian"));
             for after in self.run.scenario.job.roles[id.slot.role as usize].start_after.clone() {
                 let come = self.has_come(after, true);
                 self.check(come, Rule::Order, || format!("{id:?} starts before {after:?}"));
@@ -315,7 +315,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Those that wait for this role do so no longer: not before it is time.
+    /// Roles that wait for this one stop waiting: not too early.
     fn start_unready(&mut self, role: u16) {
         let patience = self.run.scenario.job.roles[role as usize].timeouts.patience;
         let due = patience.and_then(|patience| Some(self.started? + patience));
@@ -328,7 +328,7 @@ impl<'a> Judge<'a> {
         self.shadows.keys().copied().filter(|slot| slot.role == role).collect()
     }
 
-    /// Whether what is waited for has come, as far as was said, and in truth where that is asked.
+    /// True if the condition is met, according to the facts, or in truth if requested.
     fn has_come(&self, after: StartAfter, in_truth: bool) -> bool {
         let other = &self.run.scenario.job.roles[after.role as usize];
         let overdue = self.groups[after.role as usize].overdue;
@@ -352,7 +352,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Whether what is waited for can come no more.
+    /// True if the condition can no longer be met.
     fn is_vain(&self, after: StartAfter) -> bool {
         if self.groups[after.role as usize].recycling.is_some() || self.has_come(after, false) {
             return false;
@@ -396,7 +396,7 @@ impl<'a> Judge<'a> {
         self.check(ours == by_us, Rule::OurDoing, || format!("{subject:?} ended with {exit:?}: {by_us}"));
         let may_be_lost = lost || self.guardian_lost;
         self.check(*exit != Exit::Lost || may_be_lost, Rule::OneEnd, || format!("{subject:?} is not lost"));
-        // Lost with an earlier supervisor: it is as if it had never been.
+        // Lost with an earlier supervisor: reset.
         if lost {
             self.check(*exit == Exit::Lost, Rule::OneEnd, || format!("{subject:?} was another supervisor's"));
             self.shadows.get_mut(&slot).expect("it was just seen").clear();
@@ -428,13 +428,13 @@ impl<'a> Judge<'a> {
         self.check(right, Rule::Limits, || format!("{subject:?} is not late for {what:?}"));
     }
 
-    /// What must be so when all effects of an event are performed.
+    /// Conditions after all effects of an event.
     fn after(&mut self, event: &Event) {
         if self.started.is_none() || self.finished {
             return;
         }
         let lost = self.shadows.values().any(|shadow| shadow.lost);
-        self.check(!lost, Rule::OneEnd, || "what an earlier supervisor had running is not closed".to_owned());
+        self.check(!lost, Rule::OneEnd, || "attempts of an earlier supervisor are not closed".to_owned());
         let unsent = self.shadows.values().any(|shadow| shadow.is_live() && shadow.again.is_some());
         self.check(!unsent, Rule::Terminate, || "a stop of an earlier supervisor is not sent again".to_owned());
         self.after_stops(event);
@@ -467,14 +467,14 @@ impl<'a> Judge<'a> {
         let waits = shadow.waits.is_some_and(|until| self.now <= until + slack);
         if idle && !waits && !self.guardian_lost {
             let vain = role.start_after.iter().any(|after| self.is_vain(*after));
-            self.check(!vain, Rule::Order, || format!("{slot:?} waits in vain"));
+            self.check(!vain, Rule::Order, || format!("{slot:?} waits for a condition that cannot be met"));
             self.waits_at_most(slot);
             let due = role.start_after.iter().all(|after| self.has_come(*after, false));
-            self.check(!due, Rule::Order, || format!("{slot:?} waits for nothing"));
+            self.check(!due, Rule::Order, || format!("{slot:?} is due and does not start"));
         }
     }
 
-    /// A role that has not started in the first attempt waits no longer than the one before it allows.
+    /// A role that has not started in the first attempt waits no longer than `patience` allows.
     fn waits_at_most(&mut self, slot: Slot) {
         let first =
             self.attempt == FIRST_ATTEMPT && self.shadows[&slot].number.is_none() && self.began == Timestamp::default();

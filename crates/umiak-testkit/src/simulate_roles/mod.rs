@@ -1,12 +1,12 @@
-//! A seeded simulator of jobs with roles, and of supervisors that are lost on the way.
+//! A seeded simulator of jobs with roles whose supervisors are lost.
 //!
-//! A seed gives a [`Scenario`]: a job with several roles and all their policies, and for every attempt of every replica
-//! what its process will do. The [`world`] performs what the machine orders, keeps the journal, and now and then loses
-//! the supervisor: between two events, or between a record and what it announces. Another machine goes on with what the
-//! journal says. Everything that lived is gone then, or runs on, in worlds whose engine keeps it. What was said is kept as a list of [`Step`]s, and [`judge`] looks
-//! at nothing else, but for the truth about ports.
+//! A seed produces a [`Scenario`]: a job with several roles and all their policies, and for every attempt of every
+//! replica what its process will do. The [`world`] performs the machine's effects, keeps the journal, and sometimes
+//! loses the supervisor: between two events, or between a record and its effect. Another machine then continues from
+//! the journal. Live processes are gone by then or, if the engine keeps them, still run. The result is a list of
+//! [`Step`]s, and [`judge`] checks only that list and the truth about ports.
 //!
-//! The launch of one group, with its evidence and its causes, is [`crate::simulate`]'s.
+//! [`crate::simulate`] covers the launch of one group, with its evidence and causes.
 
 mod campaign;
 mod judge;
@@ -28,7 +28,7 @@ pub fn run(seed: u64) -> Run {
     world::run(Scenario::new(seed), None)
 }
 
-/// The same with a driver that is broken in one way: proof that the judge sees it.
+/// The same with a driver that is broken in one way: proves that the judge detects it.
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Run {
     world::run(Scenario::new(seed), Some(sabotage))
 }

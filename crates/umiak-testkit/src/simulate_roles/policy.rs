@@ -1,10 +1,10 @@
-//! What the policies say, written a second time and in other words than the machine's.
+//! A second, independent implementation of the policies.
 
 use std::time::Duration;
 
 use umiak_core::model::{Blame, Completion, Exit, MinSucceeded, Restart, SpawnStage, Timestamp};
 
-/// What became of a role.
+/// The outcome of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Open,
@@ -12,7 +12,7 @@ pub(super) enum Fate {
     Bad,
 }
 
-/// By how many of so many have ended well, badly, or otherwise.
+/// By how many of the replicas have ended well, badly, or otherwise.
 pub(super) fn fate(completion: &Completion, replicas: usize, good: usize, bad: usize, other: usize) -> Fate {
     let enough_bad = match completion.min_failed {
         0 => usize::MAX,
@@ -40,7 +40,7 @@ pub(super) fn blame(exit: &Exit) -> Blame {
     }
 }
 
-/// Whether it is of no use to try this again.
+/// True if another try would fail in the same way.
 pub(super) fn is_vain(exit: &Exit) -> bool {
     match exit {
         Exit::Spawn(error) => error.doing != SpawnStage::Fork,
@@ -48,7 +48,7 @@ pub(super) fn is_vain(exit: &Exit) -> bool {
     }
 }
 
-/// How long the back-off can be at least and at most; nothing where there is no restart left.
+/// The shortest and the longest possible back-off; `None` if no restart is left.
 pub(super) fn backoff(rule: &Restart, blame: Blame, past: &[Timestamp], at: Timestamp) -> Option<(Duration, Duration)> {
     let recent = |then: &&Timestamp| rule.window.is_none_or(|window| at.since(**then) < window);
     let spent = past.iter().filter(recent).count() as u32;
@@ -57,7 +57,7 @@ pub(super) fn backoff(rule: &Restart, blame: Blame, past: &[Timestamp], at: Time
     (spent < budget).then_some((longest * 3 / 4, longest))
 }
 
-/// What a shell would say.
+/// The exit code in a shell.
 pub(super) fn number(exit: &Exit) -> u8 {
     match exit {
         Exit::Code { code } => (code & 255) as u8,

@@ -1,4 +1,4 @@
-//! Restarts: of one replica, of a role, of all.
+//! Restarts of one replica, of a role, of the whole job.
 
 use umiak_core::facts::Subject;
 use umiak_core::model::{Blame, Exit, FIRST_ATTEMPT, Scope, Slot, SpawnStage, Timestamp};
@@ -9,7 +9,7 @@ use super::shadow::{End, Group, Stage, times};
 use super::timeline::Rule;
 
 impl Judge<'_> {
-    /// Somebody has ended: whether its whole role is stopped for it.
+    /// Handles the end of a replica: decides whether its whole role is stopped for it.
     pub(super) fn recycle(&mut self, slot: Slot) {
         let is_open = self.stop.is_none() && !self.guardian_lost;
         let Some(end) = self.shadows[&slot].end().cloned() else { return };
@@ -22,7 +22,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What does not go holds devices and ports: a role that has one like that is not started again.
+    /// A role with an abandoned process is not restarted: that process holds devices and ports.
     pub(super) fn release(&mut self, role: u16) {
         let slots = self.slots_of(role);
         let live = slots.iter().any(|slot| self.shadows[slot].is_live());
@@ -38,7 +38,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The back-off that an end like this has.
+    /// The back-off after such an end.
     fn may_retry(&self, slot: Slot, end: &End) -> Option<(std::time::Duration, std::time::Duration)> {
         let rule = self.run.scenario.job.roles[slot.role as usize].restart;
         let past = match rule.scope {
@@ -59,7 +59,7 @@ impl Judge<'_> {
         self.check(self.stop.is_none() && !self.guardian_lost, Rule::Spawn, || format!("{subjects:?} after a stop"));
         let rule = self.run.scenario.job.roles[first.role as usize].restart.rule;
         self.check(rule.budget(blame) == max, Rule::Budget, || format!("{max} of {blame:?} for {subjects:?}"));
-        // Where a supervisor took over, nobody had to be stopped.
+        // After a takeover, none of them had to be stopped.
         if scope == Scope::Role {
             for slot in self.slots_of(first.role) {
                 if self.shadows[&slot].open {
@@ -105,7 +105,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Who has ended badly, and has a restart left, has been promised one by now.
+    /// Every replica that failed with a restart left has been scheduled by now.
     pub(super) fn should_have_retried(&mut self) {
         for slot in self.shadows.keys().copied().collect::<Vec<_>>() {
             let Some(end) = self.shadows[&slot].end().cloned() else { continue };
@@ -123,14 +123,14 @@ impl Judge<'_> {
         }
     }
 
-    /// Of the whole job: whose failure this was.
+    /// The blame for the failure of the whole job.
     fn blame_of_all(&self) -> Blame {
         let causes = self.verdict.as_ref().map(|verdict| verdict.causes.as_slice()).unwrap_or_default();
         let all = !causes.is_empty() && causes.iter().all(|cause| policy::blame(&cause.exit) == Blame::Platform);
         if all { Blame::Platform } else { Blame::User }
     }
 
-    /// How long to wait before all start again, if they do.
+    /// The delay before the restart of the whole job, if there is one.
     pub(super) fn may_restart(&self) -> Option<(std::time::Duration, std::time::Duration)> {
         use umiak_core::facts::StopReason;
         let rule = &self.run.scenario.job.policy.restart;
@@ -160,7 +160,7 @@ impl Judge<'_> {
         let right = (least.as_micros() as u64..=most.as_micros() as u64).contains(&delay);
         self.check(right, Rule::Backoff, || format!("{delay} is not in {least:?} to {most:?}"));
         let live = self.shadows.values().any(super::shadow::Shadow::is_live);
-        self.check(!live, Rule::Restart, || "somebody lives".to_owned());
+        self.check(!live, Rule::Restart, || "a replica is live".to_owned());
         self.attempt = attempt;
         self.restarts.push((blame, self.now));
         self.pause = Some((self.now + std::time::Duration::from_micros(delay), None));

@@ -1,4 +1,4 @@
-//! What a seed stands for: a job, and what each attempt of its replicas will do.
+//! The scenario of a seed: a job, and what each attempt of its replicas will do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use umiak_core::model::{
 };
 use umiak_core::model::{ExitCodes, Generation};
 
-/// From this attempt on all goes well: every run comes to an end.
+/// From this attempt on nothing fails, so that every run ends.
 const TAME: u32 = 8;
 
-/// A job and its fate.
+/// A job, and everything that will happen to it.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub seed: u64,
     pub job: Job,
     pub style: CodeStyle,
-    /// How likely an attempt ends badly.
+    /// Probability that an attempt ends badly.
     pub bad: f64,
     /// Timers fire up to this much late.
     pub late: Duration,
-    /// How likely a notice or a timer comes twice.
+    /// Probability that a notification or a timer is duplicated.
     pub echo: f64,
     /// How long reading evidence takes.
     pub gather: Duration,
-    /// How many supervisors may be lost, and how often the run may be tried again after its end.
+    /// How many supervisors may be lost, and how often the run may be retried after its end.
     pub losses: u32,
     pub retries: u32,
-    /// The engine keeps what runs when a supervisor is lost.
+    /// True if the engine keeps running processes when a supervisor is lost.
     pub keeps: bool,
-    /// How many kinds of things users and strangers do.
+    /// How much interference there is: user actions and stray events.
     pub trouble: f64,
 }
 
@@ -43,18 +43,18 @@ pub struct Scenario {
 pub(super) struct Script {
     /// Why it cannot be started.
     pub(super) refused: Option<SpawnError>,
-    /// From the order to the notice of its start.
+    /// From the request to the start notification.
     pub(super) announced: Duration,
-    /// From the order until its ports answer.
+    /// From the request until its ports answer.
     pub(super) ready: Option<Duration>,
-    /// How long it runs if nobody disturbs it, and how it ends then.
+    /// How long it runs undisturbed, and how it ends then.
     pub(super) life: Option<Duration>,
     pub(super) end: Exit,
-    /// From its death to the notice of it.
+    /// From its death to the notification.
     pub(super) reported: Duration,
     pub(super) on_interrupt: Option<(Duration, Exit)>,
     pub(super) on_term: Option<(Duration, Exit)>,
-    /// Nothing: uninterruptible sleep.
+    /// `None`: uninterruptible sleep.
     pub(super) on_kill: Option<Duration>,
 }
 
@@ -79,7 +79,7 @@ impl Scenario {
         }
     }
 
-    /// What this attempt will do: always the same.
+    /// What this attempt will do: deterministic.
     pub(super) fn script(&self, id: AttemptId) -> Script {
         let AttemptId { slot, attempt, .. } = id;
         let place = (u64::from(slot.role) << 48) | (u64::from(slot.index) << 32) | u64::from(attempt);
@@ -209,7 +209,7 @@ pub(super) fn pick<T: Clone>(rng: &mut Rng, from: &[T]) -> T {
     from[rng.usize(..from.len())].clone()
 }
 
-/// Half of the time whole milliseconds, so that things happen at the same moment.
+/// Whole milliseconds half of the time, so that events coincide.
 pub(super) fn millis(rng: &mut Rng, range: std::ops::Range<u64>) -> Duration {
     let micros = if rng.bool() { 0 } else { rng.u64(..1000) };
     Duration::from_micros(rng.u64(range) * 1000 + micros)

@@ -1,21 +1,21 @@
-//! What the judge knows of each replica and each role, from facts alone.
+//! The judge's state of each replica and each role, from facts alone.
 
 use umiak_core::facts::Limit;
 use umiak_core::model::{Blame, Exit, StopHow, Timestamp};
 
-/// Where a replica stands.
+/// The state of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Stage {
-    /// It may be started, or started again.
+    /// It may be started or restarted.
     #[default]
     Idle,
-    /// Announced; it may exist.
+    /// Announced; the process may exist.
     Announced,
     Running {
         since: Timestamp,
     },
     Ended(End),
-    /// Given up.
+    /// Abandoned.
     Gone,
 }
 
@@ -40,35 +40,35 @@ impl End {
 /// One replica.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
-    /// The last number that was announced.
+    /// The last announced number.
     pub(super) number: Option<u32>,
     pub(super) stage: Stage,
     pub(super) spawned: bool,
     pub(super) ready: bool,
-    /// When it was interrupted or asked to end, whichever was first.
+    /// When it first received SIGINT or SIGTERM.
     pub(super) asked: Option<Timestamp>,
-    /// Interrupted, before anything else.
+    /// Its first signal was SIGINT.
     pub(super) interrupted: bool,
-    /// Asked to end, or killed.
+    /// It received SIGTERM or SIGKILL.
     pub(super) terminated: bool,
     pub(super) killed: Option<Timestamp>,
     pub(super) timed_out: Option<Limit>,
-    /// In a back-off until then.
+    /// In a back-off until this time.
     pub(super) waits: Option<Timestamp>,
-    /// When it was started again by itself.
+    /// When it was restarted alone.
     pub(super) past: Vec<(Blame, Timestamp)>,
-    /// The number that was promised for its next attempt.
+    /// The number announced for its next attempt.
     pub(super) promised: Option<u32>,
-    /// A supervisor that was lost had it live, and the engine does not have it any more.
+    /// It was live under a lost supervisor, and the engine no longer has it.
     pub(super) lost: bool,
-    /// The engine still has it, and the supervisor has not started.
+    /// The engine still has it, and the supervisor has not started yet.
     pub(super) adopted: bool,
-    /// How it was stopped, according to the journal; and how, by a supervisor before this one.
+    /// How it was stopped according to the journal, and how by an earlier supervisor.
     pub(super) stopped: Option<StopHow>,
     pub(super) stopped_before: Option<StopHow>,
-    /// That stop has to be sent again.
+    /// The recorded stop that must be sent again.
     pub(super) again: Option<StopHow>,
-    /// It has ended badly, and whether it starts again has not been said yet.
+    /// It has failed, and its restart is not decided yet.
     pub(super) open: bool,
 }
 
@@ -81,7 +81,7 @@ impl Shadow {
         if let Stage::Ended(end) = &self.stage { Some(end) } else { None }
     }
 
-    /// Nothing of the last attempt counts any more.
+    /// Resets the state of the last attempt.
     pub(super) fn clear(&mut self) {
         let (number, past) = (self.number, std::mem::take(&mut self.past));
         *self = Self { number, past, ..Self::default() };
@@ -91,11 +91,11 @@ impl Shadow {
 /// One role.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
-    /// It is not waited for any longer.
+    /// Roles behind it no longer wait for it.
     pub(super) overdue: bool,
-    /// The failure for which all of it is being stopped, and when that was.
+    /// The failure for which the whole role is being stopped, and when.
     pub(super) recycling: Option<(Blame, Timestamp)>,
-    /// When all of it was started again.
+    /// When the whole role was restarted.
     pub(super) past: Vec<(Blame, Timestamp)>,
 }
 

@@ -1,4 +1,4 @@
-//! Stopping: why, whom, when, and what the end is called.
+//! Stopping: the reason, the targets, the time, and the outcome.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Judge<'_> {
                     (Rule::Terminate, self.stop.is_some() || timed_out || recycling)
                 }
                 StopHow::Terminate => (Rule::Terminate, interrupted && !terminated && waited(after_interrupt(grace))),
-                // Who is impatient does not wait, as far as that was asked of the whole job.
+                // A kill request skips the grace period, if it was for the whole job.
                 StopHow::Kill => {
                     let due = waited(grace) || (self.impatient && self.stop.is_some());
                     (Rule::Kill, killed.is_none() && due)
@@ -104,7 +104,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Who lives is being stopped, and nobody has more time for it than there is.
+    /// Live replicas are being stopped, and none exceeds its limits.
     pub(super) fn after_stops(&mut self, event: &Event) {
         let (slack, abandon) = (self.run.scenario.late, self.run.scenario.job.policy.stop.abandon);
         for slot in self.shadows.keys().copied().collect::<Vec<Slot>>() {
@@ -134,10 +134,10 @@ impl Judge<'_> {
         self.check(!late, Rule::Limits, || "the run takes too long".to_owned());
     }
 
-    /// Nobody has been told to stop: then nothing may be decided.
+    /// Without a stop, no decision may be due.
     pub(super) fn should_have_decided(&mut self) {
         self.check(!self.has_failed(), Rule::Decision, || "a role has failed, and the job goes on".to_owned());
-        self.check(!self.has_completed(), Rule::Decision, || "all is done, and the job goes on".to_owned());
+        self.check(!self.has_completed(), Rule::Decision, || "all roles are done, and the job goes on".to_owned());
     }
 
     pub(super) fn finish(&mut self, outcome: Outcome, code: u8) {
@@ -159,7 +159,7 @@ impl Judge<'_> {
         };
         self.check(outcome == expected, Rule::Code, || format!("{outcome:?} instead of {expected:?}"));
         let completed = first.is_some() || self.pause.is_some() || (self.has_completed() && !self.has_failed());
-        self.check(completed, Rule::Decision, || "it ends, and is not done".to_owned());
+        self.check(completed, Rule::Decision, || "it ends before all roles are done".to_owned());
         let several = self.run.scenario.style.document && self.run.scenario.job.roles.len() > 1;
         let cause = self.verdict.as_ref().and_then(|verdict| verdict.causes.first());
         let expected = match expected {

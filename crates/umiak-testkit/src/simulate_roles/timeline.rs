@@ -1,4 +1,4 @@
-//! What was said in a run, and how it is shown to whoever has to find out why it went wrong.
+//! The timeline of a run, and how it is displayed for debugging.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,62 +10,63 @@ use umiak_core::model::Timestamp;
 use super::judge;
 use super::scenario::Scenario;
 
-/// One thing that happened, and what the machine made of it.
+/// One event and its effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub at: Timestamp,
     pub what: What,
-    /// Those that were performed.
+    /// The effects that were performed.
     pub effects: Vec<Effect>,
-    /// The supervisor was lost before it had performed all of them, or right after.
+    /// The supervisor was lost before it had performed all effects, or right after.
     pub lost: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A supervisor begins, and the engine still has these.
+    /// A supervisor starts; the engine still has these attempts.
     Began(Began, BTreeSet<AttemptId>),
     Event(Event),
 }
 
-/// The rules, each with what it asks for.
+/// The rules, each with what it requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// A fact stands before the effect it announces, and says the same.
+    /// A fact precedes the effect it announces, and matches it.
     FactFirst,
-    /// Numbers of attempts only grow; nobody is spawned twice with the same one.
+    /// Attempt numbers only grow; none is spawned twice.
     Numbers,
-    /// Every attempt that was announced has exactly one end; the next supervisor closes as lost what is, and only that.
+    /// Every announced attempt has exactly one end; the next supervisor closes lost ones, and only those.
     OneEnd,
-    /// An end is our doing exactly when it is by a signal that we had sent.
+    /// An end counts as ours exactly when a signal that we had sent caused it.
     OurDoing,
-    /// Nobody starts before what it waits for; who waits for nothing is started at once; who waits in vain is told.
+    /// No replica starts before its condition is met; one without a condition starts at once; one whose condition
+    /// cannot be met is reported.
     Order,
-    /// Never more restarts than the budget of their scope and blame, and no fewer.
+    /// Exactly as many restarts as the budget of their scope and blame allows.
     Budget,
-    /// The back-off is as long as the policy says, and is waited for.
+    /// The back-off has the length in the policy, and is waited for.
     Backoff,
-    /// What has succeeded runs again only with all of its group, or when that was asked for.
+    /// A succeeded replica runs again only with its whole group, or on request.
     Rerun,
     /// Nothing is started after a stop or after the end.
     Spawn,
-    /// Who lives is asked to end when the job stops, and nobody else.
+    /// When the job stops, exactly the live replicas are told to end.
     Terminate,
-    /// SIGKILL after the grace of the role, or at once for the impatient; given up only after that.
+    /// SIGKILL after the grace period of the role, or at once on a kill request; abandoned only after that.
     Kill,
-    /// Nothing takes longer than it may, and only what does is stopped for that.
+    /// No attempt exceeds its limit, and only those that would are stopped for it.
     Limits,
-    /// The job is stopped exactly when its policies, the user or a lost guardian say so.
+    /// The job is stopped exactly when its policies, the user or a lost guardian require it.
     Decision,
     /// The whole job starts again exactly when policy and circumstances allow it.
     Restart,
     /// Outcome and exit code.
     Code,
-    /// The end comes once, when all is over, and it comes.
+    /// The end comes exactly once, when all is over.
     Finish,
     /// An event that does not fit changes nothing.
     Stale,
-    /// What the journal adds up to is what the machine has.
+    /// The replayed journal matches the machine.
     Replay,
 }
 
@@ -91,14 +92,14 @@ pub struct Run {
     pub journal: Vec<Record>,
     /// When the ports of each attempt really answered.
     pub answered: BTreeMap<AttemptId, Timestamp>,
-    /// What only the world could see.
+    /// Violations that only the world could detect.
     pub seen: Vec<Violation>,
-    /// Nothing was left to happen, and the run had not ended, though no process lived.
+    /// True if no event was left and no process lived, but the run had not ended.
     pub stalled: bool,
 }
 
 impl Run {
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the run.
     pub fn violations(&self) -> Vec<Violation> {
         let mut violations = self.seen.clone();
         violations.extend(judge::check(self));
@@ -106,7 +107,7 @@ impl Run {
         violations
     }
 
-    /// Panics with the whole timeline if something is wrong with it.
+    /// Panics with the whole timeline if anything is wrong.
     pub fn assert_valid(&self) {
         let violations = self.violations();
         let list: Vec<String> = violations.iter().map(ToString::to_string).collect();

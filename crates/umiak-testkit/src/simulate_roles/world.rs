@@ -16,7 +16,7 @@ use super::timeline::{Rule, Run, Step, Violation, What};
 
 const SIGKILL: i32 = 9;
 
-/// Nothing happens any more, but for processes that run on: the user gives up.
+/// Only long-running processes are left by then: the user stops the run.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// No run of a correct machine has so many steps.
@@ -29,21 +29,21 @@ pub enum Sabotage {
     HastyBackoff,
     /// Graces are over as soon as they begin.
     HastyGrace,
-    /// Nobody looks at how long an attempt runs.
+    /// Time limits of attempts are not enforced.
     ForgetLimits,
-    /// Timers come back with another number than they were armed with.
+    /// Timers fire with another number than they were armed with.
     WrongFence,
     /// Processes are started before their start is in the journal.
     SpawnFirst,
-    /// Restarts inside a role are not written down.
+    /// Restarts inside a role are not recorded.
     LoseRetrying,
-    /// Ends are not written down.
+    /// Ends are not recorded.
     LoseEnded,
-    /// Ports are said to answer as soon as that is asked.
+    /// Ports are reported as ready at once.
     Unprobed,
-    /// The journal forgets that the whole job was started again.
+    /// Restarts of the whole job are not recorded.
     LoseRestarting,
-    /// A new supervisor is not told what the engine still has.
+    /// A new supervisor does not learn what the engine still has.
     Disown,
 }
 
@@ -51,7 +51,7 @@ pub enum Sabotage {
 #[derive(Debug, Clone)]
 enum Item {
     Event(Event),
-    /// An event of long ago, if it is no news any more by then: otherwise it would be a lie.
+    /// An old event that is stale by then; otherwise it would be wrong.
     Stray(Event),
     Timer(Timer, usize),
     Death(AttemptId, Exit),
@@ -71,16 +71,16 @@ struct World {
     now: Timestamp,
     queue: BinaryHeap<Reverse<(Timestamp, usize)>>,
     items: Vec<Item>,
-    /// Processes that exist.
+    /// Live processes.
     alive: BTreeMap<AttemptId, Script>,
-    /// What the engine was asked to start, and how that ended, if it did.
+    /// Attempts that the engine started, and their exit, if any.
     held: BTreeMap<AttemptId, Option<Exit>>,
     answered: BTreeMap<AttemptId, Timestamp>,
     awaited: Vec<AttemptId>,
     inspecting: BTreeSet<AttemptId>,
     gathering: bool,
     timers: BTreeMap<Timer, (u32, usize)>,
-    /// What was armed once, for strays.
+    /// Timers that were armed once, for strays.
     old_timers: Vec<(Timer, u32)>,
     steps: Vec<Step>,
     seen: Vec<Violation>,
@@ -118,7 +118,7 @@ pub(super) fn run(scenario: Scenario, sabotage: Option<Sabotage>) -> Run {
     Run { scenario, steps, journal, answered, seen, stalled }
 }
 
-/// How the time of a supervisor ended.
+/// How a supervisor ended.
 enum Ended {
     Lost,
     Finished,
@@ -182,7 +182,7 @@ impl World {
         self.steps.push(Step { at: self.now, what, effects: vec![], lost: false });
         self.machine = Machine::new(self.scenario.job.clone(), self.scenario.style, self.scenario.seed);
         let supervised = Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
-        // Whether it is written before or after makes no difference.
+        // The order of these records makes no difference.
         if self.rng.bool() {
             self.record(supervised);
             again.inspect(|again| self.machine.recover(&self.status, *again, &|id| adopted.contains(&id)));
@@ -199,7 +199,7 @@ impl World {
         self.plan_visits(start);
     }
 
-    /// Processes live and end while there is no supervisor. What the journal has no longer is of no interest.
+    /// Processes live and end without a supervisor. Those that are no longer in the journal do not matter.
     fn run_on(&mut self) {
         let mut later = Vec::new();
         while let Some(Reverse((at, index))) = self.queue.pop() {
@@ -228,7 +228,7 @@ impl World {
         self.alive.retain(|id, _| is_live(id));
     }
 
-    /// To a new supervisor the engine tells all that it knows.
+    /// Reports everything that the engine has to a new supervisor.
     fn tell_held(&mut self, held: &BTreeSet<AttemptId>) {
         for id in held.iter().copied() {
             let soon = millis(&mut self.rng, 0..50);
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// A supervisor that was replaced does not know it.
+    /// Writes a record as the replaced supervisor, which does not know that it was replaced.
     fn write_as_the_last_one(&mut self) {
         let slot = pick(&mut self.rng, &self.scenario.slots());
         let fact = Fact::Starting { subject: self.machine.subject(slot) };
@@ -337,7 +337,7 @@ impl World {
                 if self.steps.len() > ENDLESS {
                     return Ended::Stalled;
                 }
-                // Something may still come after the end.
+                // Events may still arrive after the end.
                 if self.machine.is_finished() && self.rng.f64() < 0.3 {
                     return Ended::Finished;
                 }
@@ -353,7 +353,7 @@ impl World {
         }
     }
 
-    /// Whether nobody waits for this, so that it may be said without being true.
+    /// True if nothing waits for this event, so that it may be sent as a stray.
     fn is_stray(&self, event: &Event) -> bool {
         let is_old = |id: &AttemptId| {
             let known = self.machine.attempt_of(id.slot).is_some();
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Gives one event to the machine and does what it says. Whether the supervisor was lost in this.
+    /// Passes one event to the machine and performs its effects. True if the supervisor was lost during this.
     fn tell(&mut self, event: Event) -> bool {
         match &event {
             Event::EngineLost => {
@@ -419,7 +419,7 @@ impl World {
             if !self.scenario.keeps {
                 self.alive.clear();
             }
-            // Everything was said and done: for the user it has ended.
+            // Everything was performed: for the user it has ended.
             return !self.status.is_finished();
         }
         self.compare();
@@ -469,7 +469,7 @@ impl World {
                 let after = pick(&mut self.rng, &[Duration::ZERO, Duration::from_millis(700)]);
                 self.notice(Event::Prepared { attempt, ready }, after);
             }
-            // All replicas are here.
+            // There are no other nodes.
             Effect::AwaitElsewhere { .. }
             | Effect::TellReady { .. }
             | Effect::StartUnready { .. }
@@ -529,7 +529,7 @@ impl World {
         }
     }
 
-    /// The process is gone; the news of it is on its way.
+    /// The process is dead; its notification follows.
     fn die(&mut self, id: AttemptId, exit: Exit) {
         if let Some(script) = self.alive.remove(&id) {
             self.held.insert(id, Some(exit.clone()));
@@ -537,11 +537,11 @@ impl World {
         }
     }
 
-    /// A notice that will arrive, sometimes twice.
+    /// Schedules a notification, sometimes duplicated.
     fn notice(&mut self, event: Event, after: Duration) {
         let at = self.now + after;
         self.plan(at, Item::Event(event.clone()));
-        // The second answer to a question could be taken for that to the next one.
+        // A second answer could be taken for the answer to the next request.
         if self.rng.f64() < self.scenario.echo && !matches!(event, Event::Gathered(_)) {
             let again = at + millis(&mut self.rng, 0..2000);
             self.plan(again, Item::Event(event));
@@ -553,14 +553,14 @@ impl World {
         self.seen.push(Violation { rule: Rule::Replay, step, message });
     }
 
-    /// What the journal adds up to against what the machine has.
+    /// Compares the replayed journal with the machine.
     fn compare(&mut self) {
         let mut complaints = Vec::new();
         if !self.machine.is_counted() {
             complaints.push("the machine has miscounted".to_owned());
         }
         if self.status.is_finished() != self.machine.is_finished() {
-            complaints.push("finished, or not?".to_owned());
+            complaints.push("journal and machine disagree about the end".to_owned());
         }
         let attempt = self.machine.attempt() + u32::from(self.machine.is_pausing());
         if self.status.attempt != attempt && !self.machine.is_finished() {
@@ -576,7 +576,7 @@ impl World {
                 continue;
             };
             let same = match (attempt, &replica.stage) {
-                // Between two attempts the journal is ahead, and an end that does not stay is forgotten at once.
+                // Between two attempts the journal is ahead, and an end that does not stay is dropped at once.
                 _ if self.machine.is_pausing() || self.machine.is_finished() => true,
                 (Attempt::Waiting, Stage::Waiting) => (number..=number + 1).contains(&replica.attempt),
                 (Attempt::Waiting, Stage::Ended(ended)) => number == replica.attempt && !ended.is_success(),

@@ -1,4 +1,4 @@
-//! Many rounds at once, and what they have met: a campaign that meets nothing proves nothing.
+//! Many rounds at once, and what they met: a campaign that meets nothing proves nothing.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::simulate::Why;
 
 use super::world::Run;
 
-/// Runs all these seeds, on all processors.
+/// Runs all these seeds, on all CPUs.
 pub fn campaign(seeds: &Range<u64>) -> Summary {
     spread(seeds, |seed| {
         let run = super::run(seed);
@@ -70,7 +70,7 @@ fn things(run: &Run) -> BTreeSet<String> {
     things
 }
 
-/// The same of servers.
+/// The same for servers.
 fn servers(run: &Run, met: &mut impl FnMut(&str)) {
     met("servers");
     for (script, node) in run.scenario.nodes.iter().zip(&run.nodes) {
@@ -84,14 +84,14 @@ fn servers(run: &Run, met: &mut impl FnMut(&str)) {
         let servers = node.deaths.last().map_or(&[][..], |(_, deaths)| &deaths[..script.servers]);
         for death in servers.iter().flatten().filter(|death| death.why == Why::Own) {
             met(match (death.exit.is_success(), succeeded) {
-                (true, true) => "a server ended by itself, and all is well",
+                (true, true) => "a server ended by itself, and the round succeeded",
                 (true, false) => "a server ended by itself",
-                (false, true) => "a server died in vain",
+                (false, true) => "a server died, and the round succeeded",
                 (false, false) => "a server died",
             });
         }
         if node.unready > 0 {
-            met("trainers did not wait longer");
+            met("trainers stopped waiting");
         }
     }
 }

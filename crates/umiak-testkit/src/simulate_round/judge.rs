@@ -1,4 +1,4 @@
-//! What must hold in every round, judged from what the nodes heard, how they ended, and the truth.
+//! Rules that hold in every round, checked against what the nodes received, how they ended, and the truth.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,39 +17,38 @@ use super::servers::ranks_of;
 use super::world::{NodeRun, Run};
 use crate::simulate::{Death, Why};
 
-/// The rules, each with what it asks for.
+/// The rules, each with what it requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Every living node's round ends within the windows, and sooner where nothing was in its way; so does the
-    /// coordinator's.
+    /// Every live node's round ends within the limits, and sooner without faults; so does the coordinator's.
     Ends,
-    /// Nobody is woken again and again for nothing.
+    /// No machine is woken repeatedly without need.
     Wakes,
-    /// Whoever heard how an attempt ended heard the same.
+    /// All nodes that receive the decision on an attempt receive the same one.
     SameDecision,
-    /// An attempt starts as the same on all nodes, in the right order, and when all were ready for it.
+    /// An attempt starts identically on all nodes, in the right order, once all were ready.
     Start,
-    /// Attempts go forward by one, and not beyond the budget.
+    /// Attempt numbers grow by one, and stay within the budget.
     Attempts,
     /// Success only when every rank of the last attempt ended well.
     Success,
-    /// The code fits what was decided.
+    /// The exit code matches the decision.
     Code,
-    /// When a rank fails, all nodes hear of it at once.
+    /// When a rank fails, all nodes are told at once.
     Stop,
-    /// Who failed by itself is named, and its victims are not.
+    /// A rank that failed by itself is named, and its victims are not.
     Cause,
-    /// A node that is gone is named when nobody else is to blame.
+    /// A lost node is named if no rank is the cause.
     LostNode,
-    /// No rank lives on when its node is done.
+    /// No rank survives its node.
     NoRank,
-    /// What must make no difference makes none.
+    /// Short faults do not change the result.
     Gentle,
-    /// Trainers start when all servers have answered them.
+    /// Trainers start once all servers listen.
     Waits,
-    /// Servers are stopped, and their node ends, when all of the job has.
+    /// Servers are stopped, and their node ends, once the whole job is over.
     Serves,
-    /// There is no success without a server that was needed.
+    /// A round in which a required server died is no success.
     Needed,
 }
 
@@ -120,7 +119,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A node that knows how it ends does not wait for anything else.
+    /// A node that has the decision does not wait for anything else.
     fn ends_soon(&mut self, index: usize, node: &NodeRun) {
         let scenario = &self.run.scenario;
         let paused = |fault: &Fault| matches!(fault, Fault::Pause { node, .. } if *node == index);
@@ -133,11 +132,11 @@ impl<'a> Judge<'a> {
             self.check(end <= at + stop, Rule::Ends, || format!("node {index}: decided at {at:?}, over at {end:?}"));
         }
         if let (Some((end, ..)), Some(left), true) = (node.finished, node.left, index > 0) {
-            // A last word that crossed a restart, or that could not be sent, is said twice.
+            // A last report that crossed a restart, or could not be sent, is sent twice.
             let soon = left <= end + ANSWER * 2;
             self.check(soon, Rule::Ends, || format!("node {index}: over at {end:?}, left at {left:?}"));
         }
-        // Where nothing is in the way, an attempt takes as long as its ranks do.
+        // Without faults, an attempt takes as long as its ranks.
         if scenario.kind == Kind::Calm {
             let ways = Duration::from_millis(scenario.delay * 6);
             let attempt = scenario.start_up()
@@ -157,7 +156,7 @@ impl<'a> Judge<'a> {
         let run = self.run;
         let mut firsts: BTreeMap<u32, Start> = BTreeMap::new();
         for (index, (script, node)) in run.scenario.nodes.iter().zip(&run.nodes).enumerate() {
-            // Who was away can miss one.
+            // A disconnected node can miss one.
             let forward = node.starts.is_sorted_by(|(_, one), (_, next)| one.attempt < next.attempt);
             self.check(forward, Rule::Attempts, || format!("node {index}: attempts do not go forward"));
             for (at, start) in &node.starts {
@@ -167,7 +166,9 @@ impl<'a> Judge<'a> {
                 let first = firsts.entry(start.attempt).or_insert_with(|| same.clone()).clone();
                 self.check(first == same, Rule::Start, || format!("node {index}: {same:?}\n  others: {first:?}"));
                 let you = start.nodes.get(start.you as usize).map(|share| share.launch);
-                self.check(you == Some(script.launch), Rule::Start, || format!("node {index} takes another's place"));
+                self.check(you == Some(script.launch), Rule::Start, || {
+                    format!("node {index} takes the place of another node")
+                });
                 for share in &start.nodes {
                     let ready =
                         self.run.scenario.nodes.iter().position(|other| other.launch == share.launch).is_some_and(
@@ -250,7 +251,7 @@ impl<'a> Judge<'a> {
                 continue;
             }
             let last = node.starts.last().map(|(_, start)| start);
-            // Servers are stopped, in whatever way they take it.
+            // Servers are stopped; how they end does not matter.
             let trainers = last.map(|start| ranks_of(start, Part::Trainer)).unwrap_or_default();
             let truth = self.truth(last.map_or(FIRST_ATTEMPT, |start| start.attempt));
             let well =
@@ -258,7 +259,7 @@ impl<'a> Judge<'a> {
             let all = last.is_some() && trainers.iter().all(|rank| well(truth.get(rank).copied().flatten()));
             self.check(all, Rule::Success, || format!("node {index} calls this success: {truth:?}"));
             let blamed = last.is_some_and(|start| node.reports.contains(&start.attempt));
-            self.check(!blamed, Rule::Success, || format!("node {index} tells of causes, and then of success"));
+            self.check(!blamed, Rule::Success, || format!("node {index} reports causes, and then success"));
         }
     }
 
@@ -269,7 +270,7 @@ impl<'a> Judge<'a> {
                 Fault::Signal { node, .. } | Fault::Stop { node } | Fault::GuardianLost { node } => *node == index,
                 _ => false,
             });
-            // Who had to end before it heard that has its own reason.
+            // A node that ended before it received the decision has its own reason.
             let known = node.decisions[..node.known].last();
             let Some((_, decision)) = known.filter(|(_, last)| last.restart.is_none() && !asked) else { continue };
             let expected = match (decision.outcome, &decision.why) {
@@ -288,7 +289,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was decided about each attempt, by whoever heard it.
+    /// The decisions on each attempt, from any node that received one.
     fn decided(&self) -> BTreeMap<u32, &'a Decision> {
         let decisions = self.run.nodes.iter().flat_map(|node| &node.decisions);
         decisions.map(|(_, decision)| (decision.attempt, decision)).collect()
@@ -323,18 +324,18 @@ impl<'a> Judge<'a> {
             let (causes, victims) = (ranks(&verdict.causes), ranks(&verdict.victims));
             let death = |rank: &u32| truth.get(rank).copied().flatten();
             let is_own = |rank: &u32| death(rank).is_some_and(|death| death.why == Why::Own && death.is_evident());
-            // Whoever told of an own error stands before those who lost a peer.
+            // A rank with an error of its own comes before ranks that lost a peer.
             let told = causes.iter().chain(&victims).any(is_own);
             let innocent = causes.iter().find(|rank| death(rank).is_some_and(|death| death.why == Why::Peer));
             self.check(!(told && innocent.is_some()), Rule::Cause, || {
                 format!("rank {innocent:?} is blamed in attempt {attempt}: {causes:?}, victims {victims:?}")
             });
             let placed = causes.iter().all(|rank| decision.places.iter().any(|place| place.rank == *rank));
-            self.check(placed, Rule::Cause, || format!("nobody knows where {causes:?} was"));
+            self.check(placed, Rule::Cause, || format!("no place for {causes:?}"));
             if !matches!(self.run.scenario.kind, Kind::Calm) || decision.outcome != Outcome::Failed {
                 continue;
             }
-            // Nothing was in the way of the first one's words.
+            // Without faults, the first failure is always reported in time.
             let bad = truth.iter().filter_map(|(rank, death)| Some((rank, (*death)?)));
             let first = bad.filter(|(_, death)| !death.exit.is_success()).min_by_key(|(_, death)| death.at);
             if let Some((rank, _)) = first.filter(|(rank, _)| is_own(rank)) {
@@ -352,7 +353,7 @@ impl<'a> Judge<'a> {
         else {
             return;
         };
-        // Where all ran when it died, and nobody was done.
+        // All nodes were running when it died, and none was done.
         let running =
             |run: &NodeRun| run.spawned.iter().any(|(attempt, since)| *attempt == FIRST_ATTEMPT && *since <= at);
         let ended = |death: Option<&Death>| death.is_some_and(|death| death.at + REACTION < at);
@@ -368,7 +369,7 @@ impl<'a> Judge<'a> {
                 |(_, decision)| matches!(&decision.why, Some(Reason::NodeLost { node, .. }) if node.address == address),
             );
             let code = other.finished.map(|(_, _, code)| code);
-            // Who only served, and went without a word, was not missed by trainers that ended well before that was noticed.
+            // A node that only served and vanished is not missed if the trainers succeed before that is noticed.
             let only_served = scenario.nodes[node].servers == scenario.nodes[node].ranks[0].len();
             let is_over = |(_, decision): &(_, Decision)| decision.outcome == Outcome::Succeeded;
             if only_served && other.decisions.iter().any(is_over) {
@@ -380,7 +381,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Everybody came, nothing lasted long: the ranks alone decide.
+    /// All nodes joined and no fault lasted long: only the ranks decide the result.
     fn gentle(&mut self) {
         let scenario = &self.run.scenario;
         let stuck =
@@ -390,7 +391,7 @@ impl<'a> Judge<'a> {
         }
         for (index, node) in self.run.nodes.iter().enumerate() {
             let alone = node.other_end.clone();
-            self.check(alone.is_none(), Rule::Gentle, || format!("node {index} was left alone: {alone:?}"));
+            self.check(alone.is_none(), Rule::Gentle, || format!("node {index} decided alone: {alone:?}"));
             let last = node.decisions.last().map(|(_, decision)| decision);
             let truth = self.truth(last.map_or(FIRST_ATTEMPT, |decision| decision.attempt));
             let start = node.starts.last().map(|(_, start)| start);
@@ -405,7 +406,7 @@ impl<'a> Judge<'a> {
             };
             self.check(fits, Rule::Gentle, || format!("node {index} heard {last:?} of {truth:?}"));
             let ends = [index, 0].map(|node| self.run.nodes[node].finished.map(|(_, outcome, code)| (outcome, code)));
-            self.check(ends[0] == ends[1], Rule::Gentle, || format!("nodes {index} and 0 end apart: {ends:?}"));
+            self.check(ends[0] == ends[1], Rule::Gentle, || format!("nodes {index} and 0 end differently: {ends:?}"));
         }
     }
 }

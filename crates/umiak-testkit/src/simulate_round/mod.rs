@@ -1,11 +1,11 @@
 //! A seeded simulator of whole rounds: the coordinator, agents, and each node's own job, on a virtual clock.
 //!
-//! A seed gives a [`Scenario`]: nodes with their ranks and what those will do, and what happens to nodes and
-//! connections. The [`world`] couples the real machines, performs what they order, and keeps what the nodes have heard
-//! and how they ended in a [`Run`]; [`judge`] compares that with the truth, which no machine is told.
+//! A seed produces a [`Scenario`]: nodes with their ranks and what those will do, and faults of nodes and connections.
+//! The [`world`] couples the real machines, performs their effects, and records in a [`Run`] what the nodes received
+//! and how they ended. [`judge`] compares that with the truth, which no machine has.
 //!
-//! Connections are TCP's: nothing is reordered or comes twice on one of them, and what is in flight when one breaks is
-//! gone. A partition holds messages back until it is over. A paused node hears nothing, and then everything at once.
+//! Connections behave like TCP: nothing is reordered or duplicated on one of them, and data in flight is lost when it
+//! breaks. A partition delays messages until it is over. A paused node receives nothing, and then everything at once.
 
 mod campaign;
 mod judge;
@@ -26,7 +26,7 @@ pub fn run(seed: u64) -> Run {
     world::run(Scenario::new(seed), None)
 }
 
-/// The same with a driver that is broken in one way: proof that the judge sees it.
+/// The same with a driver that is broken in one way: proves that the judge detects it.
 pub fn run_sabotaged(seed: u64, sabotage: Sabotage) -> Run {
     world::run(Scenario::new(seed), Some(sabotage))
 }

@@ -9,21 +9,21 @@ use umiak_core::model::Timestamp;
 use super::scenario::HANDSHAKE;
 use super::world::{Item, Sabotage, World};
 
-/// One TCP connection. The coordinator knows it by its index.
+/// One TCP connection. Its index is the coordinator's link.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) node: usize,
-    /// It broke: nothing arrives any more.
+    /// True if it broke: nothing arrives any more.
     cut: bool,
     /// When the last packet arrives, by direction.
     last: [Timestamp; 2],
 }
 
-/// What travels.
+/// The contents of a packet.
 #[derive(Debug, Clone)]
 pub(super) enum Packet {
     FromAgent(FromAgent),
-    /// The guardian's.
+    /// Sent by the guardian.
     Gone,
     ToAgent(ToAgent),
     /// The end of the stream.
@@ -36,7 +36,7 @@ impl World {
         Duration::from_micros(self.rng.u64(..=most))
     }
 
-    /// Puts a packet on its way, behind those before it.
+    /// Sends a packet, behind those before it.
     pub(super) fn transmit(&mut self, conn: usize, up: bool, packet: Packet) {
         let node = self.conns[conn].node;
         let mut at = self.now + self.delay(node);
@@ -79,14 +79,14 @@ impl World {
             Packet::FromAgent(FromAgent::Beat) => coordinator::Event::Beat { link },
             Packet::FromAgent(FromAgent::Bye) => coordinator::Event::Bye { link },
             Packet::Gone => coordinator::Event::Gone { link },
-            // Logs have connections of their own.
+            // Logs have separate connections.
             Packet::Fin | Packet::ToAgent(_) | Packet::FromAgent(FromAgent::Logs(_)) => {
                 coordinator::Event::Closed { link }
             }
         });
     }
 
-    /// The agent sees that its connection is gone.
+    /// The agent detects that its connection is gone.
     pub(super) fn closed_here(&mut self, node: usize, conn: usize) {
         if self.nodes[node].conn == Some(conn) {
             self.nodes[node].conn = None;
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// What is in flight is gone, and both sides notice; the coordinator sometimes not.
+    /// Breaks a connection. Data in flight is lost, and both sides notice; the coordinator sometimes does not.
     pub(super) fn break_link(&mut self, node: usize) {
         let Some(conn) = self.nodes[node].conn else { return };
         self.conns[conn].cut = true;
@@ -113,7 +113,7 @@ impl World {
         self.plan(at, Item::Connect { node, tried, began });
     }
 
-    /// The answer to a try is due.
+    /// Answers a connection attempt.
     pub(super) fn connected(&mut self, node: usize, tried: u64, began: Timestamp) {
         if tried != self.nodes[node].tries || self.nodes[node].conn.is_some() {
             return;
@@ -153,7 +153,7 @@ impl World {
                 };
                 for link in links.into_iter().filter(|_| !dropped) {
                     let packet = match (&message, self.sabotage) {
-                        // Each node is told of itself first.
+                        // Each node receives an order with itself first.
                         (ToAgent::Start(start), Some(Sabotage::TurnStarts)) => {
                             let mut start = start.clone();
                             let turn = self.conns[link as usize].node % start.nodes.len();
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Nobody listens any more, and all connections end.
+    /// The coordinator stops listening, and all connections end.
     pub(super) fn end_coordinator(&mut self) {
         self.coordinator = None;
         self.coordinator_over = Some(self.now);

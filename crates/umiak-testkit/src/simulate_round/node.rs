@@ -1,4 +1,4 @@
-//! One node: what its front performs for its agent and its job, and what its ranks do.
+//! One node: what its front does for its agent and its job, and what its ranks do.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Fate {
 }
 
 impl Scenario {
-    /// How a node stands before an attempt.
+    /// The state of a node before an attempt.
     pub(super) fn standing(&self, node: usize, attempt: u32) -> Standing {
         let script = &self.nodes[node];
         let port = |number: usize| Port::new(6000 + attempt as u16 * 100 + number as u16).expect("not 0");
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// The front tells its agent how things stand.
+    /// The front reports the state to its agent.
     pub(super) fn stand(&mut self, node: usize, standing: Standing) {
         self.note_ready(node, &standing);
         self.agent(node, agent::Event::Standing(standing));
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Those who decide are done here.
+    /// All deciding ranks of this node are done.
     fn serve(&mut self, node: usize, attempt: u32) {
         self.nodes[node].run.served.push((attempt, self.now));
         if self.sabotage == Some(Sabotage::OwnEnds) {
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Ranks are numbered over all nodes.
+    /// Converts to rank numbers over all nodes.
     fn told(&self, node: usize, mut end: diagnose::End) -> Told {
         let local = end.subject.rank.map_or(0, |rank| rank.0);
         let rank = self.nodes[node].first_rank + local;
@@ -220,7 +220,7 @@ impl World {
         let count = self.nodes[node].alive.len();
         let front = &mut self.nodes[node];
         front.attempt = attempt;
-        // Trainers come after servers.
+        // Trainers start after servers.
         if front.run.spawned.last().is_none_or(|(last, _)| *last != attempt) {
             front.run.spawned.push((attempt, self.now));
             front.run.deaths.push((front.first_rank, vec![None; count]));
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// A rank is gone; the news of it is on its way, and so are the peers' troubles.
+    /// A rank is dead; its notification and the consequences for its peers follow.
     pub(super) fn die(&mut self, node: usize, attempt: u32, rank: usize, fate: Fate) {
         let front = &mut self.nodes[node];
         if front.attempt != attempt || !std::mem::replace(&mut front.alive[rank], false) {
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Ranks that were connected to one that is gone.
+    /// Affects all ranks that were connected to a dead one.
     fn lose_peer(&mut self, attempt: u32) {
         for node in 0..self.nodes.len() {
             if self.nodes[node].attempt != attempt {
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// The node is gone, or its guardian, and all ranks with it.
+    /// The node or its guardian is dead, and all ranks with it.
     pub(super) fn bury_all(&mut self, node: usize) {
         let attempt = self.nodes[node].attempt;
         for rank in 0..self.nodes[node].alive.len() {
@@ -322,9 +322,9 @@ impl World {
         self.job(node, Event::EngineLost);
     }
 
-    /// What the log of this rank says.
+    /// The log of this rank, as evidence.
     fn evidence(&self, node: usize, slot: Slot) -> Option<Evidence> {
-        // Who has waited in vain has left nothing.
+        // A rank that never started has left nothing.
         let run = &self.nodes[node].run;
         run.spawned.last().filter(|(attempt, _)| *attempt == self.nodes[node].machine.attempt())?;
         let (_, deaths) = run.deaths.last()?;
@@ -346,5 +346,5 @@ impl World {
     }
 }
 
-/// From a death to the next thing that may follow from it.
+/// From a death to its earliest consequence.
 pub(super) const REACTION: Duration = Duration::from_millis(150);

@@ -1,4 +1,4 @@
-//! What a seed stands for: nodes, what their ranks will do, and what happens to them.
+//! The scenario of a seed: nodes, what their ranks will do, and faults.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -11,53 +11,53 @@ use umiak_core::model::{Exit, FIRST_ATTEMPT, Restart, Timestamp};
 use super::servers::ServerScript;
 use crate::simulate::Words;
 
-/// How long ends are collected after a failure; longer than any notice takes.
+/// How long ends are collected after a failure; longer than any notification takes.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
-/// From SIGTERM to SIGKILL, and from there to giving up.
+/// From SIGTERM to SIGKILL, and from there to abandoning.
 pub(super) const GRACE: Duration = Duration::from_millis(800);
 pub(super) const ABANDON: Duration = Duration::from_secs(1);
-/// The longest way from a death to the notice of it.
+/// The longest time from a death to its notification.
 pub(super) const NOTICE: Duration = Duration::from_millis(200);
-/// No rank lives longer.
+/// The longest life of a rank.
 pub(super) const LIFE: Duration = Duration::from_secs(4);
-/// A handshake that takes longer has failed.
+/// Time limit of a handshake.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// A round and its fate.
+/// A round, and everything that will happen in it.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub seed: u64,
     pub kind: Kind,
-    /// What the coordinator goes by.
+    /// The nodes that the coordinator expects.
     pub expects: Expects,
     pub uneven: bool,
-    /// There are servers, and how long they may take to answer; nothing means that nobody waits for that.
+    /// How long servers may take to listen; zero if trainers do not wait; `None` without servers.
     pub server_timeout: Option<Duration>,
-    /// Servers that do not listen in that time have failed; else trainers start all the same.
+    /// If true, servers that do not listen in time have failed; otherwise trainers start anyway.
     pub patient: bool,
     pub limits: Limits,
     pub restart: Restart,
     /// The first is the coordinator's own.
     pub nodes: Vec<NodeScript>,
     pub faults: Vec<(Timestamp, Fault)>,
-    /// The longest way of a message, in milliseconds.
+    /// The longest delay of a message, in milliseconds.
     pub delay: u64,
 }
 
-/// What sort of round it is.
+/// The kind of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Nothing happens to nodes and connections.
+    /// No faults of nodes and connections.
     Calm,
-    /// Only what must make no difference: short partitions and pauses, connections that break.
+    /// Only faults that must not change the result: short partitions and pauses, broken connections.
     Gentle,
     /// One node dies.
     OneDies,
-    /// Nodes do not come, or are not the right ones.
+    /// Nodes do not join, or do not fit.
     Forming,
-    /// Somebody asks for the end, or a node cannot start.
+    /// A stop is requested, or a node cannot start.
     Asked,
-    /// Everything.
+    /// All faults.
     Rough,
 }
 
@@ -68,50 +68,50 @@ pub struct NodeScript {
     pub launch: u64,
     pub rank: Option<u32>,
     pub expects: Expects,
-    /// When it comes, if it does.
+    /// When it joins, if it does.
     pub comes: Option<Timestamp>,
     /// The first attempt that it cannot start.
     pub unable: Option<u32>,
-    /// How long making room for the next attempt takes, and reading the evidence.
+    /// How long preparing the next attempt takes, and reading the evidence.
     pub prepare: Duration,
     pub gather: Duration,
-    /// So many of its ranks are servers: the first ones.
+    /// How many of its ranks, from the first, are servers.
     pub servers: usize,
-    /// By attempt; the last one stands for all after it.
+    /// By attempt; the last one repeats.
     pub ranks: Vec<Vec<RankScript>>,
 }
 
 /// What one rank will do.
 #[derive(Debug, Clone)]
 pub struct RankScript {
-    /// None: until it is stopped.
+    /// `None`: until it is stopped.
     pub life: Option<Duration>,
     pub end: Exit,
     pub words: Words,
-    /// From its death to the notice of it.
+    /// From its death to the notification.
     pub reported: Duration,
-    /// None: it does not care.
+    /// `None` if it ignores the signal.
     pub on_interrupt: Option<(Duration, Exit)>,
     pub on_term: Option<(Duration, Exit)>,
     pub on_kill: Option<Duration>,
-    /// When it dies of a peer's death.
+    /// When it dies after a peer's death.
     pub on_lost_peer: Option<Duration>,
     pub server: Option<ServerScript>,
 }
 
-/// What happens to a node.
+/// A fault of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Its connection breaks.
     Break {
         node: usize,
     },
-    /// Nothing goes through for so long.
+    /// No message gets through for this long.
     Partition {
         node: usize,
         lasts: Duration,
     },
-    /// Its umiak stands still for so long.
+    /// Its umiak is suspended for this long.
     Pause {
         node: usize,
         lasts: Duration,
@@ -119,11 +119,11 @@ pub enum Fault {
     KillFront {
         node: usize,
     },
-    /// With the guardian.
+    /// The front and the guardian are killed.
     KillBoth {
         node: usize,
     },
-    /// The host is gone, and says nothing.
+    /// The host disappears without closing its connections.
     Vanish {
         node: usize,
     },
@@ -141,7 +141,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// How long after its beginning it is over.
+    /// How long the fault lasts.
     pub fn lasts(self) -> Duration {
         match self {
             Self::Partition { lasts, .. } | Self::Pause { lasts, .. } => lasts,
@@ -163,7 +163,7 @@ impl Scenario {
         let mut order: Vec<u32> = (0..count as u32).collect();
         rng.shuffle(&mut order);
         let processes = rng.usize(1..=if count > 8 { 1 } else { 3 });
-        // Who dies alone is the only one to blame.
+        // The dead node must be the only cause.
         let bad = if kind == Kind::OneDies || rng.f64() < 0.4 { 0.0 } else { 1.0 };
         let coupled = rng.f64() < 0.6;
         let attempts = rng.usize(1..=4);
@@ -244,7 +244,7 @@ impl Scenario {
                 }
             }
             Kind::OneDies => {
-                // When all are there and run.
+                // Once all have joined and run.
                 self.nodes.iter_mut().for_each(|node| node.comes = Some(at(rng.u64(..200))));
                 self.nodes.iter_mut().flat_map(|node| &mut node.ranks[0]).for_each(|rank| rank.life = Some(LIFE));
                 let node = rng.usize(1..count);
@@ -290,7 +290,7 @@ impl Scenario {
         }
     }
 
-    /// Nodes that are late, missing or not the right ones; never the coordinator's own.
+    /// Nodes that are late, missing or do not fit; never the coordinator's own.
     fn misfits(&mut self, rng: &mut Rng) {
         let count = self.nodes.len();
         for _ in 0..rng.usize(1..=2) {
@@ -310,7 +310,7 @@ impl Scenario {
                 }
                 6 => script.rank = Some(rng.u32(..=count as u32)),
                 _ => {
-                    // One too many.
+                    // One node too many.
                     let mut extra = script.clone();
                     extra.launch = rng.u64(..) | 1;
                     self.nodes.push(extra);
@@ -319,14 +319,14 @@ impl Scenario {
         }
     }
 
-    /// When nothing happens any more by itself.
+    /// When the last scheduled event has happened.
     pub fn quiet_from(&self) -> Timestamp {
         let comes = self.nodes.iter().filter_map(|node| node.comes);
         let faults = self.faults.iter().map(|(at, fault)| *at + fault.lasts());
         comes.chain(faults).max().unwrap_or_default()
     }
 
-    /// By then every round is over: all windows, one after the other.
+    /// The time by which every round is over: the sum of all limits.
     pub fn bound(&self) -> Timestamp {
         use umiak_core::machine::round::limits::{ANSWER, GOODBYE, REFUSED, TELL};
         let limits = &self.limits;
@@ -402,11 +402,11 @@ pub(super) fn spoil(rng: &mut Rng, rank: &mut RankScript) {
 }
 
 fn address(node: usize) -> IpAddr {
-    // Not in the order of nodes.
+    // Addresses are not in node order.
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, (node * 37 % 211) as u8 + 1))
 }
 
-/// So many milliseconds after the beginning.
+/// This many milliseconds after the start.
 pub(super) fn at(millis: u64) -> Timestamp {
     Timestamp::from_micros(1_000_000 + millis * 1000)
 }

@@ -1,4 +1,4 @@
-//! Parameter servers: which nodes have some, what those will do, and which nodes hear that they listen.
+//! Parameter servers: which nodes have some, what they will do, and which nodes learn that they listen.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use super::scenario::{ABANDON, GRACE, Kind, LIFE, NodeScript, RankScript, Scenar
 use super::world::{Item, Sabotage, World};
 use crate::simulate::{Why, Words};
 
-/// How long servers may take until they listen, or trainers wait for that.
+/// How long servers may take to listen, or trainers wait for that.
 const START: Duration = Duration::from_millis(1500);
-/// How much longer those on other nodes may take.
+/// Extra time for servers on other nodes.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
-/// What one server will do, beside what every rank does.
+/// What one server will do, in addition to its rank script.
 #[derive(Debug, Clone)]
 pub struct ServerScript {
-    /// From its start until it listens; never, if it does not.
+    /// From its start until it listens; `None` if it never does.
     pub answers: Option<Duration>,
-    /// It ends like this so long after the last trainer of the job has ended well.
+    /// How it ends, this long after the last trainer of the job has succeeded.
     pub after_all: Option<(Duration, Exit)>,
 }
 
 impl Scenario {
-    /// Makes it a job with servers. Nodes keep their trainers, or have only servers.
+    /// Turns it into a job with servers. Nodes keep their trainers, or have only servers.
     pub(super) fn serve(&mut self, rng: &mut Rng) {
         self.uneven = true;
         self.server_timeout = Some(if rng.u32(..12) == 0 { Duration::ZERO } else { START });
@@ -35,7 +35,7 @@ impl Scenario {
         let count = self.nodes.len();
         let (server, trainer) = (rng.usize(..count), rng.usize(..count));
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            // Somebody serves, and somebody trains.
+            // At least one node serves, and at least one trains.
             let (serves, trains) = match rng.u32(..4) {
                 0 => (index == server, true),
                 1 => (true, index == trainer),
@@ -52,7 +52,7 @@ impl Scenario {
             }
         }
         if self.kind != Kind::OneDies && rng.f64() < 0.6 {
-            // In some of them nobody else is to blame.
+            // In some rounds the trainers do not fail.
             if rng.bool() {
                 let trainers = self.nodes.iter_mut().flat_map(|node| node.ranks.iter_mut().flatten());
                 trainers.for_each(|rank| (rank.end, rank.words) = (code(0), Words::Silence));
@@ -75,7 +75,7 @@ impl Scenario {
         }
     }
 
-    /// How long trainers may have to wait for servers, and those that are late to end.
+    /// How long trainers may wait for servers, and late servers take to end.
     pub(super) fn start_up(&self) -> Duration {
         let waits = |timeout: Duration| timeout + ELSEWHERE + GRACE + ABANDON;
         self.server_timeout.map_or(Duration::ZERO, waits)
@@ -104,7 +104,7 @@ impl Scenario {
         vec![servers, trainers]
     }
 
-    /// Which of the ranks of its node somebody is.
+    /// The index of a replica among the ranks of its node.
     pub(super) fn local(&self, node: usize, slot: Slot) -> usize {
         slot.index as usize + if slot.role == 1 { self.nodes[node].servers } else { 0 }
     }
@@ -135,13 +135,13 @@ fn spoil_server(rng: &mut Rng, rank: &mut RankScript) {
     match rng.u32(..16) {
         0 | 2 => server.answers = None,
         1 => server.answers = Some(START + Duration::from_millis(rng.u64(..1000))),
-        // Of itself, and well: a trainer may have asked it to.
+        // By itself and successfully: a trainer may have told it to.
         3 => rank.life = Some(Duration::from_millis(rng.u64(..4000))),
         4 | 5 => server.after_all = Some((Duration::from_millis(rng.u64(..400)), code(0))),
         6..=8 => {
             spoil(rng, rank);
             if let Some(server) = &mut rank.server {
-                // Mostly before the last word of the trainers has gone round.
+                // Usually before the trainers' last report has reached all nodes.
                 let longest = [0, 50, 400][rng.usize(..3)];
                 let after = Duration::from_millis(rng.u64(..=longest));
                 server.after_all = Some((after, std::mem::replace(&mut rank.end, code(0))));
@@ -172,7 +172,7 @@ pub(super) fn own_ranks(start: &Start, node: u32) -> std::ops::Range<u32> {
 }
 
 impl World {
-    /// Before each attempt: who on other nodes is waited for here.
+    /// Before each attempt: sets which servers on other nodes are awaited here.
     pub(super) fn expect_elsewhere(&mut self, node: usize, start: &Start) {
         let own = own_ranks(start, start.you);
         let somebody_waits = ranks_of(start, Part::Trainer).iter().any(|rank| own.contains(rank));
@@ -186,14 +186,14 @@ impl World {
         }
     }
 
-    /// An attempt begins: what was heard before counts.
+    /// At the start of an attempt: repeats what was received before.
     pub(super) fn await_elsewhere(&mut self, node: usize, attempt: u32) {
         if let Some(servers) = self.nodes[node].servers.clone().filter(|servers| servers.attempt == attempt) {
             self.hear_servers(node, &servers);
         }
     }
 
-    /// A server listens, if it lives.
+    /// A server starts to listen, if it is alive.
     pub(super) fn open(&mut self, node: usize, attempt: u32, rank: usize) {
         let front = &mut self.nodes[node];
         if front.attempt != attempt || !front.alive[rank] {
@@ -206,7 +206,7 @@ impl World {
         self.job(node, Event::Ready { id });
     }
 
-    /// A node hears which nodes have servers that do not listen yet.
+    /// A node learns which nodes have servers that do not listen yet.
     pub(super) fn hear_servers(&mut self, node: usize, servers: &Servers) {
         let attempt = servers.attempt;
         self.nodes[node].servers = Some(servers.clone());
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// A trainer has ended well. Some servers end when all have.
+    /// A trainer has succeeded. Some servers end once all have.
     pub(super) fn trained(&mut self, node: usize, attempt: u32) {
         let Some((_, start)) = self.nodes[node].run.starts.last() else { return };
         let trainers = ranks_of(start, Part::Trainer).len();

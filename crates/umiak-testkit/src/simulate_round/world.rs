@@ -1,4 +1,4 @@
-//! The world around the machines: time, faults, and what is kept of a round.
+//! The world around the machines: time, faults, and the record of a round.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,7 +20,7 @@ use super::node::Fate;
 use super::scenario::{ABANDON, Fault, GRACE, Kind, SETTLE, Scenario};
 use crate::simulate::Death;
 
-/// More steps than this mean that somebody is woken again and again.
+/// More steps than this mean that a machine is woken repeatedly without need.
 const STEPS: u64 = 400_000;
 
 /// A driver that is broken in one way.
@@ -29,25 +29,25 @@ pub enum Sabotage {
     /// Stops are not sent.
     DropStops,
     DropDecisions,
-    /// Agents do not beat.
+    /// Agents send no heartbeats.
     DropBeats,
-    /// The coordinator's time never comes.
+    /// The coordinator gets no ticks.
     NoTicks,
-    /// Each node is told another order of nodes.
+    /// Each node receives a different order of nodes.
     TurnStarts,
-    /// Ranks start before the coordinator says so.
+    /// Ranks start before the coordinator's start message.
     Hasty,
-    /// Those who lost a peer are read as having failed, and those who failed as having lost a peer.
+    /// Evidence of a lost peer and of an own failure are swapped.
     SwapEvidence,
     /// SIGTERM and SIGKILL are not sent.
     NoSignals,
-    /// The job is not told that nobody can be asked.
+    /// The job does not learn that no other node can be reached.
     NeverAlone,
-    /// One server on another node has answered, and trainers are told that all have.
+    /// Once one server on another node listens, trainers are told that all do.
     OneForAll,
-    /// Servers that die are not missed.
+    /// Deaths of servers are not reported.
     HideServers,
-    /// A node whose trainers are done takes that for the end.
+    /// A node whose trainers are done takes that for the end of the job.
     OwnEnds,
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Item {
         up: bool,
         packet: Packet,
     },
-    /// A connection is seen to have broken.
+    /// A side detects that a connection broke.
     Notice {
         conn: usize,
         up: bool,
@@ -91,7 +91,7 @@ pub(super) enum Item {
     },
 }
 
-/// One node, and what is kept of it.
+/// One node and its record.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) agent: Agent,
@@ -105,7 +105,7 @@ pub(super) struct Node {
     pub(super) tries: u64,
     tick: u64,
     pub(super) alive: Vec<bool>,
-    /// The last word about servers of other nodes.
+    /// The last message about servers of other nodes.
     pub(super) servers: Option<Servers>,
     pub(super) attempt: u32,
     pub(super) first_rank: u32,
@@ -120,13 +120,13 @@ pub(super) enum State {
     Left,
 }
 
-/// What one node has heard, and how it ended.
+/// What one node received, and how it ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRun {
     pub starts: Vec<(Timestamp, Start)>,
     pub stops: Vec<(u32, Timestamp)>,
     pub decisions: Vec<(Timestamp, Decision)>,
-    /// The word that ended the round for it, where it was no decision.
+    /// The message that ended the round for it, if it was no decision.
     pub other_end: Option<String>,
     /// When it was ready, by attempt.
     pub ready: Vec<(u32, Timestamp)>,
@@ -137,22 +137,22 @@ pub struct NodeRun {
     pub trained: Vec<(u32, Timestamp)>,
     /// When its servers began to listen: attempt, rank, when.
     pub answers: Vec<(u32, u32, Timestamp)>,
-    /// When it said that it only serves, by attempt.
+    /// When it reported that it only serves, by attempt.
     pub served: Vec<(u32, Timestamp)>,
-    /// When its ranks were sent signals, by attempt.
+    /// When its ranks were signalled, by attempt.
     pub signals: Vec<(u32, Timestamp)>,
-    /// Attempts of which a verdict was shown.
+    /// Attempts whose verdict was shown.
     pub reports: Vec<u32>,
     /// How often trainers started although a server did not listen.
     pub unready: usize,
-    /// How many servers took too long.
+    /// How many servers exceeded their limit.
     pub late: usize,
     pub finished: Option<(Timestamp, Outcome, u8)>,
-    /// How many decisions it had heard by then.
+    /// How many decisions it had received by then.
     pub known: usize,
     pub left: Option<Timestamp>,
     pub died: Option<Timestamp>,
-    /// Ranks that live when it leaves, and were not given up.
+    /// Ranks that are live when it leaves, and were not abandoned.
     pub survivors: usize,
 }
 
@@ -164,9 +164,9 @@ pub struct Run {
     pub coordinator_over: Option<Timestamp>,
     pub refusals: u64,
     pub steps: u64,
-    /// Somebody was woken again and again.
+    /// True if a machine was woken repeatedly without need.
     pub spun: bool,
-    /// What happened, in words; only kept where it is shown.
+    /// What happened, as text; only recorded for display.
     pub log: Vec<String>,
 }
 
@@ -282,7 +282,7 @@ impl World {
         for (at, fault) in self.scenario.faults.clone() {
             self.plan(at, Item::Fault(fault));
         }
-        // A little longer than anything may take, so that the judge sees what is too late.
+        // A little longer than anything may take, so that the judge sees what is late.
         let end = self.scenario.bound() + Duration::from_secs(60);
         while let Some(Reverse((at, index))) = self.queue.pop() {
             if at > end || self.steps >= STEPS {
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// Which node's umiak this is for.
+    /// The node whose umiak this is for.
     fn whose(&self, item: &Item) -> Option<usize> {
         match item {
             Item::CoordinatorTick(_) | Item::Coordinator(_) => Some(0),
@@ -407,7 +407,7 @@ impl World {
         }
     }
 
-    /// A node dies, with a last word or without, and its connections are closed or not.
+    /// A node dies, with or without a last message, and its connections are closed or not.
     fn kill(&mut self, node: usize, gone: bool, closes: bool) {
         if self.nodes[node].state != State::Here {
             return;
@@ -477,7 +477,7 @@ impl World {
         self.leave_if_over(node);
     }
 
-    /// A front ends when its job and its part in the round are over, and the coordinator's when that is over too.
+    /// A front exits when its job and its part in the round are over; the coordinator's also waits for the coordinator.
     pub(super) fn leave_if_over(&mut self, node: usize) {
         let front = &self.nodes[node];
         let over = front.machine.is_finished() && front.agent.is_over() && (node > 0 || self.coordinator.is_none());
@@ -495,12 +495,12 @@ impl World {
 }
 
 impl Run {
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the round.
     pub fn violations(&self) -> Vec<Violation> {
         judge::check(self)
     }
 
-    /// Panics with the whole story if something is wrong with it.
+    /// Panics with the whole log if anything is wrong.
     pub fn assert_valid(&self) {
         let violations = self.violations();
         let list: Vec<String> = violations.iter().map(ToString::to_string).collect();

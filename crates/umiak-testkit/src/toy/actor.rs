@@ -1,8 +1,8 @@
-//! A replica in the words of the mock engine, as a real process: the same document runs on every engine, and the same
-//! facts must come of it. It is the test binary itself, under the name [`NAME`].
+//! A replica with the commands of the mock engine, as a real process: the same document runs on every engine and must
+//! produce the same facts. It is the test binary itself, under the name [`NAME`].
 //!
-//! The words and their conditions are those of `umiak`'s `engine/mock.rs`; what only real processes can do, and the mock
-//! leaves out, stands below them in [`act`].
+//! The commands and their conditions are those of `umiak`'s `engine/mock.rs`. Commands that need a real process follow
+//! them in [`act`].
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// The program's name in documents.
 pub const NAME: &str = "actor";
 
-/// Open as long as the process lives.
+/// Open until the process exits.
 static LISTENERS: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 
-/// Puts the program into a directory, which then belongs on `PATH`.
+/// Links the program into a directory that belongs on `PATH`.
 pub fn install(directory: &Path) -> PathBuf {
     std::fs::create_dir_all(directory).expect("the sandbox can be written");
     let link = directory.join(NAME);
@@ -25,7 +25,7 @@ pub fn install(directory: &Path) -> PathBuf {
     link
 }
 
-/// Runs as the actor if this process was started as one; the exit code then.
+/// Runs as the actor if this process was started as one, and returns the exit code.
 pub(super) fn run_if_asked() -> Option<u8> {
     let mut arguments = std::env::args();
     let program = arguments.next()?;
@@ -48,7 +48,8 @@ fn number(variable: &str) -> u32 {
     value.parse().unwrap_or_else(|_| panic!("{variable} is a number: {value}"))
 }
 
-/// The word behind its condition `INDICES@ATTEMPT:`, either of which may be left out; nothing if it does not hold.
+/// The command behind its condition `INDICES@ATTEMPT:`, of which both parts are optional; `None` if the condition is
+/// false.
 fn holds(word: &str, index: u32, attempt: u32) -> Option<&str> {
     let Some((condition, rest)) = word.split_once(':') else { return Some(word) };
     let is_condition = |c: char| c.is_ascii_digit() || c == ',' || c == '@';
@@ -60,7 +61,7 @@ fn holds(word: &str, index: u32, attempt: u32) -> Option<&str> {
     (names(indices, index) && names(attempts, attempt)).then_some(rest)
 }
 
-/// One word; `Some` is an exit.
+/// Performs one command; `Some` is an exit.
 fn act(word: &str) -> Option<u8> {
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
     match name {
@@ -74,7 +75,7 @@ fn act(word: &str) -> Option<u8> {
             umiak_sys::descend::signal(std::process::id(), value.parse().expect("a signal"));
             std::thread::sleep(Duration::from_secs(60));
         }
-        // Beyond the mock. A variable's value; connections to all endpoints that one lists; a daemon left behind.
+        // Not in the mock: the value of a variable; connections to all endpoints in a variable; a daemon left behind.
         "variable" => {
             let text = format!("{value}={}\n", std::env::var(value).unwrap_or_else(|_| "(unset)".to_owned()));
             super::write_out(&mut std::io::stdout(), text.as_bytes());
@@ -84,7 +85,7 @@ fn act(word: &str) -> Option<u8> {
             let child = Command::new("setsid").args(["sleep", "60"]).stdin(Stdio::null()).spawn();
             std::mem::forget(child.expect("sleep can be started"));
         }
-        other => panic!("the actor does not know `{other}`"),
+        other => panic!("unknown actor command `{other}`"),
     }
     None
 }

@@ -1,4 +1,4 @@
-//! Grandchildren: what a rank starts, forgets, and tells the test about.
+//! Grandchildren: processes that a rank starts and forgets, registered for the test.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::process::{Grandchild, set_name, start_grandchild};
 use umiak_sys::cgroup::start_time;
 
-/// Where the members of a family write themselves down, in the job's directory.
+/// The file where members of a family register, in the job's directory.
 pub const REGISTER: &str = "family";
 
-/// Longer than any test waits for them to be gone, short enough that a failed test leaves nothing for long.
+/// Longer than any test waits for them to exit, short enough that a failed test leaves nothing for long.
 const LIFE: Duration = Duration::from_secs(60);
 
 /// Becomes a rank with one grandchild in its group and one daemon. All of them write `NAME PID START` into
@@ -33,7 +33,7 @@ fn register() {
     register_as(name.trim_end());
 }
 
-/// One write to a file opened for appending: members do not overwrite each other.
+/// One write to a file opened for appending, so that members do not overwrite each other.
 fn register_as(name: &str) {
     let pid = std::process::id();
     let line = format!("{name} {pid} {}\n", start_time(pid).unwrap_or(0));
@@ -41,7 +41,7 @@ fn register_as(name: &str) {
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// Who has written himself down: name, process id, start time.
+/// The registered members: name, process id, start time.
 pub fn read_register(directory: &Path) -> Vec<(String, u32, u64)> {
     let text = std::fs::read_to_string(directory.join(REGISTER)).unwrap_or_default();
     text.lines()

@@ -1,16 +1,16 @@
-//! The parts of a parameter-server job: servers that listen, and trainers that reach them.
+//! The processes of a parameter-server job: servers that listen, and trainers that connect to them.
 
 use std::fmt;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 
-/// Open as long as the process lives.
+/// Open until the process exits.
 static LISTENERS: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
 static CONNECTIONS: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
 
 const SERVERS: &str = "PADDLE_PSERVERS_IP_PORT_LIST";
 
-/// Which process of the job this is, by what the launcher has told it.
+/// Which process of the job this is, from the launcher's variables.
 pub(super) struct Part {
     role: &'static str,
     index: String,
@@ -23,13 +23,13 @@ impl Part {
             Ok("PSERVER") => ("pserver", place_in(SERVERS)),
             Ok("HETER_TRAINER") => ("heter_trainer", place_in("PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST")),
             Ok("COORDINATOR") => ("coordinator", id()),
-            // Outside a launcher it is the only one.
+            // Outside a launcher it is the only process.
             _ => ("trainer", id().or_else(|| Some("0".to_owned()))),
         };
         Self { role, index: index.unwrap_or_else(|| "?".to_owned()) }
     }
 
-    /// Whether a list names it: by name, by role, a trainer by its number, or everybody.
+    /// True if a list contains it: by name, by role, by number for a trainer, or by `*`.
     pub(super) fn is_in(&self, list: &str) -> bool {
         let is_named = |word: &str| {
             word == "*" || word == self.role || word == self.to_string() || self.role == "trainer" && word == self.index
@@ -37,19 +37,19 @@ impl Part {
         list.split(',').any(is_named)
     }
 
-    /// A trainer's number alone.
+    /// The number alone for a trainer, otherwise the name.
     pub(super) fn file_ending(&self) -> String {
         if self.role == "trainer" { self.index.clone() } else { self.to_string() }
     }
 
-    /// Into `pid.NAME`, whole or not at all.
+    /// Writes `pid.NAME` atomically.
     pub(super) fn write_pid(&self) {
         let (path, new) = (format!("pid.{self}"), format!("new-pid.{self}"));
         std::fs::write(&new, std::process::id().to_string()).expect("can be written");
         std::fs::rename(new, path).expect("can be renamed");
     }
 
-    /// Whether this is the first attempt in this directory.
+    /// True on the first attempt in this directory.
     pub(super) fn fails_first(&self) -> bool {
         std::fs::File::create_new(format!("failed.{self}")).is_ok()
     }
@@ -74,7 +74,7 @@ fn place_in(list: &str) -> Option<String> {
     list.split(',').position(|endpoint| endpoint == own).map(|place| place.to_string())
 }
 
-/// At its own endpoint.
+/// Listens at its own endpoint.
 pub(super) fn listen() {
     listen_at(&own_endpoint());
 }
@@ -88,7 +88,7 @@ pub(super) fn listen_once() {
     say(&format!("accepted {from}"));
 }
 
-/// The first server, where gloo's processes meet.
+/// Listens as the first server, where gloo's processes rendezvous.
 pub(super) fn listen_for_gloo() {
     listen_at(&variable("PADDLE_GLOO_HTTP_ENDPOINT"));
 }
@@ -99,12 +99,12 @@ fn listen_at(endpoint: &str) {
     say(&format!("listening at {endpoint}"));
 }
 
-/// Connects to every server, once: a trainer that was started too early fails.
+/// Connects to every server, once: fails if it was started too early.
 pub(super) fn reach() {
     connect(|endpoint| TcpStream::connect(endpoint).unwrap_or_else(|error| panic!("{endpoint}: {error}")));
 }
 
-/// Connects to every server, when it listens.
+/// Connects to every server once it listens.
 pub(super) fn seek() {
     connect(super::ring::dial);
 }

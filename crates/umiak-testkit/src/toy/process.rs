@@ -1,6 +1,6 @@
-//! What the toy trainer does to its own process: signal handlers, faults, forks without an exec.
+//! Operations of the toy trainer on its own process: signal handlers, faults, forks without an exec.
 
-#![expect(unsafe_code, reason = "signal handlers, faults and forks are what it is for")]
+#![expect(unsafe_code, reason = "signal handlers, faults and forks on purpose")]
 
 use std::arch::asm;
 use std::fs::File;
@@ -17,8 +17,8 @@ pub(super) fn ignore_signal(signal: i32) {
     }
 }
 
-/// Gives these signals their default meaning again. A suite that runs in the background of a script inherits some of
-/// them as ignored, and what it starts would too.
+/// Resets these signals to their default action. A suite in the background of a script inherits some of them as
+/// ignored, and so would its children.
 pub(crate) fn default_signals(signals: &[i32]) {
     for signal in signals {
         // SAFETY: installs a constant disposition.
@@ -30,7 +30,7 @@ pub(crate) fn default_signals(signals: &[i32]) {
 
 static CODE: AtomicI32 = AtomicI32::new(0);
 
-/// Exits with `code` when one of these signals comes, after one line on stdout.
+/// Exits with `code` on one of these signals, after one line on stdout.
 pub(super) fn exit_on(signals: &[i32], code: i32) {
     CODE.store(code, Ordering::SeqCst);
     let handler: extern "C" fn(i32) = handle;
@@ -51,7 +51,7 @@ extern "C" fn handle(signal: i32) {
     }
 }
 
-/// Writes to address 16: the kernel ends this process with SIGSEGV, and logs the address.
+/// Writes to address 16: the kernel kills this process with SIGSEGV, and logs the address.
 pub(super) fn fault() -> ! {
     // SAFETY: no Rust object is at address 16, since the first page is never mapped. The block does not return: the first
     // instruction traps, and if it did not, the second would.
@@ -66,7 +66,7 @@ pub(super) fn fault() -> ! {
     }
 }
 
-/// Maps `length` bytes of `file` and writes to each page: SIGBUS where the file system has no room for one.
+/// Maps `length` bytes of `file` and writes to each page: SIGBUS if the file system has no room for one.
 pub(super) fn touch_pages(file: &File, length: usize) {
     // SAFETY: a shared mapping of a file that outlives it; the result is checked.
     let start = unsafe {
@@ -75,13 +75,13 @@ pub(super) fn touch_pages(file: &File, length: usize) {
     };
     assert!(start != libc::MAP_FAILED, "the file can be mapped");
     for offset in (0..length).step_by(4096) {
-        // SAFETY: within the mapping, which nothing else refers to. The kernel ends this process at a page that the file
-        // system cannot provide.
+        // SAFETY: within the mapping, which nothing else refers to. The kernel kills this process at a page that the
+        // file system cannot provide.
         unsafe { start.cast::<u8>().add(offset).write_volatile(1) };
     }
 }
 
-/// What a careless trainer starts and forgets.
+/// A process that a careless trainer starts and forgets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grandchild {
     /// Stays in the rank's group and session.
@@ -91,7 +91,7 @@ pub(crate) enum Grandchild {
 }
 
 impl Grandchild {
-    /// Its name in `/proc`, which it has from the moment it exists.
+    /// Its name in `/proc`, which it has from its start.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::InGroup => "toy-child",
@@ -100,23 +100,23 @@ impl Grandchild {
     }
 }
 
-/// Names this process as `/proc` shows it.
+/// Sets the name of this process in `/proc`.
 pub(super) fn set_name(name: &str) {
     let name = std::ffi::CString::new(name).expect("a name without a zero byte");
     prctl::set_name(&name).expect("a process can name itself");
 }
 
-/// Starts a grandchild that runs `live` and ends. Panics when this process has a second thread.
+/// Starts a grandchild that runs `live` and exits. Panics if this process has a second thread.
 ///
-/// Forked without an exec: nothing about it but its parent, its start and its cgroup can be found out, and it is
-/// there within microseconds.
+/// Forked without an exec: it exists within microseconds, and only its parent, its start time and its cgroup identify
+/// it.
 pub(super) fn start_grandchild(kind: Grandchild, live: fn()) {
     let threads = std::fs::read_dir("/proc/self/task").expect("/proc can be read").count();
     assert_eq!(threads, 1, "only a process with one thread can go on in a fork");
     let own = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    // Set before the fork, so that there is no moment in which it could be taken for its parent.
+    // Set before the fork, so that it is never mistaken for its parent.
     set_name(kind.name());
-    // SAFETY: one thread, so the child may use all of std; it leaves by _exit.
+    // SAFETY: one thread, so the child may use all of std; it ends by _exit.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {

@@ -1,4 +1,4 @@
-//! Real sockets between ranks, as a collective library holds them: each rank to its two neighbours.
+//! Real sockets between ranks, as in a collective library: each rank connects to its two neighbours.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The sockets, until they are closed.
+/// The open sockets.
 static NEIGHBOURS: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
 
-/// Connects to the next rank, accepts the previous one, and sends each a little that nobody reads: a socket that is
-/// closed with unread bytes in it resets the connection, as it does when a process dies in the middle of its work.
+/// Connects to the next rank, accepts the previous one, and sends each a few bytes that are never read: closing a
+/// socket with unread bytes resets the connection, as when a process dies in the middle of its work.
 pub(super) fn connect() {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by the launcher"));
     let endpoints = variable("PADDLE_TRAINER_ENDPOINTS");
@@ -26,7 +26,7 @@ pub(super) fn connect() {
     }
 }
 
-/// The neighbour may not listen yet.
+/// Retries, since the neighbour may not listen yet.
 pub(super) fn dial(endpoint: &str) -> TcpStream {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -38,12 +38,12 @@ pub(super) fn dial(endpoint: &str) -> TcpStream {
     }
 }
 
-/// Closes the sockets; the process lives on.
+/// Closes the sockets; the process keeps running.
 pub(super) fn close() {
     NEIGHBOURS.lock().expect("one thread").clear();
 }
 
-/// Reads until a neighbour is lost, and says so in the words of gloo.
+/// Reads until a neighbour is lost, and prints the error of gloo.
 pub(super) fn wait_for_loss() {
     let (sender, receiver) = mpsc::channel();
     for mut stream in NEIGHBOURS.lock().expect("one thread").drain(..) {

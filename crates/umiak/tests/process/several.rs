@@ -180,7 +180,7 @@ fn leftovers_are_found() {
     sandbox.write("tmp/forgotten", "");
     let left = snapshot.left(Duration::ZERO);
     let has = |text: &str| left.iter().any(|line| line.contains(text));
-    assert!(has("192.168.0.2: process ") && has("192.168.0.2: somebody listens on port 7000"), "{left:?}");
+    assert!(has("192.168.0.2: process ") && has("192.168.0.2: port 7000 is listening"), "{left:?}");
     assert!(has("tmp/forgotten") && !has("192.168.0.1"), "{left:?}");
     std::fs::remove_file(sandbox.path().join("tmp/forgotten")).unwrap();
     drop(echo);

@@ -1,4 +1,4 @@
-//! What must hold where there are servers.
+//! Rules for rounds with servers.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Judge<'_> {
         self.needed();
     }
 
-    /// Trainers come when each server listens, or has ended well, on whichever node; or when they may wait no longer.
+    /// Trainers start once each server on any node listens or has ended well, or when the time to wait is over.
     fn waits(&mut self) {
         let run = self.run;
         if !run.scenario.waits() {
@@ -47,7 +47,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whoever serves does so until it hears how all of it ended.
+    /// A node serves until it receives the decision.
     fn serves(&mut self) {
         for (index, node) in self.run.nodes.iter().enumerate() {
             let faults = self.run.scenario.faults.iter();
@@ -68,7 +68,7 @@ impl Judge<'_> {
                     || node.other_end.is_some();
                 let failed = fails_by_itself(node, *attempt);
                 self.check(end.is_none() || heard || failed, Rule::Serves, || {
-                    format!("node {index} stopped its servers at {end:?}, and nobody had said that all is over")
+                    format!("node {index} stopped its servers at {end:?}, before any decision")
                 });
             }
             if let Some((end, outcome, _)) = node.finished {
@@ -76,14 +76,14 @@ impl Judge<'_> {
                 let known = node.decisions[..node.known].iter().any(|(_, decision)| decision.attempt == attempt);
                 let decided = known || node.other_end.is_some();
                 self.check(decided || matches!(outcome, Outcome::Interrupted | Outcome::Stopped), Rule::Serves, || {
-                    format!("node {index} was over at {end:?}, {outcome:?}, and nothing was decided")
+                    format!("node {index} was over at {end:?}, {outcome:?}, without a decision")
                 });
             }
         }
     }
 
-    /// A server that died while trainers needed it is no success. What happens while the last word is on its way may be
-    /// taken either way, by all alike.
+    /// A round in which a server died while trainers needed it is no success. While the last message is on its way
+    /// either result is fine, if it is the same on all nodes.
     fn needed(&mut self) {
         if self.run.scenario.kind != Kind::Calm {
             return;
@@ -100,12 +100,12 @@ impl Judge<'_> {
             let last = ranks_of(start, Part::Trainer).iter().filter_map(died).map(|death| death.at).max();
             let missed = last.is_some_and(|last| first + NOTICE + way < last);
             self.check(!missed || decision.outcome != Outcome::Succeeded, Rule::Needed, || {
-                format!("a server died at {first:?}, trainers ended at {last:?}, and that is called success")
+                format!("a server died at {first:?}, trainers ended at {last:?}, and the round succeeded")
             });
         }
     }
 
-    /// True if some server of this attempt will not listen in time, or goes of itself.
+    /// True if a server of this attempt will not listen in time, or exits by itself.
     pub(super) fn is_late(&self, start: &Start) -> bool {
         let scripts = start.nodes.iter().filter_map(|share| {
             let node = self.run.scenario.nodes.iter().find(|node| node.launch == share.launch)?;
@@ -119,7 +119,7 @@ impl Judge<'_> {
     }
 }
 
-/// One of its own ended badly by itself, or took too long.
+/// True if one of its ranks ended badly by itself, or exceeded its limit.
 fn fails_by_itself(node: &NodeRun, attempt: u32) -> bool {
     let place = node.spawned.iter().position(|(spawned, _)| *spawned == attempt);
     let deaths = place.and_then(|place| node.deaths.get(place)).map_or(&[][..], |(_, deaths)| deaths);
