@@ -1,11 +1,11 @@
-//! Chores of this repository: `cargo xtask generate [--check]` and `cargo xtask bench`.
+//! Tasks of this repository: `cargo xtask generate [--check]` and `cargo xtask bench`.
 //!
 //! | module | in one sentence |
 //! |---|---|
-//! | `tree` | generated files against the working tree: write them, or name those that are stale |
-//! | `pages` | what is generated, one module for each page |
+//! | `tree` | generated files: write them, or list those that are stale |
+//! | `pages` | the generated pages, one module each |
 //! | `markdown` | tables and cells |
-//! | `bench` | umiak beside its peers and the kernel's floor |
+//! | `bench` | umiak compared with its peers and the kernel's floor |
 
 mod bench;
 mod markdown;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", about = "Chores of this repository")]
+#[command(name = "cargo xtask", about = "Tasks of this repository")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -27,13 +27,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Write the schemas, the reference pages, the diagrams and the man pages from the code
+    /// Generate the schemas, the reference pages, the diagrams and the man pages from the code
     Generate {
-        /// Write nothing; name each file that is not what the code says, and exit with 1
+        /// Write nothing; list the files that are stale, and exit with 1 if there are any
         #[arg(long)]
         check: bool,
     },
-    /// Measure umiak beside its peers and the kernel's floor
+    /// Measure umiak, its peers and the kernel's floor
     Bench {
         #[command(subcommand)]
         what: Box<Bench>,
@@ -48,7 +48,7 @@ enum Bench {
     Rendezvous(bench::rendezvous::Options),
     /// Documents and recorded runs: replicas, first line, `ls`, `logs`
     Run(bench::run::Options),
-    /// The state machine of a job: time for each event, by the number of replicas
+    /// The state machine of a job: time per event, by number of replicas
     Machine(bench::machine::Options),
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A table; cells are Markdown already, but for bars and line feeds. Every row has as many cells as `head`.
+/// A table. Cells are Markdown; only bars and line feeds are escaped. Every row has as many cells as `head`.
 pub(crate) fn table<Row: IntoIterator<Item = String>>(head: &[&str], rows: impl IntoIterator<Item = Row>) -> String {
     let mut text = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
     for row in rows {
@@ -13,16 +13,16 @@ pub(crate) fn table<Row: IntoIterator<Item = String>>(head: &[&str], rows: impl 
     text
 }
 
-/// A bar would end the cell, in code too; a line feed the row.
+/// Escapes a cell: a bar would end the cell, even in code; a line feed would end the row.
 fn escaped(cell: &str) -> String {
     cell.replace('|', "\\|").replace('\n', " ")
 }
 
-/// `text` as code; nothing for nothing.
+/// `text` as code; empty text stays empty.
 pub(crate) fn code(text: &str) -> String {
     match text {
         "" => String::new(),
-        // A backtick inside wants a longer fence.
+        // A backtick inside needs a longer fence.
         text if text.contains('`') => format!("`` {text} ``"),
         text => format!("`{text}`"),
     }

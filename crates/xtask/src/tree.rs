@@ -1,4 +1,4 @@
-//! Generated files against the working tree: write them, or name those that are stale.
+//! Generated files: write them, or list those that are stale.
 
 use std::fmt;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// A file that the code determines.
+/// A file generated from the code.
 #[derive(Debug)]
 pub(crate) struct Generated {
-    /// From the root of the repository.
+    /// Relative to the root of the repository.
     pub(crate) path: &'static str,
     pub(crate) content: String,
 }
 
-/// A file that is not what the code says.
+/// A file that differs from the generated content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stale {
     path: &'static str,
-    /// The first line that differs, counted from 1; `None` when the file is missing.
+    /// The first line that differs, from 1; `None` if the file is missing.
     line: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Stale {
     }
 }
 
-/// Writes what differs, and says which files those were.
+/// Writes the files that differ, and returns their paths.
 pub(crate) fn write(root: &Path, files: &[Generated]) -> anyhow::Result<Vec<&'static str>> {
     let mut written = Vec::new();
     for file in files {
@@ -41,7 +41,7 @@ pub(crate) fn write(root: &Path, files: &[Generated]) -> anyhow::Result<Vec<&'st
         }
         let path = root.join(file.path);
         let directory = path.parent().expect("a generated file lies in a directory");
-        fs::create_dir_all(directory).with_context(|| format!("cannot make `{}`", directory.display()))?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
         fs::write(&path, &file.content).with_context(|| format!("cannot write `{}`", path.display()))?;
         written.push(file.path);
     }
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(said(root.path(), &files), ["missing: docs/reference/page.md"]);
         assert_eq!(write(root.path(), &files).unwrap(), ["docs/reference/page.md"]);
         assert_eq!(said(root.path(), &files), [""; 0]);
-        assert_eq!(write(root.path(), &files).unwrap(), [""; 0], "a fresh file is left alone");
+        assert_eq!(write(root.path(), &files).unwrap(), [""; 0], "an up-to-date file is not written");
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! Which room may use which: arrows never turn back. The test reads the sources, so an arrow is seen wherever it is
+//! Which module may use which, without cycles. The test reads the sources, so it finds a dependency wherever it is
 //! written, in a `use` or in a path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms of a crate: its top-level modules.
+/// The top-level modules ("rooms") of a crate.
 struct Crate {
     name: &'static str,
-    /// Crates of ours that it may depend on outside its tests, sorted.
+    /// Our crates that it may depend on outside its tests, sorted.
     crates: &'static [&'static str],
-    /// A room, and what it may use.
+    /// A room, and the rooms that it may use.
     rooms: &'static [(&'static str, &'static [&'static str])],
-    /// Rooms whose arrows, and arrows to which, are not checked yet.
+    /// Rooms whose dependencies, in both directions, are not checked yet.
     open: &'static [&'static str],
 }
 
@@ -30,7 +30,7 @@ const CRATES: &[Crate] = &[
             ("quote", &[]),
             ("formats", &["diag", "mask", "model", "quote"]),
             ("contract", &["model"]),
-            // What a node brings to a round, and what it is told, are messages of that machine.
+            // The offer of a node and its start message are messages of that machine.
             ("plan", &["contract", "diag", "facts", "machine", "mask", "model", "quote"]),
             ("machine", &["diagnose", "facts", "model", "status"]),
             ("wire", &["diagnose", "facts", "machine", "model"]),
@@ -129,7 +129,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "xtask",
-        // For the benchmarks: the floors, stopping what a launcher leaves behind, and several hosts on one machine.
+        // For the benchmarks: floors, stopping leftovers of a launcher, and several hosts on one machine.
         crates: &["umiak", "umiak-core", "umiak-sys", "umiak-testkit"],
         rooms: &[("markdown", &[]), ("tree", &[]), ("pages", &["markdown", "tree"]), ("bench", &["markdown"])],
         open: &[],
@@ -163,7 +163,7 @@ fn rooms_use_only_what_lies_below_them() {
                 continue;
             }
             let Some(allowed) = one.below(&room) else {
-                wrong.push(format!("{}: `{room}` is new: say in the table what it may use", one.name));
+                wrong.push(format!("{}: `{room}` is new: add it to the table with the rooms it may use", one.name));
                 continue;
             };
             for (number, used) in uses(&fs::read_to_string(&file).unwrap(), depth(relative)) {
@@ -180,12 +180,12 @@ fn rooms_use_only_what_lies_below_them() {
             for used in *allowed {
                 let is_used = seen.get(*room).is_some_and(|seen| seen.contains(*used));
                 if !is_used {
-                    wrong.push(format!("{}: `{room}` no longer uses `{used}`: take it out of the table", one.name));
+                    wrong.push(format!("{}: `{room}` no longer uses `{used}`: remove it from the table", one.name));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "the table of rooms is not true:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "the table of rooms is not up to date:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -237,8 +237,8 @@ fn dependencies(manifest: &str) -> Vec<&str> {
     names
 }
 
-/// The rooms that a source names as `crate::room`, or by as many `super::` as lead out of its own, with the line.
-/// Comments and tests do not count: a link in a comment is no arrow, and a test may use anything.
+/// The rooms that a source names as `crate::room`, or with enough `super::` to leave its own, with the line. Comments
+/// and tests do not count: a link in a comment is no dependency, and a test may use anything.
 fn uses(text: &str, depth: usize) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
     let is_test = |number: usize| number > 0 && lines[number - 1].trim() == "#[cfg(test)]";
@@ -266,18 +266,18 @@ fn arrows_are_seen() {
     assert_eq!(found, [named("a", 1), named("e", 3), named("c", 3)]);
 }
 
-/// The top-level module that a source belongs to.
+/// The top-level module of a source.
 fn room_of(relative: &Path) -> String {
     let first = relative.components().next().unwrap().as_os_str().to_string_lossy();
     first.trim_end_matches(".rs").to_owned()
 }
 
-/// How many `super` lead from a source to the crate's root.
+/// How many `super` lead from a source to the crate root.
 fn depth(relative: &Path) -> usize {
     relative.components().count() - usize::from(relative.ends_with("mod.rs"))
 }
 
-/// Every source below `directory` that is not a file of tests.
+/// All sources below `directory` except test files.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {

@@ -1,4 +1,4 @@
-//! What ships: no test hook, `unsafe` in one crate only, and a true `rust-version`.
+//! Properties of releases: no test hooks, `unsafe` in one crate only, and a correct `rust-version`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The only place where a hook can be: a feature takes it out.
+/// The only file that may contain hooks: a feature removes them.
 const HOOKS: &str = "umiak-sys/src/hooks.rs";
 
 #[test]
@@ -59,7 +59,7 @@ fn no_dependency_needs_a_newer_compiler() {
     assert!(newer.is_empty(), "`rust-version` is {declared:?}, but these need more: {newer:?}");
 }
 
-/// The sources below these directories that hold a text outside their tests, from `crates/` on.
+/// The sources below these directories that contain a text outside their tests, relative to `crates/`.
 fn naming(text: &str, directories: &[PathBuf]) -> Vec<String> {
     let mut found = Vec::new();
     for directory in directories {

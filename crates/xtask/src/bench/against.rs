@@ -1,17 +1,17 @@
-//! Umiak beside an older binary of itself: the same rows, the same rounds, and whether any of them got worse.
+//! Umiak compared with an older binary of itself: the same rows, the same rounds, and whether any row got worse.
 
 use serde::Serialize;
 
 use super::model::{Metric, Series};
 use super::statistics::{Summary, summarise};
 
-/// One row of both.
+/// One row for both binaries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Comparison {
     pub(crate) metric: Metric,
     pub(crate) contestant: String,
     pub(crate) ranks: u32,
-    /// `None` where it could not be measured.
+    /// `None` if it could not be measured.
     pub(crate) new: Option<Summary>,
     pub(crate) old: Option<Summary>,
     /// New over old, round by round.
@@ -19,7 +19,7 @@ pub(crate) struct Comparison {
     pub(crate) is_not_worse: bool,
 }
 
-/// All rows that were measured of both, in their order.
+/// All rows that were measured for both binaries, in order.
 pub(crate) fn comparisons(series: &[Series]) -> Vec<Comparison> {
     let pairs = series.iter().filter(|old| old.is_old).filter_map(|old| {
         let is_same = |new: &&Series| {
@@ -35,7 +35,7 @@ fn compare(new: &Series, old: &Series) -> Comparison {
     let ratios: Vec<f64> = new.values.iter().zip(&old.values).map(|(new, old)| ratio(*new, *old)).collect();
     let is_not_worse = match (now, before) {
         (Some(now), Some(before)) => is_not_worse(new.metric, now, before),
-        // What neither can do has not become worse.
+        // A row that neither can do has not become worse.
         (now, before) => now.is_some() || before.is_none(),
     };
     Comparison {
@@ -49,12 +49,12 @@ fn compare(new: &Series, old: &Series) -> Comparison {
     }
 }
 
-/// Zero wake-ups over zero are as many as before.
+/// New over old; zero over zero is 1.
 pub(crate) fn ratio(new: f64, old: f64) -> f64 {
     if new.total_cmp(&old).is_eq() { 1.0 } else { new / old }
 }
 
-/// Better, or the median of one lies within the spread of the other.
+/// True if better, or if the median of one lies within the spread of the other.
 fn is_not_worse(metric: Metric, new: Summary, old: Summary) -> bool {
     if metric.is_better_when_small() {
         new.median <= old.p90 || new.p10 <= old.median

@@ -1,5 +1,5 @@
-//! Two processes that `agents` measures between, in this same binary: a coordinator, and all the nodes that come to it.
-//! Also the clients of Paddle's HTTP master, which do what Paddle's own do.
+//! The two processes of the `agents` row, in this same binary: a coordinator, and all the nodes that connect to it.
+//! Also the clients of Paddle's HTTP master, which behave like Paddle's own.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,16 +18,16 @@ use tokio::time::sleep;
 use umiak::rendezvous_bench::{Agents, Coordinator, Job, bind};
 use umiak_testkit::floor::monotonic_nanos;
 
-/// What the nodes say when not all could start.
+/// Printed by the nodes when not all could start.
 pub(crate) const LATE: &str = "late";
 
-/// Between two looks of a client at the master.
+/// Polling interval of a client.
 const POLL: Duration = Duration::from_millis(500);
-/// After a request that failed.
+/// Delay after a failed request.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// `PORT NODES RANKS`: listens, says where, and when its stdin is closed says what it has cost: its peak of resident
-/// memory in kB, and its time in µs since it listened.
+/// `PORT NODES RANKS`: listens, prints its address, and when its stdin is closed prints its cost: its peak resident
+/// memory in kB, and its CPU time in µs since it listened.
 pub(crate) fn host(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let listener = bind(number(words, 0)?)?;
     let port = listener.local_addr()?.port();
@@ -41,7 +41,7 @@ pub(crate) fn host(words: &[OsString]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `PORT NODES RANKS SECONDS`: all nodes but the coordinator's, until each has been told to start.
+/// `PORT NODES RANKS SECONDS`: all nodes except the coordinator's, until each has received its start.
 pub(crate) fn agents(words: &[OsString]) -> anyhow::Result<ExitCode> {
     let job = Job { port: number(words, 0)?, nodes: number(words, 1)?, ranks: number(words, 2)? };
     let patience = Duration::from_secs(number(words, 3)?);
@@ -74,7 +74,7 @@ pub(crate) fn clients(words: &[OsString]) -> anyhow::Result<ExitCode> {
     tell(began, waiting)
 }
 
-/// One node of Paddle: waits for the master, then says who it is and asks who is there, until all are.
+/// One Paddle node: waits for the master, registers, and polls until all nodes are registered.
 async fn client(master: SocketAddr, node: usize, nodes: usize, ranks: u16) {
     while !matches!(request(master, "GET /healthy HTTP/1.1\r\n\r\n").await, Ok(body) if !body.is_empty()) {
         sleep(AGAIN).await;
@@ -104,7 +104,7 @@ async fn client(master: SocketAddr, node: usize, nodes: usize, ranks: u16) {
     }
 }
 
-/// On a connection of its own, as Paddle's are; the body of the answer.
+/// Sends a request on a new connection, as Paddle does, and returns the body of the answer.
 async fn request(master: SocketAddr, text: &str) -> std::io::Result<Vec<u8>> {
     let stream = TcpStream::connect(master).await?;
     let mut left = text.as_bytes();
@@ -131,7 +131,7 @@ async fn request(master: SocketAddr, text: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer.split_off(head + 4))
 }
 
-/// When they began and when the last was told, or that not all were.
+/// Prints when they began and when the last one started, or that not all did.
 fn tell(began: u64, waiting: usize) -> anyhow::Result<ExitCode> {
     let ended = monotonic_nanos();
     say(&if waiting == 0 { format!("{began} {ended}") } else { format!("{LATE} {waiting}") })?;

@@ -1,5 +1,5 @@
-//! The small programs that a benchmark starts, in this same binary: the least that a launcher can do, and ranks.
-//! They are told apart before the command line is read, so that a floor is not raised by reading it.
+//! The small programs that a benchmark starts, in this same binary: minimal launchers, and ranks. They are dispatched
+//! before the command line is parsed, so that parsing does not slow down a floor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -17,21 +17,21 @@ use umiak_testkit::floor::{fork_exec, monotonic_nanos};
 
 use super::{crowd, machine};
 
-/// The first word.
+/// The first argument.
 pub(crate) const WORD: &str = "floor";
 
-/// Where each launcher says which rank a process is; the most particular first.
+/// Variables in which launchers pass the rank, the most specific first.
 pub(crate) const RANK_VARIABLES: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PADDLE_TRAINER_ID", "RANK"];
 
-/// What the failing rank exits with.
+/// Exit code of the failing rank.
 pub(crate) const FAILURE: u8 = 7;
 
-/// Lines are this long, with the line feed.
+/// Length of a line, with the newline.
 pub(crate) const LINE: u64 = 65;
-/// Writes are this long.
+/// Length of a write.
 const WRITE: usize = 64 << 10;
 
-/// Does what a benchmark asks, when one asks.
+/// Runs one of the programs if this process was started as one.
 pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let [first, what, rest @ ..] = words.as_slice() else { return Ok(None) };
@@ -50,12 +50,12 @@ pub(crate) fn main() -> anyhow::Result<Option<ExitCode>> {
         (Some("agents"), words) => crowd::agents(words),
         (Some("clients"), words) => crowd::clients(words),
         (Some("machine"), [story, replicas]) => machine::perform(story, number(replicas)? as u32),
-        _ => bail!("`{WORD}` is for benchmarks"),
+        _ => bail!("`{WORD}` is only used by benchmarks"),
     }
     .map(Some)
 }
 
-/// Starts all, waits for all; when one fails, ends the others. A launcher without anything else.
+/// Starts all ranks and waits for all; when one fails, kills the others. A minimal launcher.
 fn supervise(ranks: u32, start: impl Fn(u32) -> std::io::Result<u32>) -> anyhow::Result<ExitCode> {
     let mut live: Vec<u32> = (0..ranks).map(start).collect::<Result<_, _>>()?;
     let mut failed = false;
@@ -77,12 +77,12 @@ fn supervise(ranks: u32, start: impl Fn(u32) -> std::io::Result<u32>) -> anyhow:
     }
 }
 
-/// Says that it is there, and sleeps; the one that `fails` waits until it is told, notes the time and exits.
+/// Registers its process id and sleeps; rank `fails` waits for the signal file, records the time and exits.
 fn be_rank(directory: &Path, fails: u32) -> anyhow::Result<ExitCode> {
     let rank: u32 = RANK_VARIABLES
         .iter()
         .find_map(|name| std::env::var(name).ok())
-        .context("no launcher has said which rank this is")?
+        .context("no launcher has set the rank")?
         .parse()?;
     let mut stamp = OpenOptions::new().write(true).create(true).truncate(true).open(stamp_file(directory, fails))?;
     fs::write(directory.join(rank.to_string()), std::process::id().to_string())?;
@@ -94,24 +94,24 @@ fn be_rank(directory: &Path, fails: u32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(FAILURE))
 }
 
-/// Opened for writing and closed, it tells the failing rank to exit.
+/// Opening and closing this file for writing makes the failing rank exit.
 pub(crate) fn go_file(directory: &Path) -> std::path::PathBuf {
     directory.join("go")
 }
 
-/// Holds the nanosecond at which rank `fails` exited.
+/// Contains the time in nanoseconds at which rank `fails` exited.
 pub(crate) fn stamp_file(directory: &Path, fails: u32) -> std::path::PathBuf {
     directory.join(format!("stamp.{fails}"))
 }
 
-/// Writes so many bytes in lines, and leaves when it began and when it had written the last.
+/// Writes this many bytes in lines, and records when it began and when it was done.
 fn write_lines(bytes: u64, stamps: &Path) -> anyhow::Result<ExitCode> {
-    // Whole lines and whole writes fit: no byte of a line is ever at the same place of a write, until all were.
+    // A whole number of lines fills a whole number of writes, so lines are at all offsets within writes.
     let block: Vec<u8> =
         (0..WRITE).flat_map(|number| format!("{number:0>width$}\n", width = LINE as usize - 1).into_bytes()).collect();
     let mut stdout = File::from(std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned()?);
     let began = monotonic_nanos();
-    // The beginning can be read while we still write.
+    // The start time can be read while the write is still running.
     fs::write(stamps, format!("{began}\n"))?;
     let mut left = bytes;
     for part in block.chunks(WRITE).cycle() {

@@ -1,7 +1,7 @@
-//! Starting something, and waiting until it and everything that came of it are gone.
+//! Starting a command, and waiting until it and all its descendants are gone.
 //!
-//! We are a subreaper: whatever a launcher leaves behind becomes our child, so "gone" is when we have no child, and
-//! what it cost is in the account of our children.
+//! This process is a subreaper: whatever a launcher leaves behind becomes our child, so everything is gone when we have
+//! no child left, and its cost is in our children's resource usage.
 
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use umiak_sys::descend;
 use umiak_testkit::floor::monotonic_nanos;
 
-/// Something that was started, with whatever else was started beside it.
+/// A started command, with everything started beside it.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
@@ -27,26 +27,26 @@ pub(crate) struct Running {
     watchdog: Watchdog,
 }
 
-/// How it went.
+/// The result of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     /// The launcher's own exit code; `None` after a signal.
     pub(crate) code: Option<i32>,
     /// When the last process was gone, in nanoseconds.
     pub(crate) gone: u64,
-    /// User and system time of everything.
+    /// User and system time of all processes.
     pub(crate) cpu_ms: f64,
-    /// The limit had passed, and everything was killed.
+    /// True if the time limit passed and everything was killed.
     pub(crate) is_late: bool,
 }
 
 impl Running {
-    /// Starts `command`; everything is killed when it is not over within `limit`.
+    /// Starts `command`; everything is killed after `limit`.
     pub(crate) fn start(command: &mut Command, limit: Duration) -> anyhow::Result<Self> {
         Self::start_all(std::slice::from_mut(command), limit)
     }
 
-    /// Starts all of these at the same moment; the first is the one whose exit code counts.
+    /// Starts all of these at the same moment; the exit code is that of the first.
     pub(crate) fn start_all(commands: &mut [Command], limit: Duration) -> anyhow::Result<Self> {
         let watchdog = Watchdog::start(limit);
         let cpu_before = cpu();
@@ -57,7 +57,7 @@ impl Running {
         Ok(Self { pid, began, cpu_before, watchdog })
     }
 
-    /// Waits until nothing is left.
+    /// Waits until no process is left.
     pub(crate) fn end(self) -> anyhow::Result<Ended> {
         let mut code = None;
         loop {
@@ -73,7 +73,7 @@ impl Running {
         Ok(Ended { code, gone, cpu_ms, is_late: self.watchdog.disarm() })
     }
 
-    /// Asks the launcher to stop, and kills what is left after `grace`.
+    /// Sends SIGTERM to the launcher, and kills what is left after `grace`.
     pub(crate) fn stop(mut self, grace: Duration) -> anyhow::Result<Ended> {
         let late = std::mem::replace(&mut self.watchdog, Watchdog::start(grace)).disarm();
         let _ = kill(Pid::from_raw(self.pid as i32), Signal::SIGTERM);
@@ -82,10 +82,10 @@ impl Running {
 }
 
 impl Ended {
-    /// Why this counts for nothing, if it does.
+    /// Why this result does not count, if it does not.
     pub(crate) fn trouble(&self, limit: Duration, is_expected: impl Fn(i32) -> bool) -> Option<String> {
         if self.is_late {
-            return Some(format!("no end within {} s", limit.as_secs()));
+            return Some(format!("did not finish within {} s", limit.as_secs()));
         }
         match self.code {
             Some(code) if is_expected(code) => None,
@@ -95,19 +95,19 @@ impl Ended {
     }
 }
 
-/// Milliseconds between two stamps.
+/// Milliseconds between two time stamps.
 pub(crate) fn millis(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1e6
 }
 
-/// User and system time of all children that were waited for, and of theirs.
+/// User and system time of all children that were waited for, and of their descendants.
 fn cpu() -> Duration {
     let time = |value: TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
     getrusage(UsageWho::RUSAGE_CHILDREN)
         .map_or(Duration::ZERO, |usage| time(usage.user_time()) + time(usage.system_time()))
 }
 
-/// Kills everything below us once the limit has passed, until it is disarmed.
+/// Kills all descendants once the limit has passed, unless it is disarmed.
 #[derive(Debug)]
 struct Watchdog {
     disarm: Sender<()>,
@@ -132,7 +132,7 @@ impl Watchdog {
         Self { disarm, thread }
     }
 
-    /// Whether it had to kill.
+    /// True if it had to kill.
     fn disarm(self) -> bool {
         drop(self.disarm);
         self.thread.join().unwrap_or(true)

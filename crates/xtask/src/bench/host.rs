@@ -1,8 +1,8 @@
-//! Where it was measured.
+//! The machine of a measurement.
 
 use std::fs;
 
-/// Processor and number of CPUs that we may use.
+/// CPU model and number of usable CPUs.
 pub(crate) fn words() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo")
         .ok()

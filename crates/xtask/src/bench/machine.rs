@@ -1,5 +1,5 @@
-//! `cargo xtask bench machine`: the state machine of a job, without processes. What an event costs must not grow with the
-//! number of replicas.
+//! `cargo xtask bench machine`: the state machine of a job, without processes. The cost of an event must not grow with
+//! the number of replicas.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -22,9 +22,9 @@ use super::{beside, build, publish, verdict};
 const NAME: &str = "machine";
 const SIGTERM: i32 = 15;
 
-/// Numbers of replicas; the requirement names the first and the last.
+/// Numbers of replicas; the requirement uses the first and the last.
 pub(crate) const SIZES: [u32; 3] = [100, 1000, 10_000];
-/// Events of one sample, at least: a job of few replicas is over in no time.
+/// Minimum number of events in a sample: a job with few replicas takes too little time.
 const EVENTS: u32 = 20_000;
 
 /// What happens to the job.
@@ -41,7 +41,7 @@ impl Story {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Well => "all end well",
+            Self::Well => "all succeed",
             Self::Failure => "one fails",
         }
     }
@@ -49,13 +49,13 @@ impl Story {
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Rounds
+    /// Number of rounds
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Write everything that was measured to this file
+    /// Write all measurements to this file
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Put the tables into docs/benchmarks.md
+    /// Update the tables in docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
@@ -78,19 +78,19 @@ pub(crate) fn machine(root: &Path, options: &Options) -> anyhow::Result<ExitCode
     publish(root, NAME, &report, options.json.as_deref(), options.write)
 }
 
-/// In a process of its own, built as umiak is.
+/// Runs the measurement in a separate process, built like umiak.
 fn ask(program: &Path, story: Story, replicas: u32) -> anyhow::Result<f64> {
     let said = Command::new(program).args([WORD, NAME, story.name(), &replicas.to_string()]).output()?;
     ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     Ok(String::from_utf8_lossy(&said.stdout).trim().parse()?)
 }
 
-/// Says how many microseconds an event took, of this process's own time: others may have the processor meanwhile.
+/// Prints the CPU time per event in microseconds, so that other processes do not count.
 pub(crate) fn perform(story: &OsStr, replicas: u32) -> anyhow::Result<ExitCode> {
     let story = Story::ALL.into_iter().find(|known| story == known.name()).context("no such story")?;
     let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
     let mut machines = Vec::new();
-    // Each replica starts and ends.
+    // Each replica starts and ends: two events.
     for _ in 0..EVENTS.div_ceil(2 * replicas) {
         machines.push(Machine::new(job(replicas)?, style, 1));
     }
@@ -108,7 +108,7 @@ fn job(replicas: u32) -> anyhow::Result<Job> {
     Ok(Job { name: JobId::new("bench")?, labels, contracts, roles: vec![role], policy })
 }
 
-/// Gives the machine what follows from its effects, until it has nothing more to ask for; the number of events.
+/// Answers the effects of the machine until there are none, and returns the number of events.
 fn play(machine: &mut Machine, story: Story) -> usize {
     let now = Timestamp::from_micros(1);
     let mut queue = VecDeque::from([Event::Start]);

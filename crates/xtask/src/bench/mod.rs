@@ -1,21 +1,21 @@
-//! `cargo xtask bench`: umiak beside its peers and the kernel's floor, in one run. `launch` is about one node and lives
-//! here, `rendezvous` about several, `run` about documents and recorded runs, `machine` about the job's state machine.
+//! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
+//! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine.
 //!
 //! | module | in one sentence |
 //! |---|---|
 //! | `statistics` | medians and spread |
-//! | `model` | what was measured, of whom, and how it compares |
-//! | `verdict` | umiak's numbers against what is required and what we go for |
+//! | `model` | metrics, contestants and comparisons |
+//! | `verdict` | umiak's numbers against requirements and goals |
 //! | `report` | Markdown, JSON and the page |
-//! | `against` | umiak beside an older binary of itself |
-//! | `host` | where it was measured |
-//! | `options` | what every benchmark can be asked for |
-//! | `peers` | who is measured |
+//! | `against` | umiak compared with an older binary of itself |
+//! | `host` | the machine of a measurement |
+//! | `options` | options of all benchmarks |
+//! | `peers` | the launchers that are measured |
 //! | `floor` | the small programs that are started: floors and ranks |
 //! | `crowd` | two more of them: a coordinator, and a thousand nodes |
-//! | `harness` | starting something and waiting until everything is gone |
-//! | `rows` | what is measured |
-//! | `rounds` | everybody in turn, round by round |
+//! | `harness` | starting a command and waiting until everything is gone |
+//! | `rows` | the rows that are measured |
+//! | `rounds` | all contestants in turn, round by round |
 //! | `rendezvous` | several nodes |
 //! | `run` | documents and recorded runs |
 //! | `machine` | the state machine of a job, without a process |
@@ -72,7 +72,7 @@ pub(crate) struct Options {
     /// Numbers of ranks for `start` and `crash`
     #[arg(long, value_delimiter = ',')]
     n: Vec<u32>,
-    /// Bytes of the log
+    /// Size of the log in bytes
     #[arg(long)]
     bytes: Option<u64>,
 }
@@ -86,15 +86,15 @@ impl Options {
         }
     }
 
-    /// `/bin/true` is there in greater numbers than sleeping ranks can be.
+    /// `/bin/true` can be started in larger numbers than sleeping ranks.
     fn started(&self) -> Vec<u32> {
         let most = (self.n.is_empty() && !self.shared.quick).then_some(verdict::MOST_RANKS);
         self.ranks().into_iter().chain(most).collect()
     }
 }
 
-/// Measures and reports. It fails when a launcher could not be measured at all or is worse than the one of `--against`,
-/// not when one is slow.
+/// Measures and reports. Fails if a launcher could not be measured at all or is worse than the binary of `--against`,
+/// not if one is slow.
 pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let Field { floor, peers, absent } = shared.field(root, |kind| !kind.is_runner())?;
@@ -118,7 +118,7 @@ pub(crate) fn launch(root: &Path, options: &Options) -> anyhow::Result<ExitCode>
     publish(root, "launch", &report, shared.json.as_deref(), shared.write)
 }
 
-/// What was measured, with where and of whom.
+/// Collects the measurements, with the machine and the launchers.
 fn report(
     peers: &[Peer],
     absent: Vec<String>,
@@ -139,7 +139,7 @@ fn report(
     }
 }
 
-/// On stdout, and wherever else it was asked for. Rows in which the old binary was better are a failure.
+/// Prints the report, and writes it to the requested files. Fails if the old binary was better in a row.
 fn publish(
     root: &Path,
     bench: &str,
@@ -165,7 +165,7 @@ fn publish(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Both as they are shipped: a floor that was not optimised would flatter us.
+/// Builds both in the release profile: an unoptimised floor would flatter umiak.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let me = std::env::current_exe()?;
     let target = me.ancestors().nth(2).context("this binary lies in no target directory")?;
@@ -248,14 +248,14 @@ fn contestant(peer: &Peer) -> Contestant<'_, Peer> {
     of_peer(peer, peer)
 }
 
-/// A peer in a row that is about something of it.
+/// A peer as a contestant in a row.
 fn of_peer<'a, What>(peer: &Peer, what: &'a What) -> Contestant<'a, What> {
     let kind = peer.kind;
     let (is_floor, is_compared) = (kind.is_floor(), kind.is_compared());
     Contestant { name: kind.name(), is_floor, is_compared, is_old: peer.is_old, what }
 }
 
-/// What is no peer, and stands beside them in all rounds.
+/// A contestant that is not a peer and takes part in all rounds.
 fn beside<'a, What>(name: &'static str, is_floor: bool, what: &'a What) -> Contestant<'a, What> {
     Contestant { name, is_floor, is_compared: true, is_old: false, what }
 }

@@ -1,10 +1,10 @@
-//! What was measured, of whom, and how it compares.
+//! Metrics, contestants and comparisons.
 
 use serde::Serialize;
 
 use super::statistics::median;
 
-/// What one number says.
+/// The meaning of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Metric {
@@ -27,7 +27,7 @@ pub(crate) enum Metric {
     Event,
 }
 
-/// How a number is held against the floor's.
+/// How a number is compared with the floor's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relation {
     Times,
@@ -62,14 +62,14 @@ impl Metric {
             Self::Crash => "From one rank's exit with 7 to everything stopped, launcher included",
             Self::Memory => "Memory of the launcher's own processes beside 64 sleeping ranks (sum of Pss)",
             Self::WakeUps => "Wake-ups of the launcher's own threads in 10 s, 64 sleeping ranks",
-            Self::Log => "Log of one rank, in a file and through the launcher to a reader that makes a sha256 of it",
-            Self::SlowReader => "The rank's own writing time behind a 1 MB/s reader, over that behind a fast one",
+            Self::Log => "Log of one rank, to a file and through the launcher to a reader that computes its sha256",
+            Self::SlowReader => "Writing time of a rank with a 1 MB/s reader, relative to a fast reader",
             Self::FirstLine => "First line of `/bin/echo` through the launcher",
             Self::NodesStart => "Two nodes: first line of a rank, from the start of both launchers",
             Self::NodesCrash => "Two nodes: from one rank's exit with 7 to everything stopped on both",
-            Self::Agents => "N agents and one coordinator: from the first to knock until the last is told to start",
-            Self::AgentsMemory => "The coordinator's peak of resident memory meanwhile",
-            Self::AgentsTime => "The coordinator's user and system time meanwhile",
+            Self::Agents => "N agents and one coordinator: from the first connection to the last start message",
+            Self::AgentsMemory => "Peak resident memory of the coordinator meanwhile",
+            Self::AgentsTime => "CPU time (user and system) of the coordinator meanwhile",
             Self::Replicas => "A job of N × `/bin/true` from a document, journal and logs on, and its end",
             Self::Listing => "`umiak ls` of N runs, warm, to its end",
             Self::LogFirst => "First bytes of a log of N GB",
@@ -127,12 +127,12 @@ pub(crate) struct Series {
     pub(crate) contestant: String,
     pub(crate) ranks: u32,
     pub(crate) is_floor: bool,
-    /// Of the binary of `--against`.
+    /// True for the binary of `--against`.
     pub(crate) is_old: bool,
     pub(crate) values: Vec<f64>,
-    /// User and system time of everything that was started, for each rank; empty where it says nothing.
+    /// User and system time of all started processes, per rank; empty if it is meaningless.
     pub(crate) cpu_ms_per_rank: Vec<f64>,
-    /// What went wrong, once for each time.
+    /// Failures, one entry each.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn title(name: &str, is_old: bool) -> String {
     if is_old { format!("{name} (old)") } else { name.to_owned() }
 }
 
-/// The median of umiak, or of whoever is asked for; never that of the old binary.
+/// The median of a contestant; never that of the old binary.
 pub(crate) fn median_of(series: &[Series], metric: Metric, ranks: u32, contestant: &str) -> Option<f64> {
     let is_it = |series: &&Series| {
         series.metric == metric && series.ranks == ranks && series.contestant == contestant && !series.is_old

@@ -1,4 +1,4 @@
-//! What every benchmark can be asked for, and what follows from it before anything is measured.
+//! Options of all benchmarks, and the preparation before a measurement.
 
 use std::path::{Path, PathBuf};
 
@@ -11,42 +11,42 @@ use super::rounds::{Rounds, say};
 
 #[derive(Debug, Args)]
 pub(crate) struct Shared<Row: ValueEnum + Send + Sync + 'static> {
-    /// Rows to measure; all when omitted
+    /// Rows to measure; all if omitted
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Row>,
-    /// Rounds
+    /// Number of rounds
     #[arg(long)]
     rounds: Option<usize>,
-    /// Rounds for peers that need more than two seconds
+    /// Number of rounds for peers that take more than two seconds
     #[arg(long)]
     slow_rounds: Option<usize>,
-    /// A smoke run: few rounds, and for one node 1 and 64 ranks and a short log
+    /// Smoke test: few rounds, and for one node 1 and 64 ranks and a short log
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Seconds before something that does not end is killed and reported
+    /// Kill a command after this many seconds and report it
     #[arg(long, default_value_t = 60)]
     pub(crate) limit: u64,
-    /// Leave out these peers, by the beginning of their names
+    /// Exclude these peers, by name prefix
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// Measure this binary instead of building one
     #[arg(long)]
     umiak: Option<PathBuf>,
-    /// Measure this older binary too, in the same rounds; a row in which umiak is worse is a failure
+    /// Also measure this older binary in the same rounds; fail if umiak is worse in a row
     #[arg(long, value_name = "PATH")]
     against: Option<PathBuf>,
-    /// Write everything that was measured to this file
+    /// Write all measurements to this file
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
-    /// Put the tables into docs/benchmarks.md
+    /// Update the tables in docs/benchmarks.md
     #[arg(long)]
     pub(crate) write: bool,
 }
 
-/// Who is there to be measured.
+/// The contestants.
 #[derive(Debug)]
 pub(crate) struct Field {
-    /// The program of the floors: this one, built as umiak is.
+    /// The program of the floors: this one, built like umiak.
     pub(crate) floor: PathBuf,
     pub(crate) peers: Vec<Peer>,
     pub(crate) absent: Vec<String>,
@@ -64,7 +64,7 @@ impl<Row: ValueEnum + PartialEq + Send + Sync + 'static> Shared<Row> {
         }
     }
 
-    /// Builds what is needed and looks for everybody who takes part. From here on orphans are ours.
+    /// Builds the binaries and finds all contestants. From here on this process is a subreaper.
     pub(crate) fn field(&self, root: &Path, takes_part: fn(Kind) -> bool) -> anyhow::Result<Field> {
         let binaries = build(root)?;
         let umiak = self.umiak.as_ref().map_or_else(|| Ok(binaries.join("umiak")), std::path::absolute)?;
@@ -73,13 +73,13 @@ impl<Row: ValueEnum + PartialEq + Send + Sync + 'static> Shared<Row> {
         let is_unwanted = |kind: Kind| self.without.iter().any(|name| kind.name().starts_with(name.as_str()));
         peers.retain(|peer| takes_part(peer.kind) && !is_unwanted(peer.kind));
         if let Some(old) = &self.against {
-            let beside = peers.iter().position(|peer| peer.kind == Kind::Umiak).context("umiak is left out")?;
+            let beside = peers.iter().position(|peer| peer.kind == Kind::Umiak).context("umiak is excluded")?;
             peers.insert(beside + 1, Peer::old(old)?);
         }
         absent.retain(|kind| takes_part(*kind));
         let absent: Vec<String> = absent.iter().map(|kind| kind.name().to_owned()).collect();
         for name in &absent {
-            say(&format!("{name} is not here, and is left out"))?;
+            say(&format!("{name} is not installed; skipping it"))?;
         }
         umiak_sys::descend::become_subreaper()?;
         Ok(Field { floor, peers, absent })

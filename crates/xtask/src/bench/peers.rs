@@ -1,4 +1,4 @@
-//! Who is measured: umiak, other launchers where they are installed, and floors.
+//! The launchers that are measured: umiak, other installed launchers, and floors.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use super::floor::RANK_VARIABLES;
 use super::model::title;
 
-/// Runs a command in place of itself, for a launcher that only starts Python scripts.
+/// Executes a command in its place, for a launcher that only starts Python scripts.
 const EXECUTE: &str = "import os, sys\nos.execv(sys.argv[1], sys.argv[1:])\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,37 +45,37 @@ impl Kind {
         matches!(self, Self::Fork | Self::Spawn)
     }
 
-    /// Runs jobs, and is no launcher of ranks.
+    /// True for a program that runs jobs instead of launching ranks.
     pub(crate) fn is_runner(self) -> bool {
         self == Self::Torchx
     }
 
-    /// Stands in a requirement: the floors, and we.
+    /// True for those in a requirement: the floors and umiak.
     pub(crate) fn is_compared(self) -> bool {
         self.is_floor() || self == Self::Umiak
     }
 }
 
-/// Where a launcher is asked to put what a rank writes. Umiak and Paddle do both anyway.
+/// Where the output of a rank goes. Umiak and Paddle always do both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Wherever it does by itself.
+    /// The launcher's default.
     Usual,
-    /// Into a file and on its own stdout.
+    /// To a file and to the launcher's stdout.
     Both,
 }
 
-/// Somebody who is here.
+/// An installed launcher.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
     program: PathBuf,
     pub(crate) version: String,
-    /// The binary of `--against`.
+    /// True for the binary of `--against`.
     pub(crate) is_old: bool,
 }
 
-/// Who is here, and who is not.
+/// Finds the installed launchers, and the missing ones.
 pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec<Kind>) {
     let environment = environment();
     let python = environment.as_ref().map(|directory| directory.join("bin/python"));
@@ -102,16 +102,16 @@ pub(crate) fn find(umiak: &Path, floor: &Path, version: &str) -> (Vec<Peer>, Vec
 }
 
 impl Peer {
-    /// Another umiak, to be measured beside the one that is built.
+    /// Another umiak, measured beside the one that is built.
     pub(crate) fn old(umiak: &Path) -> anyhow::Result<Self> {
         let said = Command::new(umiak).arg("--version").output();
         let said = said.with_context(|| format!("`{}` cannot be started", umiak.display()))?;
-        ensure!(said.status.success(), "`{}` is no umiak", umiak.display());
+        ensure!(said.status.success(), "`{}` is not an umiak binary", umiak.display());
         let version = last_word(&said.stdout);
         Ok(Self { kind: Kind::Umiak, program: std::path::absolute(umiak)?, version, is_old: true })
     }
 
-    /// The launcher, or the Python that has it.
+    /// The launcher, or the Python that runs it.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
@@ -120,12 +120,12 @@ impl Peer {
         format!("{} {}", title(self.kind.name(), self.is_old), self.version).trim_end().to_owned()
     }
 
-    /// Starts `ranks` × `command`, with what the launcher writes in `directory`.
+    /// The command that starts `ranks` × `command`, with the launcher's files in `directory`.
     pub(crate) fn command(&self, ranks: u32, directory: &Path, output: Output, command: &[OsString]) -> Command {
         self.command_with(&[], ranks, directory, output, command)
     }
 
-    /// The same with some more of the launcher's own flags.
+    /// The same with additional flags of the launcher.
     pub(crate) fn command_with(
         &self,
         flags: &[String],
@@ -179,7 +179,7 @@ impl Peer {
         launcher
     }
 
-    /// The file that has a sole rank's output, where we know how it is compared.
+    /// The file with the output of a single rank, if its format can be compared.
     pub(crate) fn log(&self, directory: &Path) -> Option<PathBuf> {
         match self.kind {
             Kind::Umiak | Kind::Paddle | Kind::Fleet => Some(directory.join("log/workerlog.0")),
@@ -218,7 +218,7 @@ fn mpi_version(mpirun: &Path) -> String {
     last_word(&said)
 }
 
-/// Of the first line.
+/// The last word of the first line.
 fn last_word(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     text.lines().next().and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()

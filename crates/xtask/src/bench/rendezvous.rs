@@ -1,4 +1,4 @@
-//! `cargo xtask bench rendezvous`: several nodes, beside those who launch on several nodes too.
+//! `cargo xtask bench rendezvous`: several nodes, compared with other launchers for several nodes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,10 +16,10 @@ use super::rows::nodes::{Hosts, Team, Way};
 use super::{publish, verdict};
 
 const NAME: &str = "rendezvous";
-/// Of both nodes together.
+/// Ranks on both nodes together.
 pub(crate) const START_RANKS: u32 = 4;
 pub(crate) const CRASH_RANKS: u32 = 16;
-/// Paddle's master is not asked for more.
+/// Largest number of nodes for Paddle's master.
 const MOST_OF_PADDLE: u32 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,13 +36,13 @@ pub(crate) struct Options {
     /// Numbers of nodes for `agents`
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 4096])]
     n: Vec<u32>,
-    /// Ranks of each of these
+    /// Ranks on each of these nodes
     #[arg(long, default_value_t = 1)]
     ranks: u16,
 }
 
-/// Measures and reports. It fails when something could not be measured at all or is worse than with `--against`, not when
-/// it is slow.
+/// Measures and reports. Fails if something could not be measured at all or is worse than with `--against`, not if it
+/// is slow.
 pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let takes_part = |kind: Kind| !matches!(kind, Kind::Mpirun | Kind::Fleet) && !kind.is_runner();
@@ -55,7 +55,7 @@ pub(crate) fn rendezvous(root: &Path, options: &Options) -> anyhow::Result<ExitC
         if umiak_testkit::net::version().is_some() {
             series.extend(measure_hosts(options, &setting, &peers, rounds)?);
         } else {
-            say("two hosts need root, iproute2, nsenter and iptables: `start` and `crash` are left out")?;
+            say("two hosts need root, iproute2, nsenter and iptables: skipping `start` and `crash`")?;
             absent.push("two hosts (network namespaces)".to_owned());
         }
     }
@@ -146,12 +146,12 @@ fn measure_agents(options: &Options, setting: &Setting, peers: &[Peer], rounds: 
     Ok(series)
 }
 
-/// Agents are umiak's library in this program: of an old umiak they are in the `xtask` that was built with it.
+/// Agents are umiak's library in this program: those of an old umiak are in the `xtask` built with it.
 fn old_agents(old: &Peer) -> anyhow::Result<Option<PathBuf>> {
     let program = old.program().with_file_name("xtask");
     if program.is_file() {
         return Ok(Some(program));
     }
-    say("the old binary has no `xtask` beside it: its agents are left out")?;
+    say("the old binary has no `xtask` beside it: skipping its agents")?;
     Ok(None)
 }

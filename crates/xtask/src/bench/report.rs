@@ -1,4 +1,4 @@
-//! What is printed, and what stands in `docs/benchmarks.md`.
+//! The printed report, and the tables in `docs/benchmarks.md`.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use super::model::{Metric, Relation, Series, floor, title};
 use super::statistics::{Summary, median, summarise};
 use super::verdict::{Bound, Verdict};
 
-/// Around the part that `--write` of that benchmark replaces.
+/// The markers around the part that `--write` of a benchmark replaces.
 fn marks(bench: &str) -> [String; 2] {
     ["begin", "end"].map(|which| format!("<!-- {which}: cargo xtask bench {bench} --write -->"))
 }
 
-/// Everything about one run.
+/// All data of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) date: String,
@@ -24,21 +24,21 @@ pub(crate) struct Report {
     pub(crate) kernel: String,
     pub(crate) peers: Vec<String>,
     pub(crate) absent: Vec<String>,
-    /// How it was called: rounds, sizes.
+    /// Settings of the run: rounds, sizes.
     pub(crate) settings: String,
     pub(crate) series: Vec<Series>,
     pub(crate) verdicts: Vec<Verdict>,
-    /// With `--against`: umiak beside the old binary.
+    /// With `--against`: the comparison with the old binary.
     pub(crate) against: Vec<Comparison>,
 }
 
 pub(crate) fn markdown(report: &Report) -> String {
     let mut text = format!("{}, {}, {}.\n\n", report.date, report.machine, report.kernel);
     if !report.peers.is_empty() {
-        let _ = writeln!(text, "Beside each other: {}.", report.peers.join(", "));
+        let _ = writeln!(text, "Measured side by side: {}.", report.peers.join(", "));
     }
     if !report.absent.is_empty() {
-        let _ = writeln!(text, "Not here, so not measured: {}.", report.absent.join(", "));
+        let _ = writeln!(text, "Not available, so not measured: {}.", report.absent.join(", "));
     }
     let _ = writeln!(text, "{}.\n", report.settings);
     text += &table(
@@ -68,7 +68,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     text
 }
 
-/// Each row of both binaries: medians, their ratio round by round, and whether the new one is worse.
+/// The rows of both binaries: medians, their ratio round by round, and whether the new one is worse.
 fn against(rows: &[Comparison]) -> String {
     if rows.is_empty() {
         return String::new();
@@ -125,7 +125,7 @@ fn row(series: &Series, all: &[Series]) -> Vec<String> {
     ]
 }
 
-/// Each once, with how often.
+/// Each remark once, with its count.
 fn remarks(remarks: &[String]) -> String {
     let mut counted: Vec<(&str, usize)> = Vec::new();
     for remark in remarks {
@@ -139,7 +139,7 @@ fn remarks(remarks: &[String]) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Three digits that say something.
+/// A number with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -155,7 +155,7 @@ fn without_empty_columns(head: &[&str], rows: &[Vec<String>]) -> String {
     table(&head, rows.iter().map(|row| kept.iter().map(|column| row[*column].clone()).collect::<Vec<_>>()))
 }
 
-/// `page` with the marked part replaced, or with a marked part at its end.
+/// `page` with the marked part replaced, or appended if it has none.
 pub(crate) fn replaced(page: &str, bench: &str, part: &str) -> String {
     let [first, last] = marks(bench);
     let marked = format!("{first}\n\n{part}\n{last}");
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn floors_are_set_apart_and_columns_without_content_left_out() {
         let mut hung = series(Metric::Start, "mpirun", 4, false, &[]);
-        hung.remarks = vec!["no end within 60 s".to_owned(); 2];
+        hung.remarks = vec!["did not finish within 60 s".to_owned(); 2];
         let report = Report {
             date: "2026-11-15".to_owned(),
             machine: "2 cores".to_owned(),
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(
             text,
             "2026-11-15, 2 cores, Linux 6.1.\n\n\
-             Beside each other: umiak 0.1.0.\n\
-             Not here, so not measured: torchrun.\n\
+             Measured side by side: umiak 0.1.0.\n\
+             Not available, so not measured: torchrun.\n\
              15 rounds.\n\n\
              | umiak | measured | must | goal |\n|---|---|---|---|\n\
              | start | 1.40 × floor | ✓ ≤ 2 × | ✗ ≤ 1.3 × |\n\n\
@@ -209,7 +209,7 @@ mod tests {
              | N |  | median, ms | p10–p90 | × floor | rounds | remarks |\n|---|---|---|---|---|---|---|\n\
              | 4 | *posix_spawn* | 10.0 | 10.0–10.0 | 1.00 | 1 |  |\n\
              | 4 | umiak | 14.0 | 12.4–15.6 | 1.40 | 2 |  |\n\
-             | 4 | mpirun | – |  |  | 0 | 2 × no end within 60 s |\n"
+             | 4 | mpirun | – |  |  | 0 | 2 × did not finish within 60 s |\n"
         );
     }
 
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(second, format!("# Page\n\n{begin}\n\ntwo\n\n{end}\n\nafter\n"));
         assert!(
             replaced(&second, "rendezvous", "three\n").starts_with(second.trim_end()),
-            "each has a part of its own"
+            "each benchmark has its own part"
         );
     }
 

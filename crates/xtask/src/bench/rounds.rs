@@ -1,33 +1,33 @@
-//! Everybody in turn, round by round, so that a change of the machine's mood meets all alike.
+//! All contestants in turn, round by round, so that changes of the machine's load affect all equally.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use super::model::{Metric, Sample, Series, title};
 
-/// Whoever needs longer takes part in fewer rounds.
+/// A slower contestant takes part in fewer rounds.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// How many rounds.
+/// Numbers of rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) fast: usize,
     pub(crate) slow: usize,
 }
 
-/// Somebody in a row.
+/// A contestant in a row.
 #[derive(Debug)]
 pub(crate) struct Contestant<'a, What> {
     pub(crate) name: &'static str,
     pub(crate) is_floor: bool,
-    /// Takes part in all rounds, slow or not: what is compared must have seen the same rounds.
+    /// Takes part in all rounds, even if slow: values are only comparable within the same rounds.
     pub(crate) is_compared: bool,
-    /// The binary of `--against`, in the place of the one of that name.
+    /// The binary of `--against`, under the same name.
     pub(crate) is_old: bool,
     pub(crate) what: &'a What,
 }
 
-/// How it went for somebody so far.
+/// The results of a contestant so far.
 #[derive(Debug, Default)]
 struct Account {
     samples: Vec<Sample>,
@@ -36,7 +36,7 @@ struct Account {
 }
 
 impl Rounds {
-    /// A failure is told and written down; who fails twice is not asked again.
+    /// Runs all rounds. A failure is printed and recorded; after two failures a contestant is dropped.
     pub(crate) fn run<What>(
         self,
         contestants: &[Contestant<'_, What>],
@@ -47,7 +47,7 @@ impl Rounds {
         let mut accounts: Vec<Account> = contestants.iter().map(|_| Account::default()).collect();
         for round in 0..self.fast {
             let mut order: Vec<_> = contestants.iter().zip(&mut accounts).collect();
-            // What comes before in one round comes after in the next: the one before leaves caches and dirty pages.
+            // Reverse the order in every other round: each run leaves caches and dirty pages for the next.
             if round % 2 == 1 {
                 order.reverse();
             }
@@ -116,7 +116,7 @@ fn series<What>(contestant: &Contestant<'_, What>, metrics: &[Metric], ranks: u3
         .collect()
 }
 
-/// Progress is on stderr; stdout has the table.
+/// Prints progress on stderr; stdout has the table.
 pub(crate) fn say(line: &str) -> std::io::Result<()> {
     writeln!(std::io::stderr(), "{line}")
 }

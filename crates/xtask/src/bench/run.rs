@@ -1,4 +1,4 @@
-//! `cargo xtask bench run`: jobs from documents, and what is recorded of them.
+//! `cargo xtask bench run`: jobs from documents, and recorded runs.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use super::rows::{Setting, directory};
 use super::{beside, contestant, of_peer, publish, verdict};
 
 const NAME: &str = "run";
-/// What the requirements name.
+/// Sizes in the requirements.
 pub(crate) const REPLICAS: u32 = 1000;
 pub(crate) const RUNS: u32 = 10_000;
 pub(crate) const LOG_GIGABYTES: u32 = 10;
@@ -37,16 +37,16 @@ pub(crate) struct Options {
     /// Numbers of replicas for `replicas`
     #[arg(long, value_delimiter = ',', default_values_t = [REPLICAS])]
     n: Vec<u32>,
-    /// Recorded runs for `ls`
+    /// Number of recorded runs for `ls`
     #[arg(long, default_value_t = RUNS)]
     runs: u32,
-    /// Size of the log for `logs`, in GB; it has holes where the disk has no room for it
+    /// Size of the log for `logs`, in GB; sparse if the disk is too small
     #[arg(long, default_value_t = LOG_GIGABYTES)]
     gigabytes: u32,
 }
 
-/// Measures and reports. It fails when something could not be measured at all or is worse than with `--against`, not when
-/// it is slow.
+/// Measures and reports. Fails if something could not be measured at all or is worse than with `--against`, not if it
+/// is slow.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let shared = &options.shared;
     let takes_part = |kind: Kind| kind.is_floor() || kind == Kind::Umiak || kind.is_runner();
@@ -63,7 +63,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
             })?);
         }
     }
-    // The new one, and the old one where there is one.
+    // The new binary, and the old one if given.
     let umiaks: Vec<&Peer> = peers.iter().filter(|peer| peer.kind == Kind::Umiak).collect();
     if shared.wants(&Row::Ls) {
         say(&format!("ls, {} runs", options.runs))?;
@@ -72,9 +72,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let mut log = String::new();
     if shared.wants(&Row::Logs) {
         say(&format!("logs, {} GB", options.gigabytes))?;
-        let umiak = umiaks.first().context("umiak is left out")?;
+        let umiak = umiaks.first().context("umiak is excluded")?;
         let long = Recorded::make(&setting, umiak.program(), u64::from(options.gigabytes) * 1_000_000_000)?;
-        let holes = if long.has_holes { ", most of it holes" } else { "" };
+        let holes = if long.has_holes { ", mostly sparse" } else { "" };
         log = format!("; a log of {} GB{holes}", options.gigabytes);
         series.extend(measure_logs(&setting, &umiaks, long, options.gigabytes, rounds)?);
     }
@@ -91,13 +91,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     publish(root, NAME, &report, shared.json.as_deref(), shared.write)
 }
 
-/// Each lists runs of its own making: a format may have changed in between.
+/// Each binary lists its own runs: the format may have changed in between.
 fn measure_listing(setting: &Setting, umiaks: &[&Peer], runs: u32, rounds: Rounds) -> anyhow::Result<Vec<Series>> {
     let mut homes = Vec::new();
     for peer in umiaks {
         let home = directory()?;
         recorded::make_runs(setting, peer.program(), home.path(), runs)?;
-        // Once for the caches; not counted.
+        // Once to warm the caches; not counted.
         let _ = recorded::list(setting, peer.program(), home.path())?;
         homes.push((peer.program(), home));
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A sample in three numbers.
+/// Three quantiles of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Summary {
     pub(crate) count: usize,
 }
 
-/// `None` of nothing.
+/// `None` for an empty sample.
 pub(crate) fn summarise(values: &[f64]) -> Option<Summary> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -27,7 +27,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     summarise(values).map(|summary| summary.median)
 }
 
-/// Between the two nearest values, in proportion.
+/// Linear interpolation between the two nearest values.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let place = share * sorted.len().checked_sub(1)? as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

@@ -1,4 +1,4 @@
-//! Umiak's numbers against what is required and what we go for.
+//! Umiak's numbers against requirements and goals.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::model::{Metric, Series, floor, median_of};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
 use super::run::{LOG_GIGABYTES, REPLICAS, RUNS};
 
-/// What the requirements name.
+/// Sizes in the requirements.
 pub(crate) const MOST_RANKS: u32 = 1000;
 
 pub(crate) const UMIAK: &str = "umiak";
@@ -27,7 +27,7 @@ pub(crate) struct Verdict {
     pub(crate) goal: Option<Bound>,
 }
 
-/// A bound, and whether it is kept.
+/// A bound, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Bound {
     pub(crate) text: &'static str,
@@ -42,7 +42,7 @@ fn at_least(value: f64, bound: f64, text: &'static str) -> Bound {
     Bound { text, is_kept: value >= bound }
 }
 
-/// For what was measured, in the order of the table of requirements.
+/// Verdicts on one node, in the order of the table of requirements.
 pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
     let ours = |metric, ranks| median_of(series, metric, ranks, UMIAK);
     let with_floor = |metric, ranks| Some((ours(metric, ranks)?, floor(series, metric, ranks)?));
@@ -115,10 +115,10 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
     }
     if let Some(ours) = ours(Metric::SlowReader, 1) {
         found.push(Verdict {
-            what: "rank behind a 1 MB/s reader",
-            measured: format!("{ours:.2} × its time behind a fast one"),
+            what: "rank with a 1 MB/s reader",
+            measured: format!("{ours:.2} × its time with a fast one"),
             must: None,
-            goal: Some(at_most(ours, 1.1, "slows nobody: ≤ 1.1 ×")),
+            goal: Some(at_most(ours, 1.1, "≤ 1.1 ×")),
         });
     }
     if let Some((ours, floor)) = with_floor(Metric::FirstLine, 1) {
@@ -133,7 +133,7 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
-/// The same for documents and recorded runs.
+/// Verdicts on documents and recorded runs.
 pub(crate) fn of_runs(series: &[Series]) -> Vec<Verdict> {
     let ours = |metric, size| median_of(series, metric, size, UMIAK);
     let with_floor = |metric, size| Some((ours(metric, size)?, floor(series, metric, size)?));
@@ -175,7 +175,7 @@ pub(crate) fn of_runs(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
-/// The same for several nodes.
+/// Verdicts on several nodes.
 pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
     let over_floor = |metric, ranks, name| {
         let (ours, floor) = (median_of(series, metric, ranks, name)?, floor(series, metric, ranks)?);
@@ -220,7 +220,7 @@ pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
     found
 }
 
-/// The same for the state machine of a job.
+/// Verdicts on the state machine of a job.
 pub(crate) fn of_machine(series: &[Series]) -> Vec<Verdict> {
     let [few, .., many] = SIZES;
     let one = |(story, what): (Story, &'static str)| {
@@ -235,7 +235,7 @@ pub(crate) fn of_machine(series: &[Series]) -> Vec<Verdict> {
         })
     };
     [
-        (Story::Well, "time per event with 10 000 replicas that end well"),
+        (Story::Well, "time per event with 10 000 replicas that succeed"),
         (Story::Failure, "time per event with 10 000 replicas, one of which fails"),
     ]
     .into_iter()

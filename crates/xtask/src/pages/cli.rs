@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`: the flags of `umiak launch` from their table, and our own commands from clap.
+//! `docs/reference/cli.md`: the flags of `umiak launch` from their table, and the other commands from clap.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) fn page() -> String {
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         let _ = writeln!(text, "| `{}` | {} |", usage(subcommand), about(subcommand));
     }
-    text += "\nThe flags of `umiak launch` are below. `umiak COMMAND -h` shows the others' arguments.\n";
+    text += "\nThe flags of `umiak launch` are below. `umiak COMMAND -h` shows the arguments of the other commands.\n";
     text += PREFIX;
     text += LAUNCH;
     for heading in Heading::ALL {
@@ -33,9 +33,9 @@ pub(super) fn page() -> String {
 }
 
 const PREFIX: &str = "
-## Other ways to write it
+## Alternative command lines
 
-| written | is |
+| command line | meaning |
 |---|---|
 | `umiak launch …` | the launcher |
 | `umiak python -m paddle.distributed.launch …` | the same; the word before `-m` is the interpreter of the ranks |
@@ -48,9 +48,9 @@ const PREFIX: &str = "
 const LAUNCH: &str = "
 ## `umiak launch [flags] training_script …`
 
-Words in Paddle's flags may be joined by `_` or `-`, and a flag may be shortened as long as it stays clear. Flags under
-*Umiak* are written in full. The first word that is no flag is the script; everything after it belongs to the script.
-A flag that is in no table is an error that names the nearest one. With Paddle's own spelling in front, and with `--compat paddle`, it is ignored with a notice, as Paddle does.
+Words in Paddle's flags may be joined by `_` or `-`, and a flag may be abbreviated as long as it is unambiguous. Flags under
+*Umiak* are written in full. The first argument that is not a flag is the script; all later arguments belong to the script.
+An unknown flag is an error, with the closest match as a hint. In Paddle's own command lines, and with `--compat paddle`, it is ignored with a notice, as in Paddle.
 
 *Variable* is the environment variable that overrides the flag in the current generation, as in Paddle.
 *Generation* says which of Paddle's launchers has the flag. A flag that only the legacy launcher has selects that one.
@@ -96,9 +96,9 @@ fn meaning(flag: &Flag) -> String {
     text
 }
 
-/// Ours where we have our own; Paddle's word for "none" is an empty cell.
+/// The default: umiak's own if there is one; Paddle's `None` is an empty cell.
 fn default(flag: &Flag) -> String {
-    // Left out, these do not mean what Paddle's own default says.
+    // If omitted, these do not mean what Paddle's own default says.
     let is_ours =
         flag.support == Support::Full && !matches!(flag.name, "--start_port" | "--enable_gpu_log" | "--max_restart");
     if !is_ours || !flag.takes_value() {

@@ -37,15 +37,15 @@ pub(super) fn page() -> String {
 const SIGNATURES_HEAD: &str = "
 ## Signatures of the user's program
 
-When a rank ends badly, the end of its log is compared with these patterns, line by line. A match gives the hint under
-the failure, and it weighs in the ranking of causes:
+When a rank ends badly, the end of its log is compared with these patterns, line by line. A match adds its hint to
+the failure and counts in the ranking of causes:
 
-| word | what it says about who was first |
+| kind | meaning |
 |---|---|
 | cause | this rank's own error |
-| consequence | the echo of an earlier error in the same rank |
-| waiting | a peer did not come: something hangs, not necessarily this rank |
-| victim | a peer went first, or something outside stopped this rank |
+| consequence | follows from an earlier error in the same rank |
+| waiting | a peer did not arrive: something hangs, not necessarily this rank |
+| victim | a peer failed first, or something outside stopped this rank |
 
 `U1` the environment, `U2` the program, `U3` memory and devices, `U4` communication, `U9` ranks that ended because of
 something outside them.

@@ -1,4 +1,4 @@
-//! `docs/reference/differences.md`: how umiak can be told from Paddle's launcher.
+//! `docs/reference/differences.md`: how umiak differs from Paddle's launcher.
 
 use std::fmt::Write as _;
 

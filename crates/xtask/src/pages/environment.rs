@@ -1,5 +1,5 @@
-//! `docs/reference/environment.md`: variables that umiak reads, and those it gives to ranks. The latter are what
-//! the planner gives to the ranks of a few sample machines.
+//! `docs/reference/environment.md`: variables that umiak reads, and those it sets for ranks. The latter are computed by
+//! the planner for a few sample machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -22,60 +22,60 @@ pub(super) fn page() -> String {
         &["variable", "meaning"],
         VARIABLES.iter().map(|variable| [code(variable.name), variable.text.to_owned()]),
     );
-    text += "\n### Paddle's, in place of flags\n\nThe environment wins over the command line, as in Paddle, and a notice says so. Current generation only.\n\n";
+    text += "\n### Paddle's variables for flags\n\nThe environment overrides the command line, as in Paddle, with a notice. Current generation only.\n\n";
     text += &table(&["variable", "flag"], overrides());
-    text += "\n### Paddle's, of other kinds\n\n";
+    text += "\n### Paddle's other variables\n\n";
     text += &table(&["variable", "meaning"], OTHERS.map(|(name, meaning)| [code(name), meaning.to_owned()]));
     text += RANKS;
     let given = given();
     let is_torch = |name: &str| torch::NAMES.contains(&name);
     text += &variables(given.iter().filter(|(name, _)| !is_torch(name)));
-    text += "\n### torch's\n\nWhat `torchrun` gives its workers, so that either framework's script works.\n\n";
+    text += "\n### torch's variables\n\nThe variables that `torchrun` sets for its workers, so that scripts of either framework work.\n\n";
     text += &variables(given.iter().filter(|(name, _)| is_torch(name)));
     text += SERVERS;
-    text += &table(&["variable", "sample", "given to"], of_servers());
+    text += &table(&["variable", "sample", "set for"], of_servers());
     text
 }
 
 const SERVERS: &str = "
-### Of parameter-server jobs
+### Parameter-server jobs
 
-These, and not those of the ranks above. The values are of a sample job with all parts: of its first server, or of the first process that has the
-variable. In a PaddleCloud pod what the platform has set stays as it is.
+These variables replace those of the ranks above. The values are from a sample job with all kinds of processes: from its first server, or from the first process with the
+variable. In a PaddleCloud pod, variables set by the platform are kept.
 
 ";
 
 const RANKS: &str = "
-## Given to the ranks
+## Set for the ranks
 
-A rank gets the environment of `umiak` itself, less `http_proxy` and `https_proxy` (kept as `http_proxy_original` and
-`https_proxy_original`, as Paddle does), plus these. The values are those of rank 1 of a sample job; a variable that is
-given only with certain flags or devices says so. `umiak launch --dry-run …` shows the values of a real job.
+A rank inherits the environment of `umiak`, without `http_proxy` and `https_proxy` (kept as `http_proxy_original` and
+`https_proxy_original`, as in Paddle), plus these. The values are those of rank 1 of a sample job; the last column says
+if a variable is set only with certain flags or devices. `umiak launch --dry-run …` shows the values of a real job.
 
-Where several nodes take part, `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` name the interface that
-has this node's address, each unless it is set already. `UMIAK_TOKEN` is never passed on.
+With several nodes, `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` name the interface that
+has this node's address, unless they are already set. `UMIAK_TOKEN` is never passed on.
 
-### Paddle's
+### Paddle's variables
 
 ";
 
-/// Sorted by Paddle's own order, in which overrides are announced.
+/// Sorted in Paddle's own order, in which overrides are announced.
 fn overrides() -> Vec<[String; 2]> {
     let mut rows: Vec<_> = FLAGS.iter().filter_map(|flag| Some((flag.variable?, flag.name))).collect();
     rows.sort_by_key(|(variable, _)| variable.order);
     rows.into_iter().map(|(variable, flag)| [code(variable.name), code(flag)]).collect()
 }
 
-/// Variables of Paddle's launchers that stand for no flag. A test keeps this list complete.
+/// Variables of Paddle's launchers that are not in the table of flags. A test keeps this list complete.
 const OTHERS: [(&str, &str); 20] = [
-    ("PADDLE_TRAINER_ID", "Rank of this node, from 0 up; stands for `--rank`."),
+    ("PADDLE_TRAINER_ID", "Rank of this node, from 0; replaces `--rank`."),
     (
         "PADDLE_TRAINER_ENDPOINTS",
         "Current generation: a platform's list of endpoints; sets master and number of nodes.",
     ),
     (
         "DISTRIBUTED_TRAINER_ENDPOINTS",
-        "The same; on PaddleCloud the endpoints of all nodes, so many for each: the first of this node's is its ranks' first port.",
+        "The same; on PaddleCloud the endpoints of all nodes, the same number for each: this node's first one sets the first port of its ranks.",
     ),
     ("PADDLE_LAUNCH_WITH_ARGS", "Not 0: a list of endpoints sets the number of nodes only, not the master."),
     ("PADDLE_TRAINERS", "PaddleCloud, legacy generation: addresses of the nodes."),
@@ -83,28 +83,28 @@ const OTHERS: [(&str, &str); 20] = [
     ("PADDLE_TRAINERS_NUM", "PaddleCloud: number of trainers; in collective jobs in the legacy generation only."),
     (
         "PADDLE_PORT",
-        "PaddleCloud: port of this server; in the legacy generation the first of the ranks' ports, with several nodes and ports enough.",
+        "PaddleCloud: port of this server; in the legacy generation the first of the ranks' ports, with several nodes and enough ports.",
     ),
     (
         "TRAINING_ROLE",
-        "PaddleCloud, parameter-server jobs: `PSERVER` or `TRAINER`. With the list below and no flag that asks for anything else, this command is one process of such a job, and meets the others beside the first server.",
+        "PaddleCloud, parameter-server jobs: `PSERVER` or `TRAINER`. With the list below and no conflicting flag, this command is one process of such a job; the coordinator runs beside the first server.",
     ),
     (
         "PADDLE_PSERVERS_IP_PORT_LIST",
-        "PaddleCloud, parameter-server jobs: `host:port` of all servers. A server is the entry that has its `POD_IP` and `PADDLE_PORT`.",
+        "PaddleCloud, parameter-server jobs: `host:port` of all servers. A server finds its own entry by `POD_IP` and `PADDLE_PORT`.",
     ),
     ("FLAGS_START_PORT", "First of the ranks' consecutive ports."),
-    ("FLAGS_FIXED_PORT", "The same; the node's rank is added."),
-    ("PORT_RANGE", "Two ports, `35100:64000`: free ones are chosen between them."),
-    ("PADDLE_DISTRI_BACKEND", "Legacy generation: stands for `--backend`."),
+    ("FLAGS_FIXED_PORT", "The same, with the node's rank added."),
+    ("PORT_RANGE", "Two ports, `35100:64000`: free ports are chosen between them."),
+    ("PADDLE_DISTRI_BACKEND", "Legacy generation: replaces `--backend`."),
     (
         "PADDLE_ENV_LIMIT_LEN",
-        "Endpoint lists of this many characters or more are left out of the environment. Default 48000.",
+        "Endpoint lists of this many characters or more are omitted from the environment. Default 48000.",
     ),
     ("WITH_COVERAGE", "`ON`: Python scripts run under `coverage`."),
     (
         "PADDLE_ELASTIC_SERVER",
-        "Legacy generation: with the two below, asks for an elastic job, which is not in this version.",
+        "Legacy generation: with the two below, requests an elastic job, which this version does not support.",
     ),
     ("PADDLE_ELASTIC_JOB_ID", "See `PADDLE_ELASTIC_SERVER`."),
     ("PADDLE_ELASTIC_NP", "See `PADDLE_ELASTIC_SERVER`."),
@@ -113,12 +113,13 @@ const OTHERS: [(&str, &str); 20] = [
 
 fn variables<'a>(variables: impl Iterator<Item = &'a (String, Given)>) -> String {
     table(
-        &["variable", "rank 1 of the sample", "given"],
+        &["variable", "rank 1 of the sample", "set"],
         variables.map(|(name, given)| [code(name), code(&given.value), given.when.clone()]),
     )
 }
 
-/// Every variable of a heterogeneous job with coordinators, which has all that others have, and who is given it.
+/// Every variable of a heterogeneous job with coordinators, which has all variables of other jobs, and the processes
+/// that get it.
 fn of_servers() -> Vec<[String; 3]> {
     let names_of = |sample: &Sample| -> BTreeSet<String> {
         let plan = plan(sample);
@@ -150,7 +151,7 @@ fn of_servers() -> Vec<[String; 3]> {
     found.into_iter().map(row).collect()
 }
 
-/// All parts there are; and the same job without stages, in either generation.
+/// All kinds of processes; and the same job without stages, in either generation.
 const SERVER_SAMPLES: [Sample; 3] = [
     Sample {
         words: &[
@@ -190,7 +191,7 @@ struct Given {
     when: String,
 }
 
-/// Variables of rank 1 in every sample, each with its first value and with the samples that have it.
+/// Variables of rank 1 in every sample, each with its first value and the samples that have it.
 fn given() -> Vec<(String, Given)> {
     let mut found: Vec<(String, String, Vec<&str>)> = Vec::new();
     for sample in SAMPLES {
@@ -205,7 +206,7 @@ fn given() -> Vec<(String, Given)> {
     found.into_iter().map(|(name, value, whens)| (name, Given { value, when: when(&whens) })).collect()
 }
 
-/// Nothing to say of what every sample has. Where the kind of machine decides, flags are no condition.
+/// Empty for a variable in every sample. If it depends on the kind of machine, flags are not mentioned.
 fn when(whens: &[&'static str]) -> String {
     if whens.len() == SAMPLES.len() {
         return String::new();
@@ -220,7 +221,7 @@ struct Sample {
     words: &'static [&'static str],
     gpus: u32,
     env: &'static [(&'static str, &'static str)],
-    /// Said of the variables that not every sample has.
+    /// Condition for variables that not every sample has.
     when: &'static str,
 }
 
@@ -257,7 +258,7 @@ const SAMPLES: &[Sample] = &[
         words: &["--nproc_per_node", "2", "train.py"],
         gpus: 0,
         env: &[("http_proxy", "http://proxy:8080"), ("https_proxy", "http://proxy:8080")],
-        when: "where `umiak` has a proxy",
+        when: "if `umiak` runs with a proxy",
     },
 ];
 
@@ -305,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// Upper-case names in quotes, in the sources that read the environment.
+    /// Quoted upper-case names in the sources that read the environment.
     fn names_in(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();

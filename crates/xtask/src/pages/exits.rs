@@ -1,5 +1,5 @@
-//! `docs/reference/exit-codes.md`: the table of the design, the register's codes, and what `--exit-codes` gives,
-//! computed by the function that the product uses.
+//! `docs/reference/exit-codes.md`: the table of the design, the codes of the register, and the effect of
+//! `--exit-codes`, computed by the function that umiak uses.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ const CASES: &str = "# Exit codes
 
 | case | code |
 |---|---|
-| every rank ended with 0, or as many replicas as the document asks for | 0 |
+| every rank exited with 0, or as many replicas as the document requires | 0 |
 | `launch`, and `run` of one role: a rank failed | the causing rank's own code, 128 + n for a signal n |
 | `run` of several roles failed | 1 |
 | stopped by `umiak stop` | 3 |
 | stopped by signal n (Ctrl-C is 2, so 130) | 128 + n |
-| the run, or the causing replica, took longer than it may | 124 |
-| nodes did not meet, or one was lost, and no rank is the cause | 123 |
+| the run, or the causing replica, exceeded a time limit | 124 |
+| the rendezvous failed or a node was lost, and no rank is the cause | 123 |
 | wrong usage, or a document with errors | 2 |
 | umiak itself failed | 125 |
 | a command that cannot be executed | 126 |
@@ -55,12 +55,12 @@ A message such as `error[L0004]` ends the command with the code of its row. [Err
 const STYLES: &str = "
 ## `--exit-codes`
 
-Scripts may rely on the old launchers' numbers. In the first two rows the causing rank ended as said, and rank 0 ended
-by the launcher's SIGTERM.
+Scripts may rely on the exit codes of the old launchers. In the first two rows rank 0 ended by the
+launcher's SIGTERM.
 
 ";
 
-/// A case and how the causing rank ended, or the signal that we received.
+/// A case and how the causing rank ended, or the signal that umiak received.
 const CASES_OF_STYLES: [(&str, Case); 5] = [
     ("the causing rank exited with 7", Case::Failed(Exit::Code { code: 7 })),
     ("the causing rank was killed by SIGKILL", Case::Failed(Exit::Signal { signal: 9, core_dumped: false })),

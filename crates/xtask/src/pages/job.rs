@@ -22,7 +22,7 @@ pub(super) fn page() -> String {
 }
 
 const INTRODUCTION: &str = "
-A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` names everything that is wrong with one, with
+A native document is YAML and starts with `umiak: v1`. `umiak lint FILE` reports all errors in a document with their
 positions; `umiak schema job` prints its schema for editors (`schemas/job.v1.json`).
 
 ```yaml
@@ -36,24 +36,23 @@ roles:
 contracts: [paddle]
 ```
 
-- A key that is left empty is as good as left out. A key that is not in these tables is an error, and so is one that
-  stands twice.
+- An empty key counts as omitted. Unknown and duplicate keys are errors.
 - Durations are `500ms`, `10s`, `5m`, `6h`, `1d` and sums of them (`1h30m`); a plain number is seconds.
-- `\"{{ name }}\"` in any text is replaced by a parameter, after the document is parsed: a value cannot change its shape.
-  In quotes, because YAML takes braces for a mapping. `{{ '{{' }}` stands for two braces.
-- Anchors, aliases and merge keys work. A document has at most 4 MiB.
+- `\"{{ name }}\"` in any text is replaced by a parameter after parsing, so a value cannot change the structure.
+  The quotes are required because YAML reads braces as a mapping. `{{ '{{' }}` stands for two braces.
+- Anchors, aliases and merge keys work. A document is limited to 4 MiB.
 ";
 
 const SETTINGS: &str = "
 ## `umiak.toml`
 
-Beside the document, else `$XDG_CONFIG_HOME/umiak/config.toml`. Everything in it may be left out.
+Located beside the document, or at `$XDG_CONFIG_HOME/umiak/config.toml`. All keys are optional.
 
 | table | keys | meaning |
 |---|---|---|
-| `[queue.NAME]` | `engine` | a queue that documents may name; `default` is built in |
+| `[queue.NAME]` | `engine` | a queue that documents can use; `default` is built in |
 | `[flavour.NAME]` | `cpu`, `mem`, `gpu` | resources by name; `flavour1`, `flavour2` and `flavour3` are built in |
-| `[fs.NAME]` | `dir` | where a file system is on this host |
+| `[fs.NAME]` | `dir` | the directory of a file system on this host |
 | `[engine.NAME]` | `kind` | an engine |
 | `[hosts]` | `NAME = \"ADDRESS\"` | addresses by name |
 ";

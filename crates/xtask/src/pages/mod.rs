@@ -1,4 +1,4 @@
-//! What is generated, one module for each page. A page is text made from a table of the product's own code.
+//! The generated pages, one module each. A page is text made from a table in umiak's own code.
 
 mod cli;
 mod codes;

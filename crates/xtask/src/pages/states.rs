@@ -1,5 +1,5 @@
-//! `docs/design/attempt-states.md`: the states of an attempt, found by stepping the machine through every pair of
-//! state and event.
+//! `docs/design/attempt-states.md`: the states of an attempt, found by stepping the machine through every pair of state
+//! and event.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use umiak_core::model::{StopHow, Timestamp};
 use super::HEADER;
 use crate::markdown::table;
 
-/// One pair and what came of it.
+/// One pair and its result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Transition {
     from: &'static str,
@@ -26,25 +26,25 @@ pub(super) fn page() -> String {
 
 const INTRODUCTION: &str = "# States of an attempt
 
-One attempt of one replica, from \"asked to start\" to \"we know how it ended\". An arrow is labelled with the event and
-with what is to be done. Pairs that change nothing are not drawn.
+One attempt of one replica, from the request to start it to its end. An arrow is labelled with the event and its
+effects. Pairs that change nothing are not drawn.
 
 ";
 
 const TABLE: &str = "
 ## Every pair
 
-Down: the state. Across: the event. A dash: nothing changes and nothing is to be done. *ignored*: the event does not fit
-the state; it is recorded and not acted on. Two lines in a cell: it depends on whether the process is known already.
+Rows are states, columns are events. A dash: no change and no effect. *ignored*: the event does not fit
+the state; it is recorded and has no effect. Two lines in a cell: the result depends on whether the start was reported.
 
 ";
 
-/// Every pair of a state that can be reached and an event.
+/// All pairs of a reachable state and an event.
 fn transitions() -> BTreeSet<Transition> {
     let mut found = BTreeSet::new();
     let mut states = Attempt::samples();
     let mut next = 0;
-    // The samples hold one of each state; stepping finds the rest, such as a stop before the start was confirmed.
+    // The samples have one of each state; stepping finds the rest, such as a stop before the start was reported.
     while next < states.len() {
         let state = states[next].clone();
         next += 1;
@@ -67,12 +67,12 @@ fn transitions() -> BTreeSet<Transition> {
 fn words(effect: &Effect) -> String {
     match effect {
         Effect::Spawn => "spawn".to_owned(),
-        Effect::Stop(StopHow::Interrupt) => "interrupt it".to_owned(),
-        Effect::Stop(StopHow::Terminate) => "ask it to end".to_owned(),
-        Effect::Stop(StopHow::Kill) => "kill it".to_owned(),
+        Effect::Stop(StopHow::Interrupt) => "send SIGINT".to_owned(),
+        Effect::Stop(StopHow::Terminate) => "send SIGTERM".to_owned(),
+        Effect::Stop(StopHow::Kill) => "send SIGKILL".to_owned(),
         Effect::NoteStarted(_) => "record the start".to_owned(),
         Effect::NoteEnded(_) => "record the end".to_owned(),
-        Effect::NoteAbandoned => "record that it did not go".to_owned(),
+        Effect::NoteAbandoned => "record that it was abandoned".to_owned(),
         Effect::Ignore => IGNORED.to_owned(),
     }
 }
@@ -84,7 +84,7 @@ fn diagram(transitions: &BTreeSet<Transition>) -> String {
     let is_drawn = |transition: &&Transition| {
         transition.from != transition.to || !matches!(transition.effects.as_str(), "" | IGNORED)
     };
-    // In the order of the samples, which is the order of a life.
+    // In the order of the samples, which is the order of a lifetime.
     for state in names() {
         for transition in transitions.iter().filter(|transition| transition.from == state).filter(is_drawn) {
             let Transition { from, event, to, effects } = transition;
@@ -137,9 +137,9 @@ mod tests {
             "Waiting --> Starting: Start / spawn",
             "Starting --> Running: Started / record the start",
             "Running --> Ended: Exited / record the end",
-            "Running --> Stopping: Stop / ask it to end",
-            "Stopping --> Killing: Kill / kill it",
-            "Killing --> Abandoned: GiveUp / record that it did not go",
+            "Running --> Stopping: Stop / send SIGTERM",
+            "Stopping --> Killing: Kill / send SIGKILL",
+            "Killing --> Abandoned: GiveUp / record that it was abandoned",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

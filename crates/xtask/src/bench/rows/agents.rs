@@ -1,4 +1,4 @@
-//! A thousand nodes come to one coordinator: from the first that knocks until the last is told to start.
+//! A thousand nodes connect to one coordinator: from the first connection to the last start message.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
@@ -16,7 +16,7 @@ use crate::bench::model::{Metric, Sample};
 
 pub(crate) const METRICS: [Metric; 3] = [Metric::Agents, Metric::AgentsMemory, Metric::AgentsTime];
 
-/// Paddle's own server; what it costs is counted from when it listens.
+/// Paddle's own server; its cost is counted from when it listens.
 const KV_SERVER: &str = "
 import resource, sys
 from paddle.distributed.launch.utils.kv_server import KVServer
@@ -32,19 +32,19 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, cpu() - before, flush=
 server.stop()
 ";
 
-/// Who the nodes come to.
+/// The server that the nodes connect to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Whom<'a> {
-    /// It listens when they come. Both are in this program.
+    /// Listens before the nodes start. Both are in this program.
     Umiak(&'a Path),
-    /// Its process and theirs are started at the same moment, and time runs from there.
+    /// Its process and the nodes are started at the same moment, and time runs from there.
     UmiakAtOnce(&'a Path),
     /// The HTTP master, in this Python.
     Paddle(&'a Path),
 }
 
 impl Whom<'_> {
-    /// Whether it is in this program.
+    /// True if it is in this program.
     pub(crate) fn is_of(&self, other: &Path) -> bool {
         matches!(self, Self::Umiak(program) | Self::UmiakAtOnce(program) if *program == other)
     }
@@ -73,7 +73,7 @@ pub(crate) fn measure(
     };
     let started = monotonic_nanos();
     let mut server = Server::start(&mut server)?;
-    let port = if at_once { port } else { server.line()?.parse().context("the server does not say where it is")? };
+    let port = if at_once { port } else { server.line()?.parse().context("the server printed no port")? };
     let limit = setting.limit.as_secs().to_string();
     let crowd = Command::new(program)
         .args([WORD, word, &port.to_string(), &nodes, &ranks, &limit])
@@ -89,7 +89,7 @@ pub(crate) fn measure(
         server.line()?;
     }
     let cost = server.end()?;
-    let [memory, time] = numbers(&cost).with_context(|| format!("the server has said `{cost}`"))?;
+    let [memory, time] = numbers(&cost).with_context(|| format!("unexpected output of the server: `{cost}`"))?;
     let values = [millis(began, ended), memory as f64 * 1024.0 / 1e6, time as f64 / 1e3];
     Ok(Ok(Sample { values: METRICS.into_iter().zip(values).collect(), cpu_ms: None, remark: None }))
 }
@@ -97,7 +97,7 @@ pub(crate) fn measure(
 fn trouble(said: &str, limit: &str) -> String {
     match said.trim().strip_prefix(LATE) {
         Some(waiting) => format!("{} had not started after {limit} s", waiting.trim()),
-        None => "the nodes have failed".to_owned(),
+        None => "the nodes failed".to_owned(),
     }
 }
 
@@ -106,12 +106,12 @@ fn numbers(line: &str) -> Option<[u64; 2]> {
     Some([words.next()??, words.next()??])
 }
 
-/// Nobody has it now; most likely nobody will until we have.
+/// A port that is free now, and probably until we use it.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("0.0.0.0", 0))?.local_addr()?.port())
 }
 
-/// What the nodes come to; killed when dropped.
+/// The server of the nodes; killed when dropped.
 struct Server {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,
@@ -130,7 +130,7 @@ impl Server {
         Ok(line.trim().to_owned())
     }
 
-    /// Its last words.
+    /// Ends it and returns its last line.
     fn end(mut self) -> anyhow::Result<String> {
         drop(self.child.stdin.take());
         let mut text = String::new();

@@ -36,8 +36,8 @@ pub(crate) fn measure(
     Ok(Ok(Sample { cpu_ms: None, ..Sample::new(Metric::Crash, millis(failed, ended.gone), 0.0) }))
 }
 
-/// Ranks and launcher come to rest; spread over a second, so that nobody who polls once in a while is always met at
-/// the same moment.
+/// Time for ranks and launcher to settle. Spread over a second, so that the crash hits a polling launcher at different
+/// points of its interval.
 pub(super) fn settle(round: usize) -> Duration {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     Duration::from_millis(300) + Duration::from_secs_f64((round as f64 * GOLDEN).fract())

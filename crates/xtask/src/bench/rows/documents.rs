@@ -1,4 +1,4 @@
-//! A job from a document: one command for each replica, and the first line of a sole one.
+//! A job from a document: one command per replica, and the first line of a single one.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::bench::peers::{Kind, Output, Peer};
 
 const LINE: &str = "the first line";
 
-/// From before the start of whoever runs the job until everything is gone.
+/// From before the start of the runner until everything is gone.
 pub(crate) fn measure(setting: &Setting, peer: &Peer, replicas: u32) -> anyhow::Result<Result<Sample, String>> {
     let mut command = command(peer, replicas, &setting.directory()?, &["/bin/true"])?;
     let running = Running::start(&mut command, setting.limit)?;
@@ -23,7 +23,7 @@ pub(crate) fn measure(setting: &Setting, peer: &Peer, replicas: u32) -> anyhow::
     })
 }
 
-/// Without a peer the command itself.
+/// The command itself without a peer.
 pub(crate) fn line(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
     let directory = setting.directory()?;
     let command = match peer {
@@ -44,7 +44,7 @@ fn command(peer: &Peer, replicas: u32, directory: &Path, words: &[&str]) -> anyh
             run(peer.program(), directory, &document)?
         }
         Kind::Torchx => {
-            // It shows what replicas write on stderr.
+            // It shows the output of replicas on stderr.
             let inner = peer.command(replicas, directory, Output::Usual, &argv);
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(inner.get_program()).args(inner.get_args());
@@ -56,7 +56,7 @@ fn command(peer: &Peer, replicas: u32, directory: &Path, words: &[&str]) -> anyh
     })
 }
 
-/// `umiak run` of a document, with its home in the directory too.
+/// `umiak run` of a document, with its home in the same directory.
 pub(super) fn run(umiak: &Path, directory: &Path, document: &str) -> anyhow::Result<Command> {
     let file = directory.join("job.yaml");
     std::fs::write(&file, document)?;

@@ -1,4 +1,4 @@
-//! The first line of one command, through a launcher and bare.
+//! The first line of one command, through a launcher and directly.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::bench::peers::{Output, Peer};
 const PROGRAM: &str = "/bin/echo";
 const LINE: &str = "the first line";
 
-/// Without a peer the command itself.
+/// The command itself without a peer.
 pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<Result<Sample, String>> {
     let directory = setting.directory()?;
     let command = if let Some(peer) = peer {
@@ -26,14 +26,14 @@ pub(crate) fn measure(setting: &Setting, peer: Option<&Peer>) -> anyhow::Result<
     Ok(line.map(|line| Sample { cpu_ms: None, ..Sample::new(Metric::FirstLine, line.millis, 0.0) }))
 }
 
-/// The command without anybody around it.
+/// The command without a launcher.
 pub(crate) fn bare(line: &str) -> Command {
     let mut bare = Command::new(PROGRAM);
     bare.arg(line).stdin(Stdio::null()).stderr(Stdio::null());
     bare
 }
 
-/// A line that came, of commands that ended well.
+/// A line that arrived, from commands that succeeded.
 #[derive(Debug)]
 pub(crate) struct Line {
     /// From the start until it was read.
@@ -42,7 +42,7 @@ pub(crate) struct Line {
     pub(crate) cpu_ms: f64,
 }
 
-/// Starts all of these and reads the stdout of the first to its end; `Err` inside says why `line` does not count.
+/// Starts all of these and reads the stdout of the first to its end; the inner `Err` says why `line` does not count.
 pub(crate) fn until_line(
     setting: &Setting,
     mut commands: Vec<Command>,
@@ -51,7 +51,7 @@ pub(crate) fn until_line(
     let (mut reader, writer) = std::io::pipe()?;
     commands.first_mut().context("nothing to start")?.stdout(writer);
     let running = Running::start_all(&mut commands, setting.limit)?;
-    // Our end of the pipe for writing goes with them; else there would be no end to read.
+    // Drops our write end of the pipe; otherwise the read would never end.
     drop(commands);
     let mut said = Vec::new();
     let mut buffer = [0; 4096];
@@ -70,7 +70,7 @@ pub(crate) fn until_line(
     let ended = running.end()?;
     Ok(match (ended.trouble(setting.limit, |code| code == 0), came) {
         (Some(trouble), _) => Err(trouble),
-        (None, None) => Err("the line did not come".to_owned()),
+        (None, None) => Err("the line did not arrive".to_owned()),
         (None, Some(came)) => Ok(Line { millis: millis(began, came), cpu_ms: ended.cpu_ms }),
     })
 }

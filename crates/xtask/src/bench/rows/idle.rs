@@ -9,13 +9,13 @@ use super::{Setting, pids, sleepers};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::Peer;
 
-/// After the last rank is there.
+/// Wait after the last rank has started.
 const SETTLE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(15);
 
 pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Result<Result<Sample, String>> {
     let directory = setting.directory()?;
-    // No rank of this number: nobody fails.
+    // No rank has this number: none fails.
     let running = match sleepers(setting, peer, ranks, ranks, &directory)? {
         Ok(running) => running,
         Err(trouble) => return Ok(Err(trouble)),
@@ -31,7 +31,7 @@ pub(crate) fn measure(setting: &Setting, peer: &Peer, ranks: u32) -> anyhow::Res
     let kib: u64 = own.iter().filter_map(|pid| pss_kib(*pid)).sum();
     let ended = running.stop(GRACE)?;
     if ended.is_late {
-        return Ok(Err(format!("no end within {} s", setting.limit.as_secs())));
+        return Ok(Err(format!("did not finish within {} s", setting.limit.as_secs())));
     }
     let in_ten_seconds = (after - before) as f64 * 10.0 / setting.watch.as_secs_f64();
     let values = vec![(Metric::Memory, kib as f64 * 1024.0 / 1e6), (Metric::WakeUps, in_ten_seconds)];
@@ -43,7 +43,7 @@ fn pss_kib(pid: u32) -> Option<u64> {
     field(&text, "Pss:")
 }
 
-/// How often any thread of these has left the CPU, which is how often it had been woken.
+/// How often any thread of these left the CPU, which equals the number of wake-ups.
 fn switches(pids: &[u32]) -> u64 {
     let tasks = pids.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).ok()).flatten().flatten();
     tasks

@@ -1,4 +1,4 @@
-//! One rank that writes much: to a file, and through the launcher to a reader.
+//! One rank that writes a lot: to a file, and through the launcher to a reader.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,14 +16,14 @@ use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Output, Peer, on_path};
 
-/// What the slow reader does not keep up with.
+/// More than the slow reader can keep up with.
 const SLOW_BYTES: u64 = 64_000_000;
 /// How long a rank behind a slow reader may take.
 const SLOW_PATIENCE: Duration = Duration::from_secs(20);
-const NEEDED: &str = "`openssl` or `sha256sum` is needed";
+const NEEDED: &str = "`openssl` or `sha256sum` is required";
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Who takes the lines.
+/// What copies the lines.
 #[derive(Debug, Clone)]
 pub(crate) enum Route<'a> {
     /// The launcher, mirroring to a checksumming reader.
@@ -38,7 +38,7 @@ fn writer(setting: &Setting, bytes: u64, stamps: &Path) -> [OsString; 5] {
     [setting.floor.clone().into(), WORD.into(), "write".into(), bytes.to_string().into(), stamps.into()]
 }
 
-/// The checksum that everybody should arrive at.
+/// The expected checksum.
 pub(crate) fn expected(setting: &Setting) -> anyhow::Result<String> {
     let directory = directory()?;
     let [program, words @ ..] = writer(setting, setting.bytes, &directory.path().join("stamps"));
@@ -49,7 +49,7 @@ pub(crate) fn expected(setting: &Setting) -> anyhow::Result<String> {
     Ok(sum_in(&String::from_utf8_lossy(&sum.stdout)))
 }
 
-/// Bytes in a second, from the writer's first to when everything is over.
+/// Bytes per second, from the writer's first byte until everything is over.
 pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> anyhow::Result<Result<Sample, String>> {
     let directory = directory()?;
     let stamps = directory.path().join("stamps");
@@ -80,7 +80,7 @@ pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> an
     if let Some(trouble) = ended.trouble(setting.limit, |code| code == 0) {
         return Ok(Err(trouble));
     }
-    let (began, _) = read_stamps(&stamps)?.context("the writer has left no time")?;
+    let (began, _) = read_stamps(&stamps)?.context("the writer recorded no time")?;
     let speed = setting.bytes as f64 / 1e6 / (millis(began, ended.gone) / 1e3);
     let mut sample = Sample::new(Metric::Log, speed, ended.cpu_ms);
     let mut sum = String::new();
@@ -104,7 +104,7 @@ pub(crate) fn measure(setting: &Setting, path: &Route<'_>, expected: &str) -> an
     Ok(Ok(sample))
 }
 
-/// The rank's own time behind a reader of 1 MB/s over that behind one that takes everything.
+/// The rank's writing time with a reader of 1 MB/s, relative to a fast reader.
 pub(crate) fn slow_reader(setting: &Setting, peer: &Peer) -> anyhow::Result<Result<Sample, String>> {
     let mut took = Vec::new();
     for pause in [Duration::ZERO, Duration::from_millis(100)] {
@@ -133,7 +133,7 @@ pub(crate) fn slow_reader(setting: &Setting, peer: &Peer) -> anyhow::Result<Resu
     Ok(Ok(Sample { values, cpu_ms: None, remark: None }))
 }
 
-/// 100 kB, a pause, and so on; until the end.
+/// Reads 100 kB, pauses, and repeats until the end.
 fn read_slowly(mut reader: PipeReader, pause: Duration) {
     let mut buffer = vec![0; 100_000];
     while reader.read_exact(&mut buffer).is_ok() {
@@ -168,8 +168,7 @@ fn checksum(path: &Path) -> anyhow::Result<String> {
     Ok(sum_in(&String::from_utf8_lossy(&sum.stdout)))
 }
 
-/// OpenSSL's where it is there: that of the coreutils does not use the processor's instructions for it, and would be
-/// all that is measured.
+/// OpenSSL's if installed: coreutils' does not use the CPU's sha instructions and would dominate the measurement.
 fn checksum_words() -> &'static [&'static str] {
     if on_path("openssl").is_some() { &["openssl", "dgst", "-sha256", "-r"] } else { &["sha256sum"] }
 }
@@ -181,7 +180,7 @@ fn checksummer() -> Command {
     command
 }
 
-/// Both write it first.
+/// The checksum, which both tools print first.
 fn sum_in(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! What is measured, one module for each row.
+//! The rows that are measured, one module each.
 
 pub(crate) mod agents;
 pub(crate) mod crash;
@@ -24,10 +24,10 @@ use super::floor::{self, WORD};
 use super::harness::Running;
 use super::peers::{Output, Peer};
 
-/// What every row needs to know.
+/// Settings that every row needs.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// This binary, built as umiak is.
+    /// This binary, built like umiak.
     pub(crate) floor: PathBuf,
     pub(crate) limit: Duration,
     pub(crate) watch: Duration,
@@ -40,8 +40,8 @@ impl Setting {
         Self { floor, limit, watch: Duration::ZERO, bytes: 0, kept: RefCell::default() }
     }
 
-    /// A directory that stays until everything is measured: ext4 searches long for inodes where many were freed within
-    /// the last minutes, and those who create files would be measured by what others have removed.
+    /// A directory that stays until everything is measured: ext4 searches long for inodes where many were freed
+    /// recently, so removed files would slow down contestants that create files.
     fn directory(&self) -> anyhow::Result<PathBuf> {
         let directory = directory()?;
         let path = directory.path().to_owned();
@@ -50,12 +50,12 @@ impl Setting {
     }
 }
 
-/// Gone with its logs when it is dropped.
+/// A temporary directory; removed when dropped.
 pub(crate) fn directory() -> anyhow::Result<TempDir> {
     Ok(tempfile::Builder::new().prefix("umiak-bench-").tempdir()?)
 }
 
-/// Starts sleeping ranks and waits until all are there; `Err` inside says why they never were.
+/// Starts sleeping ranks and waits until all have started; the inner `Err` says why they did not.
 pub(crate) fn sleepers(
     setting: &Setting,
     peer: &Peer,
@@ -69,7 +69,7 @@ pub(crate) fn sleepers(
     await_sleepers(setting, running, &stamps, ranks)
 }
 
-/// A rank that sleeps; the one that `fails` waits until it is told to.
+/// A rank that sleeps; rank `fails` waits for its signal file.
 fn rank_command(setting: &Setting, stamps: &Path, fails: u32) -> anyhow::Result<[OsString; 5]> {
     fs::create_dir(stamps)?;
     nix::unistd::mkfifo(&floor::go_file(stamps), nix::sys::stat::Mode::S_IRWXU)?;
@@ -100,7 +100,7 @@ fn await_sleepers(
     Ok(Ok(running))
 }
 
-/// The process numbers of the ranks of [`sleepers`].
+/// The process ids of the ranks of [`sleepers`].
 pub(crate) fn pids(directory: &Path, ranks: u32) -> anyhow::Result<Vec<u32>> {
     (0..ranks)
         .map(|rank| {

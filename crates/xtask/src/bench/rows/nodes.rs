@@ -1,4 +1,4 @@
-//! Two hosts: until the first line of a rank, and from a crash on one of them until everything is gone from both.
+//! Two hosts: until the first line of a rank, and from a crash on one host until everything is gone from both.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -17,24 +17,24 @@ use crate::bench::harness::{Running, millis};
 use crate::bench::model::{Metric, Sample};
 use crate::bench::peers::{Kind, Output, Peer};
 
-/// Said by a rank, and by no command line: it is put together.
+/// Printed by a rank, but not contained in any command line: it is assembled.
 const LINE: &str = "a-rank-is-here";
 const WORDS: [&str; 3] = ["/usr/bin/printf", "%s-rank-is-here\\n", "a"];
 
-/// How a launcher gets to both hosts.
+/// How a launcher reaches both hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// All ranks on the first host: what is compared with.
+    /// All ranks on the first host: the baseline.
     OneNode,
-    /// The hosts in a list.
+    /// By a list of the hosts.
     Ips,
-    /// The first host's address. For torchrun the c10d backend there.
+    /// By the first host's address. For torchrun the c10d backend there.
     Master,
-    /// No launcher: the floors, on no host.
+    /// No launcher: the floors, without hosts.
     Floor,
 }
 
-/// Somebody in a row.
+/// A contestant in a row.
 #[derive(Debug)]
 pub(crate) struct Team<'a> {
     pub(crate) name: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Team<'a> {
     pub(crate) way: Way,
 }
 
-/// Both hosts, and a port for each meeting.
+/// Both hosts, and a new port for each rendezvous.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     network: Network,
@@ -54,7 +54,7 @@ impl Hosts {
         Self { network: Network::new(2), last_port: Cell::new(21_000) }
     }
 
-    /// The launcher of each host, with `ranks` in all.
+    /// The launcher command of each host, with `ranks` in total.
     fn commands(&self, team: &Team<'_>, ranks: u32, directory: &Path, command: &[OsString]) -> Vec<Command> {
         let port = self.last_port.get() + 1;
         self.last_port.set(port);
@@ -86,7 +86,7 @@ impl Hosts {
             .collect()
     }
 
-    /// Until a rank's first line is out of the first host's launcher.
+    /// Until the first line of a rank has passed the first host's launcher.
     pub(crate) fn start(
         &self,
         setting: &Setting,

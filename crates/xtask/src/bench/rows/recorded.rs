@@ -1,4 +1,4 @@
-//! What is asked of runs that were recorded: a list of many, and the first bytes of a long log.
+//! Queries of recorded runs: a list of many, and the first bytes of a long log.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
@@ -18,13 +18,13 @@ use crate::bench::model::{Metric, Sample};
 
 /// Replicas of each run.
 const REPLICAS: u32 = 4;
-/// One run in so many has failed.
+/// One run in this many has failed.
 const FAILED: u64 = 7;
-/// What must stay free on the disk beside the log.
+/// Free space to keep on the disk beside the log.
 const ROOM: u64 = 5_000_000_000;
 
-/// Runs that have ended, one in seven of them badly: two real ones, and copies of their journals and of what the index says
-/// of them. No format is known here, so that every umiak can be asked about runs of its own.
+/// Creates finished runs, one in seven of them failed: two real ones, and copies of their journals and index lines.
+/// Independent of the format, so that every umiak can be measured with its own runs.
 pub(crate) fn make_runs(setting: &Setting, umiak: &Path, home: &Path, count: u32) -> anyhow::Result<()> {
     let models = [("true", 0), ("false", 1)].map(|(program, code)| Model::make(setting, umiak, program, code));
     let [well, badly] = models;
@@ -46,7 +46,7 @@ pub(crate) fn make_runs(setting: &Setting, umiak: &Path, home: &Path, count: u32
 /// A run that others are copied from.
 struct Model {
     journal: Vec<u8>,
-    /// Its lines.
+    /// Its lines in the index.
     index: String,
 }
 
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-/// From the start of `umiak ls` to its end, with a reader that takes everything.
+/// From the start of `umiak ls` to its end, with a fast reader.
 pub(crate) fn list(setting: &Setting, umiak: &Path, home: &Path) -> anyhow::Result<Result<Sample, String>> {
     let mut command = asking(umiak, home, &["ls"]);
     let (mut reader, writer) = std::io::pipe()?;
@@ -79,32 +79,32 @@ pub(crate) fn list(setting: &Setting, umiak: &Path, home: &Path) -> anyhow::Resu
     let lines = said.split(|byte| *byte == b'\n').count() - 1;
     Ok(match ended.trouble(setting.limit, |code| code == 0) {
         Some(trouble) => Err(trouble),
-        None if lines < 2 => Err(format!("it has listed {lines} lines")),
+        None if lines < 2 => Err(format!("it listed {lines} lines")),
         None => Ok(Sample { cpu_ms: None, ..Sample::new(Metric::Listing, millis(began, ended.gone), 0.0) }),
     })
 }
 
-/// How a log is looked at.
+/// How a log is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum How<'a> {
     Cat,
     Tail,
-    /// By this umiak.
+    /// With this umiak.
     Logs(&'a Path),
     LogsTail(&'a Path),
 }
 
-/// One run with a long log; gone when it is dropped.
+/// One run with a long log; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     directory: TempDir,
     log: PathBuf,
-    /// The disk has no room for all of it.
+    /// True if the disk has no room for all of it.
     pub(crate) has_holes: bool,
 }
 
 impl Recorded {
-    /// A replica writes it; where there is no room it writes a line, and the file is drawn out.
+    /// A replica writes the log; if there is no room it writes one line, and the file is extended.
     pub(crate) fn make(setting: &Setting, umiak: &Path, bytes: u64) -> anyhow::Result<Self> {
         let directory = directory()?;
         let free = nix::sys::statvfs::statvfs(directory.path())?;
@@ -120,7 +120,7 @@ impl Recorded {
         Ok(Self { has_holes, ..recorded })
     }
 
-    /// The same log in a run of another umiak: one file with two names.
+    /// The same log in a run of another umiak: a hard link.
     pub(crate) fn again(&self, setting: &Setting, umiak: &Path) -> anyhow::Result<Self> {
         let recorded = Self::write(setting, umiak, directory()?, LINE)?;
         std::fs::remove_file(&recorded.log)?;
@@ -155,7 +155,7 @@ impl Recorded {
         self.directory.path().join("home")
     }
 
-    /// Until the first bytes have come; then nobody reads on.
+    /// Until the first bytes have arrived; the rest is not read.
     pub(crate) fn first_bytes(&self, setting: &Setting, how: How<'_>) -> anyhow::Result<Result<Sample, String>> {
         let mut command = match how {
             How::Cat => words("cat", &[]),
@@ -175,16 +175,16 @@ impl Recorded {
         drop(reader);
         let began = running.began;
         let ended = running.end()?;
-        // Whoever has more to say ends by the broken pipe, each in its own way.
+        // A program with more output ends by the broken pipe, each in its own way.
         Ok(match (ended.is_late, count) {
-            (true, _) => Err(format!("no end within {} s", setting.limit.as_secs())),
-            (false, 0) => Err("nothing came".to_owned()),
+            (true, _) => Err(format!("did not finish within {} s", setting.limit.as_secs())),
+            (false, 0) => Err("no output".to_owned()),
             (false, _) => Ok(Sample { cpu_ms: None, ..Sample::new(Metric::LogFirst, millis(began, came), 0.0) }),
         })
     }
 }
 
-/// The only file of that name: where it lies is its umiak's affair.
+/// The only file of that name, wherever that umiak put it.
 fn find_log(directory: &Path) -> Option<PathBuf> {
     std::fs::read_dir(directory)
         .ok()?
