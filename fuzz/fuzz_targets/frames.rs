@@ -1,5 +1,5 @@
-//! A coordinator is fed with anything instead of an agent's frames; and both kinds of messages are read from it.
-//! The first byte says in what pieces.
+//! Feeds a coordinator arbitrary bytes in place of an agent's frames, and parses both kinds of messages from them. The
+//! first byte sets the chunk size.
 #![no_main]
 
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
         }
         assert!(piece.is_empty());
     }
-    // `gone` counts nothing: it may be repeated, and moved.
+    // `gone` is not counted: it may be repeated and moved.
     frames.retain(|frame| *frame != Frame::Gone);
     assert!(SENT.starts_with(&frames));
 
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     read::<ToAgent>(bytes);
 });
 
-/// What can be read can be written, and read again.
+/// A message that can be read can be written, and read again.
 fn read<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = read_message::<M>(bytes) else { return };
     let json = serde_json::to_vec(&message).expect("messages have a JSON form");

@@ -1,4 +1,4 @@
-//! One side is fed with anything. The first byte says which side, and in what pieces.
+//! Feeds one side arbitrary bytes. The first byte selects the side and the chunk size.
 #![no_main]
 
 use std::sync::LazyLock;

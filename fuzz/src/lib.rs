@@ -1,4 +1,4 @@
-//! A valid exchange with fixed nonces: what the targets compare with, and what the seeds are made of.
+//! A valid exchange with fixed nonces: the reference of the targets, and the source of the seeds.
 
 use umiak_core::machine::round::messages::{Expects, FromAgent, Join, Stage, Standing};
 use umiak_core::model::JobId;
@@ -19,7 +19,7 @@ fn job_id() -> JobId {
     JobId::new("ctr").expect("a plain word is a job id")
 }
 
-/// What both sides say until they have proven themselves, and their sessions.
+/// The bytes of both sides until they are authenticated, and their sessions.
 pub struct Exchange {
     pub from_agent: Vec<u8>,
     pub from_coordinator: Vec<u8>,
@@ -62,7 +62,7 @@ pub fn messages() -> Vec<FromAgent> {
     vec![FromAgent::Join(Box::new(join)), FromAgent::Beat, FromAgent::Standing(standing), FromAgent::Bye]
 }
 
-/// Frames of the agent, and what they mean, but for `gone` at the end.
+/// Frames of the agent, and their meaning, except `gone` at the end.
 pub fn stream() -> (Vec<u8>, Vec<Frame>) {
     let Exchange { agent: Session { mut sealer, .. }, .. } = exchange();
     let (mut bytes, mut frames) = (Vec::new(), Vec::new());
@@ -77,7 +77,7 @@ pub fn stream() -> (Vec<u8>, Vec<Frame>) {
     (bytes, frames)
 }
 
-/// Cuts an input: pieces of so many bytes, all at once for 0.
+/// Splits an input into chunks of this many bytes; one chunk for 0.
 pub fn pieces(bytes: &[u8], size: u8) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(if size == 0 { usize::MAX } else { size.into() })
 }
