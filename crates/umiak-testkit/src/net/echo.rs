@@ -23,7 +23,7 @@ impl Echo {
     /// Returns once it listens.
     pub fn start(host: &Host, listen: SocketAddr) -> Self {
         let mut helper = Helper::start(host, MODE, &[listen.to_string()]);
-        let address = helper.line().parse().expect("it says where it listens");
+        let address = helper.line().parse().expect("it prints its address");
         Self { _helper: helper, address }
     }
 

@@ -33,7 +33,7 @@ impl Relay {
     pub fn start(host: &Host, listen: SocketAddr, to: SocketAddr, delay: Duration) -> Self {
         let arguments = [listen.to_string(), to.to_string(), delay.as_millis().to_string()];
         let mut helper = Helper::start(host, MODE, &arguments);
-        let address = helper.line().parse().expect("it says where it listens");
+        let address = helper.line().parse().expect("it prints its address");
         Self { _helper: helper, address }
     }
 

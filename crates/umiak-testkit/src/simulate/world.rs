@@ -16,7 +16,7 @@ use super::timeline::{Death, Run, Step, Why};
 
 const SIGKILL: i32 = 9;
 
-/// A run that has not ended by then counts as stuck.
+/// How long after the last event the user interrupts a run that has not ended.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A driver that is broken in one way.

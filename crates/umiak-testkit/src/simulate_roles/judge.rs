@@ -40,7 +40,7 @@ pub(super) struct Judge<'a> {
     pub(super) signals: u32,
     pub(super) stops: u32,
     pub(super) first_signal: Option<i32>,
-    /// From this time on there are no grace periods.
+    /// True once a kill request has ended the grace periods.
     pub(super) impatient: bool,
     pub(super) verdict: Option<Verdict>,
     /// When the whole job was restarted.

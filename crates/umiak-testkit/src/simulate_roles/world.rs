@@ -16,10 +16,10 @@ use super::timeline::{Rule, Run, Step, Violation, What};
 
 const SIGKILL: i32 = 9;
 
-/// Only long-running processes are left by then: the user stops the run.
+/// How long after the last event the user interrupts a run in which only processes still run.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// No run of a correct machine has so many steps.
+/// More steps than any run of a correct machine has.
 const ENDLESS: usize = 3000;
 
 /// A driver that is broken in one way.
@@ -182,7 +182,7 @@ impl World {
         self.steps.push(Step { at: self.now, what, effects: vec![], lost: false });
         self.machine = Machine::new(self.scenario.job.clone(), self.scenario.style, self.scenario.seed);
         let supervised = Fact::Supervised(Supervised { why, host: "here".into(), pid: 1, umiak: "0".into() });
-        // The order of these records makes no difference.
+        // Recording before or after the recovery makes no difference.
         if self.rng.bool() {
             self.record(supervised);
             again.inspect(|again| self.machine.recover(&self.status, *again, &|id| adopted.contains(&id)));

@@ -53,8 +53,8 @@ extern "C" fn handle(signal: i32) {
 
 /// Writes to address 16: the kernel kills this process with SIGSEGV, and logs the address.
 pub(super) fn fault() -> ! {
-    // SAFETY: no Rust object is at address 16, since the first page is never mapped. The block does not return: the first
-    // instruction traps, and if it did not, the second would.
+    // SAFETY: no Rust object is at address 16, since the first page is never mapped. The block does not return: the
+    // first instruction traps, and if it did not, the second would.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!("mov dword ptr [{address}], 1", "ud2", address = in(reg) 16_usize, options(noreturn));

@@ -77,7 +77,7 @@ fn supervise(ranks: u32, start: impl Fn(u32) -> std::io::Result<u32>) -> anyhow:
     }
 }
 
-/// Registers its process id and sleeps; rank `fails` waits for the signal file, records the time and exits.
+/// Registers its process id and sleeps; rank `fails` waits for the go file, records the time and exits.
 fn be_rank(directory: &Path, fails: u32) -> anyhow::Result<ExitCode> {
     let rank: u32 = RANK_VARIABLES
         .iter()
@@ -94,7 +94,7 @@ fn be_rank(directory: &Path, fails: u32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(FAILURE))
 }
 
-/// Opening and closing this file for writing makes the failing rank exit.
+/// A FIFO: opening it for writing and closing it makes the failing rank exit.
 pub(crate) fn go_file(directory: &Path) -> std::path::PathBuf {
     directory.join("go")
 }

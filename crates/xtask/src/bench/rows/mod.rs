@@ -69,7 +69,7 @@ pub(crate) fn sleepers(
     await_sleepers(setting, running, &stamps, ranks)
 }
 
-/// A rank that sleeps; rank `fails` waits for its signal file.
+/// A rank that sleeps; rank `fails` waits for the go file.
 fn rank_command(setting: &Setting, stamps: &Path, fails: u32) -> anyhow::Result<[OsString; 5]> {
     fs::create_dir(stamps)?;
     nix::unistd::mkfifo(&floor::go_file(stamps), nix::sys::stat::Mode::S_IRWXU)?;
