@@ -1,5 +1,5 @@
-//! For `cargo xtask bench rendezvous`: a coordinator in a process of its own, and many agents on one thread of another.
-//! Both are what a launch runs; only the fronts are missing.
+//! For `cargo xtask bench rendezvous`: a coordinator in one process, and many agents on one thread of another. Both run
+//! the code of a launch; only the fronts are missing.
 
 use std::future::pending;
 use std::io;
@@ -22,21 +22,21 @@ use super::thread::member;
 use super::{Host, Net, NetOptions, NetReport, Reporter, Target};
 use crate::clock::Clock;
 
-/// Of the node beside the coordinator; the others follow.
+/// Launch id of the coordinator's node; the others follow.
 const FIRST: u64 = 1;
 const JOB: &str = "bench";
 
-/// A job of nobody, on loopback.
+/// A job without ranks, on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Job {
     pub port: u16,
-    /// With the coordinator's own.
+    /// Includes the coordinator's node.
     pub nodes: u32,
-    /// On each node.
+    /// Per node.
     pub ranks: u16,
 }
 
-/// The coordinator, and the agent beside it.
+/// The coordinator and the agent in its process.
 #[derive(Debug)]
 pub struct Coordinator {
     net: Net,
@@ -67,7 +67,7 @@ impl Coordinator {
         Ok(Self { net: Net::start(options)? })
     }
 
-    /// Whether its own agent was told to start, within that time.
+    /// Returns true if its own agent is told to start within this time.
     pub fn await_start(&mut self, patience: Duration) -> io::Result<bool> {
         let until = Instant::now() + patience;
         loop {
@@ -83,7 +83,7 @@ impl Coordinator {
     }
 }
 
-/// Many agents.
+/// The agents of all nodes but the first.
 #[derive(Debug)]
 pub struct Agents {
     reports: Receiver<NetReport>,
@@ -91,7 +91,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// All nodes of a job but the first. They live as long as the process does.
+    /// Starts the agents of all nodes but the first. They live as long as the process.
     pub fn start(job: Job) -> io::Result<Self> {
         umiak_sys::limits::raise();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -101,12 +101,12 @@ impl Agents {
         let count = launches.clone().count();
         std::thread::Builder::new().name("agents".to_owned()).spawn(move || {
             runtime.block_on(async {
-                // Agents whose front is gone leave.
+                // An agent ends when its front is dropped.
                 let mut fronts = Vec::new();
                 for launch in launches {
                     let (orders, from_front) = unbounded_channel();
                     let reporter = Reporter { reports: to_front.clone(), waker: Arc::clone(&waker) };
-                    // It makes no sockets yet, so it cannot fail.
+                    // An agent without a coordinator opens no socket here, so it cannot fail.
                     if let Ok(member) = member(job.options(launch), from_front, reporter) {
                         tokio::spawn(member);
                     }
@@ -119,7 +119,7 @@ impl Agents {
         Ok(Self { reports, count })
     }
 
-    /// How many of them were not told to start within that time.
+    /// Returns how many agents are not told to start within this time.
     pub fn await_start(&self, patience: Duration) -> usize {
         let until = Instant::now() + patience;
         let mut waiting = self.count;
@@ -149,7 +149,7 @@ impl Job {
             coordinator: Target::Address(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))),
             host: None,
             join: Join {
-                // As long as random ones.
+                // As long as random values.
                 launch: launch.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 command: 0x9e37_79b9_7f4a_7c15,
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),

@@ -1,5 +1,5 @@
-//! From a connection to a session: the coordinator's side, which anybody may knock at, and the agent's. Also how an
-//! address answers that nobody has come from.
+//! The handshake, from a connection to a session: the coordinator's side, to which any process can connect, and the
+//! agent's. Also probes of addresses from which no node has joined.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,18 +22,18 @@ use super::frames;
 use super::link::{Halves, Parts, write_all};
 use super::{SEND_BUFFER, Target};
 
-/// For all of it, on both sides.
+/// Time for the whole handshake, on both sides.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A peer that was turned away may take so long to hear it.
+/// Time for a rejected peer to read the reason.
 const HEAR_WHY: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Who we are.
+/// What the handshake proves.
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) job_id: JobId,
     pub(super) key: Key,
-    /// For agents of other jobs.
+    /// Sent to agents of other jobs.
     pub(super) describe: String,
 }
 
@@ -49,7 +49,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The coordinator's side. Whoever is silent costs a socket, a timer and this task.
+/// The coordinator's side. A silent peer costs a socket, a timer and this task.
 pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>, events: Sender<NetEvent>) {
     let Ok(peer) = stream.peer_addr() else {
         let _ = events.send(NetEvent::Left { link }).await;
@@ -75,7 +75,7 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
                 let address = peer.ip().to_canonical();
                 let _ = events.send(NetEvent::TurnedAway { address, answer }).await;
                 let (mut reader, writer) = halves;
-                // Closing with bytes unread would take back what we have said.
+                // Closing with unread bytes would reset the connection and discard our answer.
                 drop(writer);
                 let _ = timeout(HEAR_WHY, drain(&mut reader)).await;
             }
@@ -85,7 +85,7 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
     let _ = events.send(NetEvent::Left { link }).await;
 }
 
-/// What one that has proven itself says first decides where it belongs.
+/// Reads the first message of an authenticated peer, which says what the connection is for.
 async fn welcome(link: u64, mut halves: Halves, mut session: Session, rest: Vec<u8>) -> Option<NetEvent> {
     let (frame, rest) = frames::first(&mut halves.0, &mut session.decoder, rest).await.ok()?;
     let Frame::Message(payload) = frame else { return None };
@@ -136,7 +136,7 @@ async fn prove((reader, writer): &mut Halves, identity: &Identity) -> Result<(Bo
     }
 }
 
-/// Hands over what is there; `None` when it is nothing yet. No buffer outlives the call.
+/// Passes the available bytes to `take`; `None` if there are none yet. The buffer does not outlive the call.
 fn hear<T>(reader: &mut OwnedReadHalf, room: usize, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
     let mut buffer = [0; 2 * MAX_TEXT];
     let room = room.min(buffer.len());
@@ -157,7 +157,7 @@ async fn drain(reader: &mut OwnedReadHalf) -> io::Result<()> {
     Ok(())
 }
 
-/// The agent's side, from the name to the session.
+/// The agent's side: resolves, connects and authenticates.
 pub(super) async fn reach(target: Target, identity: Arc<Identity>) -> Result<Box<Parts>, Answer> {
     let until = Instant::now() + HANDSHAKE;
     let addresses = match target {
@@ -167,7 +167,7 @@ pub(super) async fn reach(target: Target, identity: Arc<Identity>) -> Result<Box
     let mut answer = Answer::Unknown;
     let mut left = addresses.len() as u32;
     for address in addresses {
-        // One that is silent leaves time for the others.
+        // A silent address leaves time for the others.
         let now = Instant::now();
         let share = until.saturating_duration_since(now) / left;
         left -= 1;
@@ -194,7 +194,7 @@ pub(super) async fn reach(target: Target, identity: Arc<Identity>) -> Result<Box
             }),
             Ok(Err(Failure::Io(error))) => Err(match error.kind() {
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-                    Answer::Failed { why: "the connection was closed before anything was said".to_owned() }
+                    Answer::Failed { why: "the connection was closed during the handshake".to_owned() }
                 }
                 _ => told_by(&error),
             }),
@@ -220,7 +220,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_send_buffer_size(SEND_BUFFER)?;
     let stream = socket.connect(address).await?;
-    // On one host the kernel may connect us to ourselves where nobody listens.
+    // On one host, connecting to a closed port can connect a socket to itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -248,10 +248,10 @@ async fn introduce((reader, writer): &mut Halves, identity: &Identity) -> Result
     }
 }
 
-/// How an address answers that has not joined.
+/// Probes an address from which no node has joined.
 pub(super) async fn probe(address: IpAddr, port: u16, events: Sender<NetEvent>) {
     let answer = match timeout(PROBE, connect(SocketAddr::from((address, port)))).await {
-        Ok(Ok(_)) => Answer::Failed { why: format!("something listens there on port {port}, and has not joined") },
+        Ok(Ok(_)) => Answer::Failed { why: format!("port {port} is open, but the node has not joined") },
         Ok(Err(error)) => told_by(&error),
         Err(_) => Answer::Silent,
     };

@@ -1,4 +1,4 @@
-//! What the loop wakes up for: orders of the front, events of its tasks, knocks at the door, time.
+//! What the loop waits for: orders from the front, events from its tasks, new connections, time.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -17,30 +17,30 @@ use super::NetOrder;
 use super::gather::GatherNews;
 use super::link::{Parts, Said};
 
-/// Events that wait for the loop; their senders wait too.
+/// Events that wait for the loop; when full, senders wait.
 const MAX_EVENTS: usize = 64;
 
-/// What tasks tell the loop.
+/// An event from one of the loop's tasks.
 #[derive(Debug)]
 pub(super) enum NetEvent {
-    /// A knock at our door led to this,
+    /// A new connection has authenticated and joins the job.
     Joined {
         link: u64,
         parts: Box<Parts>,
         join: Box<Join>,
     },
-    /// or to this,
+    /// A new connection has authenticated and sends logs.
     Logs {
         link: u64,
         parts: Box<Parts>,
         hello: Hello,
     },
-    /// or to this, after which it leaves,
+    /// A new connection failed the handshake with an answer; `Left` follows.
     TurnedAway {
         address: IpAddr,
         answer: Answer,
     },
-    /// or it is gone, and not worth a word.
+    /// A new connection has ended without joining.
     Left {
         link: u64,
     },
@@ -49,18 +49,18 @@ pub(super) enum NetEvent {
         address: IpAddr,
         answer: Answer,
     },
-    /// We have reached the coordinator, or not.
+    /// The result of a connection attempt to the coordinator.
     Reached {
         line: u64,
         result: Result<Box<Parts>, Answer>,
     },
     ToAgent(u64, Said<ToAgent>),
     GatherNews(GatherNews),
-    /// All logs are here that will come.
+    /// No more logs will arrive.
     Gathered,
 }
 
-/// What the loop wakes up for.
+/// What woke the loop.
 pub(super) enum Happening {
     /// `None`: the front is gone.
     Order(Option<NetOrder>),
@@ -69,17 +69,17 @@ pub(super) enum Happening {
     Time,
 }
 
-/// What the loop listens to.
+/// Receives everything that the loop waits for.
 #[derive(Debug)]
 pub(super) struct Inbox {
     orders: UnboundedReceiver<NetOrder>,
     events: Receiver<NetEvent>,
-    /// They take turns: a crowd at the door does not keep those inside from being heard, nor the other way.
+    /// Alternates, so that neither new connections nor events of existing ones can starve the other.
     knocks_first: bool,
 }
 
 impl Inbox {
-    /// With the end that tasks send their events to.
+    /// Returns also the sender for the tasks' events.
     pub(super) fn new(orders: UnboundedReceiver<NetOrder>) -> (Self, Sender<NetEvent>) {
         let (sender, events) = channel(MAX_EVENTS);
         (Self { orders, events, knocks_first: false }, sender)
@@ -87,7 +87,7 @@ impl Inbox {
 
     pub(super) async fn next(&mut self, listener: Option<&TcpListener>, wait: Duration) -> Happening {
         if wait.is_zero() {
-            // Time goes first, but the orders and the tasks have their turn too.
+            // Time has priority; yielding lets tasks run.
             tokio::task::yield_now().await;
             return Happening::Time;
         }

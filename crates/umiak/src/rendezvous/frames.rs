@@ -1,4 +1,4 @@
-//! Frames out of a socket, one after the other.
+//! Reads frames from a socket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 use umiak_core::wire::frame::{Decoder, Frame, FrameError};
 
-/// Read at once.
+/// Size of one read.
 const CHUNK: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// `rest` has come already.
+    /// `rest` holds bytes that have already been read.
     pub(super) fn new(half: OwnedReadHalf, decoder: Decoder, rest: &[u8]) -> io::Result<Self> {
         let mut frames = Self { half, decoder, ready: VecDeque::new() };
         frames.understand(rest)?;
         Ok(frames)
     }
 
-    /// The next one; an error too when nothing at all comes for so long.
+    /// Returns the next frame. Fails if no byte arrives within this time.
     pub(super) async fn next(&mut self, within: Duration) -> io::Result<Frame> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
@@ -37,7 +37,7 @@ impl Frames {
         }
     }
 
-    /// What is there, once. The buffer lives here only, so that idle connections have none.
+    /// Reads once what is available. The buffer is local, so that idle connections hold none.
     fn read(&mut self) -> io::Result<()> {
         let mut buffer = [0; CHUNK];
         match self.half.try_read(&mut buffer) {
@@ -56,7 +56,7 @@ impl Frames {
     }
 }
 
-/// The very first frame, and what has come after it.
+/// Returns the first frame, and the bytes read after it.
 pub(super) async fn first(
     half: &mut OwnedReadHalf,
     decoder: &mut Decoder,

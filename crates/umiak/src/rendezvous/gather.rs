@@ -1,5 +1,5 @@
-//! The coordinator's side of `--gather-logs`: takes logs of other nodes and writes them to its own log directory. What
-//! waits for a slow disk waits here and in the connections, never in the network's loop.
+//! The coordinator's side of `--gather-logs`: receives logs of other nodes and writes them to its own log directory. A
+//! slow disk delays this task and its connections, never the network's loop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
@@ -29,41 +29,41 @@ use super::events::NetEvent;
 use super::frames::Frames;
 use super::link::{Parts, write_all};
 
-/// Chunks that wait for the disk; their connections wait too.
+/// Chunks that wait for the disk; when full, connections wait.
 const MAX_WAITING: usize = 16;
-/// What a frame is longer than its piece of a log, at most.
+/// Maximum overhead of a frame over its chunk of log.
 const AROUND: usize = 256;
-/// How long a node that is complete may take to go.
+/// Time for a node whose logs are complete to close its connection.
 const LINGER: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Where logs are gathered.
+/// Settings of `--gather-logs`.
 #[derive(Debug, Clone)]
 pub(crate) struct Gather {
     pub(crate) log_dir: PathBuf,
-    /// `--log_overwrite`.
+    /// Set by `--log_overwrite`.
     pub(crate) overwrite: bool,
 }
 
-/// To the front.
+/// A message to the front.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GatherNews {
-    /// Told of the first file only.
+    /// A file cannot be written; only the first failure is reported.
     NotWritten { path: PathBuf, reason: String },
-    /// Nodes that are waited for at the end, and their ranks' logs are not here yet.
+    /// The job has ended and logs of this many nodes are still arriving.
     Waiting { nodes: usize },
-    /// At the end: what is here of these ranks is not all.
+    /// At the end: the logs of these ranks are incomplete.
     Incomplete { ranks: Vec<u32> },
 }
 
-/// From the network's loop.
+/// A request from the network's loop.
 #[derive(Debug)]
 enum Command {
-    /// The name of a file in our log directory that nobody else has.
+    /// Identifies our log directory.
     Mark(LogDirMark),
     Members(Vec<Member>),
     Connection(Box<Arrival>),
-    /// The umiak of that node is dead.
+    /// The launcher of that node is dead.
     Gone(u64),
     /// The job is over.
     Finish,
@@ -77,7 +77,7 @@ struct Arrival {
     hello: Hello,
 }
 
-/// From connections.
+/// A message from a connection.
 #[derive(Debug)]
 enum Event {
     Chunk(u64, LogChunk),
@@ -86,13 +86,13 @@ enum Event {
 }
 
 enum Happening {
-    /// `None`: the loop of the network is gone.
+    /// `None`: the network's loop has ended.
     Command(Option<Command>),
     Event(Event),
     Time,
 }
 
-/// The desk, as the network's loop sees it.
+/// The network loop's handle on the gathering task.
 #[derive(Debug)]
 pub(super) struct Gatherer(UnboundedSender<Command>);
 
@@ -121,7 +121,7 @@ impl Gatherer {
     }
 
     fn send(&self, command: Command) {
-        // A desk that has ended has said so.
+        // A task that has ended has already reported its end.
         let _ = self.0.send(command);
     }
 
@@ -133,7 +133,7 @@ impl Gatherer {
         self.send(Command::Members(members));
     }
 
-    /// A connection of a node that wants to send logs.
+    /// Takes over a connection that will send logs.
     pub(super) fn take(&self, parts: Parts, hello: Hello) {
         let Parts { halves: (reader, writer), session, rest } = parts;
         let Ok(stream) = reader.reunite(writer) else { return };
@@ -151,7 +151,7 @@ impl Gatherer {
     }
 }
 
-/// Says no, and goes.
+/// Tells the sender that logs are not gathered, and closes the connection.
 pub(super) async fn decline(parts: Parts) {
     let Parts { halves: (_reader, writer), mut session, .. } = parts;
     if let Ok(payload) = Payload::message(&ToSender::NotWanted) {
@@ -159,10 +159,10 @@ pub(super) async fn decline(parts: Parts) {
     }
 }
 
-/// A connection. Dropping it ends it at once.
+/// A connection. Dropping it closes it at once.
 #[derive(Debug)]
 struct Link {
-    /// `None` when nothing more is said.
+    /// `None` after the last message.
     queue: Option<UnboundedSender<ToSender>>,
     tasks: [AbortHandle; 2],
 }
@@ -187,7 +187,7 @@ impl Drop for Link {
 #[derive(Debug)]
 struct Copy {
     file: File,
-    /// What the file held before this run.
+    /// Length of the file before this run.
     base: u64,
     written: u64,
 }
@@ -199,7 +199,7 @@ impl Copy {
         Ok(Self { file, base, written: 0 })
     }
 
-    /// Takes what is new; false when something before it is missing.
+    /// Writes the part of a chunk that is new. Returns false if there is a gap before it.
     fn take(&mut self, chunk: &LogChunk) -> io::Result<bool> {
         let Some(from) = fresh(self.written, chunk.offset, chunk.bytes.len()) else { return Ok(false) };
         let bytes = &chunk.bytes[from..];
@@ -209,7 +209,7 @@ impl Copy {
     }
 }
 
-/// All state, in one place.
+/// State of the gathering task.
 #[derive(Debug)]
 struct Desk {
     gather: Gather,
@@ -221,13 +221,13 @@ struct Desk {
     links: HashMap<u64, Link>,
     last_link: u64,
     copies: BTreeMap<u32, Copy>,
-    /// Ranks whose files take no more.
+    /// Ranks whose files can no longer be written.
     broken: BTreeSet<u32>,
     mark: Option<LogDirMark>,
-    /// Connections that came before it.
+    /// Connections that arrived before `mark` was known.
     early: Vec<Arrival>,
     told_waiting: bool,
-    /// Until when those that are complete may still go.
+    /// Deadline for nodes whose logs are complete to close their connections.
     leaving: Option<Timestamp>,
 }
 
@@ -360,7 +360,7 @@ impl Desk {
         }
     }
 
-    /// Works on the copy of a rank's log, beside the network's thread: a slow disk holds up this desk alone.
+    /// Works on the copy of a rank's log in a blocking task, so that a slow disk delays only this one.
     async fn with_copy<T: Send + 'static>(
         &mut self,
         rank: u32,
@@ -381,7 +381,7 @@ impl Desk {
         done
     }
 
-    /// The job goes on; the rank's own node has its log.
+    /// Stops gathering a rank's log. The job continues; the rank's own node still has the log.
     async fn give_up_file(&mut self, id: u64, rank: u32, error: &io::Error) {
         let is_first = self.broken.is_empty();
         self.broken.insert(rank);
@@ -395,7 +395,7 @@ impl Desk {
     }
 
     async fn complete(&mut self, id: u64) {
-        // Ranks that have written nothing have a log too.
+        // A rank that has written nothing gets an empty file.
         for rank in self.ledger.ranks(id) {
             if self.broken.contains(&rank) {
                 continue;
@@ -443,7 +443,7 @@ async fn listen(id: u64, mut frames: Frames, silence: Duration, events: Sender<E
     }
 }
 
-/// What is to be said, and a beat when that is nothing. At the end the peer sees that it is the end.
+/// Sends queued messages, and a heartbeat when there are none. Dropping the half signals the end to the peer.
 async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: UnboundedReceiver<ToSender>, beat: Duration) {
     loop {
         let message = match timeout(beat, messages.recv()).await {
@@ -458,7 +458,7 @@ async fn speak(half: OwnedWriteHalf, mut sealer: Sealer, mut messages: Unbounded
     }
 }
 
-/// What a rank's log is called.
+/// Returns the file name of a rank's log.
 fn file_name(mark: Option<&LogDirMark>, rank: u32) -> String {
     let name = mark.and_then(|mark| mark.names.get(rank as usize));
     name.cloned().unwrap_or_else(|| format!("workerlog.{rank}"))

@@ -1,4 +1,4 @@
-//! The coordinator's half of the loop, on one node: the door, the links of all agents, probes, the logs that are gathered.
+//! The coordinator's half of the loop, on one node: the listener, the links of all agents, probes, gathered logs.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -25,37 +25,37 @@ use super::thread::{LINGER, Round};
 use super::{Host, NetReport};
 use crate::clock::Clock;
 
-/// Connections that have not proven themselves.
+/// Limit on connections that are not authenticated yet.
 const MAX_UNPROVEN: usize = 4096;
-/// The most nodes there can be, each with a connection that replaces another.
+/// The maximum number of nodes, each with a second connection that replaces the first.
 const MAX_LINKS: usize = 2 * 16_384;
 const MAX_PROBES: usize = 64;
-/// After an error of the listener.
+/// Delay after an error of the listener.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Of the whole host, and of our process: no more open files.
+/// `ENFILE` and `EMFILE`: no more open files, in the host or in this process.
 const OUT_OF_FILES: [i32; 2] = [23, 24];
-/// How many that have not proven themselves go then.
+/// Number of unauthenticated connections to close in that case.
 const MAKE_ROOM: usize = 64;
 
-/// The coordinator's side.
+/// State of the coordinator's side.
 #[derive(Debug)]
 pub(super) struct Hosting {
     pub(super) machine: Coordinator,
-    /// Closed when all is over.
+    /// `None` once the rendezvous is over.
     pub(super) listener: Option<TcpListener>,
     pub(super) not_before: Option<Timestamp>,
     pub(super) port: u16,
     pub(super) links: HashMap<u64, PeerLink>,
-    /// Whose links they are.
+    /// Launch id of each link.
     pub(super) launches: HashMap<u64, u64>,
-    /// Launches that will send logs.
+    /// Launches that send logs.
     pub(super) senders: HashSet<u64>,
     pub(super) gatherer: Option<Gatherer>,
-    /// By age.
+    /// Ordered by age.
     pub(super) unproven: BTreeMap<u64, AbortHandle>,
     pub(super) probes: VecDeque<IpAddr>,
     pub(super) probing: HashSet<IpAddr>,
-    /// What follows from effects.
+    /// Events that follow from effects.
     pub(super) pending: VecDeque<coordinator::Event>,
 }
 
@@ -81,28 +81,28 @@ impl Hosting {
         })
     }
 
-    /// The ranks of all nodes are known: who sends which logs?
+    /// Records which node sends the logs of which ranks, once all ranks are assigned.
     fn note_members(&self, start: &Start, own: u64) {
         let Some(gatherer) = &self.gatherer else { return };
         let mut first = 0;
         let members = start.nodes.iter().map(|node| {
             let ranks = first..first + node.processes.len() as u32;
             first = ranks.end;
-            // Our own ranks write where logs are gathered.
+            // This node's ranks already write to the directory where logs are gathered.
             let sends = node.launch != own && self.senders.contains(&node.launch);
             Member { launch: node.launch, ranks, sends }
         });
         gatherer.members(members.collect());
     }
 
-    /// From now on no connection is let in.
+    /// Stops accepting connections.
     pub(super) fn close_door(&mut self) {
         self.listener = None;
         self.not_before = None;
         self.close_oldest(usize::MAX);
     }
 
-    /// Closes those that have had the most time.
+    /// Closes the oldest unauthenticated connections.
     fn close_oldest(&mut self, count: usize) {
         for _ in 0..count {
             let Some((_, task)) = self.unproven.pop_first() else { return };
@@ -110,7 +110,7 @@ impl Hosting {
         }
     }
 
-    /// Those that wait for their turn are not asked for twice.
+    /// Queues addresses that are neither queued nor being probed.
     fn queue_probes(&mut self, addresses: Vec<IpAddr>) {
         for address in addresses {
             if !self.probing.contains(&address) && !self.probes.contains(&address) {
@@ -170,7 +170,7 @@ impl Round {
             }
             coordinator::Effect::Finish => {
                 info!(links = host.links.len(), "round over");
-                // A node that sends logs may still have to come back.
+                // A node that sends logs may still reconnect.
                 if host.gatherer.is_none() {
                     host.close_door();
                 }
@@ -192,7 +192,7 @@ impl Round {
         }
     }
 
-    /// Nothing that happens at the door closes it.
+    /// Handles an accepted connection or an error of the listener. No error closes the listener.
     pub(super) fn knock(&mut self, result: io::Result<TcpStream>) {
         let Some(host) = &mut self.host else { return };
         match result {
@@ -222,7 +222,7 @@ impl Round {
         let ear = Ear {
             id,
             wrap: NetEvent::FromAgent,
-            // It has joined, once.
+            // An agent joins only once per connection.
             accepts: |message| !matches!(message, FromAgent::Join(_) | FromAgent::Logs(_)),
             events: self.events.clone(),
         };
@@ -257,10 +257,10 @@ impl Round {
                 host.launches.remove(&link);
                 coordinator::Event::Closed { link }
             }
-            // It has been told all that it will be.
+            // The last message for this agent is already queued.
             _ if !is_open => return,
             Said::Gone => coordinator::Event::Gone { link },
-            // Its first message was another, and there is no second of these.
+            // Valid only as the first message.
             Said::Message(FromAgent::Join(_) | FromAgent::Logs(_)) => return,
             Said::Message(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
             Said::Message(FromAgent::Beat) => coordinator::Event::Beat { link },

@@ -1,4 +1,4 @@
-//! The agent's half of the loop: the way to the coordinator, and what goes over it.
+//! The agent's half of the loop: the connection to the coordinator and its messages.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use super::events::NetEvent;
 use super::link::{Ear, Outgoing, Parts, PeerLink, Said};
 use super::thread::{LINGER, Round};
 
-/// The way to the coordinator.
+/// State of the connection to the coordinator.
 #[derive(Debug)]
 pub(super) enum Line {
     Down,
@@ -73,7 +73,7 @@ impl Round {
         let gone = parts.session.sealer.prepared_gone();
         let ear = Ear { id: line, wrap: NetEvent::ToAgent, accepts: |_| true, events: self.events.clone() };
         self.line = Line::Up { id: line, link: PeerLink::open(parts, ear), local, gone: gone.clone() };
-        // Without it the others learn only from silence that we are gone.
+        // Without the lifeline, the other nodes detect our death only by silence.
         if let Ok(socket) = duplicate {
             self.reporter.tell(NetReport::Lifeline { socket, frame: gone });
         }
@@ -116,7 +116,7 @@ impl Round {
         }
     }
 
-    /// The last words. A node that has not said goodbye has not heard the decision, and will not.
+    /// Sends the last messages. An agent that has not sent `Bye` has no decision and leaves without one.
     pub(super) fn leave(&mut self) {
         if !self.agent.is_over() {
             self.step(agent::Event::Ended);

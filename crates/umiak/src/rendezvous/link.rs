@@ -1,4 +1,4 @@
-//! A connection whose two ends have proven themselves: one task reads, one writes.
+//! An authenticated connection: one task reads, one writes.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,37 +14,37 @@ use umiak_core::wire::frame::{Decoder, Frame, Payload, Sealer, read_message};
 
 use super::events::NetEvent;
 
-/// What may wait for a slow peer.
+/// Limit on bytes queued for a slow peer.
 const MAX_QUEUED: usize = 24 << 20;
-/// Read at once.
+/// Size of one read.
 const CHUNK: usize = 16 << 10;
 
-/// Both halves of a socket, which are dropped one by one: without its writer, the peer sees the end.
+/// Both halves of a socket. Dropping the writer alone signals the end to the peer.
 pub(super) type Halves = (OwnedReadHalf, OwnedWriteHalf);
 
-/// A connection and what was agreed on it.
+/// A connection and its session.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) halves: Halves,
     pub(super) session: Session,
-    /// Bytes that came with the last ones of the handshake.
+    /// Bytes that arrived after the handshake.
     pub(super) rest: Vec<u8>,
 }
 
-/// What comes out of a connection.
+/// What a connection delivers.
 #[derive(Debug)]
 pub(super) enum Said<M> {
     Message(M),
     Gone,
-    /// The last of all.
+    /// Always the last.
     Closed,
 }
 
-/// What goes into it.
+/// What a connection sends.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Payload(Arc<Payload>),
-    /// Prepared before.
+    /// Sealed in advance.
     Frame(Vec<u8>),
 }
 
@@ -57,21 +57,21 @@ impl Outgoing {
     }
 }
 
-/// How a peer is listened to.
+/// How the messages of a peer are delivered.
 #[derive(Debug)]
 pub(super) struct Ear<M> {
-    /// Of the connection, in all that it says.
+    /// Id of the connection, part of every event.
     pub(super) id: u64,
     pub(super) wrap: fn(u64, Said<M>) -> NetEvent,
-    /// Whether this may come here.
+    /// True if the message is allowed here.
     pub(super) accepts: fn(&M) -> bool,
     pub(super) events: Sender<NetEvent>,
 }
 
-/// The loop's end of a connection. Dropping it ends the connection at once.
+/// The loop's end of a connection. Dropping it closes the connection at once.
 #[derive(Debug)]
 pub(super) struct PeerLink {
-    /// `None` when it is being closed.
+    /// `None` while closing.
     queue: Option<UnboundedSender<Outgoing>>,
     queued: Arc<AtomicUsize>,
     tasks: [AbortHandle; 2],
@@ -89,17 +89,17 @@ impl PeerLink {
         Self { queue: Some(queue), queued, tasks: [writer.abort_handle(), reader.abort_handle()] }
     }
 
-    /// False when the peer is too slow: the link is to be dropped.
+    /// Queues data. Returns false if the peer is too slow: the caller drops the link.
     #[must_use]
     pub(super) fn send(&self, outgoing: Outgoing) -> bool {
         let Some(queue) = &self.queue else { return true };
         let length = outgoing.length();
-        // A writer that has ended has said so, or its reader has.
+        // A writer that has ended has already reported it, or its reader has.
         let _ = queue.send(outgoing);
         self.queued.fetch_add(length, Ordering::Relaxed) + length <= MAX_QUEUED
     }
 
-    /// Nothing more is sent after what is queued, and the peer is told so. It is over when it has closed too.
+    /// Closes our direction after what is queued. The connection ends when the peer closes its own.
     pub(super) fn close(&mut self) {
         self.queue = None;
     }
@@ -127,7 +127,7 @@ async fn write(
     while let Some(next) = outgoing.recv().await {
         let length = next.length();
         let written = match next {
-            // All links share one payload, also those that wait for room in the middle of it.
+            // All links share one payload, even in the middle of a write.
             Outgoing::Payload(payload) => {
                 let (head, tag) = sealer.seal_around(&payload);
                 write_pieces(&half, [&head, payload.bytes(), &tag]).await
@@ -142,16 +142,16 @@ async fn write(
     }
 }
 
-/// In one piece where the socket has room.
+/// Writes in one piece where the socket has room.
 pub(super) async fn write_all(half: &OwnedWriteHalf, bytes: &[u8]) -> io::Result<()> {
     write_pieces(half, [bytes]).await
 }
 
-/// The same from several places.
+/// Like `write_all`, from several slices.
 async fn write_pieces<const N: usize>(half: &OwnedWriteHalf, pieces: [&[u8]; N]) -> io::Result<()> {
     let mut slices = pieces.map(IoSlice::new);
     let mut left = &mut slices[..];
-    // Passes over empty ones.
+    // Skips empty slices.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match half.try_write_vectored(left) {
@@ -186,7 +186,7 @@ impl<M: DeserializeOwned> Reader<M> {
         let _ = self.ear.events.send((self.ear.wrap)(self.ear.id, Said::Closed)).await;
     }
 
-    /// What is there, once. The buffer lives here only, so that thousands of idle links have none.
+    /// Reads once what is available. The buffer is local, so that thousands of idle links hold none.
     fn read(&mut self, said: &mut VecDeque<Said<M>>) -> bool {
         let mut buffer = [0; CHUNK];
         match self.half.try_read(&mut buffer) {
@@ -196,7 +196,7 @@ impl<M: DeserializeOwned> Reader<M> {
         }
     }
 
-    /// False when the connection cannot be believed any more.
+    /// Returns false if the connection has sent something invalid.
     fn understand(&mut self, mut bytes: &[u8], said: &mut VecDeque<Said<M>>) -> bool {
         loop {
             match self.decoder.next(&mut bytes) {

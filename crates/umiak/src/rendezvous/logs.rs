@@ -1,5 +1,5 @@
 //! A node's side of `--gather-logs`: a task that follows the logs of its ranks and sends them to the coordinator, over
-//! a connection of its own. Ranks write their files and never wait for it.
+//! its own connection. Ranks write their files and never wait for it.
 
 use std::fs::File;
 use std::future::{Future, poll_fn};
@@ -31,25 +31,25 @@ use super::door::{self, Identity};
 use super::frames::Frames;
 use super::link::{Parts, write_all};
 
-/// After a file has grown: what comes in the next moment goes with it.
+/// Delay after a file has grown, to collect more output before sending.
 const COLLECT: Duration = Duration::from_millis(20);
-/// How often files are looked at that cannot be watched.
+/// Poll interval for files that cannot be watched.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What is sent, and where to.
+/// What to send, and where.
 #[derive(Debug)]
 pub(crate) struct LogsOptions {
     pub(crate) coordinator: Target,
     pub(crate) job_id: JobId,
     pub(crate) key: Key,
     pub(crate) limits: Limits,
-    /// As it joined.
+    /// Launch id with which the node joined.
     pub(crate) launch: u64,
     pub(crate) log_dir: PathBuf,
     pub(crate) files: Vec<LogFile>,
 }
 
-/// A rank's log, from where this run began to write it.
+/// A rank's log, from the offset where this run began to write.
 #[derive(Debug, Clone)]
 pub(crate) struct LogFile {
     pub(crate) rank: u32,
@@ -57,29 +57,29 @@ pub(crate) struct LogFile {
     pub(crate) start: u64,
 }
 
-/// How it ended; told once, and nothing is sent afterwards.
+/// How sending ended; reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LogsEnded {
     Complete,
     /// The coordinator was not started with `--gather-logs`.
     NotWanted,
-    /// The coordinator's log directory is ours.
+    /// The coordinator uses the same log directory.
     Shared,
     Refused(String),
-    /// It could not be reached any more.
+    /// The coordinator is no longer reachable.
     Lost,
-    /// The front did not want to wait.
+    /// The front did not wait.
     GivenUp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// The ranks have ended: what is there is all.
+    /// The ranks have ended: the files are complete.
     Finish,
     GiveUp,
 }
 
-/// The task, as the driver sees it.
+/// The driver's handle on the task.
 #[derive(Debug)]
 pub(crate) struct Logs {
     orders: UnboundedSender<Order>,
@@ -100,7 +100,7 @@ impl Logs {
         Ok(Self { orders, ended, waker })
     }
 
-    /// The ranks have ended: the rest is sent, and then the task ends.
+    /// The ranks have ended: sends the rest and ends the task.
     pub(crate) fn finish(&self) {
         let _ = self.orders.send(Order::Finish);
     }
@@ -109,21 +109,21 @@ impl Logs {
         let _ = self.orders.send(Order::GiveUp);
     }
 
-    /// How it ended, if it has; never blocks.
+    /// Returns how it ended, if it has; never blocks.
     pub(crate) fn ended(&self) -> Option<LogsEnded> {
         self.waker.clear();
         self.ended.try_recv().ok()
     }
 }
 
-/// Readable when it has ended.
+/// Readable once it has ended.
 impl AsFd for Logs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
 }
 
-/// Tells the end, whatever it is.
+/// Reports the end exactly once, also when the task panics.
 struct End {
     sender: Sender<LogsEnded>,
     waker: Arc<Waker>,
@@ -145,19 +145,19 @@ impl Drop for End {
     }
 }
 
-/// A log and how far the coordinator has it.
+/// A log and the position up to which it was sent.
 #[derive(Debug)]
 struct Follow {
     log: LogFile,
-    /// Made by the rank, so perhaps not there yet.
+    /// Created by the rank, so it may not exist yet.
     file: Option<File>,
     sent: u64,
-    /// The coordinator takes no more of it.
+    /// The coordinator accepts no more of it.
     enough: bool,
 }
 
 impl Follow {
-    /// The next piece; nothing when there is none now.
+    /// Returns the next piece; empty if there is none now.
     fn next<'a>(&mut self, buffer: &'a mut [u8]) -> &'a [u8] {
         if self.enough {
             return &[];
@@ -171,7 +171,7 @@ impl Follow {
     }
 }
 
-/// A connection broke, or all is over.
+/// `None`: the connection broke. `Some`: sending is over.
 type Stop = Option<LogsEnded>;
 
 struct Follower {
@@ -182,10 +182,10 @@ struct Follower {
     log_dir: PathBuf,
     files: Vec<Follow>,
     orders: UnboundedReceiver<Order>,
-    /// Of anything in the log directory.
+    /// Watches the log directory.
     growth: Option<AsyncFd<Growth>>,
     ending: bool,
-    /// When the coordinator was last heard.
+    /// Time of the coordinator's last message.
     heard: Instant,
     buffer: Vec<u8>,
 }
@@ -229,7 +229,7 @@ impl Follower {
                 return ended;
             }
             pause = (pause * 2).min(RETRY.1);
-            // While ranks run, whether the coordinator is gone is not decided here.
+            // While ranks run, the loss of the coordinator is decided elsewhere.
             let nobody = refused.is_some_and(|since| since.elapsed() >= REFUSED);
             if self.ending && (nobody || self.heard.elapsed() > self.limits.reconnect) {
                 return LogsEnded::Lost;
@@ -237,7 +237,7 @@ impl Follower {
         }
     }
 
-    /// Waits for the next try; orders are heard meanwhile.
+    /// Waits before the next attempt; accepts orders meanwhile.
     async fn pause(&mut self, time: Duration) -> Stop {
         let until = tokio::time::Instant::now() + time;
         while let Ok(order) = tokio::time::timeout_at(until, self.orders.recv()).await {
@@ -249,7 +249,7 @@ impl Follower {
         None
     }
 
-    /// One connection, to its end.
+    /// Serves one connection until it ends.
     async fn converse(&mut self, parts: Parts) -> Stop {
         let Parts { halves: (reader, writer), session, rest } = parts;
         let frames = Frames::new(reader, session.decoder, &rest).ok()?;
@@ -353,7 +353,7 @@ impl Follower {
         None
     }
 
-    /// A piece of each log that has one; whether there was any.
+    /// Sends one piece of each log that has grown. Returns true if there was any.
     async fn pump(&mut self, line: &mut Line) -> io::Result<bool> {
         let mut any = false;
         for follow in &mut self.files {
@@ -409,7 +409,7 @@ struct Line {
     sealer: Sealer,
     messages: UnboundedReceiver<ToSender>,
     listener: JoinHandle<()>,
-    /// When something was last sent.
+    /// Time of the last send.
     said: Instant,
 }
 
@@ -418,7 +418,7 @@ impl Line {
         self.send(&Payload::message(message).map_err(io::Error::other)?).await
     }
 
-    /// A coordinator that takes nothing is waited for as long as it is heard.
+    /// Waits for a slow coordinator as long as it sends heartbeats.
     async fn send(&mut self, payload: &Payload) -> io::Result<()> {
         let frame = self.sealer.seal(payload);
         let (half, listener) = (&self.half, &mut self.listener);
@@ -427,7 +427,7 @@ impl Line {
             if let Poll::Ready(result) = write.as_mut().poll(cx) {
                 return Poll::Ready(result);
             }
-            // Asked only while it lives: a task that has ended must not be polled again.
+            // A finished task must not be polled again.
             if listener.is_finished() || pin!(&mut *listener).poll(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
@@ -459,7 +459,7 @@ fn watch(log_dir: &Path) -> Option<AsyncFd<Growth>> {
     Growth::of(log_dir).ok().and_then(|growth| AsyncFd::new(growth).ok())
 }
 
-/// Only a name is looked for, never a path.
+/// True if the directory contains this name. Paths are rejected.
 fn is_there(log_dir: &Path, marker: &str) -> bool {
     let is_name = !marker.is_empty() && marker != "." && marker != ".." && !marker.contains('/');
     is_name && log_dir.join(marker).symlink_metadata().is_ok()

@@ -1,14 +1,14 @@
-//! The nodes of a job come together: coordinator and agent, as tasks on the network's thread.
+//! The rendezvous of a job's nodes: coordinator and agent, as tasks on the network's thread.
 //!
-//! The machines of `umiak_core::machine::round` decide and those of `umiak_core::wire` know the bytes; here sockets are
-//! read and written. The front gives orders, is woken, and fetches reports (`docs/design/rendezvous.md`).
+//! The state machines in `umiak_core::machine::round` decide and `umiak_core::wire` defines the bytes; this module reads
+//! and writes sockets. The front sends orders, is woken, and fetches reports (`docs/design/rendezvous.md`).
 //!
-//! * `thread`: the loop that owns all state: waits for one thing, asks a machine, performs. Its two halves are `line` and `hosting`,
-//!   and what it waits for is in `events`.
-//! * `door`: from a connection to a session, on both sides; looking at addresses.
-//! * `link`: a connection whose two ends have proven themselves.
-//! * `bench`: coordinator and agents by themselves, for the benchmark.
-//! * `logs`, `gather`: logs on their way to the coordinator, as tasks with connections of their own.
+//! * `thread`: the loop that owns all state: waits for one event, asks a machine, performs. Its two halves are `line` and
+//!   `hosting`; `events` lists what it waits for.
+//! * `door`: the handshake, from a connection to a session, on both sides; probes of addresses.
+//! * `link`: an authenticated connection.
+//! * `bench`: coordinator and agents without a launcher, for the benchmark.
+//! * `logs`, `gather`: tasks that send logs to the coordinator and receive them, over their own connections.
 
 pub mod bench;
 mod door;
@@ -44,16 +44,16 @@ use umiak_sys::wait::Waker;
 
 use crate::clock::Clock;
 
-/// Room in the kernel for what we send: control frames go out in one piece.
+/// Size of the kernel's send buffer: a control frame fits whole.
 const SEND_BUFFER: u32 = 256 << 10;
 
-/// What the round goes by.
+/// Settings of the rendezvous on one node.
 #[derive(Debug)]
 pub(crate) struct NetOptions {
     pub(crate) coordinator: Target,
-    /// On the coordinator's node.
+    /// Set on the coordinator's node.
     pub(crate) host: Option<Host>,
-    /// An unspecified address stands for the local end of the connection to the coordinator.
+    /// An unspecified address is replaced by the local address of the connection to the coordinator.
     pub(crate) join: Join,
     pub(crate) limits: Limits,
     pub(crate) job_id: JobId,
@@ -61,87 +61,87 @@ pub(crate) struct NetOptions {
     pub(crate) clock: Clock,
 }
 
-/// Where the coordinator is.
+/// Address of the coordinator.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Address(SocketAddr),
-    /// Resolved at each try, and its addresses tried in their order.
+    /// Resolved at each attempt; its addresses are tried in order.
     Name {
         host: String,
         port: u16,
     },
 }
 
-/// What a coordinator needs.
+/// Settings of the coordinator.
 #[derive(Debug)]
 pub(crate) struct Host {
     /// From [`bind`].
     pub(crate) listener: TcpListener,
     pub(crate) options: coordinator::Options,
-    /// What agents of other jobs are told: "job `ctr` since 12:03, pid 4121".
+    /// Sent to agents of other jobs: "job `ctr` since 12:03, pid 4121".
     pub(crate) describe: String,
-    /// With `--gather-logs`.
+    /// Set with `--gather-logs`.
     pub(crate) gather: Option<Gather>,
 }
 
-/// From the front.
+/// A request from the front.
 #[derive(Debug)]
 pub(crate) enum NetOrder {
     Standing(Standing),
-    /// All servers of this node listen in this attempt, or have ended well.
+    /// All servers of this node listen in this attempt, or have exited with success.
     Listening {
         attempt: u32,
     },
-    /// Where logs are gathered.
+    /// The log directory into which logs are gathered.
     Mark(LogDirMark),
-    /// Nothing more will be ordered: what is queued is sent, and then the task ends. A node that leaves before the
-    /// decision tells the others that it is gone.
+    /// The last order: the task sends what is queued and ends. A node that leaves before the decision reports its
+    /// departure to the others.
     Leave,
 }
 
-/// How a log directory is known, and what is in it.
+/// Identifies a log directory and names its files.
 #[derive(Debug, Clone)]
 pub(crate) struct LogDirMark {
-    /// A file in our log directory with a name that nobody else has.
+    /// A file in our log directory whose name is unique.
     pub(crate) marker: String,
-    /// What each rank's log is called, by rank.
+    /// File names of the ranks' logs, by rank.
     pub(crate) names: Vec<String>,
 }
 
-/// To the front.
+/// A message to the front.
 #[derive(Debug)]
 pub(crate) enum NetReport {
     News(agent::News),
-    /// The coordinator beside us has refused a node.
+    /// The coordinator in this process refused a node.
     Refused {
         address: IpAddr,
         host: String,
         refusal: Refusal,
     },
-    /// A new connection to the coordinator: a duplicate for the guardian, and the frame that says that this front is
-    /// gone.
+    /// A new connection to the coordinator: a duplicate for the guardian, and the frame that announces the death of this
+    /// front.
     Lifeline {
         socket: OwnedFd,
         frame: Vec<u8>,
     },
     Gather(GatherNews),
-    /// The round cannot go on.
+    /// The rendezvous failed.
     Broken(String),
-    /// The task has ended: the last of all.
+    /// The task has ended; always the last report.
     Ended,
 }
 
-/// The round, as the driver sees it. Dropping it ends its task without ceremony.
+/// The driver's handle on the rendezvous. Dropping it aborts the task without a farewell.
 #[derive(Debug)]
 pub(crate) struct Net {
     orders: UnboundedSender<NetOrder>,
     reports: Receiver<NetReport>,
     waker: Arc<Waker>,
-    /// Closed by the end of the task.
+    /// Closed when the task ends.
     ended: Receiver<()>,
 }
 
-/// Listens for nodes: on all addresses, on this port or a free one.
+/// Listens for nodes on all addresses, on this port or (with 0) on a free one.
 pub(crate) fn bind(port: u16) -> io::Result<TcpListener> {
     umiak_sys::net::listen(port, SEND_BUFFER as usize)
 }
@@ -165,34 +165,34 @@ impl Net {
         Ok(Self { orders, reports, waker, ended })
     }
 
-    /// A task that has ended takes no orders.
+    /// Sends an order; has no effect once the task has ended.
     pub(crate) fn order(&self, order: NetOrder) {
         let _ = self.orders.send(order);
     }
 
-    /// What has happened; never blocks.
+    /// Returns the reports since the last call; never blocks.
     pub(crate) fn reports(&mut self) -> Vec<NetReport> {
         self.waker.clear();
         self.reports.try_iter().collect()
     }
 
-    /// Ends the task: what is queued is sent, a coordinator waits for its nodes, all that for `patience` at most.
+    /// Ends the task: sends what is queued and, on the coordinator, waits for the nodes; all within `patience`.
     pub(crate) fn finish(self, patience: Duration) {
         self.order(NetOrder::Leave);
-        // The task says nothing here, and ends. After that time it ends for want of a front.
+        // Nothing is ever sent here; the end of the task closes it. A task that takes longer ends when `self` is dropped.
         let end = self.ended.recv_timeout(patience);
         debug_assert!(matches!(end, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
     }
 }
 
-/// Readable when there are reports.
+/// Readable when reports are waiting.
 impl AsFd for Net {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
 }
 
-/// The thread's way to the front.
+/// The task's channel to the front.
 #[derive(Debug)]
 struct Reporter {
     reports: Sender<NetReport>,
@@ -200,7 +200,7 @@ struct Reporter {
 }
 
 impl Reporter {
-    /// Nobody hears it when the front is gone.
+    /// Sends a report; has no effect once the front is gone.
     fn tell(&self, report: NetReport) {
         let _ = self.reports.send(report);
         self.waker.wake();
@@ -210,7 +210,7 @@ impl Reporter {
 impl Drop for Reporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell(NetReport::Broken("its task has panicked".to_owned()));
+            self.tell(NetReport::Broken("the network task panicked".to_owned()));
         }
         self.tell(NetReport::Ended);
     }

@@ -1,4 +1,4 @@
-//! Real sockets on loopback, each round on a port of its own.
+//! Real sockets on loopback; each test uses its own port.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -33,14 +33,14 @@ use crate::clock::Clock;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One node: its thread, and what it has heard that nobody has asked for yet.
+/// One node: its task, and reports that the test has not consumed yet.
 struct Node {
     launch: u64,
     net: Net,
     heard: Vec<NetReport>,
 }
 
-/// What the nodes of a test have in common.
+/// What the nodes of a test share.
 #[derive(Clone)]
 struct Job {
     port: u16,
@@ -55,7 +55,7 @@ fn limits() -> Limits {
     Limits { rendezvous: Duration::from_secs(60), silence, reconnect }
 }
 
-/// A job of so many nodes, and the place where its coordinator listens.
+/// Returns a job of so many nodes and the listener of its coordinator.
 fn job(nodes: u32) -> (Job, TcpListener) {
     let listener = bind(0).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -127,7 +127,7 @@ impl Node {
         Self { launch: options.join.launch, net: Net::start(options).unwrap(), heard: Vec::new() }
     }
 
-    /// Waits for a report of which `want` makes something. Others before it are forgotten.
+    /// Waits for a report that `want` accepts. Discards earlier ones.
     fn wait<T>(&mut self, what: &str, mut want: impl FnMut(&NetReport) -> Option<T>) -> T {
         use std::os::fd::AsFd;
         let until = Instant::now() + PATIENCE;
@@ -186,7 +186,7 @@ impl Node {
         self.net.order(NetOrder::Standing(Standing::new(FIRST_ATTEMPT, stage)));
     }
 
-    /// Ends in good order, which is much faster than the patience.
+    /// Ends in good order, long before the timeout.
     fn finish(self) {
         let began = Instant::now();
         self.net.finish(PATIENCE);
@@ -231,7 +231,7 @@ fn three_nodes_gather_start_succeed_and_say_goodbye() {
         assert_eq!(start.nodes[start.you as usize].launch, launch);
         assert_eq!(start.nodes, starts[0].nodes);
     }
-    // As given beside the coordinator, else the end of the connection.
+    // The configured address on the coordinator's node, elsewhere the local address of the connection.
     assert_eq!(starts[0].nodes[0].address.to_string(), "10.0.0.1");
     assert_eq!(starts[0].nodes[1].address, LOCALHOST);
     succeed(nodes);
@@ -258,7 +258,7 @@ fn every_node_hands_out_a_lifeline() {
         _ => None,
     });
     second.started();
-    // As the guardian does it. The front is not killed here, so it hears of its own end.
+    // As the guardian does. The front is still alive here, so it receives the stop as well.
     TcpStream::from(socket).write_all(&frame).unwrap();
     let why = first.stopped();
     assert!(matches!(&why, Why::NodeLost { node, how: Loss::Killed } if node.host == "node-2"), "{why:?}");
@@ -425,7 +425,7 @@ fn who_comes_too_late_is_told() {
 #[test]
 fn missing_nodes_are_looked_for() {
     let (mut job, listener) = job(2);
-    // The coordinator itself is what listens there.
+    // The coordinator itself listens at this address.
     job.expects = Expects::List(vec!["10.0.0.1".parse().unwrap(), LOCALHOST]);
     let mut first = job.host(1, listener);
     let why = first.news("an answer", |news| match news {
@@ -435,7 +435,7 @@ fn missing_nodes_are_looked_for() {
         }),
         _ => None,
     });
-    assert!(why.contains("something listens there"), "{why}");
+    assert!(why.contains("is open, but the node has not joined"), "{why}");
 }
 
 #[test]
@@ -464,20 +464,20 @@ fn junk_is_silent_and_hinders_nobody() {
             }
         }
     }
-    // The wrong beginning is closed without a word.
+    // A wrong preamble is closed without an answer.
     let mut web = connect();
     web.write_all(&kinds[0]).unwrap();
     web.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = Vec::new();
     let _ = web.read_to_end(&mut answer);
     assert!(answer.is_empty(), "{answer:?}");
-    // Who has the token and does not join, or says what cannot be, is closed too.
+    // A peer with the token that does not join, or sends invalid data, is disconnected too.
     let beat = |session: &mut Session| session.sealer.seal(&Payload::message(&FromAgent::Beat).unwrap());
     for kind in 0..3 {
         let (mut stream, mut session) = shake_hands(&job);
         let bytes = match kind {
             0 => b"rubbish after the handshake".to_vec(),
-            // A gigabyte is announced.
+            // Announces a gigabyte.
             1 => vec![0, 0, 0, 0x40, 0],
             _ => beat(&mut session),
         };
@@ -493,7 +493,7 @@ fn junk_is_silent_and_hinders_nobody() {
     succeed(nodes);
 }
 
-/// An agent by hand.
+/// Performs the agent's handshake by hand.
 fn shake_hands(job: &Job) -> (TcpStream, Session) {
     let mut stream = TcpStream::connect((LOCALHOST, job.port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -528,7 +528,7 @@ fn a_peer_that_does_not_read_is_dropped() {
     });
 }
 
-/// What the coordinator answers to one that brings logs.
+/// Returns the coordinator's answer to a connection that sends logs.
 fn bring_logs(job: &Job, hello: Hello) -> ToSender {
     let (mut stream, mut session) = shake_hands(job);
     stream.write_all(&session.sealer.seal(&Payload::message(&FromAgent::Logs(hello)).unwrap())).unwrap();
@@ -571,7 +571,7 @@ fn logs_are_taken_from_nodes_that_bring_their_own() {
     assert_eq!(answer, ToSender::Have { marker: "ctr.abcdef.log".to_owned(), ranks: vec![have] });
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was written");
 
-    // The real thing: what stood there before is kept, and what comes is all there when it is over.
+    // A real sender: earlier content is kept, and all new content is present at the end.
     let log = tempfile::tempdir().unwrap();
     let name = format!("workerlog.{}", rank(2));
     std::fs::write(log.path().join(&name), b"old\xffnew").unwrap();
@@ -599,7 +599,7 @@ fn resident() -> u64 {
     status.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Memory is the whole process's, with the other tests in it; so it is asked for what all may cost together.
+/// Memory is measured for the whole process, so the limit allows for the other tests in it.
 #[test]
 fn ten_thousand_connections_of_junk_cost_little() {
     let (job, listener) = job(3);
@@ -640,7 +640,7 @@ fn ten_thousand_connections_of_junk_cost_little() {
 
 const FEW_FILES: &str = "UMIAK_TEST_FEW_FILES";
 
-/// The other half of the next test: a coordinator in a process of its own, which may open few files.
+/// Helper of the next test: a coordinator in its own process, with a low limit on open files.
 #[test]
 fn coordinator_with_few_files() {
     let Some(port) = std::env::var(FEW_FILES).ok().and_then(|port| port.parse().ok()) else { return };
@@ -676,7 +676,7 @@ fn a_crowd_beyond_our_open_files_keeps_nobody_out() {
     drop(crowd);
 }
 
-/// Between an agent and the coordinator: cuts connections, and may let none through.
+/// A proxy between an agent and the coordinator: cuts connections, and can reject new ones.
 struct Proxy {
     port: u16,
     is_open: Arc<AtomicBool>,
@@ -756,7 +756,7 @@ fn a_node_that_comes_back_hears_what_it_has_missed() {
     first.stopped();
     proxy.open();
     second.news("the coordinator again", |news| matches!(news, News::Back).then_some(()));
-    // Stop, or the decision where the coordinator did not wait for it.
+    // The stop, or the decision if the coordinator did not wait for this node.
     second.news("the end", |news| matches!(news, News::Stop(_) | News::Decision(_)).then_some(()));
     first.say(told(0));
     second.say(Stage::Told(Vec::new()));
@@ -771,7 +771,7 @@ fn a_coordinator_that_is_gone_is_lost() {
     let (mut first, mut second) = (job.host(1, listener), job.agent(2));
     first.started();
     second.started();
-    // As if it had been killed: no ceremony.
+    // As after SIGKILL.
     drop(first);
     second.news("the loss", |news| (*news == News::Lost(Loss::Refused)).then_some(()));
     second.finish();
@@ -807,7 +807,7 @@ fn a_name_that_does_not_exist_is_told() {
 #[test]
 fn finish_does_not_hang_in_any_state() {
     let (job, listener) = job(2);
-    // Nobody has come, and nobody will.
+    // No node has joined, and none will.
     let first = job.host(1, listener);
     let began = Instant::now();
     first.net.finish(Duration::from_millis(500));

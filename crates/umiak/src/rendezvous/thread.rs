@@ -1,4 +1,4 @@
-//! The loop: waits for one thing, asks a machine, performs. It owns all state; tasks only send it events.
+//! The loop: waits for one event, asks a machine, performs. It owns all state; tasks only send it events.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,14 +20,14 @@ use super::line::Line;
 use super::{NetOptions, NetOrder, NetReport, Reporter, Target};
 use crate::clock::Clock;
 
-/// How long a connection that we close may take to be closed by the peer too.
+/// Time for the peer to close a connection that we have closed.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
-/// Between two ticks, whatever a machine asks for.
+/// Minimum time between two ticks, regardless of a machine's deadline.
 const TICK: Duration = Duration::from_millis(2);
-/// When nothing at all is to be done.
+/// Wait when nothing is due.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Everything, as a task of the runtime that this is called in.
+/// Returns the whole rendezvous as a task. Must be called inside a runtime.
 pub(super) fn member(
     options: NetOptions,
     orders: UnboundedReceiver<NetOrder>,
@@ -38,23 +38,23 @@ pub(super) fn member(
     Ok(async move { round.run(&mut inbox).await })
 }
 
-/// The state: the agent, and on one node the coordinator.
+/// State: the agent, and on one node the coordinator.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) clock: Clock,
     pub(super) reporter: Reporter,
     pub(super) events: Sender<NetEvent>,
     pub(super) identity: Arc<Identity>,
-    /// Of the last connection; none is ever used twice.
+    /// Id of the last connection; ids are never reused.
     pub(super) last_id: u64,
     pub(super) agent: Agent,
     pub(super) target: Target,
     pub(super) line: Line,
     pub(super) said_bye: bool,
-    /// Our own.
+    /// Launch id of this node.
     pub(super) launch: u64,
     pub(super) host: Option<Hosting>,
-    /// Links that are being closed, and until when.
+    /// Links that are being closed, with their deadlines.
     pub(super) closing: VecDeque<(Timestamp, u64)>,
     pub(super) ticked: Timestamp,
     pub(super) leaving: bool,
@@ -102,7 +102,7 @@ impl Round {
         }
     }
 
-    /// The front wants to go, and everybody has heard what we had to say.
+    /// True if the front has left and every message has been delivered.
     fn is_done(&self) -> bool {
         let over = |host: &Hosting| host.machine.is_over() && host.links.is_empty() && host.gatherer.is_none();
         self.broken || (self.leaving && matches!(self.line, Line::Down) && self.host.as_ref().is_none_or(over))
@@ -188,7 +188,7 @@ impl Round {
         }
     }
 
-    /// A peer that we have closed has not closed in time.
+    /// Drops a closed link whose peer has not closed in time.
     fn forget(&mut self, id: u64) {
         if matches!(&self.line, Line::Up { id: line, .. } if *line == id) {
             self.line = Line::Down;
@@ -199,7 +199,7 @@ impl Round {
         }
     }
 
-    /// What has to be said cannot be.
+    /// Ends the rendezvous: a message cannot be encoded.
     pub(super) fn give_up(&mut self, error: &MessageError) {
         error!(%error, "round broken");
         self.broken = true;

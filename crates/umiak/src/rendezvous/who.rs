@@ -1,4 +1,4 @@
-//! Who has a port that we wanted.
+//! Finds out what holds a port that we cannot bind.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,20 +8,20 @@ use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
 use umiak_core::wire::handshake::{AgentHandshake, HandshakeError};
 
-/// What is behind a port.
+/// The process behind a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A coordinator of a job of our name, with our key.
+    /// A coordinator of a job with our id and our key.
     SameJob,
-    /// Of another name: its own words.
+    /// A coordinator of a job with another id; its description of itself.
     OtherJob(String),
-    /// Of our name, with another key.
+    /// A coordinator of a job with our id and another key.
     OtherToken,
-    /// No umiak, or none that we understand.
+    /// Not umiak, or an incompatible version.
     SomebodyElse,
 }
 
-/// Knocks, and goes away.
+/// Connects, starts the handshake and disconnects.
 pub(crate) fn who_holds(address: SocketAddr, job_id: &JobId, key: &Key) -> Holder {
     ask(address, job_id, key).unwrap_or(Holder::SomebodyElse)
 }
