@@ -1,4 +1,4 @@
-//! Orders of other processes: one JSON line asks, one answers, on a socket in the run's directory.
+//! Orders from other processes: one JSON line each for request and answer, on a socket in the run's directory.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -12,16 +12,16 @@ use umiak_sys::net::in_directory;
 
 use crate::history::RunDir;
 
-/// Longer than any order.
+/// Maximum length of an order.
 const LONGEST: u64 = 4096;
-/// A client that connects and says nothing is let go after so long. Nobody waits for it meanwhile.
+/// A silent client is disconnected after this time. It blocks nothing meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many are listened to at once; of more, the one that has been silent longest is let go.
+/// Maximum number of clients; one more disconnects the oldest.
 const CLIENTS: usize = 32;
-/// How long a client waits for a supervisor that is busy.
+/// How long a client waits for an answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
-/// What can be asked for.
+/// A request of another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ControlOrder {
@@ -41,7 +41,7 @@ pub(crate) struct ControlAnswer {
 pub(super) struct Control {
     listener: UnixListener,
     path: PathBuf,
-    /// Who has connected and not said all of a line yet, oldest first.
+    /// Clients that have not sent a whole line yet, oldest first.
     clients: VecDeque<Client>,
 }
 
@@ -52,21 +52,21 @@ struct Client {
     since: Instant,
 }
 
-/// What has become of a client.
+/// What a read from a client returned.
 enum Heard {
-    /// It has not said all yet.
+    /// The line is incomplete.
     Part,
     Line,
     Gone,
 }
 
 impl Client {
-    /// Reads what is there, without waiting.
+    /// Reads what is available, without waiting.
     fn hear(&mut self) -> Heard {
         let mut buffer = [0; 512];
         loop {
             match self.stream.read(&mut buffer) {
-                // It says no more, and may still listen.
+                // The client has shut down writing, and may still read.
                 Ok(0) if self.line.is_empty() => return Heard::Gone,
                 Ok(0) => return Heard::Line,
                 Ok(count) => {
@@ -86,7 +86,8 @@ impl Client {
         }
     }
 
-    /// What it asks for. Whoever is not there any more to be answered has given up, and has told somebody so.
+    /// Answers and returns the order. An order whose client has disconnected is dropped: that client has reported a
+    /// failure.
     fn answer(mut self) -> Option<ControlOrder> {
         let order = serde_json::from_slice::<ControlOrder>(&self.line);
         let answer = match &order {
@@ -101,7 +102,7 @@ impl Client {
 }
 
 impl Control {
-    /// What a killed supervisor left is replaced: whoever holds the lock is the only one.
+    /// Replaces the socket of a killed supervisor: only the holder of the lock calls this.
     pub(super) fn listen(run: &RunDir) -> io::Result<Self> {
         let path = run.control();
         let _ = std::fs::remove_file(&path);
@@ -114,14 +115,14 @@ impl Control {
         std::iter::once(self.listener.as_fd()).chain(self.clients.iter().map(|client| client.stream.as_fd()))
     }
 
-    /// When somebody will have been silent for too long.
+    /// Time when the oldest client is disconnected.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.clients.front().map(|client| client.since + PATIENCE)
     }
 
-    /// What has been asked for, in the order in which the askers came. Never waits.
+    /// Returns the orders received, in order of connection. Never waits.
     pub(super) fn orders(&mut self) -> Vec<ControlOrder> {
-        // A descriptor that could not be had is asked for again: one of the others is let go for it.
+        // When descriptors run out, accepting is retried after disconnecting the oldest client.
         while let Some(stream) = self.accept() {
             if stream.set_nonblocking(true).is_ok() {
                 self.clients.push_back(Client { stream, line: Vec::new(), since: Instant::now() });

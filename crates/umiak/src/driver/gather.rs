@@ -1,4 +1,4 @@
-//! Evidence of attempts that ended badly: their logs, and what the kernel knows.
+//! Evidence for attempts that ended badly: their logs, and messages of the kernel.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ use crate::host::kernel::EndedProcess;
 const SIGKILL: i32 = 9;
 
 impl Driver {
-    /// `ended` ended badly by themselves; of `stopped` only what stood in their logs before our stop counts.
+    /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count.
     pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId]) -> Vec<(Slot, Evidence)> {
         let now = &self.core.now;
         let told = ended.iter().filter_map(|id| {
             let (log, error_file) = self.left_by(*id)?;
             Some((id.slot, evidence::read(&log.path, log.start, None, &error_file)))
         });
-        // Most were healthy: those whose last words before our stop hold no error are not looked at twice.
+        // Most were healthy: a log whose last lines before our stop have no error is skipped.
         let hurried = stopped.iter().filter_map(|id| {
             let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);
             evidence::has_error(&log.path, log.start, end)
@@ -43,13 +43,13 @@ impl Driver {
         evidence
     }
 
-    /// What an attempt wrote, and where torch may have left its error.
+    /// Returns an attempt's log, and the file where torch may have written its error.
     fn left_by(&self, id: AttemptId) -> Option<(Log, PathBuf)> {
         let replica = self.core.plan.at(id.slot)?;
         Some((self.core.plan.log(replica, id.attempt), self.core.plan.error_file(replica, id.attempt)))
     }
 
-    /// Whether its end is its limit's doing. Of one that we stopped that is sure only when it did not end by our signal.
+    /// True if the memory limit ended it. For a stopped attempt that is certain only if it did not end by our signal.
     fn is_over_limit(&self, end: &EndedProcess) -> bool {
         let by_kernel = end.exit.signal() == Some(SIGKILL) && !self.core.now.killed;
         self.core.now.over_limit.contains(&end.slot) && (by_kernel || !end.stopped)

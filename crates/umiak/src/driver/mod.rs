@@ -1,21 +1,22 @@
-//! The one driver of every job: `launch`, documents, and whatever comes through another door.
+//! The driver of every job, from `launch` or from a document.
 //!
-//! It waits for one event, asks the machine, records, performs. The machine decides, the engine runs attempts, the
-//! recorder writes facts before what they announce is done. What is particular to the way a job came in (peers, Paddle's own
-//! lines, task directories) is its [`Door`]: a source of events and an observer of facts.
+//! Waits for one event, asks the machine, records, performs. The machine decides, the engine runs attempts, the
+//! recorder writes each fact before the action that it announces. Whatever is specific to the command that started the
+//! job (other nodes, Paddle's own lines, task directories) is in its [`Door`]: a source of events and an observer of
+//! facts.
 //!
 //! | part | in one sentence |
 //! |---|---|
-//! | [`sources`] | signals, the control socket, and whatever else is waited for: heard in one place |
-//! | [`turn`] | one round of waiting, and what arrived is applied; the stages of a run |
+//! | [`sources`] | signals, the control socket, and all other descriptors: waited for in one place |
+//! | [`turn`] | one round of waiting, whose results are applied; the stages of a run |
 //! | [`perform`] | effects of the machine, in order |
-//! | [`record`] | facts on their way to the journal, and to stdout for programs |
-//! | [`note`] | what a recorded fact changes in what the driver knows |
-//! | [`gather`] | evidence of attempts that ended badly |
-//! | [`tell`], [`words`] | what a person is told meanwhile, and how replicas are spoken of |
-//! | [`timers`] | what is due when |
-//! | [`probe`] | ports that must be listened at before others start |
-//! | [`control`], [`stop`] | orders of other processes: both ends |
+//! | [`record`] | writes facts to the journal, and to stdout for programs |
+//! | [`note`] | updates the driver's state from recorded facts |
+//! | [`gather`] | evidence for attempts that ended badly |
+//! | [`tell`], [`words`] | console lines, and names for groups of replicas |
+//! | [`timers`] | pending timers |
+//! | [`probe`] | ports that must be open before other replicas start |
+//! | [`control`], [`stop`] | orders from other processes: both ends |
 
 pub(crate) mod control;
 mod gather;
@@ -59,31 +60,31 @@ use record::Recorder;
 use sources::Sources;
 use timers::Timers;
 
-/// How a run talks.
+/// Output options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Talk {
     pub(crate) output: OutputMode,
-    /// With JSON: the mirror goes to stderr.
+    /// With JSON: the mirror is written to stderr.
     pub(crate) mirror: bool,
-    /// Whose output is on the console.
+    /// Replicas whose output is shown on the console.
     pub(crate) show: Show,
-    /// Which replica has our stdin, if that was said.
+    /// The replica that reads our stdin, if given.
     pub(crate) stdin: Option<Whose>,
     pub(crate) ascii: bool,
     pub(crate) no_progress: bool,
-    /// There is no terminal: lines go to a file, and the mirror nowhere.
+    /// No terminal: lines are written to a file, and the mirror is off.
     pub(crate) detached: bool,
 }
 
 impl Talk {
     pub(crate) fn style(&self) -> Style {
         let style = Style::detect(self.ascii, self.no_progress || self.detached || self.output != OutputMode::Human);
-        // What a person types to a rank would end up behind the status line.
+        // Keyboard input for a rank would be mixed with the status line.
         let is_typed = self.stdin.is_some() && std::io::stdin().is_terminal();
         Style { live: style.live && !is_typed, ..style }
     }
 
-    /// Checks that those whom `--show` and `--stdin` name are there.
+    /// Checks that the replicas named by `--show` and `--stdin` exist.
     pub(crate) fn console(&self, plan: &Plan) -> Result<Console, Diagnostic> {
         plan.console(&self.show, self.stdin.as_ref())
     }
@@ -95,11 +96,11 @@ impl Talk {
             (OutputMode::Json, false) => MirrorTo::Nowhere,
             (OutputMode::Human | OutputMode::Quiet, _) => MirrorTo::Stdout,
         };
-        Screen::start(style.clone(), mirror_to).map_err(|error| Diagnostic::failed("start its screen", &error))
+        Screen::start(style.clone(), mirror_to).map_err(|error| Diagnostic::failed("start its console output", &error))
     }
 }
 
-/// What the driver and every door work with.
+/// What the driver shares with every door.
 pub(crate) struct Core {
     pub(crate) talk: Talk,
     pub(crate) style: Style,
@@ -108,7 +109,7 @@ pub(crate) struct Core {
     pub(crate) machine: Machine,
     pub(crate) screen: Screen,
     pub(crate) recorder: Recorder,
-    /// Of the current attempt of the job.
+    /// The plan of the current attempt of the job.
     pub(crate) plan: Arc<Plan>,
     pub(crate) pool: Pool,
     pub(crate) now: Now,
@@ -116,64 +117,64 @@ pub(crate) struct Core {
     prober: Option<Prober>,
 }
 
-/// Where a run stands: nothing of this is there when it begins.
+/// State of a run; empty when it begins.
 #[derive(Default)]
 pub(crate) struct Now {
-    /// What follows from what was done or heard.
+    /// Events that follow from effects.
     queue: VecDeque<Event>,
     timers: Timers,
-    /// Their starts are not in the journal yet.
+    /// Attempts whose starts are not in the journal yet.
     unrecorded: Vec<AttemptId>,
-    /// They wait for devices.
+    /// Attempts that wait for devices.
     waiting: Vec<AttemptId>,
-    /// Some have been given back.
+    /// True if devices have been released.
     is_freed: bool,
-    /// What runs, as the engine knows it.
+    /// Running attempts, as their engine identifies them.
     pub(crate) instances: HashMap<Slot, Instance>,
-    /// How the current attempt of each ended, and whether by us.
+    /// How the current attempt of each replica ended, and true if we stopped it.
     pub(crate) ends: HashMap<Slot, (Exit, bool)>,
-    /// How long each log was when its replica was first asked to end: what stands before is its own account.
+    /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
     log_at_stop: HashMap<Slot, u64>,
-    /// Something of their current attempt was killed, because it was at its limit of memory.
+    /// Replicas of whose current attempt a process was killed at its memory limit.
     over_limit: HashSet<Slot>,
-    /// Since when, and why, everything is being stopped.
+    /// When the stop of all replicas began, and why.
     pub(crate) stopping: Option<(Instant, StopReason)>,
     pub(crate) killed: bool,
     pub(crate) abandoned: bool,
-    /// Something was told that makes a status line superfluous.
+    /// True once a report replaces the status line.
     pub(crate) told: bool,
-    /// Attempts were still going when the verdict was told.
+    /// True if attempts were still running when the verdict was shown.
     told_while_going: bool,
     told_started: bool,
-    /// The engine knows what the attempts of this plan have in common.
+    /// Attempt whose common settings the engine has.
     shared: Option<u32>,
-    /// Why nothing runs, as it was told last.
+    /// The last reported reason why nothing runs.
     pending: Option<String>,
-    /// The files that are mirrored.
+    /// Files that are mirrored.
     followed: HashMap<Slot, PathBuf>,
-    /// What of the plan's replicas has to do with the console.
+    /// Replicas connected to the console.
     console: Console,
-    /// When the next line says that the run goes on, in a log.
+    /// Time of the next line that reports progress to a log.
     heartbeat_at: Option<Timestamp>,
     pub(crate) attempt_started: Option<Instant>,
-    /// The attempt of the job for which room is made.
+    /// The attempt of the job that is being prepared.
     preparing: Option<u32>,
     return_terminal: bool,
-    /// The terminal is given back after a signal, never before.
+    /// Determines the exit code if the terminal is returned, which only a signal can cause.
     last_signal: i32,
     pub(crate) end: Option<(Outcome, u8)>,
-    /// A signal or an order has asked for the end: the next signal hurries the last sweep.
+    /// A signal or an order has asked for the end: the next signal kills during the sweep.
     is_asked: bool,
-    /// What was stopped between two attempts when the end came.
+    /// Processes stopped between two attempts when the run ended.
     cleared: Vec<u32>,
-    /// What the last sweep stopped, once it is over.
+    /// Result of the last sweep, once it is over.
     swept: Option<Swept>,
-    /// The last fact. It waits until nothing is left of the run: its readers may take that for granted.
+    /// The last fact. Written only when nothing of the run is left, as its readers expect.
     last: Option<Fact>,
 }
 
 impl Now {
-    /// Another attempt of the whole job: nothing of the last one counts any more.
+    /// Resets the state for another attempt of the whole job.
     pub(crate) fn begin_attempt(&mut self) {
         self.instances.clear();
         self.ends.clear();
@@ -184,90 +185,89 @@ impl Now {
     }
 }
 
-/// The way a job came in: what only that way has.
+/// What is specific to the command that started a job.
 pub(crate) trait Door {
-    /// What the line about the plan says.
+    /// Parts of the line about the plan.
     fn planned(&self, core: &Core) -> Vec<String>;
 
-    /// Where a finding's replica ran, for people.
+    /// Where a finding's replica ran, for display.
     fn place(&self, core: &Core, finding: &Finding) -> ReplicaPlace;
 
-    /// What the attempts of a plan have in common.
+    /// Settings that all attempts of a plan share.
     fn common(&self, plan: &Plan) -> Common;
 
-    /// Makes what an attempt needs before it can start.
+    /// Creates what an attempt needs before it can start.
     fn make(&mut self, _core: &mut Core, _id: AttemptId, _process: &Process) -> std::io::Result<()> {
         Ok(())
     }
-    /// These are being started.
+    /// Called when these attempts are being started.
     fn starting(&mut self, _core: &mut Core, _: &[AttemptId]) {}
-    /// These have been asked to end.
+    /// Called when these attempts have been told to stop.
     fn stopping(&mut self, _core: &mut Core, _: &[AttemptId]) {}
-    /// An attempt is over.
+    /// Called when an attempt has ended.
     fn ended(&mut self, _core: &Core, _id: AttemptId, _end: &End) {}
-    /// The next attempt of the whole job has the ports of the last one.
+    /// True if the next attempt of the whole job uses the same ports.
     fn keeps_ports(&self) -> bool {
         true
     }
-    /// Nothing of the last attempt is left, but for what did not go: makes room for the next one, and answers with
-    /// [`Event::Prepared`], now or later.
+    /// Called when processes of the last attempt are gone, except those in `swept.remaining`. Prepares the next attempt
+    /// and answers with [`Event::Prepared`], now or later.
     fn prepare(&mut self, core: &mut Core, _: &mut dyn Engine, attempt: u32, swept: &Swept) {
         core.now.begin_attempt();
         core.queue(Event::Prepared { attempt, ready: swept.remaining.is_empty() });
     }
-    /// Tells the other nodes how things stand here.
+    /// Reports the state of this node to the other nodes.
     fn stand(&mut self, _core: &mut Core, _: Stand) {}
-    /// Tells the other nodes that what they wait for is ready here.
+    /// Tells the other nodes that this node's awaited servers are ready.
     fn tell_ready(&mut self, _attempt: u32) {}
-    /// Some of this role on other nodes are waited for: from now on, and for what is known already, the answer is
-    /// [`Event::AnsweredElsewhere`].
+    /// Waits for replicas of this role on other nodes. Answers, now and later, with [`Event::AnsweredElsewhere`].
     fn await_elsewhere(&mut self, _core: &mut Core, _role: u16, _attempt: u32) {}
 
-    /// Other descriptors that are waited for.
+    /// Additional descriptors to wait for.
     fn watch(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
-    /// When it wants to be asked, whatever arrives.
+    /// Time when `hear` must be called even if nothing arrives.
     fn deadline(&self) -> Option<Timestamp> {
         None
     }
-    /// Some of [`Door::watch`] are readable, or it is time. Events go to the queue.
+    /// Called when one of [`Door::watch`] is readable, or at the deadline. Events go to the queue.
     fn hear(&mut self, _: &mut Core, _: &mut dyn Engine) {}
 
-    /// A fact is recorded.
+    /// Called when a fact is recorded.
     fn observe(&mut self, _core: &mut Core, _fact: &Fact) {}
-    /// Words that stand before the explanation of a failure, or instead of it.
+    /// Text before the explanation of a failure, or instead of it.
     fn report(&mut self, _core: &mut Core, _: &Verdict) -> FailureReport {
         FailureReport::default()
     }
-    /// Where the end was asked for, if not here: `SIGINT on node …`.
+    /// Origin of a stop on another node: `SIGINT on node …`.
     fn stopped_by(&self) -> Option<String> {
         None
     }
-    /// All attempts are over, and what they left behind is gone. What is still to be sent to other nodes, or to come
-    /// from them, is waited for as long as this is true.
+    /// Called after all attempts have ended and leftovers are stopped. True while messages or logs of other nodes are
+    /// outstanding.
     fn is_busy(&mut self, _: &mut Core) -> bool {
         false
     }
-    /// It is not to be waited for.
+    /// Ends that wait.
     fn give_up(&mut self, _: &mut Core) {}
-    /// The last words to other nodes, before the end is recorded.
+    /// Sends the last messages to other nodes, before the end is recorded.
     fn close(&mut self, _: &mut Core) {}
 }
 
-/// What a door says about a failure.
+/// A door's report of a failure.
 #[derive(Debug, Default)]
 pub(crate) struct FailureReport {
     /// Before the explanation.
     pub(crate) head: String,
     /// After it.
     pub(crate) tail: String,
-    /// All there is to say: no attempt is the cause.
+    /// Replaces the explanation: no attempt is the cause.
     pub(crate) instead: bool,
     pub(crate) notice: Option<Diagnostic>,
 }
 
-/// A job on its way from its first start to its exit code.
+/// A job from its first start to its exit code.
 pub(crate) struct Driver {
     pub(crate) core: Core,
     pub(crate) engine: Box<dyn Engine>,
@@ -275,8 +275,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// These run on, as they stand in the facts: what they have for themselves is theirs, and the mirror shows what they
-    /// will write.
+    /// Takes over running attempts, as recorded: they keep their devices, and the mirror shows their new output.
     pub(crate) fn adopt(&mut self, adopted: &[AttemptId], status: &Status) {
         if adopted.is_empty() {
             return;
@@ -320,17 +319,17 @@ impl Core {
         Self { talk, style, clock, sources, machine, screen, recorder, plan, pool, now, kernel, prober }
     }
 
-    /// For the plan that is executed now. Its words were checked when the run began.
+    /// Applies the console options to the current plan. They were checked when the run began.
     fn set_console(&mut self) {
         self.now.console = self.talk.console(&self.plan).unwrap_or_default();
     }
 
-    /// Its output is on the console.
+    /// True if its output is shown on the console.
     pub(crate) fn is_shown(&self, slot: Slot) -> bool {
         self.now.console.shown.binary_search(&slot).is_ok()
     }
 
-    /// For the machine, after what it is being asked about now.
+    /// Queues an event for the machine, after the current one.
     pub(crate) fn queue(&mut self, event: Event) {
         self.now.queue.push_back(event);
     }
@@ -347,12 +346,12 @@ impl Core {
         self.now.instances.get(&slot)?.pid
     }
 
-    /// The node of a cluster that runs it.
+    /// The cluster node that runs it.
     pub(crate) fn node(&self, slot: Slot) -> Option<String> {
         self.now.instances.get(&slot)?.node.clone()
     }
 
-    /// Some servers on other nodes listen: these do not yet.
+    /// Records that servers on other nodes listen, except these.
     pub(crate) fn listen_elsewhere(&mut self, role: u16, attempt: u32, missing: Vec<String>) {
         if let Some(prober) = &mut self.prober {
             prober.await_elsewhere(missing.clone());
@@ -360,7 +359,7 @@ impl Core {
         self.queue(Event::AnsweredElsewhere { role, attempt, missing });
     }
 
-    /// Where this attempt does not listen yet, if that is waited for.
+    /// Returns the port at which this attempt does not listen yet, if that is awaited.
     pub(crate) fn awaited_at(&self, id: AttemptId) -> Option<String> {
         self.prober.as_ref()?.awaited_at(id)
     }
@@ -369,12 +368,12 @@ impl Core {
         self.plan.replicas.iter().map(|replica| replica.slot)
     }
 
-    /// What an attempt writes.
+    /// Returns the log of an attempt.
     pub(crate) fn log(&self, id: AttemptId) -> Option<Log> {
         self.plan.at(id.slot).map(|replica| self.plan.log(replica, id.attempt))
     }
 
-    /// `attempt 1 of 3`, where a launched job can have several.
+    /// `attempt 1 of 3`, if a launched job can have several.
     pub(crate) fn attempt_words(&self) -> Option<String> {
         let attempt = self.machine.attempt();
         match self.plan.job.policy.restart.attempts() {
@@ -385,26 +384,26 @@ impl Core {
         }
     }
 
-    /// The plan as the journal has it.
+    /// The plan as a fact for the journal.
     pub(crate) fn planned(&self) -> Fact {
         words::fact(&self.plan, &self.machine, &self.pool)
     }
 
-    /// Lines for people: not in quiet or JSON mode.
+    /// Prints for people: not in quiet or JSON mode.
     pub(crate) fn say(&self, text: impl FnOnce(&Style) -> String) {
         if self.talk.output == OutputMode::Human {
             self.screen.talk(text(&self.style));
         }
     }
 
-    /// The same for what cannot wait.
+    /// Like [`Core::say`], without delay.
     pub(crate) fn alert(&self, text: impl FnOnce(&Style) -> String) {
         if self.talk.output == OutputMode::Human {
             self.screen.alert(text(&self.style));
         }
     }
 
-    /// Recorded, and told.
+    /// Records and shows a notice.
     pub(crate) fn notice(&mut self, notice: &Diagnostic) {
         self.recorder.fact(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
         self.say(|style| style.diagnostic(notice));

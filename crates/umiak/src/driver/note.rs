@@ -1,4 +1,4 @@
-//! What a recorded fact changes in what the driver knows. Nothing is performed here.
+//! Updates the driver's state from recorded facts. Performs nothing.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl Driver {
             }
             Fact::Restarting { delay_micros, of, .. } => {
                 self.tell_restarting(*of, Duration::from_micros(*delay_micros));
-                // The failed attempt's timers have nothing to say any more.
+                // Timers of the failed attempt no longer apply.
                 self.core.now.timers.keep_deadline();
                 (self.core.now.stopping, self.core.now.told) = (None, false);
             }

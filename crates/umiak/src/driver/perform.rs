@@ -1,5 +1,4 @@
-//! The machine is asked, and its effects are performed, in order. A fact is in the journal before what it announces is
-//! done.
+//! Asks the machine and performs its effects, in order. A fact is in the journal before the action that it announces.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -18,8 +17,7 @@ use crate::screen::Mirrored;
 
 const SIGTERM: i32 = 15;
 
-/// So many replicas are handed to an engine at a time that starts each by itself: the first run while directories of the
-/// next are made.
+/// Batch size for engines that start replicas one by one: the first run while directories of the next are created.
 const TOGETHER: usize = 32;
 
 impl Driver {
@@ -28,13 +26,13 @@ impl Driver {
         self.work();
     }
 
-    /// `apply`, until there is nothing left to do.
+    /// Applies events until the queue is empty.
     pub(super) fn work(&mut self) {
         loop {
             while let Some(event) = self.core.now.queue.pop_front() {
                 self.apply(event);
             }
-            // Only now: an attempt that ended and gave its device back may have been the reason to stop those that wait
+            // Only now: the attempt that released a device may also have been the reason to stop the attempts that wait
             // for it.
             if !std::mem::take(&mut self.core.now.is_freed) || self.core.now.waiting.is_empty() {
                 return;
@@ -46,7 +44,7 @@ impl Driver {
     }
 
     fn apply(&mut self, event: Event) {
-        // Other nodes may still speak of a job that is over here.
+        // Other nodes may still send messages about a job that has ended here.
         if self.core.now.end.is_some() {
             return;
         }
@@ -65,12 +63,12 @@ impl Driver {
         }
     }
 
-    /// A fact of the machine, with what only the driver knows.
+    /// Queues a fact of the machine, completed with what only the driver has.
     fn prerecord(&mut self, mut fact: Fact) {
         if let Fact::Ended { subject, log_end, .. } = &mut fact
             && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
         {
-            // The file is shared with other attempts and other runs.
+            // The file is shared with other attempts and runs.
             *log_end = log_end::read(&log.path, log.start).ok();
         }
         self.core.recorder.fact(fact);
@@ -98,7 +96,7 @@ impl Driver {
             Effect::Inspect(id) => {
                 let mut evidence = self.gather(&[id], &[]);
                 let evidence = evidence.pop().map(|(_, evidence)| Box::new(evidence));
-                // At once: why it failed is recorded and told before what follows from it.
+                // Applied at once: the cause is recorded and shown before its consequences.
                 self.apply(Event::Inspected { id, evidence });
             }
             Effect::TellFailed(finding) => self.tell_failed(&finding),
@@ -120,7 +118,7 @@ impl Driver {
             Effect::Forsake(ids) => self.engine.forsake(&ids),
             Effect::Report(verdict) => self.report(&verdict),
             Effect::Prepare { attempt } => {
-                // Nothing of the failed attempt stays but its logs.
+                // Only logs of the failed attempt are kept.
                 self.core.now.preparing = Some(attempt);
                 self.core.prober = None;
                 self.engine.clear(self.door.keeps_ports());
@@ -179,7 +177,7 @@ impl Driver {
         self.door.starting(&mut self.core, attempts);
     }
 
-    /// One unit. Where it survives its supervisor, it runs only when its handle is recorded.
+    /// Starts one unit. A unit that survives its supervisor starts only after its handle is recorded.
     fn start(&mut self, starts: Vec<Start>) {
         let ids: Vec<AttemptId> = starts.iter().map(|start| start.id).collect();
         if let Some(handle) = self.engine.handle(&ids).filter(|_| !ids.is_empty()) {
@@ -193,14 +191,14 @@ impl Driver {
         }
     }
 
-    /// The console shows what this attempt writes.
+    /// Mirrors the output of this attempt on the console.
     pub(super) fn follow(&mut self, slot: Slot, log: &Log) {
         let Core { plan, now, screen, talk, .. } = &mut self.core;
         let Some(replica) = plan.at(slot).filter(|_| !talk.detached) else { return };
         let Rank(rank) = replica.rank;
-        // A file that attempts share is followed once.
+        // A file shared by attempts is followed once.
         if now.followed.get(&slot) != Some(&log.path) {
-            // It is made by the one that writes it, a moment later.
+            // The replica creates it only a moment later.
             let _ = OpenOptions::new().create(true).append(true).mode(0o644).open(&log.path);
             let name = now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width));
             let source = Mirrored { rank, name, is_interactive: now.console.stdin == Some(slot) };
@@ -211,7 +209,7 @@ impl Driver {
     }
 
     fn stop(&mut self, how: StopHow, targets: &[AttemptId]) {
-        // Those that were never started end at once: there is nothing to stop.
+        // Attempts that were never started end at once.
         let now = &mut self.core.now;
         let (unborn, born): (Vec<AttemptId>, Vec<AttemptId>) =
             targets.iter().partition(|id| now.unrecorded.contains(id) || now.waiting.contains(id));
@@ -241,7 +239,7 @@ impl Driver {
         }
     }
 
-    /// Without a thread nothing is seen to listen, and the time-out tells so.
+    /// Without a prober nothing is seen to listen, and the timeout applies.
     fn prober(&mut self) -> Option<&mut Prober> {
         if self.core.prober.is_none() {
             self.core.prober = Prober::start(self.core.clock.now()).ok();
@@ -249,7 +247,7 @@ impl Driver {
         self.core.prober.as_mut()
     }
 
-    /// The run's directory was removed and will not come back: those that wait for it are all that is left.
+    /// Gives up starts that wait for a run directory that was removed, once no other attempt is live.
     pub(super) fn give_up_starts(&mut self) {
         let now = &self.core.now;
         if now.unrecorded.is_empty() || !self.core.recorder.is_broken() || !self.core.recorder.is_removed() {
@@ -261,7 +259,7 @@ impl Driver {
     }
 }
 
-/// What goes away when there is room again.
+/// True if the error can go away when space is freed.
 fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

@@ -1,6 +1,6 @@
-//! Ports that must listen before others start. The kernel's tables of sockets are read on the network's thread: the driver
-//! must hear of failures meanwhile. Nothing connects to the ports, because some servers accept only so many connections.
-//! Servers on other nodes are looked at there, and the rendezvous tells.
+//! Waits for ports that must be open before other replicas start. Reads the kernel's socket tables on the network's
+//! thread, so that the driver can handle failures meanwhile. Does not connect, because some servers accept only a fixed
+//! number of connections. Servers on other nodes are checked there and reported by the rendezvous.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,12 +16,12 @@ use umiak_core::plan::Awaited;
 use umiak_sys::net::{Listeners, is_own};
 use umiak_sys::wait::Waker;
 
-/// Between two looks: at first, and after many of them.
+/// Interval between two checks: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// A shorter wait is not worth a line.
+/// Minimum wait that is reported.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
-/// Everything that is waited for. Dropping it ends the looking.
+/// All awaited attempts. Dropping it ends the checks.
 pub(super) struct Prober {
     asked: Arc<Mutex<BTreeMap<AttemptId, Asked>>>,
     /// Servers on other nodes that do not listen yet.
@@ -33,14 +33,14 @@ pub(super) struct Prober {
 
 /// One attempt.
 struct Asked {
-    /// Its ports, as people know them.
+    /// Its ports, as shown to the user.
     names: Vec<String>,
-    /// All of these, each at any of its places.
+    /// All of these must listen, each at any of its places.
     at: Vec<Vec<Place>>,
     listens: bool,
 }
 
-/// A port of an address; of all that this host has, where the address is not this host's.
+/// A port at an address, or at any address of this host (`None`).
 type Place = (Option<IpAddr>, u16);
 
 impl Prober {
@@ -53,30 +53,30 @@ impl Prober {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of these must listen.
+    /// Waits until all these ports of an attempt listen.
     pub(super) fn await_own(&mut self, id: AttemptId, awaited: Vec<Awaited>) {
         let at = awaited.iter().map(|port| port.at.iter().filter_map(|at| place(at)).collect()).collect();
         let names = awaited.into_iter().map(|port| port.name).collect();
         self.asked().insert(id, Asked { names, at, listens: false });
         let Ok(network) = crate::network::handle() else { return };
-        // A new one looks at once, and often.
+        // A new task checks at once, and often.
         let task = network.spawn(look(Arc::clone(&self.asked), Arc::clone(&self.waker)));
         if let Some(old) = self.task.replace(task.abort_handle()) {
             old.abort();
         }
     }
 
-    /// These, on other nodes, do not listen yet.
+    /// Sets the servers on other nodes that do not listen yet.
     pub(super) fn await_elsewhere(&mut self, missing: Vec<String>) {
         self.elsewhere = missing;
     }
 
-    /// This attempt is over.
+    /// Removes an attempt that has ended.
     pub(super) fn forget(&mut self, id: AttemptId) {
         self.asked().remove(&id);
     }
 
-    /// What listens by now.
+    /// Removes and returns the attempts that listen by now.
     pub(super) fn listening(&mut self) -> Vec<AttemptId> {
         self.waker.clear();
         let mut listening = Vec::new();
@@ -93,23 +93,23 @@ impl Prober {
         self.asked().is_empty() && self.elsewhere.is_empty()
     }
 
-    /// The port of this attempt at which nothing listens yet.
+    /// Returns the first port of this attempt, if it is still awaited.
     pub(super) fn awaited_at(&self, id: AttemptId) -> Option<String> {
         self.asked().get(&id).and_then(|asked| asked.names.first().cloned())
     }
 
-    /// Every port at which nothing listens yet.
+    /// Returns every port that is still awaited.
     pub(super) fn missing(&self) -> Vec<String> {
         let own: Vec<String> = self.asked().values().flat_map(|asked| asked.names.clone()).collect();
         own.into_iter().chain(self.elsewhere.iter().cloned()).collect()
     }
 
-    /// When to say that something still waits.
+    /// Time when a late port is reported.
     pub(super) fn tell_at(&self) -> Option<Timestamp> {
         self.tell_at
     }
 
-    /// What is late, once: it is mostly busy.
+    /// Returns the awaited ports once they are late; only once.
     pub(super) fn late(&mut self, now: Timestamp) -> Option<Vec<String>> {
         self.tell_at.take_if(|at| *at <= now)?;
         Some(self.missing()).filter(|missing| !missing.is_empty())
@@ -130,8 +130,8 @@ impl AsFd for Prober {
     }
 }
 
-/// `host:port`. A host that is a name, or another host's address (a container reached at its host's), says nothing about
-/// the address that is listened at.
+/// Parses `host:port`. A host name, or an address of another host (a container behind its host's address), does not
+/// determine the address at which the process listens.
 fn place(at: &str) -> Option<Place> {
     if let Ok(address) = at.parse::<SocketAddr>() {
         return Some((Some(address.ip()).filter(|ip| is_own(*ip)), address.port()));
@@ -139,7 +139,7 @@ fn place(at: &str) -> Option<Place> {
     at.rsplit_once(':').and_then(|(_, port)| Some((None, port.parse().ok()?)))
 }
 
-/// Looks until all of them listen.
+/// Checks until all attempts listen.
 async fn look(asked: Arc<Mutex<BTreeMap<AttemptId, Asked>>>, waker: Arc<Waker>) {
     let mut pause = PAUSES.0;
     loop {

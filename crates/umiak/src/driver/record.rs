@@ -1,7 +1,7 @@
-//! Facts on their way to the journal, and to stdout for programs.
+//! Writes facts to the journal, and to stdout for programs.
 //!
-//! Recording a launch must cost nothing that is felt: what need not be there before the first rank is done on a thread
-//! beside it, and a home that cannot be used is one notice, not an error. A run of a document has to be recorded.
+//! Recording must not slow down a launch: what is not needed before the first rank happens on another thread, and an
+//! unusable home is a notice, not an error. A run of a document must be recorded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,34 +18,34 @@ use crate::clock::time_of_day;
 use crate::history::journal::Writer;
 use crate::history::{Error, Home, RunDir, Supervisor, index};
 
-/// How often what cannot be written is tried again.
+/// Retry interval for failed writes.
 const RETRY: Duration = Duration::from_secs(1);
-/// The end of a launched run that was shorter than this is not made to survive a power cut: that may take longer than ending.
+/// The end of a shorter launched run is not synced to disk: syncing may take longer than ending.
 const WORTH_SYNCING: Duration = Duration::from_secs(10);
 
-/// Facts, and where they go.
+/// Queues facts and writes them.
 pub(crate) struct Recorder {
     journal: Option<Journal>,
-    /// Facts that the next thing to be done waits for.
+    /// Facts to be written before the next effect.
     facts: Vec<Fact>,
-    /// Of the next record, where there is no journal.
+    /// Sequence number of the next record, without a journal.
     seq: u64,
-    /// When writing is tried again, and why it has to be.
+    /// Time of the next retry, and the error.
     broken: Option<(Timestamp, String)>,
 }
 
-/// The journal of a run, and what `ls` says of it.
+/// The journal of a run, and its entry in `ls`.
 pub(crate) struct Journal {
     pub(crate) home: Home,
     pub(crate) run: RunDir,
     pub(crate) writer: Writer,
-    /// Nothing starts that is not recorded, and facts that are lost are an error.
+    /// Nothing starts unrecorded, and lost facts are an error.
     pub(crate) required: bool,
     pub(crate) engine: String,
     pub(crate) labels: BTreeMap<String, String>,
-    /// Where orders come in; empty where they do not.
+    /// Path of the control socket; empty if there is none.
     pub(crate) control: String,
-    /// Says that the run is listed.
+    /// Receives a message once the run is listed.
     listed: Option<Receiver<()>>,
 }
 
@@ -55,12 +55,12 @@ impl Journal {
         Self { home, run, writer, required, engine, labels, control, listed }
     }
 
-    /// For a run that may go unrecorded.
+    /// Creates a journal for a run that does not have to be recorded.
     pub(crate) fn begin(engine: &str) -> Result<Self, Error> {
         let home = Home::from_environment()?;
         let run = RunDir::create(&home)?;
         let writer = Writer::create(&run).inspect_err(|_| {
-            // A run without a journal is none.
+            // A run without a journal does not exist.
             let _ = std::fs::remove_dir_all(run.path());
         })?;
         Ok(Self::new(home, run, writer, false, engine))
@@ -78,7 +78,7 @@ impl Journal {
     }
 }
 
-/// The first fact of a supervisor.
+/// Returns the first fact of a supervisor.
 pub(crate) fn supervised(why: Began) -> Fact {
     Fact::Supervised(Supervised {
         why,
@@ -93,7 +93,7 @@ impl Recorder {
         Self { journal, facts: vec![supervised(why)], seq: 0, broken: None }
     }
 
-    /// One more, to be written before the next effect.
+    /// Queues a fact, to be written before the next effect.
     pub(crate) fn fact(&mut self, fact: Fact) {
         self.facts.push(fact);
     }
@@ -102,7 +102,7 @@ impl Recorder {
         self.journal.is_some()
     }
 
-    /// `run-000032`, where the run is recorded.
+    /// `run-000032`, if the run is recorded.
     pub(crate) fn run_name(&self) -> Option<String> {
         self.journal.as_ref().map(|journal| journal.run.id().to_string())
     }
@@ -115,18 +115,18 @@ impl Recorder {
         self.broken.is_some()
     }
 
-    /// The run's directory was removed and will not come back.
+    /// True if the run's directory was removed for good.
     pub(super) fn is_removed(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.writer.is_removed())
     }
 
-    /// The plan is written: a run that must be recorded is listed, and the disk told, before anything starts.
+    /// After the plan is written: syncs and lists a run that must be recorded, before anything starts.
     pub(super) fn register(&mut self) -> Result<(), Diagnostic> {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.required) else { return Ok(()) };
         if let Some((_, why)) = &self.broken {
             let text = format!("`{}` cannot be written", journal.run.journal().display());
             let error = Diagnostic::error(Code::J0029, text).row("reason", why.clone());
-            return Err(error.hint("free space there, or name another directory with `UMIAK_HOME`"));
+            return Err(error.hint("free space there, or set `UMIAK_HOME` to another directory"));
         }
         let _ = journal.writer.sync();
         let _ = index::append(&journal.home, &journal.entry());
@@ -134,7 +134,7 @@ impl Recorder {
         written.map_err(|error| crate::history::cannot_write(&journal.run.supervisor(), &error))
     }
 
-    /// Numbers the facts that wait, and writes them. An error where nothing may start before they are written.
+    /// Numbers the queued facts and writes them. Returns an error if nothing may start before they are written.
     fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
         let facts = std::mem::take(&mut self.facts);
         let Some(journal) = &mut self.journal else {
@@ -145,15 +145,15 @@ impl Recorder {
             return ((first..).zip(facts).map(record).collect(), None);
         };
         let records = journal.writer.number(at, facts);
-        // What cannot be written waits in the writer, and is tried again with the next.
+        // The writer keeps what it could not write, and retries it with the next facts.
         let failed = journal.writer.append(&records).err().filter(|_| journal.required);
         (records, failed)
     }
 
-    /// The run is over. What is to be said if some of it could not be recorded, and whether that is an error.
+    /// Ends the record. Returns a diagnostic if some facts could not be written, and true if that is an error.
     pub(super) fn close(&mut self, took: Duration, code: u8) -> Option<(Diagnostic, bool)> {
         let journal = self.journal.as_mut()?;
-        // The last line about a run is the one that counts.
+        // The last index line of a run counts, so wait for the first one.
         if let Some(listed) = journal.listed.take() {
             let _ = listed.recv();
         }
@@ -162,36 +162,36 @@ impl Recorder {
             let _ = journal.writer.sync();
         }
         if lost.is_none() && !journal.writer.is_removed() {
-            // Nothing stays that only a living run needs, unless what is missing makes it one to be resumed.
+            // Secrets are removed, unless missing facts make this a run to be resumed.
             if journal.required {
                 let _ = std::fs::remove_file(journal.run.secrets());
             }
-            // Last: a run that has ended and is not listed so has something to be tidied.
+            // Last: an ended run that is not listed as ended still has files to clean up.
             let _ = index::append(&journal.home, &journal.entry());
         }
         let error = lost?;
         let path = journal.run.journal().display().to_string();
         let lost = if journal.required {
-            Diagnostic::error(Code::J0003, "facts about the run could not be written")
+            Diagnostic::error(Code::J0003, "events of the run could not be written")
                 .row("journal", path)
                 .row("reason", error.to_string())
-                .row("the job", format!("ended with code {code}"))
+                .row("job", format!("ended with code {code}"))
                 .hint("free space there; the replicas' logs are complete")
         } else {
-            Diagnostic::notice(Code::J0003, format!("not all facts of {} could be recorded", journal.run.id()))
+            Diagnostic::notice(Code::J0003, format!("{} could not be recorded completely", journal.run.id()))
                 .row("journal", path)
                 .row("reason", error.to_string())
-                .hint("the job is not affected; `--no-record` leaves the recording out")
+                .hint("the job is not affected; `--no-record` disables recording")
         };
         Some((lost, journal.required))
     }
 }
 
 impl Core {
-    /// A run that may go unrecorded is listed, and hears orders, beside its first ranks: they do not wait for that.
+    /// Lists a run that does not have to be recorded and opens its control socket, in parallel with its first ranks.
     pub(super) fn register_beside_ranks(&mut self) {
         let Some(journal) = self.recorder.journal.as_mut().filter(|journal| !journal.required) else { return };
-        // A home that allows no sockets allows no orders: `umiak stop` says so.
+        // Without a socket there are no orders: `umiak stop` reports that.
         if self.sources.listen(&journal.run).is_ok() {
             journal.control = journal.run.control().to_string_lossy().into_owned();
         }
@@ -203,7 +203,7 @@ impl Core {
             let _ = run.write_supervisor(&who);
             let _ = index::append(&home, &entry);
             let _ = sender.send(());
-            // Not awaited: that a power cut loses the record of so short a run is acceptable.
+            // Not awaited: losing the record of such a short run in a power cut is acceptable.
             let _ = file.and_then(|file| file.sync_data());
         };
         let thread = std::thread::Builder::new().name("index".into()).stack_size(128 << 10).spawn(work);
@@ -217,7 +217,7 @@ impl Driver {
         self.flush();
     }
 
-    /// Writes the facts that wait, shows them, and notes what each of them means.
+    /// Writes the queued facts, shows them, and applies what each of them means.
     pub(super) fn flush(&mut self) {
         let core = &mut self.core;
         if core.recorder.facts.is_empty() {
@@ -243,7 +243,7 @@ impl Driver {
         }
     }
 
-    /// The journal, or the directory of an attempt, cannot be written. Said once, until all can be written again.
+    /// Handles a failed write to the journal or to an attempt's directory. Reported once, until writing works again.
     pub(super) fn wait_for_room(&mut self, path: &Path, error: &std::io::Error) {
         let core = &mut self.core;
         let first = core.recorder.broken.is_none();
@@ -251,16 +251,16 @@ impl Driver {
         if first {
             let notice = Diagnostic::notice(
                 Code::J0003,
-                "the run's directory cannot be written: replicas run on, nothing new is started",
+                "cannot write to the run's directory: replicas keep running, but none are started",
             )
             .row("path", path.display().to_string())
             .row("reason", error.to_string())
-            .hint("free space there: writing is tried again every second");
+            .hint("free space there; writing is retried every second");
             core.screen.alert(core.style.diagnostic(&notice));
         }
     }
 
-    /// Tries again, and starts what has waited for it.
+    /// Retries failed writes, then starts the attempts that waited for them.
     pub(super) fn try_again(&mut self) {
         let now = self.core.clock.now();
         if self.core.recorder.retry_at().is_none_or(|at| at > now) {
@@ -271,14 +271,14 @@ impl Driver {
             let path = journal.run.journal();
             return self.wait_for_room(&path, &error);
         }
-        // They need directories: only when those can be made too is there room again.
+        // Starts need directories: writing works again only when those can be created too.
         let unrecorded = std::mem::take(&mut self.core.now.unrecorded);
         self.spawn(&unrecorded);
         if !self.core.now.unrecorded.is_empty() {
             return;
         }
         self.core.recorder.broken = None;
-        let parts = ["the run's directory can be written again".to_owned()];
+        let parts = ["the run's directory is writable again".to_owned()];
         self.core.screen.alert(self.core.style.progress("Recorded", &parts, &time_of_day()));
         self.work();
     }

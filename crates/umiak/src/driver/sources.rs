@@ -1,5 +1,5 @@
-//! What is heard from outside: signals, orders of other processes, and descriptors that somebody else reads. This is the
-//! only place that reads signals, in every stage of a run.
+//! External events: signals, orders of other processes, and descriptors whose owners read them. Signals are read only
+//! here, in every stage of a run.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::control::{Control, ControlOrder};
 use crate::history::RunDir;
 use crate::screen::Screen;
 
-/// Pauses us, when it comes from a terminal.
+/// Sent by the terminal on Ctrl-Z.
 pub(crate) const SIGTSTP: i32 = 20;
 
 /// Signals that ask us to stop (SIGHUP, SIGINT, SIGQUIT, SIGTERM) or to pause.
@@ -22,36 +22,36 @@ pub(crate) struct Sources {
     control: Option<Control>,
 }
 
-/// What one round of waiting brought.
+/// The result of one round of waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
-    /// For each descriptor that was given.
+    /// One for each descriptor passed in.
     pub(crate) ready: Vec<bool>,
-    /// Those that ask us to end.
+    /// Signals that ask umiak to end.
     pub(crate) signals: Vec<i32>,
     pub(crate) pause: bool,
     pub(crate) orders: Vec<ControlOrder>,
 }
 
 impl Sources {
-    /// Signals are read from now on, instead of ending us.
+    /// Blocks the handled signals, so that they are read instead of ending this process.
     pub(crate) fn new() -> Result<Self, Diagnostic> {
         let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
         Ok(Self { signals, control: None })
     }
 
-    /// Orders come over a socket in the run's directory.
+    /// Accepts orders on a socket in the run's directory.
     pub(crate) fn listen(&mut self, run: &RunDir) -> std::io::Result<()> {
         self.control = Some(Control::listen(run)?);
         Ok(())
     }
 
-    /// No more orders.
+    /// Stops accepting orders.
     pub(crate) fn hush(&mut self) {
         self.control = None;
     }
 
-    /// Waits until something arrives, or for so long.
+    /// Waits until something arrives, or until the timeout.
     pub(crate) fn wait(&mut self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<Arrived, Diagnostic> {
         let silent = self.control.as_ref().and_then(Control::deadline);
         let silent = silent.map(|at| at.saturating_duration_since(Instant::now()));
@@ -75,8 +75,8 @@ impl Sources {
         Ok(arrived)
     }
 
-    /// Everything out of the screen, for as long as its readers accept it; a signal gives that up. Why data was lost, if
-    /// it was.
+    /// Flushes the screen, for as long as its readers accept output; a signal ends the wait. Returns an error if data
+    /// was lost.
     pub(crate) fn finish(&mut self, screen: Screen) -> Option<std::io::Error> {
         screen.close();
         loop {

@@ -1,4 +1,4 @@
-//! `umiak stop`: asks a supervisor to end its run, or ends the record of a run that has none.
+//! `umiak stop`: asks a supervisor to end its run, or records the end of a run whose supervisor died.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use crate::engine;
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, Life, RunDir, Supervisor, index, is_held, life_of, tidy};
 
-/// How long a supervisor may take until it listens.
+/// Time for a new supervisor to open its socket.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// What became of it.
+/// The result of a stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// It has been asked to, and is over.
+    /// The supervisor was asked, and the run has ended.
     Over,
-    /// It has been asked to; not waited for.
+    /// The supervisor was asked; the end was not waited for.
     Asked,
-    /// Nobody supervised it any more: now it is recorded as ended.
+    /// The supervisor had died; the run is now recorded as ended.
     Closed,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
         Life::Finished => Err(ended(run)),
         Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
-        // A shared home shows the lock of another host's supervisor, and its socket leads nowhere.
+        // A shared home shows the lock of another host's supervisor, but its socket cannot be reached from here.
         Life::Live { supervisor: Some(supervisor) } if supervisor.is_elsewhere() => {
             Err(elsewhere(run, &supervisor.host, "stop"))
         }
@@ -44,7 +44,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
             }
             match ask(run, kill) {
                 Ok(answer) if answer.ok => {}
-                // It was killed a moment ago, and what it ran goes with it: then there is an end to write.
+                // The supervisor was killed a moment ago, and its replicas end with it: the end is recorded below.
                 _ if !supervisor.as_ref().is_none_or(is_there) => {}
                 Ok(answer) => return Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -57,7 +57,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
                 return Ok(Stopped::Asked);
             }
             wait_for_end(run)?;
-            // Whoever was to write the end may have died of something else meanwhile.
+            // The supervisor may have died before it recorded the end.
             let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
             if status.is_finished() { Ok(Stopped::Over) } else { close(home, run).map(|()| Stopped::Closed) }
         }
@@ -65,11 +65,11 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
 }
 
 fn ended(run: &RunDir) -> Diagnostic {
-    Diagnostic::error(Code::J0025, format!("{} has ended already", run.id()))
-        .hint(format!("`umiak show {}` tells how", run.id()))
+    Diagnostic::error(Code::J0025, format!("{} has already ended", run.id()))
+        .hint(format!("`umiak show {}` shows how it ended", run.id()))
 }
 
-/// A supervisor holds its run a moment before it listens.
+/// Asks the supervisor, which takes the lock a moment before it opens its socket.
 fn ask(run: &RunDir, kill: bool) -> std::io::Result<ControlAnswer> {
     let begin = Instant::now();
     loop {
@@ -86,45 +86,48 @@ fn ask(run: &RunDir, kill: bool) -> std::io::Result<ControlAnswer> {
     }
 }
 
-/// Another host's supervisor cannot be reached from here.
+/// The error for a supervisor on another host.
 pub(crate) fn elsewhere(run: &RunDir, host: &str, command: &str) -> Diagnostic {
-    Diagnostic::error(Code::J0008, format!("{} is supervised on `{host}`", run.id())).hint(format!(
-        "there: `umiak {command} {}`, or from here `ssh {host} umiak {command} {}`",
+    Diagnostic::error(Code::J0008, format!("{} belongs to host `{host}`", run.id())).hint(format!(
+        "run `umiak {command} {}` on that host, or `ssh {host} umiak {command} {}`",
         run.id(),
         run.id()
     ))
 }
 
-/// Whether the process that supervises is still the one that said so.
+/// True if the supervisor's process still exists.
 fn is_there(supervisor: &Supervisor) -> bool {
     umiak_sys::hold::process_start(supervisor.pid) == Some(supervisor.start)
 }
 
-/// Its socket could not be made where its home is.
+/// The error for a run whose socket could not be created.
 fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
     let pid = supervisor.map_or(0, |supervisor| supervisor.pid);
-    Diagnostic::error(Code::J0026, format!("{} has no control socket: its home does not allow one", run.id()))
-        .hint(format!("press Ctrl-C where it runs, or `kill -TERM {pid}`"))
+    Diagnostic::error(
+        Code::J0026,
+        format!("{} has no control socket: its directory does not support sockets", run.id()),
+    )
+    .hint(format!("press Ctrl-C where it runs, or `kill -TERM {pid}`"))
 }
 
 fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagnostic {
-    let error = Diagnostic::error(Code::J0026, format!("the supervisor of {} does not answer", run.id()))
+    let error = Diagnostic::error(Code::J0026, format!("the supervisor of {} does not respond", run.id()))
         .row("reason", why.to_owned());
     match supervisor {
         Some(supervisor) if umiak_sys::hold::is_paused(supervisor.pid) => error.hint(format!(
-            "it is paused: `fg` where it was started or `kill -CONT {}` lets it go on, then stop it again",
+            "it is suspended: resume it with `fg` in its terminal or with `kill -CONT {}`, then stop it again",
             supervisor.pid
         )),
-        Some(supervisor) => error.hint(format!("`kill -TERM {}` asks it too", supervisor.pid)),
+        Some(supervisor) => error.hint(format!("`kill -TERM {}` also stops it", supervisor.pid)),
         None => error,
     }
 }
 
 fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
-    // A stop takes its grace; a supervisor that dies meanwhile ends the wait too.
+    // A stop takes up to its grace period; the death of the supervisor ends the wait too.
     let mut pause = Duration::from_millis(2);
     let begin = Instant::now();
-    // Until it has let go: whoever comes after us may want the run.
+    // Until the lock is released: the next command may need the run.
     while is_held(run).map_err(|error| error.diagnostic())? {
         std::thread::sleep(pause);
         let longest = if begin.elapsed() > Duration::from_secs(2) { 200 } else { 20 };
@@ -133,10 +136,10 @@ fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Writes the end that a lost supervisor could not.
+/// Records the end of a run whose supervisor died.
 fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     let mut writer = Writer::open(run).map_err(|error| error.diagnostic())?;
-    // Somebody may have gone on with it since we looked.
+    // The run may have been resumed since the first check.
     if writer.status().is_finished() {
         return Err(ended(run));
     }
@@ -157,7 +160,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// What was live when its supervisor was lost.
+/// Returns the ends of replicas that were live when the supervisor died.
 fn lost(status: &Status) -> Vec<Fact> {
     let live = status.replicas.iter().filter(|replica| replica.is_live());
     live.zip(0..)

@@ -1,4 +1,4 @@
-//! What a person is told while a run goes on.
+//! Console lines of a run.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Driver {
         self.progress("Planned", &self.door.planned(&self.core));
     }
 
-    /// Once everything that need not wait exists, and before anything that it does is told.
+    /// Reports the start once every attempt that need not wait exists, before any of its output is shown.
     pub(super) fn tell_started(&mut self) {
         let now = &self.core.now;
         let is_ending = now.stopping.is_some() || self.core.machine.is_pausing();
@@ -42,7 +42,7 @@ impl Driver {
         let started: Vec<Slot> = self.core.slots().filter(|slot| now.instances.contains_key(slot)).collect();
         let mut parts = vec![format!("{} in {}", words::counted(&self.core.plan, &started), duration(since.elapsed()))];
         if waiting > 0 {
-            parts.push(format!("{waiting} wait for others"));
+            parts.push(format!("{waiting} waiting for other roles"));
         }
         parts.extend(self.core.attempt_words());
         self.core.now.told_started = true;
@@ -64,19 +64,19 @@ impl Driver {
                 format!("{} received: sending {sent} to {who}; {again}", short_signal(signal))
             }
             StopReason::User => format!("`umiak stop` received: sending SIGTERM to {who}"),
-            StopReason::Timeout => format!("the run's `timeout` is over: sending SIGTERM to {who}"),
+            StopReason::Timeout => format!("`timeout` exceeded: sending SIGTERM to {who}"),
             _ => return,
         };
         self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));
     }
 
-    /// They are being stopped already, and another signal has come.
+    /// Describes another signal while replicas are already being stopped.
     fn answer(&self, signal: i32, kill: bool) -> Option<String> {
         let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
         let who = words::crowd(&self.core.plan, &live).names;
         let signal = short_signal(signal);
         let what = if kill {
-            format!("{signal} received: SIGKILL to {who}; press Ctrl-C again to return to the shell at once")
+            format!("{signal} received: sending SIGKILL to {who}; press Ctrl-C again to return to the shell at once")
         } else {
             format!("{signal} received: already stopping {who}; press Ctrl-C again to kill")
         };
@@ -94,20 +94,20 @@ impl Driver {
         }
     }
 
-    /// All attempts are over, and the end was asked for while what they left behind is stopped.
+    /// Reports a stop requested during the final sweep.
     pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
         let who = words::noun(&self.core.plan);
         let what = if kill {
-            format!("{by}: SIGKILL to what {who} left behind")
+            format!("{by}: sending SIGKILL to processes left behind by {who}")
         } else {
-            format!("{by}: processes that {who} left behind are being stopped; press Ctrl-C again to kill")
+            format!("{by}: stopping processes left behind by {who}; press Ctrl-C again to kill")
         };
         self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
     }
 
-    /// An attempt failed, and another will make it good.
+    /// Reports a failed attempt that will be retried.
     pub(super) fn tell_failed(&self, finding: &Finding) {
-        // The run goes on: there is nothing to explain yet.
+        // The run continues: there is nothing to explain yet.
         let place = ReplicaPlace { run: None, ..self.place(finding) };
         self.core.alert(|style| summary::attempt_failed(style, finding, &place));
     }
@@ -115,14 +115,14 @@ impl Driver {
     pub(super) fn tell_retrying(&self, scope: Scope, subjects: &[Subject], delay: Duration) {
         let Some(first) = subjects.first() else { return };
         let who = match scope {
-            Scope::Replica => format!("{} starts again", first.replica),
-            Scope::Role => format!("all of {} start again", summary::replica_parts(&first.replica).0),
+            Scope::Replica => format!("{} restarts", first.replica),
+            Scope::Role => format!("all of {} restart", summary::replica_parts(&first.replica).0),
         };
         let (delay, next) = (duration(delay), first.attempt);
         self.core.say(|style| format!("{} {who} in {delay}, attempt {next}\n", style.mark(Mark::Restarted)));
     }
 
-    /// The failed attempt is over and told; another one will follow.
+    /// Reports a restart of the whole job, after its failed attempt was reported.
     pub(super) fn tell_restarting(&self, of: Option<u32>, delay: Duration) {
         let attempt = self.core.machine.attempt();
         let words = match of {
@@ -140,7 +140,7 @@ impl Driver {
         });
     }
 
-    /// The verdict on a failed job, in every output mode.
+    /// Shows the verdict on a failed job, in every output mode.
     pub(super) fn report(&mut self, verdict: &Verdict) {
         let report = self.door.report(&mut self.core, verdict);
         let core = &mut self.core;
@@ -163,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// Where it ran, and whether what it wrote stands above what is told here.
+    /// Returns where it ran, and whether its output is on the console.
     fn place(&self, finding: &Finding) -> ReplicaPlace {
         let core = &self.core;
         let is_mirrored = match (core.talk.output, core.talk.mirror) {
@@ -175,7 +175,7 @@ impl Driver {
         ReplicaPlace { is_shown, ..self.door.place(core, finding) }
     }
 
-    /// Those that were stopped and are not to blame. Causes are told already.
+    /// Replicas that were stopped and are not causes.
     fn others(&self, verdict: &Verdict) -> Others {
         let now = &self.core.now;
         let Some((since, _)) = now.stopping else { return Others::Nobody };
@@ -209,29 +209,29 @@ impl Driver {
         let text = format!("{} left processes behind, which were stopped", words::noun(&self.core.plan));
         let mut notice = Diagnostic::notice(Code::L0025, text).row("stopped", format!("pid {}", list(&swept.stopped)));
         if !swept.remaining.is_empty() {
-            notice = notice.row("still there", format!("pid {}", list(&swept.remaining)));
+            notice = notice.row("still running", format!("pid {}", list(&swept.remaining)));
         }
         self.record(Fact::Swept { pids: swept.stopped.clone() });
         self.core.say(|style| style.diagnostic(&notice));
     }
 
-    /// What started attempts wait for, once it is late.
+    /// Reports ports that started attempts are waiting for, once they are late.
     pub(super) fn tell_awaited(&mut self) {
         let now = self.core.clock.now();
         let late = self.core.prober.as_mut().and_then(|prober| prober.late(now));
         if let Some(names) = late.filter(|_| self.core.now.stopping.is_none()) {
-            self.progress("Waiting", &[format!("for {}, where nothing listens yet", names.join(", "))]);
+            self.progress("Waiting", &[format!("for a listener at {}", names.join(", "))]);
         }
     }
 
-    /// Those behind this role were held up long enough. What does not listen is not looked at any more.
+    /// Starts the roles behind this one after it took too long to listen. Its ports are not checked any more.
     pub(super) fn start_unready(&mut self, role: u16) {
         let missing = self.core.prober.take().map(|prober| prober.missing()).unwrap_or_default();
         let role = &self.core.plan.job.roles[role as usize];
         let limit = duration(role.timeouts.patience.unwrap_or_default());
-        let message = format!("nothing listens at {} after {limit}; trainers start all the same", missing.join(", "));
+        let message = format!("no server listens at {} after {limit}; starting trainers anyway", missing.join(", "));
         let hint =
-            "a server should listen at its `PADDLE_PORT`; `--server-timeout 10m` waits longer, and ends the job then";
+            "a server must listen on its `PADDLE_PORT`; `--server-timeout 10m` waits longer and then ends the job";
         self.core.notice(&Diagnostic::notice(Code::L0034, message).hint(hint));
     }
 
@@ -255,16 +255,16 @@ impl Driver {
             Outcome::Failed => {
                 if let Some(run) = run {
                     let by = match core.now.stopping {
-                        Some((_, StopReason::Timeout)) => "took longer than its `timeout`",
+                        Some((_, StopReason::Timeout)) => "exceeded its `timeout`",
                         _ => "failed",
                     };
                     core.say(|style| format!("{} {run} {by} after {took}, code {code}\n", style.mark(Mark::Failed)));
                 } else if core.now.told_while_going {
-                    // The report could only say that they had been asked to go.
+                    // At the time of the report they were still stopping.
                     let how = match (core.now.abandoned, core.now.killed) {
-                        (true, _) => "not all gone, even after SIGKILL,",
-                        (false, true) => "all gone, by SIGKILL,",
-                        (false, false) => "all gone, by SIGTERM,",
+                        (true, _) => "not all stopped, even by SIGKILL,",
+                        (false, true) => "all stopped by SIGKILL",
+                        (false, false) => "all stopped by SIGTERM",
                     };
                     core.say(|style| format!("{} {how} after {}\n", style.mark(Mark::Stopped), duration(after)));
                 }
@@ -290,7 +290,7 @@ impl Driver {
         }
     }
 
-    /// One line a minute in a log that nobody draws on, so that its readers see that the run goes on.
+    /// Prints one line a minute to a plain log, to show that the run continues.
     pub(super) fn tell_heartbeat(&mut self) {
         let every = hooks::heartbeat();
         let core = &self.core;
@@ -312,7 +312,7 @@ impl Driver {
     }
 }
 
-/// `SIGINT` without the words in brackets.
+/// `SIGINT` without the text in brackets.
 pub(crate) fn short_signal(signal: i32) -> String {
     let name = signal_name(signal);
     name.split(' ').next().unwrap_or(&name).to_owned()

@@ -1,4 +1,4 @@
-//! What is due when. Finding the next one costs the same however many there are.
+//! Pending timers. Finding the next one costs the same however many there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use umiak_core::machine::job::Timer;
 use umiak_core::model::Timestamp;
 
-/// Timers, each with the number it was armed with.
+/// Timers, each with the attempt for which it was armed.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     armed: BTreeMap<Timer, (u32, Timestamp)>,
@@ -30,21 +30,20 @@ impl Timers {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// The first that is due, which is then no longer armed. Asked one by one: what one of them leads to may disarm the
-    /// others.
+    /// Removes and returns the first timer that is due. One at a time, because handling one may disarm others.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<(Timer, u32)> {
         let (at, timer) = *self.by_time.first().filter(|(at, _)| *at <= now)?;
         self.by_time.remove(&(at, timer));
         self.armed.remove(&timer).map(|(attempt, _)| (timer, attempt))
     }
 
-    /// Another attempt of the whole job begins: only its deadline goes on.
+    /// Keeps only the job's deadline, for another attempt of the whole job.
     pub(super) fn keep_deadline(&mut self) {
         self.armed.retain(|timer, _| *timer == Timer::Deadline);
         self.by_time.retain(|(_, timer)| *timer == Timer::Deadline);
     }
 
-    /// The clock ran while nothing else did.
+    /// Postpones all timers by the time that the run was suspended.
     pub(super) fn postpone(&mut self, by: Duration) {
         for (_, at) in self.armed.values_mut() {
             *at = *at + by;

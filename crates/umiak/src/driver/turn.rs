@@ -1,4 +1,4 @@
-//! One round of waiting, and what arrived is applied; and the stages of a run, from its first start to its exit code.
+//! One round of waiting, whose results are applied; and the stages of a run, from its first start to its exit code.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -17,19 +17,19 @@ use super::timers::Timers;
 use super::{Core, Driver, short_signal};
 use crate::engine::{EngineNews, Swept};
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunStage {
     Going,
-    /// Attempts are over: what they left behind is stopped.
+    /// Attempts have ended; processes that they left behind are being stopped.
     Sweeping,
-    /// Other nodes are waited for, until a signal or an order gives that up.
+    /// Waiting for other nodes, until a signal or an order ends the wait.
     Leaving,
 }
 
 impl Driver {
-    /// The plan is recorded and told, and what is worth knowing before anything starts. An error where a run that must be
-    /// recorded cannot be.
+    /// Records and shows the plan and the notices before anything starts. Fails if a run that must be recorded cannot
+    /// be.
     pub(crate) fn announce(&mut self, notices: &[Diagnostic]) -> Result<(), Diagnostic> {
         self.core.recorder.fact(self.core.planned());
         for notice in notices {
@@ -41,7 +41,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The whole run; returns the exit code.
+    /// Drives the whole run; returns the exit code.
     pub(crate) fn run(mut self) -> Result<u8, Diagnostic> {
         self.dispatch(Event::Start);
         self.core.register_beside_ranks();
@@ -73,7 +73,7 @@ impl Driver {
 
     /// `select`, then `apply`: waits until something arrives, and applies everything that has.
     fn turn(&mut self) -> Result<(), Diagnostic> {
-        // Many attempts end at once: one write for all that is left of the round before.
+        // When many attempts end at once, all facts of the previous round take one write.
         self.flush();
         let stage = self.stage();
         let core = &mut self.core;
@@ -83,7 +83,7 @@ impl Driver {
         let heartbeat_at = core.now.heartbeat_at.filter(|_| stage == RunStage::Going);
         let times = [core.now.timers.next(), retry_at, prober_at, door_at, heartbeat_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
-        // Once it has swept, the end of an engine stays readable.
+        // After the sweep, an engine's descriptor stays readable.
         let mut fds: Vec<BorrowedFd<'_>> =
             self.engine.watch().filter(|_| stage != RunStage::Leaving).into_iter().collect();
         let of_engine = 0..fds.len();
@@ -130,8 +130,9 @@ impl Driver {
         Ok(())
     }
 
-    /// One that asks us to end. While what is left is swept, the second one in all hurries that; while other nodes are
-    /// waited for, one is enough to give that up. A turn that brings the end of its stage still belongs to it.
+    /// Handles a signal that asks umiak to end. During the sweep, the second signal overall kills what is left; while
+    /// waiting for other nodes, one signal ends the wait. A turn in which a stage ends still counts as part of that
+    /// stage.
     fn hear_signal(&mut self, stage: RunStage, signal: i32) {
         match stage {
             RunStage::Going => {
@@ -178,7 +179,7 @@ impl Driver {
                     continue;
                 }
                 EngineNews::Pending { reason } => {
-                    // A supervisor that took over hears it again.
+                    // A resumed supervisor receives the same reason again.
                     if self.core.now.pending.as_ref() != Some(&reason) {
                         self.progress("Waiting", std::slice::from_ref(&reason));
                         self.core.now.pending = Some(reason.clone());
@@ -186,9 +187,9 @@ impl Driver {
                     }
                     continue;
                 }
-                // It was adopted, and its start is recorded.
+                // An adopted attempt, whose start is already recorded.
                 EngineNews::Started { id, instance } if self.is_known(id, &instance) => continue,
-                // The engine has started it again by itself.
+                // The engine has restarted it on its own.
                 EngineNews::Started { id, instance } if self.is_running(id) => {
                     self.core.now.pending = None;
                     self.core.now.instances.insert(id.slot, instance.clone());
@@ -201,7 +202,7 @@ impl Driver {
                         self.core.now.instances.insert(id.slot, instance.clone());
                     }
                     self.dispatch(Event::Started { id, instance });
-                    // Before anything that it does is told.
+                    // Before any output of the attempt is shown.
                     self.tell_started();
                     continue;
                 }
@@ -231,11 +232,11 @@ impl Driver {
         self.tell_started();
     }
 
-    /// Attempts are over: what else an engine has to say of them changes nothing.
+    /// Handles news of an engine during the sweep; attempts have ended and do not change any more.
     fn hear_sweep(&mut self, news: EngineNews) {
         let now = &mut self.core.now;
         match news {
-            // What was being cleared when the end came.
+            // A clear that was under way when the run ended.
             EngineNews::Cleared(cleared) => now.cleared.extend(cleared.stopped),
             EngineNews::Swept(last) if now.swept.is_none() => {
                 let stopped = now.cleared.drain(..).chain(last.stopped).collect();
@@ -254,9 +255,8 @@ impl Driver {
         is_current && matches!(self.core.machine.attempt_of(id.slot), Some(Attempt::Running { .. }))
     }
 
-    /// Output that is streamed goes into the attempt's log, as far as it is not there yet: a supervisor that takes over
-    /// gets all of it again. A log that cannot be written is its reader's problem, as it is with a replica that writes by
-    /// itself.
+    /// Appends streamed output to the attempt's log, skipping what the file already has: a resumed supervisor receives
+    /// all of it again. Write errors are ignored, as for a replica that writes its own log.
     fn keep_output(&self, id: AttemptId, at: u64, bytes: &[u8]) {
         let Some(log) = self.core.log(id) else { return };
         let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log.path) else { return };
@@ -276,7 +276,8 @@ impl Driver {
         }
     }
 
-    /// Ctrl-Z: the replicas stop, then we do; when we are continued, so are they. Timers have waited meanwhile.
+    /// Ctrl-Z: suspends the replicas, then this process; on SIGCONT, resumes the replicas. Timers are postponed
+    /// meanwhile.
     fn pause(&mut self) {
         if !self.engine.kind().capabilities().suspend {
             return;
@@ -293,8 +294,8 @@ impl Driver {
         self.core.now.timers.postpone(paused);
     }
 
-    /// What replicas left behind is stopped. Nothing else is due any more: timers and probes were of attempts that are
-    /// over.
+    /// Stops the processes that replicas left behind. Timers and probes belong to attempts that have ended, and are
+    /// dropped.
     fn begin_sweep(&mut self) {
         let now = &mut self.core.now;
         (now.timers, self.core.prober) = (Timers::default(), None);
@@ -302,8 +303,8 @@ impl Driver {
         self.engine.end(!self.core.now.abandoned);
     }
 
-    /// The third signal: those that do not go are not waited for. Dropping our end of the guardian's socket tells it to
-    /// finish alone; the record ends here, or the run would look as if its supervisor had been lost.
+    /// Exits on the third signal without waiting for replicas. Closing our end of the guardian's socket makes it finish
+    /// alone; the end is recorded here, so that the run does not look like one whose supervisor died.
     fn leave(mut self) -> Result<u8, Diagnostic> {
         let code = 128u8.wrapping_add(self.core.now.last_signal as u8);
         let live = self.core.machine.live_ids();
@@ -320,7 +321,7 @@ impl Driver {
         }
     }
 
-    /// The end of the run is recorded, and nothing of it stays that only a living run needs.
+    /// Records the end of the run, and removes what only a live run needs.
     fn finish(mut self) -> Result<u8, Diagnostic> {
         let (_, code) = self.core.now.end.unwrap_or((Outcome::Failed, 125));
         self.door.close(&mut self.core);
@@ -333,7 +334,7 @@ impl Driver {
         let missing = self.close_journal(code);
         let Core { mut sources, screen, recorder, .. } = self.core;
         let is_recorded = recorder.is_journal();
-        // The run is over: it does not wait for those that read what it said. The socket goes while the lock is ours.
+        // The run is over: do not wait for readers of its output. The socket is removed while we hold the lock.
         sources.hush();
         drop(recorder);
         let shown = sources.finish(screen);
@@ -341,19 +342,19 @@ impl Driver {
             return Err(error);
         }
         match shown {
-            Some(error) => Err(Diagnostic::error(Code::L0016, "facts about the run could not be written to stdout")
+            Some(error) => Err(Diagnostic::error(Code::L0016, "events of the run could not be written to stdout")
                 .row("reason", error.to_string())
-                .row("the job", format!("ended with code {code}"))
+                .row("job", format!("ended with code {code}"))
                 .hint(if is_recorded {
-                    "they are in the journal: `umiak events`"
+                    "`umiak events` prints them from the journal"
                 } else {
-                    "free space where stdout goes; the replicas' logs are complete"
+                    "free space where stdout is written; the replicas' logs are complete"
                 })),
             None => Ok(code),
         }
     }
 
-    /// The last try to write what could not be written. An error where that had to be.
+    /// Tries for the last time to write pending facts. Returns an error if they had to be recorded and are lost.
     fn close_journal(&mut self, code: u8) -> Option<Diagnostic> {
         let took = self.core.clock.started().elapsed();
         let (lost, is_error) = self.core.recorder.close(took, code)?;

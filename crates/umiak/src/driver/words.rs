@@ -1,4 +1,4 @@
-//! How the replicas of a plan are spoken of: `8 ranks`, `2 servers and 4 trainers`, `3 replicas`.
+//! Names for groups of replicas: `8 ranks`, `2 servers and 4 trainers`, `3 replicas`.
 
 use umiak_core::contract::Node;
 use umiak_core::facts::{Fact, Planned, PlannedNode, PlannedReplica, PlannedRole};
@@ -13,19 +13,19 @@ use crate::screen::summary::Crowd;
 
 use super::Core;
 
-/// What many of them are called.
+/// The plural noun for replicas of this plan.
 pub(super) fn noun(plan: &Plan) -> &'static str {
     if plan.is_document() { "replicas" } else { "ranks" }
 }
 
-/// All of a launched job, on every node.
+/// Counts all replicas of a launched job, on every node.
 pub(crate) fn everywhere(plan: &Plan) -> String {
     let topology = plan.topology();
     let parts: Vec<(Part, u32)> = topology.parts().into_iter().map(|part| (part, topology.count(part))).collect();
     counted_parts(&parts, has_parts(plan))
 }
 
-/// Some of this node's.
+/// Counts replicas of this node.
 pub(super) fn counted(plan: &Plan, slots: &[Slot]) -> String {
     if plan.is_document() {
         return format!("{} replica{}", slots.len(), plural(slots.len()));
@@ -54,12 +54,12 @@ fn counted_parts(parts: &[(Part, u32)], has_parts: bool) -> String {
     }
 }
 
-/// A launched job with several parts: there a rank's number alone says little.
+/// True if a launched job has parts other than trainers, so that a rank number alone is ambiguous.
 pub(crate) fn has_parts(plan: &Plan) -> bool {
     !plan.is_document() && plan.job.roles.iter().any(|role| role.name.as_str() != Part::Trainer.role())
 }
 
-/// Some of this node's, by name or by rank.
+/// Lists replicas of this node, by name or by rank.
 pub(crate) fn crowd(plan: &Plan, slots: &[Slot]) -> Crowd {
     let replicas = slots.iter().filter_map(|slot| plan.at(*slot));
     if plan.is_document() || has_parts(plan) {
@@ -69,7 +69,7 @@ pub(crate) fn crowd(plan: &Plan, slots: &[Slot]) -> Crowd {
     }
 }
 
-/// The status line of a job that runs.
+/// The status line of a running job.
 pub(super) fn status(core: &Core) -> StatusLine {
     let plan = &core.plan;
     let stopping = core.now.stopping.is_some();
@@ -89,7 +89,7 @@ pub(super) fn status(core: &Core) -> StatusLine {
     StatusLine { job, since: core.clock.started(), doing }
 }
 
-/// The plan as the journal has it.
+/// The plan as a fact for the journal.
 pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
     let places = plan.places().iter();
     let role = |place: &umiak_core::contract::RolePlaces| PlannedRole {
@@ -118,14 +118,14 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
         umiak: env!("CARGO_PKG_VERSION").to_owned(),
         world_size: places.clone().map(|place| place.hosts.len() as u32).sum(),
         log_dir: plan.logs.dir().to_string_lossy().into_owned(),
-        // Ranks that are all alike have no role worth a name.
+        // Roles are omitted if all ranks are trainers.
         roles: if plan.is_document() || has_parts(plan) { places.map(role).collect() } else { Vec::new() },
         replicas: plan.replicas.iter().map(replica).collect(),
         nodes: if plan.is_document() { Vec::new() } else { nodes(plan) },
     })
 }
 
-/// Where all replicas of a launched job are, when it has several nodes.
+/// Lists all replicas of a launched job by node, if there are several nodes.
 fn nodes(plan: &Plan) -> Vec<PlannedNode> {
     let topology = plan.topology();
     if topology.nodes.len() < 2 {

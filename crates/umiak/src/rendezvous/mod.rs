@@ -1,10 +1,10 @@
 //! The rendezvous of a job's nodes: coordinator and agent, as tasks on the network's thread.
 //!
-//! The state machines in `umiak_core::machine::round` decide and `umiak_core::wire` defines the bytes; this module reads
-//! and writes sockets. The front sends orders, is woken, and fetches reports (`docs/design/rendezvous.md`).
+//! The state machines in `umiak_core::machine::round` decide and `umiak_core::wire` defines the bytes; this module
+//! reads and writes sockets. The front sends orders, is woken, and fetches reports (`docs/design/rendezvous.md`).
 //!
-//! * `thread`: the loop that owns all state: waits for one event, asks a machine, performs. Its two halves are `line` and
-//!   `hosting`; `events` lists what it waits for.
+//! * `thread`: the loop that owns all state: waits for one event, asks a machine, performs. Its two halves are `line`
+//!   and `hosting`; `events` lists what it waits for.
 //! * `door`: the handshake, from a connection to a session, on both sides; probes of addresses.
 //! * `link`: an authenticated connection.
 //! * `bench`: coordinator and agents without a launcher, for the benchmark.
@@ -118,8 +118,8 @@ pub(crate) enum NetReport {
         host: String,
         refusal: Refusal,
     },
-    /// A new connection to the coordinator: a duplicate for the guardian, and the frame that announces the death of this
-    /// front.
+    /// A new connection to the coordinator: a duplicate for the guardian, and the frame that announces the death of
+    /// this front.
     Lifeline {
         socket: OwnedFd,
         frame: Vec<u8>,
@@ -179,7 +179,8 @@ impl Net {
     /// Ends the task: sends what is queued and, on the coordinator, waits for the nodes; all within `patience`.
     pub(crate) fn finish(self, patience: Duration) {
         self.order(NetOrder::Leave);
-        // Nothing is ever sent here; the end of the task closes it. A task that takes longer ends when `self` is dropped.
+        // Nothing is ever sent here; the end of the task closes it. A task that takes longer ends when `self` is
+        // dropped.
         let end = self.ended.recv_timeout(patience);
         debug_assert!(matches!(end, Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)));
     }

@@ -97,9 +97,8 @@ fn sweep_hurried_by_signals() {
     let outcome = run.finish();
     outcome.expect_code(0);
     assert_soon(asked, &outcome);
-    outcome
-        .expect_err("stopping SIGINT received: processes that ranks left behind are being stopped; press Ctrl-C again");
-    outcome.expect_err("stopping SIGTERM received: SIGKILL to what ranks left behind");
+    outcome.expect_err("stopping SIGINT received: stopping processes left behind by ranks; press Ctrl-C again");
+    outcome.expect_err("stopping SIGTERM received: sending SIGKILL to processes left behind by ranks");
 }
 
 /// Drift: a Ctrl-C while the run was already stopping printed nothing.
@@ -116,7 +115,9 @@ fn ctrl_c_after_stop() {
     run.signal(SIGINT);
     let outcome = run.finish();
     outcome.expect_err("stopping SIGINT received: already stopping ranks 0-1; press Ctrl-C again to kill");
-    outcome.expect_err("stopping SIGINT received: SIGKILL to ranks 0-1; press Ctrl-C again to return to the shell");
+    outcome.expect_err(
+        "stopping SIGINT received: sending SIGKILL to ranks 0-1; press Ctrl-C again to return to the shell",
+    );
 }
 
 /// Drift: as above, for a job stopped by a signal: one more signal is enough.
@@ -318,7 +319,7 @@ fn stop_launched() {
     run.finish().expect_code(3);
     assert_stopped(&sandbox);
     umiak(&sandbox, "wait 1").finish().expect_code(3);
-    umiak(&sandbox, "stop 1").finish().expect_code(2).expect_err("error[J0025]: run-000001 has ended already");
+    umiak(&sandbox, "stop 1").finish().expect_code(2).expect_err("error[J0025]: run-000001 has already ended");
 }
 
 /// Drift: as above, for ranks that ignore SIGTERM: `--kill` or a second `stop` skips the grace period.
@@ -388,7 +389,7 @@ fn stop_elsewhere() {
     for home in ["unlocked", "state"] {
         for line in ["stop 1", "stop 1 --kill"] {
             let refused = ask(on_another_host(&sandbox, &sandbox.path().join(home), line));
-            refused.expect_code(125).expect_err(&format!("error[J0008]: run-000001 is supervised on `{here}`"));
+            refused.expect_code(125).expect_err(&format!("error[J0008]: run-000001 belongs to host `{here}`"));
             refused.expect_err(&format!("ssh {here} umiak stop run-000001"));
         }
     }

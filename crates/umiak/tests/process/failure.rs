@@ -146,7 +146,7 @@ fn stubborn_rank_is_killed() {
     std::fs::remove_file(sandbox.path().join("up")).expect("the first run has made it");
     // Longer than the settle window: the report comes first, and the end of rank 0 is printed afterwards.
     let slow = launch("1s", stubborn("again"));
-    slow.expect_code(5).expect_err("(SIGTERM, then SIGKILL after 1.0 s)").expect_err("all gone, by SIGKILL, after");
+    slow.expect_code(5).expect_err("(SIGTERM, then SIGKILL after 1.0 s)").expect_err("all stopped by SIGKILL after");
     assert!(outcome.elapsed >= Duration::from_millis(300), "killed before the grace was over: {:?}", outcome.elapsed);
 }
 
@@ -245,7 +245,7 @@ fn lost_facts_are_a_failure() {
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut run = sandbox.launch_toy("--output json", &["*:exit 0"]);
     run.command.stdout(full());
-    run.finish().expect_code(125).expect_err("facts about the run could not be written");
+    run.finish().expect_code(125).expect_err("events of the run could not be written");
 }
 
 fn a_file_without_a_first_line_is_explained() {

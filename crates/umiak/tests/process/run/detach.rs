@@ -232,7 +232,7 @@ fn other_hosts() {
     fs::write(&path, other.to_string()).expect("the sandbox can be written");
     for command in ["resume", "stop", "retry"] {
         let outcome = house.umiak(&format!("{command} 1")).finish();
-        outcome.expect_code(125).expect_err("error[J0008]: run-000001 is supervised on `gpu-7`");
+        outcome.expect_code(125).expect_err("error[J0008]: run-000001 belongs to host `gpu-7`");
         outcome.expect_err(&format!("ssh gpu-7 umiak {command} run-000001"));
     }
     let before = house.records().len();

@@ -97,7 +97,7 @@ const ALL_UP: &str = "until test $(ls ledger | wc -l) = 30; do sleep 0.02; done;
 fn full_and_freed() {
     let house = House::with(MANY);
     let lines = format!(
-        "umiak run job.yaml 2> said & run=$!\n{ALL_UP}\n{FILL}\ntouch go\nuntil grep -q 'notice.J0003' said; do sleep 0.01; done\nrm state/fill\nuntil grep -q 'can be written again' said; do sleep 0.01; done\ntouch later\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
+        "umiak run job.yaml 2> said & run=$!\n{ALL_UP}\n{FILL}\ntouch go\nuntil grep -q 'notice.J0003' said; do sleep 0.01; done\nrm state/fill\nuntil grep -q 'is writable again' said; do sleep 0.01; done\ntouch later\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
     );
     let outcome = house.on_a_small_disk("1m", &lines).finish();
     let said = house.sandbox.read("said");
@@ -115,7 +115,7 @@ fn full_until_the_end() {
     let outcome = house.on_a_small_disk("1m", &lines).finish();
     let said = house.sandbox.read("said");
     assert!(outcome.status.code() == Some(125), "{:?}\n{said}\n{}", outcome.status, house.sandbox.read("again"));
-    assert!(said.contains("error[J0003]: facts about the run could not be written"), "{said}");
+    assert!(said.contains("error[J0003]: events of the run could not be written"), "{said}");
     assert!(said.contains("ended with code 0"), "{said}");
     // Facts that could not be written are lost, and `resume` runs those replicas again.
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;
@@ -135,7 +135,8 @@ fn starts_wait() {
     let outcome = house.on_a_small_disk("1m", &lines).finish();
     assert!(outcome.status.code() == Some(0), "{:?} {}\n{}", outcome.status, outcome.err(), house.sandbox.read("said"));
     let said = house.sandbox.read("said");
-    for words in ["cannot be written: replicas run on", "the run's directory can be written again"] {
+    for words in ["cannot write to the run's directory: replicas keep running", "the run's directory is writable again"]
+    {
         assert_eq!(said.matches(words).count(), 1, "{said}");
     }
     let status = umiak::history::journal::replay(&house.kept()).expect("a journal that can be read").status;

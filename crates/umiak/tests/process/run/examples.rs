@@ -19,7 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::examples::tries_again", &[], || {
             let outcome = run("tries-again", &[]);
             says(&outcome, "worker 0, attempt 1");
-            outcome.expect_err("worker-1 starts again in ");
+            outcome.expect_err("worker-1 restarts in ");
             assert_eq!(outcome.err().matches("✗ worker-1").count(), 2, "{}", outcome.err());
         });
 }

@@ -248,7 +248,7 @@ fn stop_nothing() {
     stage.umiak("stop 1").finish().expect_code(2).expect_err("hint: ");
     stage.run(HELLO).finish().expect_code(0);
     let again = stage.umiak("stop 1").finish();
-    again.expect_code(2).expect_err("run-000001 has ended already").expect_err("`umiak show run-000001`");
+    again.expect_code(2).expect_err("run-000001 has already ended").expect_err("`umiak show run-000001`");
     let resumed = stage.umiak("resume 1").finish();
     resumed.expect_code(2).expect_err("`umiak retry --all run-000001`");
     let retried = stage.umiak("retry 1").finish();

@@ -112,8 +112,8 @@ fn listens_elsewhere() {
     let outcome = sandbox.launch_toy(TWO_AND_TWO, &actions).finish();
     expect_well(&outcome);
     outcome
-        .expect_err("notice[L0034]: nothing listens at 127.0.0.1:")
-        .expect_err("after 30 s; trainers start all the same");
+        .expect_err("notice[L0034]: no server listens at 127.0.0.1:")
+        .expect_err("after 30 s; starting trainers anyway");
     assert_eq!(outcome.err().matches("L0034").count(), 1, "{}", outcome.err());
     assert!(sandbox.path().join("started").exists());
     let events = sandbox.umiak(["events", "1"]).finish();
