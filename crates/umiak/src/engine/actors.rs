@@ -1,12 +1,13 @@
-//! Replicas that exist in memory only, and do what the words of their command say: what both mock engines play with.
+//! Simulated replicas of both mock engines. They exist only in memory and act on the words of their command.
 //!
 //! Words, in order: `print=TEXT`, `sleep=50ms`, `ready`, `ignore-term`, `on-term=CODE`, and the end: `exit=CODE`,
-//! `signal=NUMBER`, `evict`, `node-lost` or `preempt`. Other words do nothing; without an end it is `exit=0`.
-//! `spawn-fails=ERRNO` anywhere: the process cannot be made, or not become the program. Where there is a queue,
-//! `queue=200ms` anywhere is the time in it, and `preempt=2` pre-empts the first two starts only (`preempt`: the first).
+//! `signal=NUMBER`, `evict`, `node-lost` or `preempt`. Other words are ignored; the default end is `exit=0`.
+//! `spawn-fails=ERRNO` anywhere: the process cannot be created, or the program not executed. In an engine with a queue,
+//! `queue=200ms` anywhere is the time in it, and `preempt=2` pre-empts only the first two starts (`preempt`: the
+//! first).
 //!
-//! A word may have a condition in front: `INDICES@ATTEMPT:WORD` holds for these replicas of the role in this attempt
-//! only, and either may be left out: `0,2:exit=1`, `@1:exit=1`, `1@1:signal=9`.
+//! A word may have a condition as prefix: `INDICES@ATTEMPT:WORD` applies only to these replicas of the role in this
+//! attempt, and either part may be omitted: `0,2:exit=1`, `@1:exit=1`, `1@1:signal=9`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
@@ -21,7 +22,7 @@ use super::EngineNews;
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
-/// Why a fork is refused; anything else is what a process meets when it has been forked.
+/// Errors of fork itself; other errors occur after the fork.
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
 
@@ -34,14 +35,14 @@ pub(super) enum Step {
     OnTerm(i32),
     End(Exit),
     NodeLost,
-    /// Of so many starts.
+    /// Pre-empted this many times.
     Preempt(u32),
-    /// The process cannot be made, for this reason.
+    /// The process cannot be created, with this errno.
     NoSpawn(i32),
     Queue(Duration),
 }
 
-/// What a command says to one attempt. A line for the shell is taken apart at its blanks.
+/// Parses the steps of one attempt from its command. A shell line is split at whitespace.
 pub(super) fn steps<Word: AsRef<OsStr>>(argv: &[Word], id: AttemptId) -> Vec<Step> {
     let argv: Vec<_> = argv.iter().map(|word| word.as_ref().to_string_lossy()).collect();
     let words: Vec<&str> = match argv.as_slice() {
@@ -71,7 +72,7 @@ pub(super) fn steps<Word: AsRef<OsStr>>(argv: &[Word], id: AttemptId) -> Vec<Ste
     words.into_iter().filter_map(|word| step(holds(word, id)?)).chain([end]).collect()
 }
 
-/// The word behind its condition; nothing if that does not hold.
+/// Strips the condition of a word; `None` if the condition does not apply.
 fn holds(word: &str, id: AttemptId) -> Option<&str> {
     let Some((condition, rest)) = word.split_once(':') else { return Some(word) };
     let is_condition = |c: char| c.is_ascii_digit() || c == ',' || c == '@';
@@ -96,18 +97,18 @@ pub(super) struct Entry {
     pub(super) id: AttemptId,
     pub(super) steps: Vec<Step>,
     pub(super) instance: Instance,
-    /// How often this attempt was started before.
+    /// Number of earlier starts of this attempt.
     pub(super) starts: u32,
-    /// How many bytes it wrote then.
+    /// Bytes written by the earlier starts.
     pub(super) written: u64,
 }
 
-/// Where actors act. What comes of it is news, in order.
+/// Runs actors. The results are news, in order.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     actors: BTreeMap<AttemptId, Actor>,
     ready: BTreeSet<AttemptId>,
-    /// Their being ready is to be told.
+    /// Actors whose readiness must be reported.
     awaited: BTreeSet<AttemptId>,
 }
 
@@ -123,12 +124,12 @@ struct Actor {
 }
 
 impl Stage {
-    /// When the next actor does something.
+    /// Time of the next step of any actor.
     pub(super) fn wakes(&self) -> Option<Instant> {
         self.actors.values().map(|actor| actor.wakes).min()
     }
 
-    /// It does nothing before [`Stage::act`], so all of a gang can enter first.
+    /// Adds an actor. It does nothing before [`Stage::act`], so a whole gang can enter first.
     pub(super) fn enter(&mut self, entry: Entry) -> Vec<EngineNews> {
         let Entry { id, steps, instance, starts, written } = entry;
         let refused = steps.iter().find_map(|step| if let Step::NoSpawn(errno) = step { Some(*errno) } else { None });
@@ -140,7 +141,7 @@ impl Stage {
             return vec![refuse(SpawnStage::Fork, errno)];
         }
         let node = instance.node.clone().unwrap_or_default();
-        // The empty piece makes the log.
+        // The empty output creates the log.
         let mut news =
             vec![EngineNews::Output { id, at: written, bytes: Vec::new() }, EngineNews::Started { id, instance }];
         if let Some(errno) = refused {
@@ -152,7 +153,7 @@ impl Stage {
         news
     }
 
-    /// Everything that is due.
+    /// Performs all steps that are due.
     pub(super) fn act(&mut self, now: Instant) -> Vec<EngineNews> {
         let due: Vec<AttemptId> = self.actors.iter().filter(|(_, a)| a.wakes <= now).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.act_one(id)).collect()
@@ -202,13 +203,13 @@ impl Stage {
         news
     }
 
-    /// From now on it is told when this one is ready, or at once if it is.
+    /// Reports when this actor is ready, at once if it already is.
     pub(super) fn await_ready(&mut self, id: AttemptId) -> Vec<EngineNews> {
         self.awaited.insert(id);
         if self.ready.contains(&id) { vec![EngineNews::Ready { id }] } else { Vec::new() }
     }
 
-    /// Nothing is to be told of being ready before it is asked for again.
+    /// Stops reporting readiness until it is requested again.
     pub(super) fn forget_awaited(&mut self) {
         self.awaited.clear();
     }
@@ -224,14 +225,14 @@ impl Stage {
         vec![ended(id, exit)]
     }
 
-    /// It is gone, without an end that is told.
+    /// Removes an actor without reporting its end.
     pub(super) fn withdraw(&mut self, id: AttemptId) {
         self.actors.remove(&id);
         self.ready.remove(&id);
     }
 }
 
-/// The end of one that does nothing about being stopped.
+/// Returns the exit of an actor that does not handle the signal.
 pub(super) fn stopped(how: StopHow) -> Exit {
     let signal = match how {
         StopHow::Interrupt => SIGINT,

@@ -1,4 +1,4 @@
-//! News on their way from another thread to the driver.
+//! Passes news from another thread to the driver.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};

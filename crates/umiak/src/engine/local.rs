@@ -1,4 +1,4 @@
-//! The local engine: processes of this host, which the guardian holds.
+//! The local engine: processes of this host, run by the guardian.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener};
@@ -29,25 +29,25 @@ const SIGCONT: i32 = 18;
 /// The kernel drops SIGTSTP for groups without a parent in their session.
 const SIGSTOP: i32 = 19;
 
-/// How long what is left may resist SIGKILL before it is reported and left.
+/// Time for leftovers to end after SIGKILL, before they are reported and abandoned.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Local {
     guardian: Guardian,
-    /// It has ended; what it held is gone.
+    /// The guardian has exited, and its processes with it.
     gone: bool,
-    /// Its end has been asked for, and has not been told yet.
+    /// The end was requested, and not reported yet.
     ending: bool,
     isolated: bool,
-    /// What came while something else was waited for.
+    /// Notices that arrived while waiting for an answer.
     early: Vec<Notice>,
     common: Common,
     remove: Vec<PathBuf>,
 }
 
 impl Local {
-    /// Forks the guardian. To be called while the process has one thread.
+    /// Forks the guardian. Must be called while this process has one thread.
     pub(crate) fn start(isolate: bool, room: Option<MemoryCgroup>) -> Result<Self, Diagnostic> {
         let options = GuardianOptions { cgroup: Cgroup::create(), isolate };
         let guardian = Guardian::start_with(options, room).map_err(|error| not_started(isolate, &error))?;
@@ -57,7 +57,7 @@ impl Local {
         Ok(Self { guardian, gone: false, ending: false, isolated: isolate, early, common, remove })
     }
 
-    /// A guardian that is gone shows itself at its socket.
+    /// Ignores errors: the end of the guardian is seen at its socket.
     fn send(&mut self, command: &Command) {
         let _ = self.guardian.send(command);
     }
@@ -66,7 +66,7 @@ impl Local {
     fn ask<T>(&mut self, command: &Command, answer: impl Fn(&Notice) -> Option<T>) -> Option<T> {
         self.send(command);
         loop {
-            // A guardian that is gone is told as news: its socket stays readable.
+            // The end of the guardian is reported as news: its socket stays readable.
             let Ok(Some(notices)) = self.guardian.receive() else { return None };
             let mut found = None;
             for notice in notices {
@@ -84,7 +84,7 @@ impl Local {
     fn tell(&self, notice: &Notice) -> Option<EngineNews> {
         match *notice {
             Notice::Spawned { key, pid } => {
-                // A namespace has numbers of its own; people want the ones that `ps` shows them.
+                // A pid namespace has its own numbers; users need the ones that `ps` shows.
                 let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
                 Some(EngineNews::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
             }
@@ -115,7 +115,7 @@ impl Local {
         }
     }
 
-    /// The kernel has killed the replicas with the guardian; what they had started has come to us.
+    /// Cleans up after the guardian's end: the kernel has killed the replicas with it, and their children are ours now.
     fn lose(&mut self) -> EngineNews {
         self.gone = true;
         if self.ending {
@@ -188,9 +188,8 @@ impl Engine for Local {
         self.send(&Command::Release { job: step.0 });
     }
 
-    /// A port that the document names is free on the replica's own address, unless another process has it on all
-    /// addresses. Then the replica could not have it, and worse: that process would answer in its place, and the replica
-    /// would be taken for ready.
+    /// Fails if a port that the document names is not free on the replica's own address. If another process listens on
+    /// it on all addresses, the replica could not bind it, and that process would make the replica look ready.
     fn check_ports(&self, ports: &[FixedPort<'_>]) -> Result<(), Diagnostic> {
         let mut held = Vec::new();
         for fixed in ports {
@@ -259,7 +258,7 @@ impl Engine for Local {
     }
 
     fn suspend(&mut self, targets: &[AttemptId], pause: bool) {
-        // Whatever is sent while the guardian sweeps hurries it.
+        // Any command sent while the guardian sweeps makes it kill at once.
         if !targets.is_empty() {
             let signal = if pause { SIGSTOP } else { SIGCONT };
             self.send(&Command::Signal { signal, keys: keys(targets) });
@@ -309,7 +308,7 @@ impl Engine for Local {
         debug!(patient, "end");
         self.ending = true;
         if self.gone {
-            // The guardian cannot say so any more. The socket's end stays readable.
+            // The guardian cannot report any more. The closed socket stays readable.
             self.early.push(Notice::Swept { stopped: Vec::new(), remaining: Vec::new() });
         } else {
             self.send(&Command::Finish { patient });
@@ -317,12 +316,12 @@ impl Engine for Local {
     }
 }
 
-/// What is shorter is not worth sending once.
+/// Shorter values are not worth sharing.
 const LONG: usize = 64;
 
-/// Which long variables all of these have with the same value, by position: those are sent once, and copied by no fork.
-/// Lists of all endpoints are most of what a rank is given. Only where all name the same variables in the same order, and each
-/// once: a later value of a name would otherwise lose to an earlier one.
+/// Returns, by position, which long variables have the same value in all starts: those are sent once instead of copied
+/// to every process. Lists of endpoints are most of a rank's environment. Only if all starts have the same names in the
+/// same order, each once: otherwise a later value of a name would lose to an earlier one.
 fn alike(starts: &[Start]) -> Vec<bool> {
     let [first, others @ ..] = starts else { return Vec::new() };
     let env = &first.process.env;
@@ -342,7 +341,7 @@ fn alike(starts: &[Start]) -> Vec<bool> {
     env.iter().enumerate().map(is_alike).collect()
 }
 
-/// What it is held to, if to anything. Where no limits of memory can be set, the guardian sets none.
+/// Returns the limits of an attempt, if it has any. The guardian skips memory limits on hosts that cannot set them.
 fn limits(start: Start) -> Option<ProcessLimits> {
     let cpus = if start.bound { start.process.cpus } else { Vec::new() };
     let memory = start.process.memory.map(|memory| MemoryLimit { name: memory.name, bytes: memory.bytes });
@@ -355,18 +354,18 @@ fn not_started(isolate: bool, error: &std::io::Error) -> Diagnostic {
     }
     Diagnostic::error(Code::L0028, "`--isolate` is not permitted here")
         .row("reason", error.to_string())
-        .hint("run as root, allow user namespaces, or leave `--isolate` out")
+        .hint("run as root, allow user namespaces, or omit `--isolate`")
 }
 
 fn not_free(fixed: &FixedPort<'_>, error: &std::io::Error) -> Diagnostic {
     let FixedPort { role, name, port, .. } = fixed;
-    let text = format!("port {port} (`{name}` of role `{role}`) cannot be had on this host");
+    let text = format!("port {port} (`{name}` of role `{role}`) is not available on this host");
     let hint = match error.kind() {
         ErrorKind::AddrInUse => format!(
-            "somebody listens on it on all addresses (`ss -ltnp sport = :{port}` shows who), or two names of the role have it"
+            "another process listens on it (`ss -ltnp sport = :{port}` shows which), or the role names it twice"
         ),
-        ErrorKind::PermissionDenied => "ports below 1024 are not for everybody: name another".to_owned(),
-        _ => "name another, or none to be given a free one".to_owned(),
+        ErrorKind::PermissionDenied => format!("port {port} is privileged; use a port above 1023"),
+        _ => "use another port, or omit it to get a free one".to_owned(),
     };
     Diagnostic::error(Code::J0020, text).row("reason", error.to_string()).hint(hint)
 }
@@ -401,10 +400,10 @@ fn keys(ids: &[AttemptId]) -> Vec<ProcessKey> {
 }
 
 pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
-    Diagnostic::error(Code::J0020, "too few loopback addresses are free")
+    Diagnostic::error(Code::J0020, "not enough free loopback addresses")
         .row("needed", needed.to_string())
         .row("free", free.to_string())
-        .hint("end other runs on this host, or start fewer replicas")
+        .hint("stop other runs on this host, or start fewer replicas")
 }
 
 #[cfg(test)]

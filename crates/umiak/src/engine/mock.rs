@@ -1,5 +1,5 @@
-//! The mock engine: nothing runs. Replicas are [actors](super::actors) of a thread, so that policies can be tried without
-//! processes, and so that the conformance suite has a second engine to hold the first against.
+//! The mock engine: no process runs. Replicas are [actors](super::actors) on a thread, so that policies can be tried
+//! without processes, and so that the conformance suite has a second engine to compare with.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -28,14 +28,14 @@ pub(crate) struct Mock {
     sender: Sender<Order>,
     inbox: Arc<Inbox>,
     thread: Option<JoinHandle<()>>,
-    /// Removed at the end.
+    /// Directories to remove at the end.
     remove: Vec<PathBuf>,
     paper: Paper,
 }
 
 #[derive(Debug)]
 enum Order {
-    /// Together: none acts before all of them have entered.
+    /// Started together: no actor acts before all of them have entered.
     Start(Vec<Start>),
     Stop(StopHow, Vec<AttemptId>),
     AwaitReady(AttemptId),
@@ -54,7 +54,7 @@ impl Mock {
     }
 }
 
-/// Leases on paper: as much as is asked for, the same for every supervisor of a run.
+/// Simulated leases: always as many as requested, and the same for every supervisor of a run.
 #[derive(Debug, Default)]
 pub(super) struct Paper {
     ports: u16,
@@ -97,7 +97,7 @@ impl Engine for Mock {
 
     fn start(&mut self, _: &Plan, starts: Vec<Start>) {
         debug!(attempts = starts.len(), "start");
-        // The thread lives as long as we do.
+        // The thread lives as long as this engine.
         let _ = self.sender.send(Order::Start(starts));
     }
 
@@ -134,7 +134,7 @@ impl Engine for Mock {
     }
 }
 
-/// The thread on which replicas exist.
+/// The thread on which the actors run.
 struct Theatre {
     inbox: Arc<Inbox>,
     stage: Stage,
@@ -169,7 +169,7 @@ impl Theatre {
         self.stage.enter(Entry { id, steps, instance, starts: 0, written: 0 })
     }
 
-    /// A process writes its log itself.
+    /// Writes output to the attempt's log, as a real process would, and passes on other news.
     fn tell(&self, news: EngineNews) {
         match news {
             EngineNews::Output { id, bytes, .. } => {
@@ -182,7 +182,7 @@ impl Theatre {
     }
 }
 
-/// A log that cannot be written is the reader's problem, as with a real replica.
+/// Ignores write errors, as for a real replica.
 fn print(log: &Path, bytes: &[u8]) {
     if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(log) {
         let _ = file.write_all(bytes);

@@ -1,14 +1,14 @@
 //! Where replicas run.
 //!
-//! An engine starts attempts, signals them and tells how they ended; it decides nothing and records nothing. Every
-//! engine passes the same conformance suite (`tests/process/run/conformance.rs`). What only some can do is a
+//! An engine starts attempts, signals them and reports how they ended; it decides nothing and records nothing. Every
+//! engine passes the same conformance suite (`tests/process/run/conformance.rs`). What only some engines support is a
 //! capability.
 //!
 //! | engine | what it is |
 //! |---|---|
-//! | [`local`] | processes of this host, held by the guardian |
-//! | [`mock`] | replicas that only exist on paper, to try a document's policies without running anything |
-//! | [`mock_cluster`] | the same as a cluster: a process of its own, gangs, names, queues, and a life after the supervisor's |
+//! | [`local`] | processes of this host, run by the guardian |
+//! | [`mock`] | simulated replicas, to try a document's policies without running anything |
+//! | [`mock_cluster`] | a simulated cluster in its own process, with gangs, names and queues; outlives its supervisor |
 
 mod actors;
 mod inbox;
@@ -30,42 +30,42 @@ use umiak_core::plan::{Plan, Process};
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
-/// What all attempts of a job have in common.
+/// Settings that all attempts of a job share.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
-    /// Taken out of every environment.
+    /// Removed from every environment.
     pub(crate) unset: Vec<String>,
-    /// Put into every environment.
+    /// Added to every environment.
     pub(crate) set: Vec<(String, String)>,
-    /// Cuts logs by size.
+    /// Rotates logs by size.
     pub(crate) rotate: Option<Rotate>,
-    /// From a graceful stop to a kill, for the end of a job whose supervisor is gone.
+    /// Time from SIGTERM to SIGKILL when a job ends after its supervisor died.
     pub(crate) grace: Duration,
 }
 
-/// An attempt to be started.
+/// An attempt to start.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
     pub(crate) id: AttemptId,
     pub(crate) process: Process,
-    /// It runs on its CPUs and on no others; elsewhere they are preferred, and one that is gone does not prevent the start.
+    /// True: it runs only on its CPUs. False: its CPUs are preferred, and a missing one does not prevent the start.
     pub(crate) bound: bool,
 }
 
-/// What an engine tells.
+/// A report of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineNews {
     Started {
         id: AttemptId,
         instance: Instance,
     },
-    /// Nothing runs yet, or no longer, for this reason: a queue, too few nodes, pre-emption. An engine that starts
-    /// attempts again by itself tells them as started again, under the same number.
+    /// Nothing runs yet, or any more, for this reason: a queue, too few nodes, pre-emption. An engine that restarts
+    /// attempts on its own reports them as started again, under the same number.
     Pending {
         reason: String,
     },
-    /// What an attempt has written, from this byte of its output on, where its output is streamed. All of it comes before
-    /// its end; of an attempt that was adopted it comes from the beginning again.
+    /// Output of an attempt from this byte on, if the engine streams output. All of it arrives before the attempt's
+    /// end; for an adopted attempt it is sent again from the beginning.
     Output {
         id: AttemptId,
         at: u64,
@@ -79,18 +79,18 @@ pub(crate) enum EngineNews {
         id: AttemptId,
         exit: Exit,
         usage: Option<Usage>,
-        /// Something of it was killed, because it was at its limit of memory.
+        /// One of its processes was killed at its memory limit.
         over_limit: bool,
     },
-    /// What [`Engine::clear`] did.
+    /// Result of [`Engine::clear`].
     Cleared(Swept),
-    /// What [`Engine::end`] did: the last news.
+    /// Result of [`Engine::end`]: the last news.
     Swept(Swept),
-    /// The engine can no longer be reached, and what it ran is gone.
+    /// The engine can no longer be reached, and its replicas are gone.
     Lost,
 }
 
-/// What replicas had left behind at the end and was stopped, and what did not go.
+/// Processes that replicas had left behind and that were stopped, and those that are still running.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Swept {
     pub(crate) stopped: Vec<u32>,
@@ -101,25 +101,25 @@ pub(crate) struct Swept {
 #[derive(Debug)]
 pub(crate) enum NotLeased {
     TooFew(LeaseError),
-    /// The engine is gone.
+    /// The engine has exited.
     Lost(Box<Diagnostic>),
 }
 
-/// An engine that is gone, and what it held.
+/// The error for an engine that was killed, with the noun for its replicas.
 pub(crate) fn lost(held: &str) -> Diagnostic {
-    Diagnostic::error(Code::L0017, format!("the process that held the {held} was killed from outside"))
-        .hint("look for who sent SIGKILL: the kernel's log tells of memory, `last` and `ps` of people")
+    Diagnostic::error(Code::L0017, format!("the process that runs the {held} was killed from outside"))
+        .hint("find what sent SIGKILL: `dmesg` shows out-of-memory kills, `last` shows logins")
 }
 
-/// Ports need a socket each to be held, and the kernel gives no more. `of` is what could be fewer.
+/// The error if no more sockets can be opened to reserve ports. `of` names what could be fewer.
 pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32, of: &str) -> Diagnostic {
-    Diagnostic::error(code, "the kernel gives this process no more sockets to hold ports with")
+    Diagnostic::error(code, "cannot open enough sockets to reserve ports")
         .row("needed", wanted.to_string())
         .row("reason", umiak_sys::guardian::describe_errno(errno))
-        .hint(format!("raise the limit of open files with `ulimit -n`, or start fewer {of}"))
+        .hint(format!("raise the open-file limit with `ulimit -n`, or start fewer {of}"))
 }
 
-/// A port that a document names, on the address of one of its replicas.
+/// A port that a document names, at the address of one of its replicas.
 #[derive(Debug)]
 pub(crate) struct FixedPort<'a> {
     pub(crate) role: &'a str,
@@ -131,14 +131,14 @@ pub(crate) struct FixedPort<'a> {
 pub(crate) trait Engine {
     fn kind(&self) -> EngineKind;
 
-    /// Leases loopback addresses, one for each replica of this job: where [`Capabilities::hosts`] says so.
+    /// Leases loopback addresses, one per replica of this job, if [`Capabilities::hosts`] asks for them.
     fn lease_addresses(&mut self, _: StepIndex, _count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
         Ok(Vec::new())
     }
 
     fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased>;
 
-    /// Of these devices, those that no other run uses; at most so many.
+    /// Leases at most `count` of these devices, leaving out those that other runs use.
     fn lease_devices(
         &mut self,
         step: StepIndex,
@@ -146,71 +146,71 @@ pub(crate) trait Engine {
         count: u32,
     ) -> Result<Vec<Device>, Diagnostic>;
 
-    /// The job is over: what was leased for it is given back.
+    /// Returns what was leased for a job that has ended.
     fn release(&mut self, _: StepIndex) {}
 
-    /// An error where a replica cannot have a port that the document names.
+    /// Fails if a replica cannot bind a port that the document names.
     fn check_ports(&self, _: &[FixedPort<'_>]) -> Result<(), Diagnostic> {
         Ok(())
     }
 
-    /// Directories that are removed at the very end, also when the supervisor is killed before.
+    /// Directories to remove at the very end, even if the supervisor is killed before.
     fn remove_at_end(&mut self, directories: &[PathBuf]);
 
-    /// Holds for all attempts that are started from now on.
+    /// Applies to all attempts that are started from now on.
     fn share(&mut self, common: Common);
 
-    /// What the unit of these attempts will be called, where it survives its supervisor. It is recorded before they are
-    /// started, so it follows from the run and the attempts alone.
+    /// Returns the name of the unit of these attempts, if it survives its supervisor. It is recorded before they are
+    /// started, so it depends only on the run and the attempts.
     fn handle(&self, _: &[AttemptId]) -> Option<String> {
         None
     }
 
-    /// Takes over the unit of this handle from a supervisor that is gone. Returns which of these attempts, whose end is not
-    /// recorded, it still knows; what has become of them is told as news, from their start on. What the unit has beside
-    /// them is ended.
+    /// Takes over the unit with this handle from a supervisor that died. Returns which of these attempts, whose end is
+    /// not recorded, still exist; their state follows as news, from their start on. Other attempts of the unit are
+    /// ended.
     fn adopt(&mut self, _handle: &str, _live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
         Ok(Vec::new())
     }
 
-    /// Starts these of the plan, in order. How that went is told as news.
+    /// Starts attempts of the plan, in order. The results are reported as news.
     fn start(&mut self, plan: &Plan, starts: Vec<Start>);
 
-    /// Ends these, and all that they started.
+    /// Ends these attempts and all processes that they started.
     fn stop(&mut self, targets: &[AttemptId], how: StopHow);
 
-    /// Pauses these, or lets them go on: where [`Capabilities::suspend`] says so.
+    /// Suspends or resumes these attempts, if [`Capabilities::suspend`] is set.
     fn suspend(&mut self, _targets: &[AttemptId], _pause: bool) {}
 
-    /// These have ended and will start again while others go on: nothing that they left behind may be there by then.
+    /// Clears leftovers of attempts that have ended and will restart while others run.
     fn forsake(&mut self, _: &[AttemptId]) {}
 
-    /// True where the engine itself tells when this attempt is ready; elsewhere its ports are probed.
+    /// Returns true if the engine reports when this attempt is ready; otherwise its ports are probed.
     fn await_ready(&mut self, _: AttemptId) -> bool {
         false
     }
 
-    /// What to send over this connection should the supervisor die.
+    /// Sets the last message to send over this connection if the supervisor dies.
     fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: Vec<u8>) {}
 
-    /// Readable when there is news; nothing where there will be none.
+    /// Readable when there is news; `None` if there will be none.
     fn watch(&self) -> Option<BorrowedFd<'_>>;
 
     fn news(&mut self) -> Vec<EngineNews>;
 
-    /// The supervisor goes before the end, and none will take over: what runs is to end by itself.
+    /// The supervisor exits early and no other takes over: running attempts must end on their own.
     fn leave(&mut self) {}
 
-    /// All are over, and others will follow: stops what they left behind and gives their ports back, unless the next
-    /// attempt has the same. Told as news; an end that is asked for meanwhile hurries it.
+    /// Stops leftovers between two attempts of the job, and releases ports unless the next attempt uses the same ones.
+    /// Reported as news; a request to end the engine meanwhile makes it kill at once.
     fn clear(&mut self, keep_ports: bool);
 
-    /// Stops what replicas left behind. The engine is finished with, and what was leased is given back. Told as news; to
-    /// ask again, without patience, hurries it.
+    /// Stops leftovers, returns all leases and shuts the engine down. Reported as news; a second call with `patient`
+    /// false makes it kill at once.
     fn end(&mut self, patient: bool);
 }
 
-/// `--engine`.
+/// The value of `--engine`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     Local,
@@ -218,11 +218,11 @@ pub enum EngineKind {
     MockCluster,
 }
 
-/// Engines of the design that are not built yet.
+/// Planned engines.
 const LATER: &[&str] = &["container", "slurm", "mpi", "kubernetes", "paddlecloud"];
 
 impl EngineKind {
-    /// Every engine that there is.
+    /// All engines.
     pub const ALL: [Self; 3] = [Self::Local, Self::Mock, Self::MockCluster];
 
     pub(crate) fn parse(word: &str) -> Result<Self, Diagnostic> {
@@ -235,10 +235,10 @@ impl EngineKind {
                     .hint("`--engine local` runs on this host"))
             }
             _ => {
-                let error = Diagnostic::error(Code::L0001, format!("there is no engine `{word}`"));
+                let error = Diagnostic::error(Code::L0001, format!("unknown engine `{word}`"));
                 Err(match nearest(word, Self::ALL.map(Self::word).into_iter().chain(LATER.iter().copied())) {
                     Some(near) => error.hint(format!("did you mean `{near}`?")),
-                    None => error.hint("there are `local` (this host), `mock` and `mock-cluster` (on paper)"),
+                    None => error.hint("the engines are `local` (this host), `mock` and `mock-cluster` (simulated)"),
                 })
             }
         }
@@ -278,12 +278,12 @@ impl EngineKind {
     }
 }
 
-/// Ends what a supervisor that is gone has left running at these handles, for a run that nothing will go on with.
+/// Ends what a dead supervisor left running under these handles, for a run that will not be resumed.
 pub(crate) fn end_orphans(directory: &Path, handles: &[String]) -> Result<(), Diagnostic> {
     let is_cluster = |handle: &String| handle.starts_with(EngineKind::MockCluster.word());
     if handles.iter().any(is_cluster) {
         mock_cluster::end_orphans(directory)
-            .map_err(|error| Diagnostic::failed("end what runs in the cluster", &error))?;
+            .map_err(|error| Diagnostic::failed("stop the replicas in the cluster", &error))?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The cluster: the hidden command `umiak mock-cluster DIR`.
 //!
-//! It keeps everything of its units until it is told to forget them, so that a supervisor that takes over can be told all
-//! of it again. It ends when it is told to, when its socket or the run's directory is gone, and a while after everything is over
-//! and no supervisor has come.
+//! Keeps all state of its units until they are forgotten, so that it can be replayed to a supervisor that takes over.
+//! Exits on request, when its socket or the run's directory is removed, and some time after all units have ended
+//! without a supervisor connecting.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -24,16 +24,16 @@ use super::wire::{self, Order, Told};
 /// In the run's directory.
 pub(super) const SOCKET: &str = "cluster.sock";
 
-/// How often it looks whether the directory is still there.
+/// How often the existence of its socket is checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long ends are kept for a supervisor that may come.
+/// How long ended units are kept for a supervisor that may connect.
 const KEPT: Duration = Duration::from_secs(600);
-/// The same where there is nothing to tell.
+/// The same without any units.
 const EMPTY: Duration = Duration::from_secs(10);
-/// How long a pre-empted gang waits at least before it is started again.
+/// Minimum wait of a pre-empted gang before its restart.
 const PREEMPTED: Duration = Duration::from_millis(50);
 
-/// The whole life of a cluster. Its stdin is the socket that it listens on.
+/// Runs a cluster. Its stdin is the listening socket.
 pub(crate) fn serve(directory: &Path) -> io::Result<()> {
     let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (sender, inputs) = mpsc::channel();
@@ -49,7 +49,7 @@ pub(crate) fn serve(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What comes in, with the number of the connection that it comes from.
+/// A message, with the number of its connection.
 enum Input {
     Connected(u64, Sender<String>),
     Said(u64, Order),
@@ -60,10 +60,10 @@ fn accept(listener: &UnixListener, inputs: &Sender<Input>) {
     for (number, stream) in (0..).zip(listener.incoming().map_while(Result::ok)) {
         let Ok(writer) = stream.try_clone() else { continue };
         let (sender, lines) = mpsc::channel();
-        // From here, so that the last to connect is the last to be heard of.
+        // Sent from this thread, so that connections are reported in order.
         let _ = inputs.send(Input::Connected(number, sender));
         let inputs = inputs.clone();
-        // A connection without threads is dropped, and its engine sees that.
+        // A connection without threads is dropped, which its engine notices.
         let _ = thread("writer", move || write(writer, &lines));
         let _ = thread("reader", move || hear(number, &stream, &inputs));
     }
@@ -73,7 +73,7 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
-/// A supervisor that is stopped does not read: the cluster does not wait for it.
+/// Writes on its own thread: the cluster does not wait for a suspended supervisor.
 fn write(mut stream: UnixStream, lines: &Receiver<String>) {
     for line in lines {
         if stream.write_all(line.as_bytes()).is_err() {
@@ -82,7 +82,7 @@ fn write(mut stream: UnixStream, lines: &Receiver<String>) {
     }
 }
 
-/// One connection to its end.
+/// Reads one connection until it ends.
 fn hear(number: u64, stream: &UnixStream, inputs: &Sender<Input>) {
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         let Some(order) = wire::read(&line) else { break };
@@ -96,33 +96,33 @@ fn hear(number: u64, stream: &UnixStream, inputs: &Sender<Input>) {
 struct Cluster {
     stage: Stage,
     units: BTreeMap<String, Unit>,
-    /// The supervisor's, and how it is told something.
+    /// The supervisor's connection, and the channel to it.
     connection: Option<(u64, Sender<String>)>,
-    /// Nodes are not used twice.
+    /// Number of nodes used; none is used twice.
     nodes: u32,
-    /// Of ends.
+    /// Counts ends, to replay them in order.
     order: u64,
 }
 
 /// A gang.
 struct Unit {
     members: BTreeMap<AttemptId, Kept>,
-    /// While it waits for nodes.
+    /// Set while it waits for nodes.
     queue: Option<Queue>,
-    /// How often it was started.
+    /// Number of starts.
     starts: u32,
-    /// The supervisor that is connected has submitted or adopted it: it is told what happens.
+    /// True if the connected supervisor has submitted or adopted it, and receives its news.
     is_followed: bool,
 }
 
 struct Queue {
     until: Instant,
-    /// What is still to be said about it, and when.
+    /// Reasons that are still to be reported, with their times.
     reasons: VecDeque<(Instant, String)>,
     reason: String,
 }
 
-/// A replica, and what has been told of it.
+/// A replica and all that was reported about it.
 struct Kept {
     replica: Member,
     instance: Option<Instance>,
@@ -140,7 +140,7 @@ impl Unit {
         self.members.values().all(|member| member.ended.is_some())
     }
 
-    /// The longest time that a replica wants to wait.
+    /// The longest queue time that a replica asks for.
     fn delay(&self) -> Duration {
         let steps = self.members.values().flat_map(|member| steps(&member.replica.argv, member.replica.id));
         steps.filter_map(|step| if let Step::Queue(time) = step { Some(time) } else { None }).max().unwrap_or_default()
@@ -181,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// When there is something to do.
+    /// Time of the next action.
     fn wakes(&self) -> Option<Instant> {
         let queues = self.units.values().filter_map(|unit| unit.queue.as_ref());
         let due = queues.map(|queue| queue.reasons.front().map_or(queue.until, |(at, _)| *at));
@@ -197,7 +197,7 @@ impl Cluster {
             }
             Input::Gone(number) if self.is_current(number) => self.connection = None,
             Input::Said(number, order) if self.is_current(number) => self.obey(order),
-            // The supervisor before this one.
+            // A previous supervisor.
             Input::Gone(_) | Input::Said(..) => {}
         }
     }
@@ -232,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// What is due: reasons, starts, and what replicas do.
+    /// Performs what is due: reasons, starts, and steps of replicas.
     fn turn(&mut self, now: Instant) {
         let mut reasons = Vec::new();
         for unit in self.units.values_mut() {
@@ -261,7 +261,7 @@ impl Cluster {
         self.tell_all(news);
     }
 
-    /// All of a gang that has not ended starts, each on a node of its own.
+    /// Starts all members of a gang that have not ended, each on its own node.
     fn place(&mut self, name: &str) {
         let Some(unit) = self.units.get_mut(name) else { return };
         unit.queue = None;
@@ -278,7 +278,7 @@ impl Cluster {
         self.tell_all(news);
     }
 
-    /// One that waits for a node ends at once: there is nothing that could object.
+    /// Stops an attempt. One that waits for a node ends at once.
     fn stop(&mut self, id: AttemptId, how: StopHow) {
         let waits =
             |unit: &Unit| unit.queue.is_some() && unit.members.get(&id).is_some_and(|member| member.ended.is_none());
@@ -325,7 +325,7 @@ impl Cluster {
         }
     }
 
-    /// Kept, and told to the supervisor if one follows it. Pre-emption is the cluster's own business.
+    /// Keeps news, and reports it if a supervisor follows the unit. Pre-emption is handled here.
     fn tell(&mut self, news: EngineNews) {
         let id = match &news {
             EngineNews::Ended { id, exit: Exit::Preempted { reason }, .. } => return self.preempt(*id, reason),
@@ -359,7 +359,7 @@ impl Cluster {
         }
     }
 
-    /// The gang gives its nodes back and waits for others; what it has written stays.
+    /// Returns the gang to the queue; its output is kept.
     fn preempt(&mut self, id: AttemptId, reason: &str) {
         let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
         for other in unit.members.keys() {

@@ -24,28 +24,28 @@ pub(super) struct Link {
     answers: Receiver<Vec<AttemptId>>,
     stage: Arc<Mutex<Stage>>,
     inbox: Arc<Inbox>,
-    /// Where this supervisor has started it.
+    /// Set if this supervisor has started the cluster.
     child: Option<Child>,
 }
 
-/// What is known of the other end.
+/// State of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// It was asked to end.
+    /// The cluster was asked to end.
     Ending,
     Gone,
 }
 
 impl Link {
-    /// To a cluster that is there; nothing where there is none, or where it is about to end.
+    /// Connects to a running cluster; `None` if there is none, or if it is about to exit.
     pub(super) fn connect(directory: &Path, inbox: &Arc<Inbox>) -> io::Result<Option<Self>> {
         match in_directory(directory, SOCKET, |path| UnixStream::connect(path)) {
             Ok(stream) => {
                 let link = Self::over(stream, directory, inbox, None)?;
                 let is_there = link.ask(&Order::Hello {})?.is_some();
                 if !is_there {
-                    // Of one that has told nothing, its end is no news.
+                    // Its end is not news, because it had reported nothing.
                     inbox.take();
                 }
                 Ok(is_there.then_some(link))
@@ -57,7 +57,7 @@ impl Link {
         }
     }
 
-    /// To a new one, in a session of its own. Its stdin is the socket that it listens on, so nothing has to be waited for.
+    /// Starts a cluster in its own session. Its stdin is the listening socket, so no wait is needed.
     pub(super) fn start(directory: &Path, inbox: &Arc<Inbox>) -> io::Result<Self> {
         let _ = std::fs::remove_file(directory.join(SOCKET));
         let listener = in_directory(directory, SOCKET, |path| UnixListener::bind(path))?;
@@ -87,11 +87,11 @@ impl Link {
     }
 
     pub(super) fn send(&self, order: &Order) {
-        // The reader sees that it is gone.
+        // The reader notices a closed connection.
         let _ = (&self.stream).write_all(wire::line(order).as_bytes());
     }
 
-    /// Nothing where it is gone; an error where it does not answer in time.
+    /// Returns `None` if the cluster is gone; fails if it does not answer in time.
     pub(super) fn ask(&self, order: &Order) -> io::Result<Option<Vec<AttemptId>>> {
         self.send(order);
         match self.answers.recv_timeout(ANSWER) {
@@ -101,7 +101,7 @@ impl Link {
         }
     }
 
-    /// It ends, and that is told when it is done.
+    /// Asks the cluster to end; its end is reported as news.
     pub(super) fn end(&self) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         match *stage {
@@ -115,7 +115,7 @@ impl Link {
         }
     }
 
-    /// It is gone: so is its process.
+    /// Reaps the process of a cluster that has exited.
     pub(super) fn reap(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.wait();
@@ -123,7 +123,7 @@ impl Link {
     }
 }
 
-/// The thread that hears the cluster.
+/// The thread that reads from the cluster.
 struct Reader {
     stream: UnixStream,
     answers: Sender<Vec<AttemptId>>,
@@ -139,7 +139,7 @@ impl Reader {
                 Some(Ok(news)) => self.inbox.tell(news),
                 Some(Err(attempts)) => drop(self.answers.send(attempts)),
                 None => {
-                    warn!(line, "the cluster says something else");
+                    warn!(line, "invalid message from the cluster");
                     break;
                 }
             }

@@ -1,16 +1,16 @@
-//! The engine `mock-cluster`: a cluster on paper, in a process of its own.
+//! The engine `mock-cluster`: a simulated cluster in its own process.
 //!
-//! It stands for what is true of clusters and of no host: gangs wait in a queue, replicas have names and nodes instead
-//! of pids, output is streamed, the cluster starts what it pre-empts again by itself, and everything goes on when the
-//! supervisor dies. The next supervisor adopts it. Its replicas are [actors](super::actors).
+//! It simulates what is specific to clusters: gangs wait in a queue, replicas have names and nodes instead of pids,
+//! output is streamed, pre-empted gangs restart on their own, and everything continues when the supervisor dies. The
+//! next supervisor adopts it. Its replicas are [actors](super::actors).
 //!
 //! | part | in one sentence |
 //! |---|---|
-//! | [`render`] | starts to what is submitted, pure |
-//! | this file | the engine: submits, and passes on what is told |
-//! | [`link`] | the connection to the cluster, and how it is started |
-//! | [`wire`] | the lines that both sides send |
-//! | [`cluster`] | the process: queue, nodes, retries, and all that has not been told |
+//! | [`render`] | turns starts into a manifest, pure |
+//! | this file | the engine: submits, and passes on reports |
+//! | [`link`] | connects to the cluster, or starts it |
+//! | [`wire`] | the messages of both sides |
+//! | [`cluster`] | the process: queue, nodes, retries, and all state to replay |
 
 mod cluster;
 mod link;
@@ -39,24 +39,24 @@ use link::Link;
 use render::render;
 use wire::Order;
 
-/// How long a cluster may take to say what it has.
+/// Time for a cluster to answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct MockCluster {
-    /// Of the run: the cluster's socket is there.
+    /// Directory of the run, which contains the cluster's socket.
     directory: PathBuf,
     run: String,
     inbox: Arc<Inbox>,
     link: Option<Link>,
     common: Common,
-    /// Removed at the end.
+    /// Directories to remove at the end.
     remove: Vec<PathBuf>,
     paper: Paper,
 }
 
 impl MockCluster {
-    /// Nothing is started before it is needed.
+    /// Starts nothing; the cluster is started when it is needed.
     pub(crate) fn new(directory: &Path, run: String) -> std::io::Result<Self> {
         info!(engine = EngineKind::MockCluster.word(), "engine started");
         Ok(Self {
@@ -71,13 +71,14 @@ impl MockCluster {
     }
 
     fn send(&self, order: &Order) {
-        // One that is gone is told as news.
+        // The end of the cluster is reported as news.
         if let Some(link) = &self.link {
             link.send(order);
         }
     }
 
-    /// A cluster for new units. What one that is there already has is of no supervisor any more.
+    /// Connects to a cluster for new units. Units of an existing cluster belong to no supervisor any more and are
+    /// dropped.
     fn connect(&mut self) -> std::io::Result<()> {
         if self.link.is_some() {
             return Ok(());
@@ -115,7 +116,7 @@ impl Engine for MockCluster {
         self.common = common;
     }
 
-    /// The first attempt of a unit is of no other unit.
+    /// The first attempt of a unit belongs to no other unit, so it identifies the unit.
     fn handle(&self, attempts: &[AttemptId]) -> Option<String> {
         let AttemptId { step, slot, attempt } = attempts.first()?;
         let (word, run) = (EngineKind::MockCluster.word(), &self.run);
@@ -124,9 +125,9 @@ impl Engine for MockCluster {
 
     fn adopt(&mut self, handle: &str, live: &[AttemptId]) -> Result<Vec<AttemptId>, Diagnostic> {
         let failed = |error: std::io::Error| {
-            Diagnostic::error(Code::J0026, "the cluster of the run does not answer")
+            Diagnostic::error(Code::J0026, "the run's cluster does not respond")
                 .row("reason", error.to_string())
-                .hint("its process, `umiak mock-cluster`, may be stopped: `kill -CONT` lets it go on")
+                .hint("its process, `umiak mock-cluster`, may be suspended; resume it with `kill -CONT`")
         };
         if self.link.is_none() {
             self.link = Link::connect(&self.directory, &self.inbox).map_err(failed)?;
@@ -195,7 +196,7 @@ impl Engine for MockCluster {
     }
 }
 
-/// Ends what a supervisor that is gone has left in its cluster, and waits until that is done.
+/// Ends what a dead supervisor left in its cluster, and waits for it.
 pub(super) fn end_orphans(directory: &Path) -> std::io::Result<()> {
     let inbox = Arc::new(Inbox::new()?);
     let Some(link) = Link::connect(directory, &inbox)? else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Starts to what is submitted. Pure: `umiak plan` can show it, and a test can hold it against a snapshot.
+//! Turns starts into a manifest. Pure: `umiak plan` can show it, and a test compares it with a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use umiak_core::plan::Plan;
 
 use super::super::{Common, Start};
 
-/// A gang as the cluster is given it.
+/// A gang as it is submitted to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) unit: String,
     pub(super) job: String,
-    /// Of all replicas.
+    /// Variables of all replicas.
     pub(super) env: BTreeMap<String, String>,
     pub(super) replicas: Vec<Member>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
     pub(super) id: AttemptId,
-    /// In the cluster, and where the others reach it: `ctr-trainer-0`.
+    /// Name in the cluster, and host name for the other replicas: `ctr-trainer-0`.
     pub(super) name: String,
     pub(super) argv: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
@@ -30,7 +30,7 @@ pub(super) struct Member {
     pub(super) memory_bytes: Option<u64>,
 }
 
-/// The unit of these starts.
+/// Returns the manifest of these starts.
 pub(super) fn render(unit: String, plan: &Plan, common: &Common, starts: &[Start]) -> Manifest {
     let member = |start: &Start| Member {
         id: start.id,

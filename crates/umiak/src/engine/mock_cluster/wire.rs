@@ -1,4 +1,4 @@
-//! The lines that engine and cluster send each other: JSON, one message each, with a version.
+//! Messages between engine and cluster: one JSON line each, with a version.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::super::EngineNews;
 use super::super::actors::ended;
 use super::render::Manifest;
 
-/// An engine and a cluster of different versions do not understand each other.
+/// Engine and cluster must have the same version.
 const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,15 +18,15 @@ struct Line<T> {
     say: T,
 }
 
-/// From the engine.
+/// A message from the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
-    /// Answered without attempts.
+    /// Answered with no attempts.
     Hello {},
-    /// A gang. The same unit is taken once.
+    /// Submits a gang. A known unit is ignored.
     Submit(Manifest),
-    /// What is there of these is told from the beginning; what the unit has beside them is ended.
+    /// Replays the state of these attempts from the beginning; other attempts of the unit are ended.
     Adopt {
         unit: String,
         live: Vec<AttemptId>,
@@ -40,15 +40,15 @@ pub(super) enum Order {
     },
     /// Ends and forgets all units.
     Forget {},
-    /// The cluster itself ends.
+    /// Ends the cluster.
     End {},
 }
 
-/// From the cluster.
+/// A message from the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Told {
-    /// To [`Order::Hello`] and [`Order::Adopt`].
+    /// Answers [`Order::Hello`] and [`Order::Adopt`].
     Answer {
         attempts: Vec<AttemptId>,
     },
@@ -59,7 +59,7 @@ pub(super) enum Told {
         id: AttemptId,
         instance: Instance,
     },
-    /// From this byte on.
+    /// Output from this byte on.
     Output {
         id: AttemptId,
         at: u64,
@@ -75,7 +75,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    /// What the engine passes on; the attempts of an answer.
+    /// Converts to news; `Err` holds the attempts of an answer.
     pub(super) fn news(self) -> Result<EngineNews, Vec<AttemptId>> {
         Ok(match self {
             Self::Answer { attempts } => return Err(attempts),
@@ -93,7 +93,7 @@ pub(super) fn line<T: Serialize>(say: &T) -> String {
     text + "\n"
 }
 
-/// Nothing where it is no line of this version.
+/// Returns `None` if the line is not a message of this version.
 pub(super) fn read<T: DeserializeOwned>(line: &str) -> Option<T> {
     serde_json::from_str::<Line<T>>(line).ok().filter(|line| line.v == VERSION).map(|line| line.say)
 }
