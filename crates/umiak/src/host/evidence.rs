@@ -1,4 +1,4 @@
-//! Reads what a rank left about its end: the tail of its log from this run's offset, and torch's error file.
+//! Reads what a rank left about its end: the tail of its log since this run's offset, and torch's error file.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,16 +8,16 @@ use umiak_core::facts::Evidence;
 use umiak_core::model::Slot;
 use umiak_sys::wait::{fill_at, read_at};
 
-/// The tail that is looked at.
+/// Length of the tail that is read.
 const TAIL: u64 = 64 << 10;
-/// What a glance looks at.
+/// Length of the quick check.
 const GLANCE: u64 = 4 << 10;
-/// Beyond this, counting lines would take longer than the answer is worth.
+/// Beyond this offset lines are not counted: it would take too long.
 const COUNTABLE: u64 = 32 << 20;
-/// An error file larger than this is none.
+/// Larger error files are ignored.
 const ERROR_FILE: u64 = 1 << 20;
 
-/// `end` cuts the log where somebody else's doing begins.
+/// Reads the evidence of a rank. `end` limits the log to lines from before our stop.
 pub(crate) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) -> Evidence {
     let (tail, first_line) = tail(log, start, end, TAIL).unwrap_or_default();
     let error = std::fs::metadata(error_file)
@@ -27,7 +27,7 @@ pub(crate) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) 
     diagnose::extract(&tail, first_line, error.as_deref())
 }
 
-/// Whether the last words before `end` look like an error: a glance, before reading in earnest.
+/// Quick check: true if the last lines before `end` look like an error.
 pub(crate) fn has_error(log: &Path, start: u64, end: u64) -> bool {
     let Ok(file) = File::open(log) else { return false };
     let from = start.max(end.saturating_sub(GLANCE));
@@ -38,12 +38,12 @@ pub(crate) fn has_error(log: &Path, start: u64, end: u64) -> bool {
         .any(|word| bytes[..count].windows(word.len()).any(|window| window == word.as_bytes()))
 }
 
-/// The last bytes of this run's part, and the number of the line they begin in.
+/// Returns the last bytes of this run's part, and the number of their first line.
 fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8>, Option<u64>)> {
     let file = File::open(log).ok()?;
     let size = file.metadata().ok()?.len();
     let end = end.map_or(size, |end| end.min(size));
-    // A log that is shorter than where this run began has been cut since: all of it is this run's.
+    // A log shorter than this run's offset was truncated since: all of it belongs to this run.
     let start = if start > size { 0 } else { start };
     let from = start.max(end.saturating_sub(length));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
@@ -69,7 +69,7 @@ fn lines_before(file: &File, end: u64) -> u64 {
     lines
 }
 
-/// What is known of this one, to be added to.
+/// Returns the evidence of a replica, added if missing.
 pub(crate) fn of_slot(evidence: &mut Vec<(Slot, Evidence)>, slot: Slot) -> &mut Evidence {
     let position = evidence.iter().position(|(other, _)| *other == slot).unwrap_or_else(|| {
         evidence.push((slot, Evidence::default()));

@@ -1,4 +1,4 @@
-//! What only this host knows, gathered for the plan.
+//! Gathers facts about this host for the plan.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,14 +18,14 @@ use umiak_core::plan::{Address, Gpu, IdleGpu, Inventory};
 
 use crate::variables;
 
-/// The environment as far as it is text; names or values that are not stay with the ranks untouched.
+/// Returns the variables that are valid text; others are passed to ranks unchanged.
 pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// What takes a look of its own, and is not always needed.
+/// Parts of the inventory that cost extra and are not always needed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extras {
     numa: bool,
@@ -73,7 +73,7 @@ pub(crate) fn gather(env: BTreeMap<String, String>, extras: Extras) -> Inventory
     inventory
 }
 
-/// What the file system says about the script and the interpreters.
+/// Looks up the script and the interpreters in the file system.
 pub(crate) fn look_up(asked: &CommandRequest, env: &BTreeMap<String, String>) -> Files {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let bare = Path::new(&asked.script).components().count() == 1 && !asked.script.as_encoded_bytes().contains(&b'/');
@@ -90,7 +90,7 @@ pub(crate) fn look_up(asked: &CommandRequest, env: &BTreeMap<String, String>) ->
     }
 }
 
-/// The interpreters asked for, in order of preference, with where each was found.
+/// Returns the candidate interpreters in order of preference, each with its path if found.
 fn interpreters(
     asked: &CommandRequest,
     env: &BTreeMap<String, String>,
@@ -109,8 +109,8 @@ fn interpreters(
     own.into_iter().chain(named).collect()
 }
 
-/// The interpreter of a Python script, by path or on `PATH`. A program of that name which is none (umiak itself may be
-/// called `fleetrun`) is passed over.
+/// Finds the interpreter of a Python script, by path or on `PATH`. Programs of that name without one are skipped:
+/// umiak itself may be installed as `fleetrun`.
 pub(crate) fn of_script(script: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let candidates: Vec<PathBuf> = if script.as_encoded_bytes().contains(&b'/') {
         vec![PathBuf::from(script)]
@@ -124,8 +124,8 @@ pub(crate) fn of_script(script: &OsStr, path: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// The script behind `run_check`: the check that Paddle brings along, as the interpreter finds it. The framework itself is
-/// not imported for that.
+/// Finds the script behind `run_check`: the check that Paddle ships, located by the interpreter without importing
+/// Paddle.
 pub(crate) fn paddle_check(asked: &CommandRequest, env: &BTreeMap<String, String>) -> Result<PathBuf, Diagnostic> {
     const FIND: &str =
         "import importlib.util as u; s = u.find_spec('paddle'); print(s.submodule_search_locations[0] if s else '')";
@@ -137,14 +137,14 @@ pub(crate) fn paddle_check(asked: &CommandRequest, env: &BTreeMap<String, String
     if !said.is_empty() && check.is_file() {
         return Ok(check);
     }
-    Err(Diagnostic::error(Code::L0011, "`run_check` is Paddle's own check, and Paddle was not found")
+    Err(Diagnostic::error(Code::L0011, "`run_check` needs Paddle, which was not found")
         .row("interpreter", interpreter.display().to_string())
-        .hint("name the interpreter that has it: `umiak /path/to/python -m paddle.distributed.launch run_check`"))
+        .hint("use an interpreter that has Paddle: `umiak /path/to/python -m paddle.distributed.launch run_check`"))
 }
 
-/// What stands beside a script that is not there; nothing when it is.
+/// Lists the directory of a missing script; empty if the script exists.
 fn neighbours(script: &Path) -> Vec<String> {
-    /// Enough to find a misspelt name by; a directory of data may hold millions.
+    /// Enough to suggest a similar name; a data directory may have millions of entries.
     const MOST: usize = 10_000;
     if script.exists() {
         return Vec::new();
@@ -161,14 +161,14 @@ fn script_file(path: &Path) -> ScriptFile {
         Err(_) => ScriptFile::Missing,
         Ok(metadata) if metadata.is_dir() => ScriptFile::Directory,
         Ok(metadata) => {
-            // Opening a pipe would wait for its writer, and take what was meant for the rank.
+            // Opening a pipe would block until it has a writer, and consume data meant for the rank.
             let readable = !metadata.is_file() || File::open(path).is_ok();
             ScriptFile::File { executable: is_executable(path), readable }
         }
     }
 }
 
-/// The `#!` line of a file, as far as the kernel would read it.
+/// Parses the `#!` line of a file, up to the length that the kernel reads.
 fn first_line(path: &Path) -> Option<FirstLine> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(256).read_to_end(&mut head).ok()?;

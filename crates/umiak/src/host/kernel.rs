@@ -1,4 +1,4 @@
-//! Asks the kernel about ranks that a signal ended: once for each failure, after everybody was told to stop.
+//! Asks the kernel about ranks that were ended by a signal: once per failure, after all replicas were told to stop.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -15,9 +15,9 @@ use super::evidence::of_slot;
 const SIGBUS: i32 = 7;
 const SIGTERM: i32 = 15;
 const SHARED_MEMORY: &str = "/dev/shm";
-/// The signature of a write that found no room.
+/// Signature of a failed write for lack of space.
 const NO_SPACE: &str = "U1203";
-/// Signatures of a rank that lost a process of its own.
+/// Signatures of a rank that lost a child process.
 const LOST_CHILD: [&str; 2] = ["U2402", "U3103"];
 
 /// A rank that ended badly.
@@ -26,11 +26,11 @@ pub(crate) struct EndedProcess {
     pub(crate) slot: Slot,
     pub(crate) pid: u32,
     pub(crate) exit: Exit,
-    /// It had been sent a signal of ours.
+    /// True if we had sent it a signal.
     pub(crate) stopped: bool,
 }
 
-/// Where log and counter stood when the run began: what was before is not about this run.
+/// Position of log and counters when the run began: earlier entries are not about this run.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     log: Option<KernelLog>,
@@ -40,14 +40,14 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn from_now() -> Self {
-        // The clock that files are stamped by lags behind ours by up to one tick.
+        // File timestamps lag behind the system clock by up to one tick.
         let since = SystemTime::now() - Duration::from_millis(20);
         Self { log: KernelLog::from_now(), memory_kills: oom_kills(), since }
     }
 
-    /// Adds what the kernel knows to the evidence of those it knows something about.
+    /// Adds the kernel's information to the evidence.
     pub(crate) fn explain(&mut self, ended: &[EndedProcess], log_dir: &Path, evidence: &mut Vec<(Slot, Evidence)>) {
-        // The kernel has nothing to add about a request to end.
+        // The kernel has no information about SIGTERM.
         let is_odd = |end: &&EndedProcess| end.exit.signal().is_some_and(|signal| signal != SIGTERM);
         let signalled: Vec<&EndedProcess> = ended.iter().filter(is_odd).collect();
         let code = |evidence: &Evidence| evidence.signature.as_ref().map(|signature| signature.code.clone());
@@ -87,7 +87,7 @@ impl Kernel {
         }
     }
 
-    /// What was written since the run began, or since the last failure.
+    /// Returns what was logged since the run began, or since the last failure.
     fn account(&mut self) -> Account {
         let log = self.log.as_mut().map(|log| log.read(kernel::is_of_interest)).unwrap_or_default();
         let log = log.into_iter().map(|(micros, message)| LogRecord { micros, message }).collect();
@@ -104,7 +104,7 @@ impl Kernel {
     }
 }
 
-/// Each file system once, by the first place that is on it.
+/// Returns each full file system once, with the first of our directories on it.
 fn full_file_systems(log_dir: &Path) -> Vec<KernelFact> {
     let mut places = vec![PathBuf::from(SHARED_MEMORY), log_dir.to_path_buf(), std::env::temp_dir()];
     places.extend(std::env::current_dir());
@@ -126,7 +126,7 @@ fn full_file_systems(log_dir: &Path) -> Vec<KernelFact> {
     full.collect()
 }
 
-/// The newest file since the run began that the pattern can have made for this process.
+/// Finds the newest file since the run began that matches the core pattern for this process.
 fn find_core(pattern: &str, pid: u32, since: SystemTime) -> Option<PathBuf> {
     if pattern.starts_with('|') {
         return None;
@@ -145,7 +145,7 @@ fn find_core(pattern: &str, pid: u32, since: SystemTime) -> Option<PathBuf> {
     newest.max().map(|(_, path)| path)
 }
 
-/// A core pattern with the process id in it, and `*` for what we do not know.
+/// Expands a core pattern: the process id, and `*` for unknown fields.
 fn expand(pattern: &str, pid: u32) -> String {
     let mut text = String::new();
     let mut characters = pattern.chars();
@@ -161,7 +161,7 @@ fn expand(pattern: &str, pid: u32) -> String {
     text
 }
 
-/// Whether a name fits a pattern with `*` in it.
+/// True if a name matches a pattern with `*`.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

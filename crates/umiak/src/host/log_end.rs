@@ -1,5 +1,5 @@
-//! The end of an attempt's output in a log that it shares with other attempts and other runs, with what tells whether the
-//! bytes there are still the same.
+//! The end of an attempt's output in a log shared with other attempts and runs, with a digest that shows whether the
+//! output is still the same.
 
 use std::fs::File;
 use std::io;
@@ -8,17 +8,17 @@ use std::path::Path;
 use umiak_core::facts::LogEnd;
 use umiak_sys::wait::fill_at;
 
-/// How much of each end of the output is looked at. Shorter output is compared as a whole.
+/// Length of the digested part at each end of the output. Shorter output is digested whole.
 const LOOKED_AT: u64 = 16 << 10;
 
-/// The end of the output that begins at `start`: what is in the file now.
+/// Returns the current end of the output that begins at `start`.
 pub(crate) fn read(path: &Path, start: u64) -> io::Result<LogEnd> {
     let file = File::open(path)?;
     let at = file.metadata()?.len();
     Ok(LogEnd { at, digest: digest(&file, start, at)? })
 }
 
-/// False when the file was written anew since.
+/// False if the file was rewritten since.
 pub(crate) fn is_same(file: &File, start: u64, end: &LogEnd) -> io::Result<bool> {
     Ok(file.metadata()?.len() >= end.at && digest(file, start, end.at)? == end.digest)
 }

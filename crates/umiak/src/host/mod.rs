@@ -1,4 +1,4 @@
-//! What only this host knows: its inventory, the logs of its processes, and what its kernel says about their ends.
+//! Facts about this host: its inventory, the logs of its processes, and what its kernel reports about their ends.
 
 pub(crate) mod evidence;
 pub(crate) mod inventory;

@@ -217,7 +217,7 @@ fn run_check() {
     // Without Paddle, the error says so.
     let outcome =
         shell.line("umiak python3 -m paddle.distributed.launch --nnodes 1 run_check").start().finish_unchecked();
-    outcome.expect_code(127).expect_err("error[L0011]: `run_check` is Paddle's own check, and Paddle was not found\n");
+    outcome.expect_code(127).expect_err("error[L0011]: `run_check` needs Paddle, which was not found\n");
 }
 
 fn run_check_on_two_nodes() {
