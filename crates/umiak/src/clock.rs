@@ -1,11 +1,11 @@
-//! Time: a clock that does not jump for the machines, and the wall clock for people.
+//! Time: a monotonic clock for the machines, and the wall clock for display.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use umiak_core::model::Timestamp;
 use umiak_sys::clock::{LocalTime, local_now};
 
-/// The wall clock at the start plus monotonic time since.
+/// The wall clock at the start, plus monotonic time since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     start: Instant,
@@ -37,7 +37,7 @@ pub(crate) fn time_of_day() -> String {
     format!("{:02}:{:02}:{:02}", now.hour, now.minute, now.second)
 }
 
-/// `2026-11-15 03:08:23,123`, as Paddle's lines have it.
+/// `2026-11-15 03:08:23,123`, the format of Paddle's lines.
 pub(crate) fn paddle_stamp() -> String {
     let LocalTime { year, month, day, hour, minute, second, millisecond } = local_now();
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02},{millisecond:03}")

@@ -3,17 +3,17 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | [`cli`] | argument types, commands, exit codes |
-//! | `front` | the doors that jobs come in through: launch command lines, documents |
-//! | `driver` | the one loop: gathers events, asks the machine, records, performs |
-//! | [`engine`] | where replicas run: on this host, or only on paper |
-//! | `log` | what umiak tells about itself when it is asked to |
+//! | `front` | the commands that start jobs: launch command lines, documents |
+//! | `driver` | the main loop: gathers events, asks the machine, records, performs |
+//! | [`engine`] | where replicas run: on this host, or simulated |
+//! | `log` | diagnostic logging of umiak itself, on request |
 //! | [`history`] | recorded runs: their directories, journals and index |
-//! | `rendezvous` | the nodes of a job come together: coordinator and agents on the network |
-//! | [`views`] | recorded runs as people and programs see them: tables, words, JSON |
-//! | [`screen`] | everything a person sees while it runs: mirror, status line, summary |
-//! | `host` | what only this host knows: inventory, logs, kernel |
-//! | `network` | the one thread that carries network work |
-//! | `clock`, [`variables`] | time for the machines and for people; environment variables of ours |
+//! | `rendezvous` | joins the nodes of a job: coordinator and agents on the network |
+//! | [`views`] | recorded runs for display: tables, text, JSON |
+//! | [`screen`] | console output of a run: mirror, status line, summary |
+//! | `host` | facts about this host: inventory, logs, kernel |
+//! | `network` | the thread that carries all network work |
+//! | `clock`, [`variables`] | time for the machines and for display; umiak's environment variables |
 
 pub mod cli;
 mod clock;

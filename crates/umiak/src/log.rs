@@ -1,11 +1,11 @@
-//! What umiak tells about itself: `tracing`, to stderr or to a file, only where `-v` or `UMIAK_LOG` asks for it. Without
-//! them no subscriber is installed and an event costs one comparison.
+//! Diagnostic logging of umiak itself: `tracing`, to stderr or to a file, only with `-v` or `UMIAK_LOG`. Without them
+//! no subscriber is installed and an event costs one comparison.
 //!
-//! User messages do not come through here. `info` is for operators, `debug` and `trace` are for us. Events name
-//! variables, arguments and parameters by their number, never by their value.
+//! User messages do not go through here. `info` is for operators, `debug` and `trace` are for developers. Events show
+//! variables, arguments and parameters by count, never by value.
 //!
-//! While a screen owns stderr, lines go through it: they cannot garble the status line, and a reader that does not read
-//! holds up the screen's thread alone. A file is written at once.
+//! While a screen owns stderr, lines go through it: they cannot garble the status line, and a blocked reader delays
+//! only the screen's thread. A file is written at once.
 
 use std::fs::File;
 use std::io;
@@ -19,17 +19,17 @@ use umiak_core::diag::{Code, Diagnostic};
 
 use crate::variables::{LOG, LOG_FILE};
 
-/// The filter in effect; not set while nothing is logged.
+/// The filter in effect; unset if nothing is logged.
 static FILTER: OnceLock<String> = OnceLock::new();
 
-/// Hands a line to the screen; false when its thread has ended.
+/// Passes a line to the screen; returns false if its thread has ended.
 type Show = Box<dyn Fn(&str) -> bool + Send>;
 
 /// The screen that owns stderr.
 static SCREEN: Mutex<Option<Show>> = Mutex::new(None);
 
-/// Starts logging where it is asked for: `verbose` is how often `-v` was given, and wins over the variable. No thread is
-/// started, because the guardian is forked after this.
+/// Starts logging if requested: `verbose` counts `-v`, and overrides the variable. Starts no thread, because the
+/// guardian is forked after this.
 pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let filter = match (verbose, variable(LOG)) {
@@ -40,7 +40,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
         _ => "trace".to_owned(),
     };
     let targets = targets(&filter).ok_or_else(|| {
-        Diagnostic::error(Code::L0009, format!("`{LOG}` takes a level or a list of modules, not `{filter}`"))
+        Diagnostic::error(Code::L0009, format!("`{LOG}` must be a level or a list of modules, not `{filter}`"))
             .row("levels", "error, warn, info, debug, trace, off")
             .hint(format!("for example `{LOG}=debug` or `{LOG}=info,umiak::rendezvous=trace`"))
     })?;
@@ -48,7 +48,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
         None => BoxMakeWriter::new(|| Stderr),
         Some(path) => {
             let file = File::options().append(true).create(true).mode(0o600).open(&path).map_err(|error| {
-                Diagnostic::error(Code::L0009, format!("`{LOG_FILE}` names a file that cannot be written"))
+                Diagnostic::error(Code::L0009, format!("cannot write to the file in `{LOG_FILE}`"))
                     .row("file", path.to_string_lossy())
                     .row("reason", error.to_string())
             })?;
@@ -57,29 +57,30 @@ pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
     };
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
     let subscriber = tracing_subscriber::registry().with(targets).with(lines);
-    // A second call, in tests, keeps the first one's.
+    // A second call, in tests, keeps the first subscriber.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let _ = FILTER.set(filter);
     }
     Ok(())
 }
 
-/// The filter for a process that goes on in our place: `-v` of this one is not on its command line.
+/// Returns the filter as a variable for a process that replaces this one and does not get its `-v`.
 pub(crate) fn inherited() -> Option<(&'static str, &'static str)> {
     FILTER.get().map(|filter| (LOG, filter.as_str()))
 }
 
-/// Lines go to this screen from now on, until [`release_screen`].
+/// Sends lines to this screen, until [`release_screen`].
 pub(crate) fn use_screen(show: Show) {
     *SCREEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(show);
 }
 
-/// Lines go straight to stderr again.
+/// Sends lines to stderr again.
 pub(crate) fn release_screen() {
     *SCREEN.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// A bare word that is no level would be taken for a module that does not exist, and log nothing.
+/// Parses a filter. A word that is neither a level nor one of our modules is an error: the parser would take it for a
+/// module.
 fn targets(filter: &str) -> Option<Targets> {
     let is_known = |word: &str| {
         let (target, level) = word.split_once('=').unwrap_or(("", word));
@@ -90,7 +91,7 @@ fn targets(filter: &str) -> Option<Targets> {
     filter.split(',').all(|word| is_known(word.trim())).then(|| filter.parse().ok())?
 }
 
-/// Where lines go without a file: the formatter writes each by one call.
+/// The writer without a file: the formatter writes each line with one call.
 struct Stderr;
 
 impl io::Write for Stderr {

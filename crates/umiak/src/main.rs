@@ -1,4 +1,4 @@
-//! The `umiak` binary. Everything is in the library, so that tests and generators can reach it.
+//! The `umiak` binary. All code is in the library, where tests and generators can reach it.
 
 fn main() -> std::process::ExitCode {
     umiak::cli::main()

@@ -1,5 +1,5 @@
-//! The one thread that carries network work, and the runtime on it: tasks of every room are spawned there. It is started
-//! when it is first needed, never before the guardian is forked, and lives as long as the process.
+//! The thread that carries all network work, and its runtime. Started when first needed, never before the guardian is
+//! forked; lives as long as the process.
 
 use std::future::Future;
 use std::io;
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 static HANDLE: Mutex<Option<Handle>> = Mutex::new(None);
 
-/// The runtime.
+/// Returns the runtime, started if needed.
 pub(crate) fn handle() -> io::Result<Handle> {
     let mut handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(handle) = &*handle {
@@ -25,7 +25,7 @@ pub(crate) fn handle() -> io::Result<Handle> {
     Ok(new)
 }
 
-/// Runs a task there, whose end nothing waits for.
+/// Runs a task whose end is not awaited.
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     handle()?.spawn(task);
     Ok(())

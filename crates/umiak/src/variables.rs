@@ -7,18 +7,18 @@ pub struct Variable {
     pub text: &'static str,
 }
 
-/// Where the NVIDIA driver's list of devices stands.
+/// Path of the NVIDIA driver's list of devices.
 pub const NVIDIA_PROC: &str = "UMIAK_NVIDIA_PROC";
 
-/// Where the kernel's list of PCI devices stands.
+/// Path of the kernel's list of PCI devices.
 pub const PCI_DEVICES: &str = "UMIAK_PCI_DEVICES";
 
-/// What to log.
+/// Log filter.
 pub const LOG: &str = "UMIAK_LOG";
-/// Where to log.
+/// Log file.
 pub const LOG_FILE: &str = "UMIAK_LOG_FILE";
 
-/// Every variable of ours, then the conventions we respect.
+/// umiak's own variables, then the conventions it respects.
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: NVIDIA_PROC,
@@ -26,29 +26,29 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: PCI_DEVICES,
-        text: "Directory to read instead of `/sys/bus/pci/devices`, when devices are named and the driver lists no GPU. For tests.",
+        text: "Directory to read instead of `/sys/bus/pci/devices`, used if the command line names devices and the driver lists no GPU. For tests.",
     },
     Variable {
         name: "UMIAK_TOKEN",
-        text: "The secret that all nodes of a job share, unless `--token` gives it. It is taken out of the ranks' environment, and shown nowhere.",
+        text: "Secret shared by all nodes of a job. `--token` overrides it. It is removed from the ranks' environment and never shown.",
     },
-    Variable { name: "UMIAK_PORT", text: "Where the nodes of `--ips` meet, unless `--rdzv-port` says so." },
+    Variable { name: "UMIAK_PORT", text: "Port where the nodes of `--ips` meet. `--rdzv-port` overrides it." },
     Variable {
         name: "UMIAK_HOME",
-        text: "Where runs are kept. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",
+        text: "Directory of recorded runs. Default `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`.",
     },
     Variable {
         name: LOG,
-        text: "What umiak logs about itself, unless `-v` says so: a level (`error`, `warn`, `info`, `debug`, `trace`), or levels of modules (`info,umiak::rendezvous=trace`). Nothing when unset. A detached supervisor logs to its `supervisor.log`.",
+        text: "What umiak logs about itself: a level (`error`, `warn`, `info`, `debug`, `trace`), or levels by module (`info,umiak::rendezvous=trace`). `-v` overrides it. Nothing is logged when unset. A detached supervisor logs to its `supervisor.log`.",
     },
     Variable { name: LOG_FILE, text: "File to which `-v` and `UMIAK_LOG` append instead of stderr." },
     Variable {
         name: "TMPDIR",
-        text: "Where the run's scratch directory is made (gloo rendezvous files, torch error files). Default `/tmp`.",
+        text: "Parent of the run's scratch directory (gloo rendezvous files, torch error files). Default `/tmp`.",
     },
     Variable { name: "VIRTUAL_ENV", text: "Its interpreter runs scripts when the command line names none." },
     Variable { name: "NO_COLOR", text: "Set and not empty: no colours." },
-    Variable { name: "CLICOLOR_FORCE", text: "Set and not `0`: colours even where the stream is no terminal." },
+    Variable { name: "CLICOLOR_FORCE", text: "Set and not `0`: colours even if the stream is not a terminal." },
     Variable { name: "CI", text: "Set and not empty: plain lines, no status line." },
     Variable { name: "TERM", text: "`dumb`: plain lines, no status line, no colours." },
 ];

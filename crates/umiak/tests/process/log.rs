@@ -111,9 +111,9 @@ fn no_secrets() {
 fn wrong_values() {
     let sandbox = Sandbox::new();
     let outcome = sandbox.umiak(["ls"]).env("UMIAK_LOG", "loud").finish();
-    outcome.expect_code(2).expect_err("error[L0009]: `UMIAK_LOG` takes a level or a list of modules, not `loud`\n");
+    outcome.expect_code(2).expect_err("error[L0009]: `UMIAK_LOG` must be a level or a list of modules, not `loud`\n");
     let outcome = sandbox.umiak(["launch", "-v", "true"]).env("UMIAK_LOG_FILE", "no/such/file").finish();
-    outcome.expect_code(2).expect_err("error[L0009]: `UMIAK_LOG_FILE` names a file that cannot be written\n");
+    outcome.expect_code(2).expect_err("error[L0009]: cannot write to the file in `UMIAK_LOG_FILE`\n");
     let outcome = sandbox.umiak(["-v", "ls"]).finish();
     outcome.expect_code(2).expect_err("`umiak` itself has no flag `-v`");
 }
