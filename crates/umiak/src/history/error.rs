@@ -1,4 +1,4 @@
-//! What can go wrong with recorded runs, and how it is told.
+//! Errors about recorded runs, and their messages.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use umiak_core::diag::{Code, Diagnostic};
 
 use super::run_dir::RunId;
 
-/// An operation on the home or on a run that did not work.
+/// A failed operation on the home or on a run.
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("there is no place for runs: neither `UMIAK_HOME`, `XDG_STATE_HOME` nor `HOME` is set")]
+    #[error("no directory for recorded runs: neither `UMIAK_HOME`, `XDG_STATE_HOME` nor `HOME` is set")]
     NoHome,
     #[error("cannot {doing} `{}`", path.display())]
     Home { doing: &'static str, path: PathBuf, source: io::Error },
@@ -19,14 +19,14 @@ pub enum Error {
     NoRun { word: String, near: Option<String>, home: PathBuf },
     #[error("there are no runs yet")]
     NoRuns { home: PathBuf },
-    /// Each with what it runs.
+    /// Each with its command or name.
     #[error("{}", several_live(word.as_deref()))]
     SeveralLive { word: Option<String>, candidates: Vec<(RunId, String)> },
-    #[error("`{word}` could be several runs")]
+    #[error("`{word}` matches several runs")]
     Ambiguous { word: String, candidates: Vec<RunId> },
     #[error("cannot {doing} `{}`", path.display())]
     Journal { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("line {line} of `{}` is no fact", path.display())]
+    #[error("line {line} of `{}` is not a valid record", path.display())]
     Garbage { path: PathBuf, line: u64, why: String },
     #[error("`{}` was written by a newer umiak", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
@@ -35,14 +35,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// As it is said to a person.
+    /// The error as a message for the user.
     pub fn diagnostic(&self) -> Diagnostic {
         let error = |code| Diagnostic::error(code, self.to_string());
         match self {
-            Self::NoHome => error(Code::J0001).hint("name a directory with `UMIAK_HOME`"),
+            Self::NoHome => error(Code::J0001).hint("set `UMIAK_HOME` to a directory"),
             Self::Home { source, .. } => error(Code::J0001)
                 .row("reason", reason(source))
-                .hint("free the path, or name another directory with `UMIAK_HOME`"),
+                .hint("free the path, or set `UMIAK_HOME` to another directory"),
             Self::NoRun { near, home, .. } => {
                 let error = error(Code::J0002).row("looked in", home.display().to_string());
                 match near {
@@ -58,22 +58,22 @@ impl Error {
                     0 => error,
                     more => error.row("and", format!("{more} more")),
                 };
-                error.hint("name one of them by its id")
+                error.hint("use the id of one of them")
             }
             Self::Ambiguous { candidates, .. } => {
-                error(Code::J0002).row("runs", some_of(candidates)).hint("write more digits")
+                error(Code::J0002).row("runs", some_of(candidates)).hint("use more digits")
             }
             Self::Journal { source, .. } => error(Code::J0004).row("reason", reason(source)),
             Self::Garbage { path, line, why } => {
                 let run = path.parent().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy();
                 error(Code::J0004)
                     .row("found", why)
-                    .hint(format!("`umiak events {run}` shows the facts before line {line}"))
+                    .hint(format!("`umiak events {run}` shows the events before line {line}"))
             }
             Self::Newer { found, known, .. } => error(Code::J0005)
                 .row("journal", format!("version {found}"))
                 .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
-                .hint("use the umiak that wrote it"),
+                .hint("use the version of umiak that wrote it"),
             Self::Held { run } => error(Code::J0006)
                 .hint(format!("stop it with `umiak stop {run}`, or wait for its end with `umiak wait {run}`")),
         }
@@ -86,19 +86,19 @@ impl From<Error> for Diagnostic {
     }
 }
 
-/// `permission denied (os error 13)` reads worse than its words.
+/// The text of an I/O error, in lower case and without `(os error 13)`.
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split_once(" (os error").map_or(text.clone(), |(words, _)| words.to_lowercase())
 }
 
-/// So many runs are listed in a message.
+/// Maximum number of runs listed in a message.
 const SHOWN: usize = 8;
 
 fn several_live(word: Option<&str>) -> String {
     match word {
-        Some(word) => format!("several runs named `{word}` are live"),
-        None => "several runs are live".to_owned(),
+        Some(word) => format!("several runs named `{word}` are running"),
+        None => "several runs are running".to_owned(),
     }
 }
 

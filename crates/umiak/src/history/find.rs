@@ -1,4 +1,4 @@
-//! What a person calls a run.
+//! Finds the run that a user names.
 
 use umiak_core::diag::nearest;
 
@@ -6,9 +6,9 @@ use super::index::IndexEntry;
 use super::run_dir::ids;
 use super::{Error, Home, Life, RunDir, RunId, index, life_of};
 
-/// The run that `word` means: an id, a number, the end of a number that only one run has, or a name. A number that is a
-/// run's own is that run, whatever else ends so. A name means its live run, else its newest one; several live ones
-/// are an error that lists them.
+/// Returns the run that `word` names: an id, a number, the end of a number that only one run has, or a name. An exact
+/// number has priority over endings. A name means its running run, else its newest one; several running ones are an
+/// error that lists them.
 pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     if let Ok(id) = word.parse::<RunId>()
         && let found @ Ok(_) = RunDir::open(home, id)
@@ -45,7 +45,7 @@ pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     }
     let ids: Vec<String> = entries.iter().map(|entry| entry.run.to_string()).collect();
     let names = entries.iter().map(|entry| entry.name.as_str()).filter(|name| !name.is_empty());
-    // Ids differ by a digit or two from each other anyway: only what looks like one is compared with them.
+    // Ids differ from each other by a digit or two anyway, so only a word that looks like an id is compared with them.
     let near = if word.starts_with("run") {
         nearest(word, ids.iter().rev().map(String::as_str))
     } else {
@@ -55,7 +55,7 @@ pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     Err(Error::NoRun { word: word.to_owned(), near, home: home.path().to_owned() })
 }
 
-/// Several words for the same ones would surprise where runs are taken away: only ids, whole numbers and names.
+/// Like [`find`], for commands that remove runs: accepts only ids, whole numbers and names.
 pub fn find_whole(home: &Home, word: &str) -> Result<RunDir, Error> {
     let run = find(home, word)?;
     let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
@@ -66,7 +66,7 @@ pub fn find_whole(home: &Home, word: &str) -> Result<RunDir, Error> {
     Ok(run)
 }
 
-/// The run that was begun last.
+/// Returns the newest run.
 pub fn newest(home: &Home) -> Result<RunDir, Error> {
     match index::entries(home)?.last() {
         Some(entry) => Ok(RunDir::at(home, entry.run)),
@@ -74,12 +74,12 @@ pub fn newest(home: &Home) -> Result<RunDir, Error> {
     }
 }
 
-/// Runs that are supervised now, oldest first.
+/// Returns the runs that are running now, oldest first.
 pub fn live(home: &Home) -> Result<Vec<IndexEntry>, Error> {
     Ok(index::entries(home)?.into_iter().filter(|entry| is_live(home, entry)).collect())
 }
 
-/// The only run that is supervised now, if there is one.
+/// Returns the only run that is running now, if there is one.
 pub fn only_live(home: &Home) -> Result<Option<RunDir>, Error> {
     match live(home)?.as_slice() {
         [] => Ok(None),
@@ -96,7 +96,7 @@ fn is_live(home: &Home, entry: &IndexEntry) -> bool {
     matches!(life, Ok(Life::Live { .. } | Life::Elsewhere { .. }))
 }
 
-/// What tells it from others of its name.
+/// Distinguishes runs of the same name.
 fn described(entry: &IndexEntry) -> String {
     if entry.command.is_empty() { entry.name.clone() } else { entry.command.clone() }
 }

@@ -1,4 +1,4 @@
-//! Where runs are kept.
+//! Where runs are recorded.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -15,7 +15,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. Nothing is made or looked at.
+    /// `$UMIAK_HOME`, else `$XDG_STATE_HOME/umiak`, else `~/.local/state/umiak`. Does not access the file system.
     pub fn from_environment() -> Result<Self, Error> {
         Self::locate(|name| std::env::var_os(name))
     }
@@ -23,7 +23,7 @@ impl Home {
     fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let path_of = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let path = path_of("UMIAK_HOME")
-            // A relative one is to be ignored, says the specification of these variables.
+            // The XDG specification says to ignore relative paths.
             .or_else(|| path_of("XDG_STATE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("umiak")))
             .or_else(|| path_of("HOME").map(|path| path.join(".local/state/umiak")))
             .ok_or(Error::NoHome)?;
@@ -46,13 +46,13 @@ impl Home {
         self.path.join("index.jsonl")
     }
 
-    /// Makes what is not there, for this user's eyes only.
+    /// Creates missing directories, readable only by this user.
     pub fn make(&self) -> Result<(), Error> {
         let runs = self.runs();
-        DirBuilder::new().recursive(true).mode(0o700).create(&runs).map_err(|source| self.unusable("make", source))
+        DirBuilder::new().recursive(true).mode(0o700).create(&runs).map_err(|source| self.unusable("create", source))
     }
 
-    /// An error that names the part of the path that is in the way.
+    /// Returns an error that names the part of the path that cannot be used.
     pub(super) fn unusable(&self, doing: &'static str, source: io::Error) -> Error {
         let in_the_way = self.path.ancestors().find(|path| path.symlink_metadata().is_ok());
         let path = match in_the_way {

@@ -1,5 +1,5 @@
-//! What `ls` reads: one line for each change of a run, the last one for a run wins. Derived from the journals, and
-//! made again from them where it is missing, damaged, or behind.
+//! The index that `ls` reads: one line for each change of a run; the last line of a run counts. Derived from the
+//! journals, and rebuilt from them if it is missing, damaged or outdated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,14 +14,14 @@ use umiak_core::status::{State, Status};
 use super::run_dir::{ids, replace};
 use super::{Error, Home, RunDir, RunId, journal, tidy};
 
-/// How much of the end is read for the highest number.
+/// Length of the tail that is read for the highest number.
 const TAIL: u64 = 64 << 10;
 
-/// A run in one line.
+/// One line about a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexEntry {
     pub run: RunId,
-    /// What the run is called.
+    /// Name of the run.
     pub name: String,
     /// The command line of a launch.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -50,7 +50,7 @@ pub struct RoleSize {
     pub replicas: u32,
 }
 
-/// The state of a run as its journal has it.
+/// The state of a run, as recorded in its journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
@@ -90,7 +90,7 @@ fn local() -> String {
 }
 
 impl IndexEntry {
-    /// What the status says, with what only the plan knows left as it is when nobody has asked for it.
+    /// Returns the entry for a status. Fields that only the plan has are empty.
     pub fn new(run: RunId, status: &Status) -> Self {
         let state = Word::of(status.state);
         let code = match status.state {
@@ -112,7 +112,7 @@ impl IndexEntry {
         }
     }
 
-    /// From the run's own files.
+    /// Reads the entry from the run's own files.
     pub fn of(run: &RunDir) -> Option<Self> {
         let replay = journal::replay(run).ok()?;
         let mut entry = Self::new(run.id(), &replay.status);
@@ -123,7 +123,7 @@ impl IndexEntry {
         if Some(metadata.uid()) != fs::metadata("/proc/self").ok().map(|own| own.uid()) {
             entry.user = metadata.uid().to_string();
         }
-        // Written by whoever planned; what is not as expected there is not known here.
+        // The plan is read leniently: unexpected values are ignored.
         let plan: serde_json::Value =
             fs::read(run.plan()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         if let Some(labels) = plan["job"]["labels"].as_object() {
@@ -137,7 +137,7 @@ impl IndexEntry {
     }
 }
 
-/// By the plan, or by the names of the replicas where the plan names no roles.
+/// Counts replicas per role, from the plan or, if it names no roles, from the names of the replicas.
 fn roles(status: &Status) -> Vec<RoleSize> {
     if !status.roles.is_empty() {
         return status.roles.iter().map(|role| RoleSize { role: role.role.clone(), replicas: role.replicas }).collect();
@@ -152,7 +152,7 @@ fn roles(status: &Status) -> Vec<RoleSize> {
     roles
 }
 
-/// Who we are, by name where the environment tells.
+/// Returns the user's name if the environment has it, else the user id.
 pub fn user() -> String {
     let name =
         ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok()).find(|name| !name.is_empty());
@@ -160,19 +160,19 @@ pub fn user() -> String {
         .unwrap_or_else(|| fs::metadata("/proc/self").map_or_else(|_| String::new(), |own| own.uid().to_string()))
 }
 
-/// A line of the file: a run, or the highest number there ever was.
+/// A line with the highest number ever used.
 #[derive(Debug, Serialize, Deserialize)]
 struct Highest {
     highest: RunId,
 }
 
-/// Adds a line: a run begins, or has ended. One write, so that many may add at once.
+/// Appends a line: a run begins, or has ended. One write, so that processes can append concurrently.
 pub fn append(home: &Home, entry: &IndexEntry) -> Result<(), Error> {
     let mut line = serde_json::to_vec(entry).expect("an entry is JSON");
     line.push(b'\n');
     let path = home.index();
     let written = File::options().append(true).create(true).mode(0o600).open(&path).and_then(|mut file| {
-        // A line that somebody could not complete must not spoil ours.
+        // An incomplete line of another process must not corrupt ours.
         if !ends_a_line(&path)? {
             line.insert(0, b'\n');
         }
@@ -192,7 +192,7 @@ fn ends_a_line(path: &std::path::Path) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// The highest number that the end of the index names.
+/// Returns the highest number in the tail of the index.
 pub fn highest(home: &Home) -> Option<RunId> {
     #[derive(Deserialize)]
     struct Named {
@@ -238,12 +238,12 @@ fn read(home: &Home) -> Result<Read, Error> {
     Ok(read)
 }
 
-/// Every run, oldest first, as its journal has it now. The index is mended on the way, as far as it can be written.
+/// Returns every run, oldest first, as its journal has it now. Repairs the index if it can be written.
 pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
     let mut read = read(home)?;
     let present: BTreeSet<RunId> = ids(home)?.into_iter().collect();
     if read.damaged {
-        // Which line was lost is not known, so none is believed.
+        // Any line may be the damaged one, so all entries are read again.
         read.entries.clear();
     }
     let known = read.entries.len();
@@ -255,7 +255,7 @@ pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
         if old.is_some_and(|entry| entry.state.is_finished()) {
             continue;
         }
-        // One that cannot be read is listed by its number, and `show` says why.
+        // A run that cannot be read is listed by its number; `show` reports why.
         let run_dir = RunDir::at(home, *run);
         let mut entry = IndexEntry::of(&run_dir).unwrap_or_else(|| IndexEntry::new(*run, &Status::default()));
         if let Some(old) = old {
@@ -291,7 +291,7 @@ pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
     Ok(read.entries.into_values().collect())
 }
 
-/// Takes runs out that were removed.
+/// Removes runs from the index.
 pub fn forget(home: &Home, runs: &[RunId]) -> Result<(), Error> {
     let mut read = read(home)?;
     read.highest = read.highest.max(runs.iter().copied().max());
@@ -299,7 +299,7 @@ pub fn forget(home: &Home, runs: &[RunId]) -> Result<(), Error> {
     write(home, &read).map_err(|source| Error::Home { doing: "write", path: home.index(), source })
 }
 
-/// One line for each run, and at the end the highest number, so that none is used twice.
+/// Writes one line for each run, then the highest number, so that none is reused.
 fn write(home: &Home, read: &Read) -> io::Result<()> {
     let mut text = Vec::new();
     for entry in read.entries.values() {

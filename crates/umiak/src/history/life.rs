@@ -1,33 +1,33 @@
-//! Whether anybody supervises a run.
+//! Whether a run has a supervisor.
 
 use std::fs::File;
 use std::io;
 
 use super::{Error, RunDir, Supervisor, journal};
 
-/// What is known about who looks after a run.
+/// The supervision of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Life {
-    /// Somebody holds it: this one, where it could say so already.
+    /// A process holds the lock: this supervisor, if it has already written its file.
     Live {
         supervisor: Option<Supervisor>,
     },
-    /// Nobody here, but its supervisor was on another host, whose locks may not be seen from this one.
+    /// No process here holds the lock, but the supervisor was on another host, whose locks may not be visible here.
     Elsewhere {
         host: String,
     },
-    /// Nobody, and it has not ended.
+    /// No supervisor, and the run has not ended.
     Lost,
     Finished,
 }
 
-/// Of a run whose journal was not read yet.
+/// Returns the life of a run whose journal was not read yet.
 pub fn life(run: &RunDir) -> Result<Life, Error> {
     life_of(run, journal::replay(run)?.status.is_finished())
 }
 
-/// Of a run whose journal says whether it has ended. A supervisor that has written the end and is about to go counts
-/// as gone.
+/// Returns the life of a run whose journal was read. A supervisor that has recorded the end and is about to exit does
+/// not count.
 pub fn life_of(run: &RunDir, is_finished: bool) -> Result<Life, Error> {
     if is_finished {
         return Ok(Life::Finished);
@@ -37,7 +37,7 @@ pub fn life_of(run: &RunDir, is_finished: bool) -> Result<Life, Error> {
         return Ok(Life::Live { supervisor });
     }
     Ok(match supervisor {
-        // One kernel: its locks are ours. One name: the same host, before it was started again.
+        // Same boot: its locks are visible here. Same name: this host, before a reboot.
         Some(supervisor) if !supervisor.is_of_this_boot() && supervisor.host != umiak_sys::host::name() => {
             Life::Elsewhere { host: supervisor.host }
         }
@@ -45,21 +45,21 @@ pub fn life_of(run: &RunDir, is_finished: bool) -> Result<Life, Error> {
     })
 }
 
-/// Whether a supervisor, or its guardian, holds the journal.
+/// True if a supervisor or its guardian holds the journal's lock.
 pub fn is_held(run: &RunDir) -> Result<bool, Error> {
     let path = run.journal();
     let held = match File::open(&path) {
-        // Made a moment ago, or never completed: nobody holds what is not there.
+        // No journal yet, so no lock.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
         Ok(file) => umiak_sys::hold::is_held(&file),
     };
-    held.map_err(|source| Error::Journal { doing: "look at the lock of", path, source })
+    held.map_err(|source| Error::Journal { doing: "check the lock of", path, source })
 }
 
-/// Takes away what only a living run needs, of one that has ended: its supervisor may have been killed right after it
-/// had written the end. The run is ours meanwhile, so that nobody takes it up and loses what it has just written; and
-/// whoever had it before us may have taken it up already.
+/// Removes what only a live run needs from a run that has ended: its supervisor may have been killed right after it
+/// recorded the end. Holds the lock meanwhile, so that no process resumes the run and loses new files, and then checks
+/// again that it has ended: it may have been resumed before.
 pub fn tidy(run: &RunDir) {
     let Ok(file) = File::options().write(true).open(run.journal()) else { return };
     let is_ours = umiak_sys::hold::try_exclusive(&file).unwrap_or(false);
@@ -105,7 +105,7 @@ mod tests {
                     }
                 });
             }
-            // Those who tidy may have it.
+            // A thread in `tidy` may hold the lock.
             let open = || std::iter::repeat_with(|| Writer::open(&run)).find_map(Result::ok).unwrap();
             for _ in 0..100 {
                 let mut writer = open();

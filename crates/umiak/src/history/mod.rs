@@ -1,15 +1,15 @@
-//! The run directory: journal, index, finding a run, and whether it lives. Files below `$UMIAK_HOME`, no deciding
+//! Recorded runs: directories, journals, index, lookup and supervision. Files below `$UMIAK_HOME`; decides nothing
 //! (`docs/design/0003-runs.md`).
 //!
 //! | module | in one sentence |
 //! |---|---|
-//! | [`home`] | where runs are kept |
-//! | [`run_dir`] | one run: its number, its files, who supervises it |
-//! | [`find`] | what a person calls a run |
+//! | [`home`] | where runs are recorded |
+//! | [`run_dir`] | one run: its number, its files, its supervisor |
+//! | [`find`] | finds the run that a user names |
 //! | [`journal`] | facts: one writer, any number of readers and followers |
-//! | [`index`] | what `ls` reads; derived from the journals |
-//! | [`life`](life()) | whether anybody supervises a run |
-//! | [`remove`] | taking runs away |
+//! | [`index`] | the index that `ls` reads; derived from the journals |
+//! | [`life`](life()) | whether a run has a supervisor |
+//! | [`remove`] | removes runs |
 
 mod error;
 pub mod find;

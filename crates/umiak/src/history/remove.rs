@@ -1,4 +1,4 @@
-//! Taking runs away.
+//! Removes runs.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use super::{Error, Home, RunDir, RunId, index, journal};
 
-/// Names of directories that are being removed begin so; nobody takes them for runs.
+/// Prefix of directories that are being removed; they do not count as runs.
 const GOING: &str = ".removed-";
 
-/// Removes runs that nobody holds. Each is gone for everybody at once, by a rename, before its files go. The index is
-/// written anew at the end; the runs that were removed until something failed stay removed.
+/// Removes runs that are not running. A rename hides each run before its files are deleted. The index is rewritten at
+/// the end; if one removal fails, earlier ones remain.
 pub fn remove(home: &Home, runs: &[RunDir]) -> Result<(), Error> {
     let mut gone: Vec<RunId> = Vec::new();
     let result = runs.iter().try_for_each(|run| {
@@ -26,7 +26,7 @@ pub fn remove(home: &Home, runs: &[RunDir]) -> Result<(), Error> {
 
 fn remove_one(home: &Home, run: &RunDir) -> Result<(), Error> {
     let path = run.journal();
-    // Held until it is renamed: a supervisor that wants it at this moment is refused.
+    // Held until the rename: a supervisor that opens the run at this moment is refused.
     let _lock = match File::options().write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => return Err(Error::Journal { doing: "open", path, source }),
@@ -42,7 +42,7 @@ fn remove_one(home: &Home, run: &RunDir) -> Result<(), Error> {
     fs::remove_dir_all(&going).map_err(remove)
 }
 
-/// Removes what an earlier removal could not finish.
+/// Completes interrupted removals.
 pub fn sweep(home: &Home) {
     for entry in fs::read_dir(home.runs()).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(GOING) {
@@ -51,7 +51,7 @@ pub fn sweep(home: &Home) {
     }
 }
 
-/// How much room a directory takes on the disk.
+/// Returns the disk space that a directory uses.
 pub fn size(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };

@@ -1,4 +1,4 @@
-//! One run: its number, its files, and who supervises it.
+//! One run: its number, its files, and its supervisor.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
@@ -40,11 +40,11 @@ impl fmt::Display for RunId {
 impl FromStr for RunId {
     type Err = &'static str;
 
-    /// Only as it is written: a name in the directory that is not is none of ours.
+    /// Accepts only the canonical form: other names in the directory are not runs.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let digits = text.strip_prefix("run-").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
         let id = digits.and_then(|digits| digits.parse().ok()).map(Self);
-        id.filter(|id| id.to_string() == text).ok_or("a run is written `run-000032`")
+        id.filter(|id| id.to_string() == text).ok_or("expected an id like `run-000032`")
     }
 }
 
@@ -70,10 +70,10 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// A new run, with the next number. The home is made where it is not there.
+    /// Creates a run with the next number, and the home if it is missing.
     ///
-    /// The end of the index tells the highest number; the directory is read only where there is no index. Whoever
-    /// makes runs at the same time is stepped over by `mkdir` itself.
+    /// The tail of the index has the highest number; the directory is read only without an index. `mkdir` resolves
+    /// races with other processes: on a conflict the next number is tried.
     pub fn create(home: &Home) -> Result<Self, Error> {
         home.make()?;
         let mut id = match index::highest(home) {
@@ -84,28 +84,28 @@ impl RunDir {
             let run = Self::at(home, RunId(id));
             match DirBuilder::new().mode(0o700).create(&run.path) {
                 Ok(()) => {
-                    debug!(run = %run.id, path = ?run.path, "run directory made");
+                    debug!(run = %run.id, path = ?run.path, "run directory created");
                     return Ok(run);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
-                Err(source) => return Err(Error::Home { doing: "make", path: run.path, source }),
+                Err(source) => return Err(Error::Home { doing: "create", path: run.path, source }),
             }
         }
     }
 
-    /// A run that is there.
+    /// Opens an existing run.
     pub fn open(home: &Home, id: RunId) -> Result<Self, Error> {
         let run = Self::at(home, id);
         match fs::metadata(&run.path) {
             Ok(metadata) if metadata.is_dir() => Ok(run),
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(Error::Home { doing: "look at", path: run.path, source })
+                Err(Error::Home { doing: "access", path: run.path, source })
             }
             _ => Err(Error::NoRun { word: id.to_string(), near: None, home: home.path().to_owned() }),
         }
     }
 
-    /// Without a look at whether it is there.
+    /// Returns the run without checking that it exists.
     pub fn at(home: &Home, id: RunId) -> Self {
         Self { id, path: home.runs().join(id.to_string()) }
     }
@@ -134,7 +134,7 @@ impl RunDir {
         self.path.join("plan.json")
     }
 
-    /// Variables of all replicas, for whoever runs one by hand.
+    /// Variables of all replicas, to run one by hand.
     pub fn common(&self) -> PathBuf {
         self.path.join("common.env")
     }
@@ -154,12 +154,12 @@ impl RunDir {
         self.path.join(Self::CONTROL)
     }
 
-    /// For replicas to meet in; gone at the end.
+    /// Scratch space shared by replicas; removed at the end.
     pub fn scratch(&self) -> PathBuf {
         self.path.join("scratch")
     }
 
-    /// The directories of attempts: of the run's only job, or of one of its steps.
+    /// Directories of attempts: of the run's only job, or of one of its steps.
     pub fn tasks(&self, step: Option<&StepName>) -> PathBuf {
         let tasks = self.path.join("tasks");
         step.map_or(tasks.clone(), |step| tasks.join(step.as_str()))
@@ -169,12 +169,12 @@ impl RunDir {
         self.path.join("supervisor.log")
     }
 
-    /// What belongs to one attempt of one replica: `command`, `env`, `log`, `exit.json`.
+    /// Files of one attempt of one replica: `command`, `env`, `log`, `exit.json`.
     pub fn attempt(&self, step: Option<&StepName>, replica: &str, attempt: u32) -> PathBuf {
         self.tasks(step).join(replica).join(format!("attempt-{attempt}"))
     }
 
-    /// Takes away what somebody was killed over who was about to put it in the place of another file: it may be secrets.
+    /// Removes temporary files of processes that were killed while replacing a file: they may contain secrets.
     pub fn drop_unfinished(&self) {
         for path in fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path()) {
             if path.extension().is_some_and(|extension| extension == "next") {
@@ -183,20 +183,21 @@ impl RunDir {
         }
     }
 
-    /// Says who supervises the run, at once or not at all.
+    /// Writes the file about the supervisor atomically.
     pub fn write_supervisor(&self, supervisor: &Supervisor) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(supervisor)?;
         text.push(b'\n');
         replace(&self.supervisor(), &text)
     }
 
-    /// Who supervises the run, or did; `None` where nobody has said so, or not in words that we understand.
+    /// Returns the current or last supervisor of the run; `None` if it is not recorded, or not readable by this
+    /// version.
     pub fn read_supervisor(&self) -> Option<Supervisor> {
         serde_json::from_slice(&fs::read(self.supervisor()).ok()?).ok()
     }
 }
 
-/// Writes a file beside `path` and puts it in its place: readers see the old one or the new one. Mode 0600.
+/// Writes a temporary file and renames it to `path`: readers see the old content or the new. Mode 0600.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.next", std::process::id()));
@@ -215,14 +216,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// A file of a run cannot be written.
+/// The error for a file of a run that cannot be written.
 pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Diagnostic {
     Diagnostic::error(Code::J0029, format!("`{}` cannot be written", path.display()))
         .row("reason", error.to_string())
-        .hint("free space there, or name another directory with `UMIAK_HOME`")
+        .hint("free space there, or set `UMIAK_HOME` to another directory")
 }
 
-/// The runs that the directory names, in no order. A home that is not there has none.
+/// Returns the runs in the directory, unordered. A missing home has none.
 pub fn ids(home: &Home) -> Result<Vec<RunId>, Error> {
     let entries = match fs::read_dir(home.runs()) {
         Ok(entries) => entries,
@@ -232,25 +233,25 @@ pub fn ids(home: &Home) -> Result<Vec<RunId>, Error> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Who supervises a run.
+/// The supervisor of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Supervisor {
     pub v: u32,
     pub host: String,
-    /// Which start of the host.
+    /// Boot id of the host.
     pub boot_id: String,
     pub pid: u32,
-    /// When that process began, in ticks of the kernel: a pid may be used again.
+    /// Start time of that process, in kernel ticks: pids are reused.
     pub start: u64,
     pub epoch: u32,
-    /// Where it listens; empty where it does not.
+    /// Path of its socket; empty if it has none.
     #[serde(default)]
     pub control: String,
     pub umiak: String,
 }
 
 impl Supervisor {
-    /// This process.
+    /// Describes this process.
     pub fn here(epoch: u32, control: &Path) -> Self {
         let pid = std::process::id();
         Self {
@@ -265,12 +266,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether it runs on another host. After a restart of this one it does not run at all.
+    /// True if it runs on another host. False after a reboot of this host: then it does not run at all.
     pub fn is_elsewhere(&self) -> bool {
         !self.is_of_this_boot() && self.host != umiak_sys::host::name()
     }
 
-    /// Whether it was started by the kernel that runs here now.
+    /// True if it was started since the last boot of this host.
     pub fn is_of_this_boot(&self) -> bool {
         let here = umiak_sys::hold::boot_id();
         if here.is_empty() || self.boot_id.is_empty() {

@@ -1,4 +1,4 @@
-//! Reading a journal on as it grows, until its run has ended or nobody is left to write it.
+//! Follows a journal as it grows, until its run has ended or its writer is gone.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use umiak_sys::watch::Watch;
 use super::super::{Error, Life, RunDir, life_of};
 use super::{JournalItem, Reader};
 
-/// How often a run of another host is looked at: the kernel reports only what is written here.
+/// Poll interval for a run of another host: the kernel reports only local writes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The kernel reports that a file is closed before it lets go of its lock: whoever is woken by a writer's death may still
-/// find it alive, and looks again after so long, then after twice as long, up to the second. Then it is alive.
+/// The kernel reports that a file is closed before it releases the lock: after a writer's death, the first check may
+/// still see it alive. The check is repeated after this time, doubled each time up to the maximum.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Follows a run by its journal. Nothing wakes up while nothing is written.
+/// Follows a run by its journal. Does not wake up while nothing is written.
 #[derive(Debug)]
 pub struct Follower {
     run: RunDir,
     reader: Option<Reader>,
     watch: Watch,
     status: Status,
-    /// Something happened: how long until the run is looked at again.
+    /// Set after an event: the time until the next check.
     again: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// The journal is made a moment after its directory.
+    /// Opens the journal, which is created a moment after its directory.
     fn begin(&mut self) -> Result<(), Error> {
         let path = self.run.journal();
         let watched = if path.exists() { &path } else { self.run.path() };
@@ -48,7 +48,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The next fact that is there, with what they add up to so far.
+    /// Returns the next fact that is available, and adds it to the status.
     #[expect(clippy::should_implement_trait, reason = "an item borrows the reader's line")]
     pub fn next(&mut self) -> Result<Option<JournalItem<'_>>, Error> {
         if self.reader.is_none() {
@@ -62,34 +62,34 @@ impl Follower {
         Ok(item)
     }
 
-    /// What the facts that were read add up to.
+    /// The status after the facts read so far.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Reads everything that is there.
+    /// Reads everything that is available.
     pub fn catch_up(&mut self) -> Result<(), Error> {
         while self.next()?.is_some() {}
         Ok(())
     }
 
-    /// More files whose changes end [`Follower::wait`].
+    /// The watch of [`Follower::wait`], to add more files.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Whether anybody looks after the run. Facts may have come since they were read.
+    /// Returns whether the run has a supervisor. Facts may have been written since they were read.
     pub fn life(&self) -> Result<Life, Error> {
         life_of(&self.run, self.status.is_finished())
     }
 
-    /// Waits until something was written, until the writer is gone, or until one of `others` has something to say;
-    /// whether that was it. To be called when the run has been looked at and seems to go on.
+    /// Waits until something is written, the writer is gone, or one of `others` is readable; returns true in the last
+    /// case. Call it after checking that the run still goes on.
     pub fn wait(&mut self, others: &[BorrowedFd<'_>]) -> Result<bool, Error> {
         self.wait_for(others, None)
     }
 
-    /// The same, for so long at most.
+    /// Like [`Follower::wait`], with a timeout.
     pub fn wait_for(&mut self, others: &[BorrowedFd<'_>], limit: Option<Duration>) -> Result<bool, Error> {
         let is_here = self.run.read_supervisor().is_none_or(|supervisor| supervisor.is_of_this_boot());
         let mut fds = vec![self.watch.as_fd()];

@@ -1,8 +1,8 @@
 //! Facts of a run, one line each, in `journal.jsonl`.
 //!
-//! One [`Writer`] at a time; a [`Reader`] needs nobody's leave, and a [`Follower`] reads on as the file grows. A last
-//! line that is incomplete was torn when its writer died: readers stop before it, the next writer cuts it. What is
-//! damaged anywhere else is an error that names the line.
+//! Only one [`Writer`] at a time; a [`Reader`] needs no lock, and a [`Follower`] reads new records as the file grows.
+//! An incomplete last line was torn when its writer died: readers stop before it, the next writer truncates it. Damage
+//! anywhere else is an error that names the line.
 
 mod follow;
 mod read;
@@ -22,24 +22,25 @@ pub use read::{JournalItem, Reader};
 pub use write::Writer;
 pub(super) use write::lock;
 
-/// A journal from its first record to its last whole one.
+/// The content of a journal up to its last whole record.
 #[derive(Debug, Default)]
 pub struct Replay {
     pub status: Status,
-    /// The highest version that a record has, where that is newer than ours.
+    /// The highest version of a record, if it is newer than ours.
     pub newer: Option<u32>,
-    /// How many facts are of types that we do not know.
+    /// Number of facts of unknown types.
     pub unknown: u64,
 }
 
-/// What the journal adds up to. A run without a journal has just been made.
+/// Computes the status from the journal. A run without a journal is new.
 pub fn replay(run: &RunDir) -> Result<Replay, Error> {
     let mut status = Status::default();
     let (newer, unknown) = each(run, |item| status.add(&item.record))?;
     Ok(Replay { status, newer, unknown })
 }
 
-/// Shows every record of a journal to `see`; says whether newer ones were among them, and how many were not known.
+/// Passes every record of a journal to `see`. Returns the highest newer version, if any, and the number of unknown
+/// facts.
 pub fn each(run: &RunDir, mut see: impl FnMut(&JournalItem<'_>)) -> Result<(Option<u32>, u64), Error> {
     let mut reader = match Reader::open(run) {
         Err(Error::Journal { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok((None, 0)),

@@ -1,4 +1,4 @@
-//! Reading a journal, also while it is written.
+//! Reads a journal, also while it is written.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -10,11 +10,11 @@ use umiak_core::model::StepName;
 
 use super::super::{Error, RunDir};
 
-/// No record is longer: a plan of a hundred thousand replicas has a tenth of it.
+/// Maximum length of a record: a plan of a hundred thousand replicas takes a tenth of it.
 const LONGEST: u64 = 256 << 20;
 
-/// The types of facts that this version knows. A known one that cannot be read is damage; an unknown one is of a
-/// newer umiak, and is skipped.
+/// The types of facts of this version. A known one that cannot be parsed is damage; an unknown one comes from a newer
+/// umiak and is skipped.
 pub(super) const KNOWN: &[&str] = &[
     "supervised",
     "planned",
@@ -40,24 +40,24 @@ pub(super) const KNOWN: &[&str] = &[
     "finished",
 ];
 
-/// One record, and the line it stands in.
+/// One record and its line.
 #[derive(Debug)]
 pub struct JournalItem<'a> {
-    /// A fact that we do not know stands here as [`Fact::Ignored`], which changes nothing.
+    /// An unknown fact is represented by [`Fact::Ignored`], which changes nothing.
     pub record: Record,
     pub is_known: bool,
-    /// As it is in the file, without the line feed.
+    /// The line in the file, without the line feed.
     pub raw: &'a [u8],
 }
 
-/// Goes through a journal. At its end it says `None`, and goes on from there when it is asked again later.
+/// Reads a journal. Returns `None` at its end, and continues from there on the next call.
 #[derive(Debug)]
 pub struct Reader<R = BufReader<File>> {
     source: R,
     path: PathBuf,
     line: Vec<u8>,
     number: u64,
-    /// Where the last whole record ends.
+    /// Offset after the last whole record.
     end: u64,
     newer: Option<u32>,
     unknown: u64,
@@ -78,22 +78,22 @@ impl<R: BufRead + Seek> Reader<R> {
         Self { source, path, line: Vec::new(), number: 0, end: 0, newer: None, unknown: 0 }
     }
 
-    /// The highest version that was met, where that is newer than ours.
+    /// The highest version seen, if it is newer than ours.
     pub fn newer(&self) -> Option<u32> {
         self.newer
     }
 
-    /// How many facts of unknown types were met.
+    /// Number of facts of unknown types.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// Where the last whole record ends; what follows is torn, or not complete yet.
+    /// Offset after the last whole record; what follows is torn, or still being written.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// The next whole record.
+    /// Returns the next whole record.
     #[expect(clippy::should_implement_trait, reason = "an item borrows the reader's line")]
     pub fn next(&mut self) -> Result<Option<JournalItem<'_>>, Error> {
         let failed = |path: &PathBuf, source| Error::Journal { doing: "read", path: path.clone(), source };
@@ -107,7 +107,7 @@ impl<R: BufRead + Seek> Reader<R> {
         }
         let is_whole = self.line.last() == Some(&b'\n');
         if !is_whole && count as u64 == LONGEST {
-            return Err(self.garbage("a line without an end".to_owned()));
+            return Err(self.garbage("unterminated line".to_owned()));
         }
         let read = if is_whole { read(&self.line[..count - 1]) } else { Line::Damaged(String::new()) };
         let (record, is_known) = match read {
@@ -118,7 +118,7 @@ impl<R: BufRead + Seek> Reader<R> {
                 if is_whole && !is_last {
                     return Err(self.garbage(why));
                 }
-                // Torn, or still being written. The next writer may cut it, so nothing of it is kept.
+                // Torn, or still being written. The next writer may truncate it, so it is not kept.
                 self.source.seek(SeekFrom::Start(self.end)).map_err(|source| failed(&self.path, source))?;
                 return Ok(None);
             }
@@ -141,9 +141,9 @@ impl<R: BufRead + Seek> Reader<R> {
 enum Line {
     Known(Record),
     Unknown(Record),
-    /// No JSON: torn if it is the last.
+    /// Not JSON: torn if it is the last line.
     Damaged(String),
-    /// JSON that nobody wrote as a fact.
+    /// JSON, but not a valid record.
     Wrong(String),
 }
 
@@ -183,7 +183,7 @@ fn read(line: &[u8]) -> Line {
     })
 }
 
-/// Why, and the beginning of what stands there.
+/// The reason, and the beginning of the line.
 fn excerpt(why: &str, line: &[u8]) -> String {
     const SHOWN: usize = 60;
     let text = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);

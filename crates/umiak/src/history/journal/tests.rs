@@ -66,7 +66,7 @@ fn journals_of_version_1_replay_to_these_states() {
         let (records, end) =
             read_all(&fs::read(entry.path()).unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(end, entry.metadata().unwrap().len(), "{name} has a torn end");
-        // What was released is what is written today, to the byte.
+        // Released journals are written byte for byte the same today.
         let again: String = records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect();
         assert_eq!(again, fs::read_to_string(entry.path()).unwrap(), "{name}");
         let status = Status::replay(&records);
@@ -77,7 +77,7 @@ fn journals_of_version_1_replay_to_these_states() {
     assert!(count >= 7, "only {count} fixtures");
 }
 
-/// A process that another test has forked holds the lock too, until it executes its program.
+/// A process forked by another test also holds the lock, until it executes its program.
 fn let_go(run: &RunDir) {
     while crate::history::is_held(run).unwrap() {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -155,7 +155,7 @@ fn a_line_that_another_supervisor_cut_is_begun_again() {
     add(&mut old, "a").unwrap();
     old.room = Some(10);
     assert!(add(&mut old, "b").is_err());
-    // As if its lock had slipped, and the next one had cut the end and gone on.
+    // As if it had lost its lock, and the next writer had truncated the file and continued.
     let whole = lines(&run)[0].clone();
     let newer = "{\"v\":1,\"seq\":1,\"at\":9,\"epoch\":1,\"type\":\"paused\"}";
     fs::write(run.journal(), format!("{whole}\n{newer}\n")).unwrap();
@@ -225,7 +225,7 @@ fn a_follower_sees_what_comes_and_that_the_writer_went() {
     assert_eq!(follower.status().next_seq, 3);
 }
 
-/// As after a writer's death that is reported before its lock is gone.
+/// As when a writer's death is reported before its lock is released.
 #[test]
 fn a_follower_looks_again_after_an_event_without_news() {
     let (_directory, run) = run();
@@ -257,7 +257,7 @@ fn a_follower_goes_on_behind_an_end_that_was_cut() {
     assert_eq!((follower.status().next_seq, follower.status().epoch), (2, 1));
 }
 
-/// Not a test by itself: the process that [`the_failpoint_kills_where_it_is_told`] lets die.
+/// Not a test: the process that [`the_failpoint_kills_where_it_is_told`] kills.
 #[test]
 fn victim_of_the_failpoint() {
     let Ok(home) = std::env::var("UMIAK_TEST_JOURNAL_VICTIM") else { return };
@@ -314,7 +314,7 @@ proptest! {
         let (records, end) = read_all(&bytes[..cut]).unwrap();
         prop_assert_eq!(&records[..], &all[..whole]);
         prop_assert_eq!(end as usize, bytes[..cut].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
-        // In two parts as at once.
+        // Replaying in two parts gives the same result.
         let mut parts = Status::replay(&records);
         all[whole..].iter().for_each(|record| parts.add(record));
         prop_assert_eq!(parts, Status::replay(&all));

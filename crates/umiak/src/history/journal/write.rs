@@ -1,4 +1,4 @@
-//! Writing a journal: one supervisor at a time, whole lines, nothing lost that could not be written yet.
+//! Writes a journal: one supervisor at a time, whole lines; failed writes are kept and retried.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
@@ -15,11 +15,11 @@ use umiak_sys::hooks::{self, JournalDeath};
 use super::super::{Error, RunDir};
 use super::Reader;
 
-/// Whoever asks for a run's life holds its lock for a moment: so often, and so long, is asked again.
+/// A check of a run's life holds its lock for a moment: locking is retried this often, at this interval.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The one writer of a journal. Dropping it gives the lock back, unless the file was inherited by a fork.
+/// The only writer of a journal. Dropping it releases the lock, unless a fork has inherited the file.
 #[derive(Debug)]
 pub struct Writer {
     file: File,
@@ -27,29 +27,29 @@ pub struct Writer {
     status: Status,
     epoch: u32,
     next_seq: u64,
-    /// Lines that are not all in the file yet, and how much of them is.
+    /// Lines that are not completely in the file yet, and how much of them is.
     pending: Vec<u8>,
     written: usize,
-    /// How long the file is, as far as we wrote it.
+    /// Expected length of the file.
     length: u64,
     is_named_on_disk: bool,
     death: Option<JournalDeath>,
-    /// Of `pending`: here we die.
+    /// Offset in `pending` at which a test kills this process.
     die_at: Option<usize>,
-    /// How much the disk still takes.
+    /// Simulated free space.
     #[cfg(test)]
     pub(super) room: Option<usize>,
 }
 
 impl Writer {
-    /// For a new run.
+    /// Starts the journal of a new run.
     pub fn create(run: &RunDir) -> Result<Self, Error> {
         Self::begin(run, File::options().append(true).read(true).create_new(true).mode(0o600))
     }
 
-    /// For a run that has a journal: the next supervisor. What the last one left incomplete is cut.
+    /// Opens the journal of an existing run for its next supervisor. Truncates an incomplete last line.
     pub fn open(run: &RunDir) -> Result<Self, Error> {
-        // A supervisor may have been lost before it made one.
+        // The previous supervisor may have died before it created the journal.
         Self::begin(run, File::options().append(true).read(true).create(true).mode(0o600))
     }
 
@@ -68,8 +68,8 @@ impl Writer {
             return Err(Error::Newer { path, found, known: VERSION });
         }
         let length = reader.end();
-        if file.metadata().map_err(failed("look at"))?.len() > length {
-            file.set_len(length).map_err(failed("cut the torn end of"))?;
+        if file.metadata().map_err(failed("access"))?.len() > length {
+            file.set_len(length).map_err(failed("truncate the incomplete end of"))?;
         }
         let epoch = if status.next_seq == 0 { 0 } else { status.epoch + 1 };
         debug!(run = %run.id(), epoch, records = status.next_seq, "journal opened");
@@ -90,22 +90,22 @@ impl Writer {
         })
     }
 
-    /// The number of this supervisor, for each of its records.
+    /// The number of this supervisor, part of each of its records.
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The file itself, for whoever makes it survive a power cut while we go on.
+    /// A duplicate of the file, to sync it on another thread.
     pub fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// What all records add up to, those included that are not in the file yet.
+    /// The status after all records, including those not in the file yet.
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Facts as the next records.
+    /// Numbers facts as the next records.
     pub fn number(&self, at: Timestamp, facts: impl IntoIterator<Item = Fact>) -> Vec<Record> {
         let (at, epoch) = (at.as_micros(), self.epoch);
         (self.next_seq..)
@@ -114,8 +114,8 @@ impl Writer {
             .collect()
     }
 
-    /// Adds records, by one write with all that still waits. When that fails they are kept, and tried again with the
-    /// next ones, or by [`Writer::retry`].
+    /// Adds records, with one write for all that is pending. If it fails they are kept, and retried with the next ones
+    /// or by [`Writer::retry`].
     pub fn append(&mut self, records: &[Record]) -> io::Result<()> {
         for record in records {
             let begin = self.pending.len();
@@ -132,7 +132,7 @@ impl Writer {
         self.retry()
     }
 
-    /// Writes what could not be written before.
+    /// Writes what is pending.
     pub fn retry(&mut self) -> io::Result<()> {
         self.write_pending().inspect_err(|error| {
             warn!(run = %self.run.id(), waiting = self.pending.len() - self.written, %error, "journal not written");
@@ -169,9 +169,9 @@ impl Writer {
         Ok(())
     }
 
-    /// A line was begun and not completed. If the file is not as we left it, somebody took us for dead and cut that
-    /// line: then it is begun again, so that no half of it can stand in the middle. (Ours are of an old epoch then,
-    /// and do not count.)
+    /// Continues an incomplete line. If the file has changed, another supervisor took over and truncated that line:
+    /// then the line is written again from its start, so that no half line remains in the middle. (Our records have an
+    /// old epoch then, and are ignored.)
     fn take_up(&mut self) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         if length != self.length {
@@ -198,12 +198,12 @@ impl Writer {
         Ok(count)
     }
 
-    /// Whether somebody has taken the file away: what is written to it nobody will read.
+    /// True if the file was removed: further writes would be lost.
     pub fn is_removed(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
-    /// Makes what was written survive a power cut; the first time, the names of the files too.
+    /// Syncs what was written to disk; the first time, the directory entries too.
     pub fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         if !self.is_named_on_disk {
@@ -220,7 +220,7 @@ impl Writer {
     }
 }
 
-/// Holds a journal that is open, or says who does not let go.
+/// Locks an open journal, or fails if another process holds it.
 pub(in crate::history) fn lock(file: &File, run: &RunDir) -> Result<(), Error> {
     for _ in 0..TRIES {
         match umiak_sys::hold::try_exclusive(file) {

@@ -118,7 +118,8 @@ fn damaged() {
     assert_eq!(text.lines().count(), 4, "{text}");
     assert!(text.contains("ctr-dnn") && text.contains(&broken.id().to_string()));
     assert!(
-        runs.err("show 3", 125).contains("error[J0004]: line 1 of `HOME/runs/run-000003/journal.jsonl` is no fact")
+        runs.err("show 3", 125)
+            .contains("error[J0004]: line 1 of `HOME/runs/run-000003/journal.jsonl` is not a valid record")
     );
 }
 
@@ -183,10 +184,10 @@ fn bad_homes() {
     let outcome = runs.umiak("ls").env("UMIAK_HOME", &file).finish();
     outcome.expect_code(125).expect_err("error[J0001]: cannot read");
     outcome.expect_err("not a directory");
-    outcome.expect_err("hint: free the path, or name another directory with `UMIAK_HOME`");
+    outcome.expect_err("hint: free the path, or set `UMIAK_HOME` to another directory");
     let mut homeless = runs.umiak("ls");
     homeless.command.env_remove("UMIAK_HOME").env_remove("HOME").env_remove("XDG_STATE_HOME");
-    homeless.finish().expect_code(125).expect_err("error[J0001]: there is no place for runs");
+    homeless.finish().expect_code(125).expect_err("error[J0001]: no directory for recorded runs");
     let mut state = runs.umiak("ls").env("XDG_STATE_HOME", runs.sandbox.path());
     state.command.env_remove("UMIAK_HOME");
     state.finish().expect_code(0);
@@ -217,7 +218,7 @@ fn live_first() {
     let (_second, two) = runs.live("v1-success", 10);
     for command in ["show", "wait", "events", "stop"] {
         let text = runs.err(&format!("{command} ctr-dnn"), 2);
-        assert!(text.contains("error[J0002]: several runs named `ctr-dnn` are live"), "{text}");
+        assert!(text.contains("error[J0002]: several runs named `ctr-dnn` are running"), "{text}");
         assert!(text.contains("run-000003") && text.contains("run-000001") && !text.contains("run-000002"), "{text}");
     }
     drop(two);
@@ -287,9 +288,9 @@ fn not_found() {
         runs.umiak(&format!("rm {run}")).finish().expect_code(0);
     }
     let ambiguous = runs.err("show 1", 2);
-    assert!(ambiguous.contains("error[J0002]: `1` could be several runs"), "{ambiguous}");
+    assert!(ambiguous.contains("error[J0002]: `1` matches several runs"), "{ambiguous}");
     assert!(ambiguous.contains("run-000011, run-000021"), "{ambiguous}");
-    assert!(runs.err("rm 11 3 1", 2).contains("error[J0002]: `1` could be several runs"));
+    assert!(runs.err("rm 11 3 1", 2).contains("error[J0002]: `1` matches several runs"));
     runs.umiak("rm run-000021").finish().expect_code(0);
     assert!(runs.err("rm 1", 2).contains("did you mean `run-000011`?"), "numbers are whole here");
     assert!(runs.err("show sweep-4", 2).contains("did you mean `sweep-3`?"));

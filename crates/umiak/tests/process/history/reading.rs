@@ -95,9 +95,12 @@ fn damage() {
     let run = runs.with_journal(&(lines.join("\n") + "\n"));
     for command in ["show", "logs", "explain", "wait"] {
         let text = runs.err(&format!("{command} 1"), 125);
-        assert!(text.contains("error[J0004]: line 5 of `HOME/runs/run-000001/journal.jsonl` is no fact"), "{text}");
         assert!(
-            text.contains("oops") && text.contains("hint: `umiak events run-000001` shows the facts before line 5")
+            text.contains("error[J0004]: line 5 of `HOME/runs/run-000001/journal.jsonl` is not a valid record"),
+            "{text}"
+        );
+        assert!(
+            text.contains("oops") && text.contains("hint: `umiak events run-000001` shows the events before line 5")
         );
     }
     let outcome = runs.umiak("events 1").finish();

@@ -150,7 +150,7 @@ fn read_only() {
     let outcome = house.on_a_small_disk("64k", lines).finish();
     outcome.expect_code(0);
     let said = house.neutral(&outcome.err());
-    let error = "error[J0001]: cannot make `DIR/state/runs/run-000001`\n  reason  read-only file system\nhint: free the path, or name another directory with `UMIAK_HOME`\n";
+    let error = "error[J0001]: cannot create `DIR/state/runs/run-000001`\n  reason  read-only file system\nhint: free the path, or set `UMIAK_HOME` to another directory\n";
     assert_eq!(said, format!("{error}{error}no runs yet\n"));
     assert!(house.ledger().is_empty());
 }
@@ -159,9 +159,9 @@ fn no_homes() {
     let house = House::with(DONE);
     house.touch("file");
     for (home, message) in [
-        ("file", "error[J0001]: cannot make `DIR/file`\n  reason  not a directory\n"),
-        ("file/below", "error[J0001]: cannot make `DIR/file`\n  reason  not a directory\n"),
-        ("/proc/nowhere", "error[J0001]: cannot make `/proc/nowhere`\n  reason  no such file or directory\n"),
+        ("file", "error[J0001]: cannot create `DIR/file`\n  reason  not a directory\n"),
+        ("file/below", "error[J0001]: cannot create `DIR/file`\n  reason  not a directory\n"),
+        ("/proc/nowhere", "error[J0001]: cannot create `/proc/nowhere`\n  reason  no such file or directory\n"),
     ] {
         for line in ["run job.yaml", "run -d job.yaml"] {
             let path = house.sandbox.path().join(home);
@@ -176,7 +176,7 @@ fn no_homes() {
     outcome.expect_code(125);
     assert_eq!(
         outcome.err(),
-        "error[J0001]: there is no place for runs: neither `UMIAK_HOME`, `XDG_STATE_HOME` nor `HOME` is set\nhint: name a directory with `UMIAK_HOME`\n"
+        "error[J0001]: no directory for recorded runs: neither `UMIAK_HOME`, `XDG_STATE_HOME` nor `HOME` is set\nhint: set `UMIAK_HOME` to a directory\n"
     );
     assert!(house.ledger().is_empty());
 }

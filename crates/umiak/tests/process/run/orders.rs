@@ -95,7 +95,7 @@ fn stop_all() {
         house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
     }
     house.wait_for_file("up");
-    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("several runs are live");
+    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("several runs are running");
     let outcome = house.umiak("stop --all").finish_unwatched();
     outcome.expect_code(0);
     assert_eq!(outcome.out(), "run-000001 stopped\nrun-000002 stopped\n");
