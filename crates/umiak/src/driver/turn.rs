@@ -103,11 +103,11 @@ impl Driver {
             self.pause();
         }
         for signal in heard.signals {
-            info!(signal, "signal heard");
+            info!(signal, "signal received");
             self.hear_signal(stage, signal);
         }
         for order in heard.orders {
-            info!(?order, "order heard");
+            info!(?order, "order received");
             self.hear_order(stage, order);
         }
         if door || door_at.is_some_and(|at| at <= self.core.clock.now()) {

@@ -130,7 +130,7 @@ fn starts_wait() {
         "umiak: v1\nname: later\nroles:\n  first: {command: \"LEDGER; touch up; until test -e go; do sleep 0.01; done\"}\n  second: {command: \"LEDGER\", start_after: {role: first, when: succeeded}}\n",
     );
     let lines = format!(
-        "umiak run job.yaml 2> said & run=$!\nuntil test -e up; do sleep 0.01; done\n{FILL}\ntouch go\nuntil grep -q 'nothing new is started' said; do sleep 0.01; done\nsleep 2.3\ntest -e ledger/second-0 && exit 97\nrm state/fill\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
+        "umiak run job.yaml 2> said & run=$!\nuntil test -e up; do sleep 0.01; done\n{FILL}\ntouch go\nuntil grep -q 'but none are started' said; do sleep 0.01; done\nsleep 2.3\ntest -e ledger/second-0 && exit 97\nrm state/fill\nwait $run\ncode=$?\ncp -r state kept\nexit $code"
     );
     let outcome = house.on_a_small_disk("1m", &lines).finish();
     assert!(outcome.status.code() == Some(0), "{:?} {}\n{}", outcome.status, outcome.err(), house.sandbox.read("said"));
