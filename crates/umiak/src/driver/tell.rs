@@ -64,7 +64,7 @@ impl Driver {
                 format!("{} received: sending {sent} to {who}; {again}", short_signal(signal))
             }
             StopReason::User => format!("`umiak stop` received: sending SIGTERM to {who}"),
-            StopReason::Timeout => format!("`timeout` exceeded: sending SIGTERM to {who}"),
+            StopReason::Timeout => format!("the run exceeded its `timeout`: sending SIGTERM to {who}"),
             _ => return,
         };
         self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));

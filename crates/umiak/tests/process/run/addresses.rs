@@ -50,7 +50,7 @@ fn taken_port() {
     assert!(!stage.run_dir().exists(), "no run was recorded");
     // Two names for one port fail in the same way.
     let twice = "umiak: v1\nroles: {s: {ports: {a: {port: 8080}, b: {port: 8080}}, command: [actor]}}";
-    stage.run(twice).finish().expect_code(125).expect_err("two names of the role have it");
+    stage.run(twice).finish().expect_code(125).expect_err("the role names it twice");
 }
 
 /// Two runs of the same document do not share addresses or ports.

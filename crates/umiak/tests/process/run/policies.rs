@@ -287,7 +287,7 @@ fn reasons() {
         ("umiak: v1\nroles: {w: {timeout: 300ms, command: [actor, sleep=60]}}", ["w-0", "`timeout`"]),
         (
             "umiak: v1\npolicy: {timeout: 300ms}\nroles: {w: {command: [actor, sleep=60]}}",
-            ["w-0", "the run's `timeout`"],
+            ["w-0", "the run exceeded its `timeout`"],
         ),
     ] {
         let stage = Stage::new("local");
