@@ -120,7 +120,7 @@ pub(crate) struct Core {
 /// State of a run; empty when it begins.
 #[derive(Default)]
 pub(crate) struct Now {
-    /// Events that follow from effects.
+    /// Events for the machine, in order.
     queue: VecDeque<Event>,
     timers: Timers,
     /// Attempts whose starts are not in the journal yet.

@@ -26,7 +26,7 @@ use crate::clock::Clock;
 const FIRST: u64 = 1;
 const JOB: &str = "bench";
 
-/// A job without ranks, on loopback.
+/// A simulated job, on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Job {
     pub port: u16,
