@@ -44,7 +44,7 @@ impl Front {
     pub fn diagnostic(&self) -> Option<Diagnostic> {
         match self {
             Self::NotInThisVersion { what } => {
-                let error = Diagnostic::error(Code::L0003, format!("`{what}` is not in this version"));
+                let error = Diagnostic::error(Code::L0003, format!("`{what}` is not supported yet"));
                 let is_torch = what.contains("torch");
                 Some(if is_torch { error.hint(TORCH) } else { error })
             }
@@ -342,7 +342,7 @@ mod tests {
         let text = front("umiak torchrun t.py").diagnostic().map(|d| d.to_plain()).unwrap_or_default();
         assert_eq!(
             text,
-            "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n"
+            "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n"
         );
     }
 }

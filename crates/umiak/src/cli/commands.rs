@@ -1,5 +1,5 @@
-//! Our own commands, each in its module. The launcher's flags are shown by clap's
-//! generators from the same table that parses them.
+//! Umiak's own commands, each in its module. Clap's generators show the launcher's flags from the same table that
+//! parses them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,10 +20,10 @@ use super::{
     show, stop, wait,
 };
 
-/// Commands of the design that are not built yet: they answer so, and do not look like typing errors.
+/// Planned commands. They get a message of their own instead of "there is no command".
 const LATER: &[&str] = &["submit", "store", "doctor", "top", "serve", "report", "rerun", "bugreport"];
 
-/// The whole command line for clap: parsing of our own commands, and help, man pages and completions of all.
+/// The whole command line for clap: parses our own commands, and generates help, man pages and completions of all.
 pub fn command() -> Command {
     Command::new("umiak")
         .version(env!("CARGO_PKG_VERSION"))
@@ -40,24 +40,24 @@ pub fn command() -> Command {
         .subcommand(lint::command())
         .subcommand(stop::Arguments::augment_args(Command::new("stop")).about("Stop runs"))
         .subcommand(again::Resume::augment_args(Command::new("resume")).about("Resume a run whose supervisor died"))
-        .subcommand(again::Retry::augment_args(Command::new("retry")).about("Run again what has not succeeded of a run"))
+        .subcommand(again::Retry::augment_args(Command::new("retry")).about("Rerun the replicas that have not succeeded in a run"))
         .subcommand(runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true))
         .subcommand(
-            Command::new("mock-cluster").about("Be the cluster of `--engine mock-cluster`").hide(true).arg(
+            Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
                 Arg::new("directory").required(true).value_name("DIR").value_parser(clap::value_parser!(std::path::PathBuf)),
             ),
         )
         .subcommand(ls::Arguments::augment_args(Command::new("ls")).about("List runs, past and present"))
-        .subcommand(show::Arguments::augment_args(Command::new("show")).about("Show how a run stands, or how it went"))
-        .subcommand(logs::Arguments::augment_args(Command::new("logs")).about("Show what replicas have written"))
-        .subcommand(events::Arguments::augment_args(Command::new("events")).about("Show the facts of a run"))
+        .subcommand(show::Arguments::augment_args(Command::new("show")).about("Show the state of a run"))
+        .subcommand(logs::Arguments::augment_args(Command::new("logs")).about("Show the output of replicas"))
+        .subcommand(events::Arguments::augment_args(Command::new("events")).about("Show the recorded events of a run"))
         .subcommand(
             wait::Arguments::augment_args(Command::new("wait"))
-                .about("Wait until runs have ended; exits with the run's code, with several runs the highest"),
+                .about("Wait until runs have ended; exits with the run's code, or the highest of several"),
         )
         .subcommand(
             attach::Arguments::augment_args(Command::new("attach"))
-                .about("Follow the console and the status of a live run; Ctrl-C leaves it running"),
+                .about("Follow the output and the status of a live run; Ctrl-C detaches"),
         )
         .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that have ended"))
         .subcommand(gc::Arguments::augment_args(Command::new("gc")).about("Remove old runs"))
@@ -76,12 +76,12 @@ pub fn command() -> Command {
             ),
         )
         .subcommand(
-            Command::new("complete").about("Print what a word can be completed to").hide(true).disable_help_flag(true).arg(
+            Command::new("complete").about("Print the completions of a word").hide(true).disable_help_flag(true).arg(
                 Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true),
             ),
         )
         .subcommand(Command::new("man").about("Print a man page").arg(
-            Arg::new("command").value_name("COMMAND").help("Its page; the overview when omitted"),
+            Arg::new("command").value_name("COMMAND").help("Command whose page to print; the overview when omitted"),
         ))
         .mut_subcommands(|command| match command.get_name() {
             "launch" | "complete" => command,
@@ -92,19 +92,19 @@ pub fn command() -> Command {
         })
 }
 
-/// They read and print, and do nothing that is worth a log.
+/// Commands that only read and print: `--verbose` is not in their help.
 const SILENT: &[&str] = &["ls", "show", "explain", "schema", "completions", "man"];
 
-/// Of every command but `launch`, which has it in its table.
+/// `--verbose` of every command but `launch`, which has it in its own table.
 fn verbose() -> Arg {
     Arg::new("verbose")
         .short('v')
         .long("verbose")
         .action(ArgAction::Count)
-        .help("Log what umiak does, on stderr; `-vv` logs more. Else `UMIAK_LOG`")
+        .help("Log what umiak does to stderr; `-vv` logs more. When omitted, `UMIAK_LOG`")
 }
 
-/// `launch` as clap shows it. Parsing is `formats::launch`, which keeps to Paddle's rules.
+/// `launch` as clap shows it. `formats::launch` parses it, by Paddle's rules.
 fn launch() -> Command {
     let mut command = Command::new("launch")
         .about("Start a distributed job on this node, with the flags of paddle.distributed.launch")
@@ -121,7 +121,7 @@ fn launch() -> Command {
                 .trailing_var_arg(true)
                 .allow_hyphen_values(true)
                 .value_name("training_script_args")
-                .help("Its arguments, untouched"),
+                .help("Arguments of the script, passed unchanged"),
         )
 }
 
@@ -145,7 +145,7 @@ fn argument(flag: &'static Flag) -> Arg {
     argument
 }
 
-/// Words that people know from other tools, and what they are here.
+/// Command names of other tools, and the ones here.
 const ELSEWHERE: &[(&str, &str)] = &[("status", "show"), ("kill", "stop"), ("ps", "ls")];
 
 /// Runs one of our own commands.
@@ -154,15 +154,13 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
     if let Some((word, name)) = ELSEWHERE.iter().find(|(word, _)| Some(*word) == first) {
         let rest: Vec<_> = argv[2..].iter().map(|word| word.to_string_lossy()).collect();
         let line = std::iter::once(*name).chain(rest.iter().map(|word| &**word)).collect::<Vec<_>>().join(" ");
-        return fail(&[Diagnostic::error(
-            Code::L0001,
-            format!("there is no command `{word}`: it is `umiak {name}` here"),
-        )
-        .hint(format!("write `umiak {line}`"))]);
+        return fail(&[
+            Diagnostic::error(Code::L0001, format!("there is no command `{word}`")).hint(format!("use `umiak {line}`"))
+        ]);
     }
     if let Some(word) = argv.get(1).and_then(|word| word.to_str()).filter(|word| LATER.contains(word)) {
-        let diagnostic = Diagnostic::error(Code::L0003, format!("`umiak {word}` is not in this version"))
-            .hint("`umiak --help` lists what is");
+        let diagnostic = Diagnostic::error(Code::L0003, format!("`umiak {word}` is not supported yet"))
+            .hint("`umiak --help` lists the commands");
         return fail(&[diagnostic]);
     }
     let matches = match command().try_get_matches_from(argv) {
@@ -186,7 +184,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::engine::mock_cluster::serve(directory) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(&[Diagnostic::failed("be a cluster", &error)]),
+                Err(error) => fail(&[Diagnostic::failed("run the mock cluster", &error)]),
             }
         }
         Some(("ls", matches)) => finish(ls::run(&arguments(matches))),
@@ -218,7 +216,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
     }
 }
 
-/// What clap has to say: help on stdout, or why the line is none of ours.
+/// Prints clap's help on stdout, or its error as a diagnostic.
 fn refuse(argv: &[OsString], error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return print(&error.to_string());
@@ -227,10 +225,10 @@ fn refuse(argv: &[OsString], error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::InvalidSubcommand => fail(&[no_command(&first)]),
         ErrorKind::UnknownArgument if first.starts_with('-') => {
-            fail(&[Diagnostic::error(Code::L0001, format!("`umiak` itself has no flag `{first}`"))
-                .hint("flags of the launcher stand behind its name: `umiak launch --gpus 0,1 train.py`")])
+            fail(&[Diagnostic::error(Code::L0001, format!("`umiak` has no flag `{first}`"))
+                .hint("flags of the launcher go after its name: `umiak launch --gpus 0,1 train.py`")])
         }
-        // Its text is the whole help.
+        // The text of this error is the whole help.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             ExitCode::from(2)
@@ -251,7 +249,7 @@ fn usage_error(text: &str) -> Diagnostic {
     })
 }
 
-/// A first word that is no command: misspelt, or a script without the command that starts it.
+/// The error for an unknown command: a typo, or a script or document without its command.
 fn no_command(word: &str) -> Diagnostic {
     let error = Diagnostic::error(Code::L0001, format!("there is no command `{word}`"));
     let command = command();
@@ -266,7 +264,7 @@ fn no_command(word: &str) -> Diagnostic {
     }
 }
 
-/// The arguments of a command, as it wants them.
+/// The parsed arguments of a command.
 fn arguments<T: FromArgMatches>(matches: &ArgMatches) -> T {
     T::from_arg_matches(matches).expect("clap has checked them by the same definition")
 }

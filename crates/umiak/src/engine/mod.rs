@@ -231,7 +231,7 @@ impl EngineKind {
             "mock" => Ok(Self::Mock),
             "mock-cluster" => Ok(Self::MockCluster),
             _ if LATER.contains(&word) => {
-                Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not in this version"))
+                Err(Diagnostic::error(Code::L0003, format!("the engine `{word}` is not supported yet"))
                     .hint("`--engine local` runs on this host"))
             }
             _ => {

@@ -42,7 +42,7 @@ const PREFIX: &str = "
 | `umiak python -m paddle.distributed.fleet.launch …` | the same, legacy generation |
 | `umiak fleetrun …` | the same |
 | the binary under the name `fleetrun` | the same |
-| `umiak torchrun …`, `umiak python -m torch.distributed.run …`, `umiak python -m paddlerec.run …` | not in this version |
+| `umiak torchrun …`, `umiak python -m torch.distributed.run …`, `umiak python -m paddlerec.run …` | not supported yet |
 ";
 
 const LAUNCH: &str = "
@@ -90,7 +90,7 @@ fn meaning(flag: &Flag) -> String {
             let _ = write!(text, " **No effect:** {why}.");
         }
         Support::NotYet(what) => {
-            let _ = write!(text, " **Not in this version:** {what}.");
+            let _ = write!(text, " **Not supported yet:** {what}.");
         }
     }
     text

@@ -104,7 +104,7 @@ const OTHERS: [(&str, &str); 20] = [
     ("WITH_COVERAGE", "`ON`: Python scripts run under `coverage`."),
     (
         "PADDLE_ELASTIC_SERVER",
-        "Legacy generation: with the two below, requests an elastic job, which this version does not support.",
+        "Legacy generation: with the two below, requests an elastic job, which is not supported yet.",
     ),
     ("PADDLE_ELASTIC_JOB_ID", "See `PADDLE_ELASTIC_SERVER`."),
     ("PADDLE_ELASTIC_NP", "See `PADDLE_ELASTIC_SERVER`."),

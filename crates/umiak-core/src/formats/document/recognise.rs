@@ -83,7 +83,7 @@ pub(crate) fn recognise(source: &Source) -> (Option<Format>, Result<Tree, Diagno
 }
 
 pub(crate) fn not_in_this_version(source: &Source, format: Format) -> Diagnostic {
-    let message = format!("`{}` is in {} format, which is not in this version", source.name, format.name());
+    let message = format!("`{}` is in {} format, which is not supported yet", source.name, format.name());
     Diagnostic::error(Code::F0004, message).hint("a native document starts with `umiak: v1`")
 }
 

@@ -171,7 +171,7 @@ impl Checks<'_> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let (verb, need) =
                 (if what.ends_with('s') { "are" } else { "is" }, if names.len() == 1 { "needs" } else { "need" });
-            let message = format!("{} {need} {what}, which {verb} not in this version", words::both(&names));
+            let message = format!("{} {need} {what}, which {verb} not supported yet", words::both(&names));
             self.error(Diagnostic::error(Code::L0003, message));
         }
     }

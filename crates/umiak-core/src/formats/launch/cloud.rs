@@ -135,7 +135,7 @@ fn first_port(list: &str, place: usize, nodes: usize, ports_num: i64) -> Result<
     if ports.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1])) {
         Ok(ports[0])
     } else {
-        let message = format!("`{NAME}` has ports that are not consecutive, which is not in this version");
+        let message = format!("`{NAME}` has ports that are not consecutive, which is not supported yet");
         Err(Diagnostic::error(Code::L0003, message).row("endpoints", own.join(",")))
     }
 }

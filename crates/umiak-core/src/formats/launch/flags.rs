@@ -217,7 +217,7 @@ pub fn by_attribute(attribute: &str) -> Option<&'static Flag> {
 }
 
 const ELASTIC: &str = "elastic jobs";
-const NO_ELASTIC: &str = "elastic jobs are not in this version";
+const NO_ELASTIC: &str = "elastic jobs are not supported yet";
 
 use Heading::{Base, Collective, Elastic, ParameterServer};
 use Owner::{Both, Current, Legacy, Old, Umiak};
@@ -242,7 +242,7 @@ pub const FLAGS: &[Flag] = &[
         .variable(7, "PADDLE_SORT_IP"),
     Flag::new(Current, Base, "--enable_gpu_log", "enable_gpu_log", BoolText, "BOOL", "Write `<job_id>.gpu.log`. Off unless given.")
         .default("True"),
-    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. Without `--master` and `--ips`, the command for the other nodes is printed. A range is not in this version.")
+    Flag::new(Current, Base, "--nnodes", "nnodes", Text, "N[:MAX]", "Number of nodes. Without `--master` and `--ips`, the command for the other nodes is printed. A range is not supported yet.")
         .default("1")
         .variable(3, "PADDLE_NNODES"),
     Flag::new(Both, Base, "--nproc_per_node", "nproc_per_node", Int, "N", "Processes on this node; one for each device when omitted.")
@@ -321,7 +321,7 @@ pub const FLAGS: &[Flag] = &[
         .default("default")
         .legacy_default("None")
         .variable(9, "PADDLE_JOB_ID"),
-    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--ips`; a range is not in this version."),
+    Flag::new(Legacy, Elastic, "--np", "np", Text, "N[:MAX]", "Number of nodes, with `--ips`; a range is not supported yet."),
     Flag::new(Legacy, Elastic, "--scale", "scale", Int, "N", "Change of the number of nodes.").default("0").no_effect(NO_ELASTIC),
     Flag::new(Both, Elastic, "--host", "host", Text, "IP", "Address of this node.").variable(0, "POD_IP"),
     Flag::new(Legacy, Elastic, "--force", "force", AnyTextIsTrue, "BOOL", "Change the number of nodes at once.")
@@ -342,7 +342,7 @@ pub const FLAGS: &[Flag] = &[
     Flag::new(Umiak, Heading::Umiak, "--output", "output", Choice(&["human", "json", "quiet"]), "MODE", "What the console shows; `json` writes the run's facts to stdout.")
         .default("human"),
     Flag::switch("--mirror", "mirror", "With `--output json`, show the first rank's output on stderr."),
-    Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "RANKS", "Ranks whose output the console shows: `first`, `all`, `none`, a role, or ranks as in `0-3`. With several ranks, each line starts with the rank's name."),
+    Flag::new(Umiak, Heading::Umiak, "--show", "show", Text, "REPLICAS", "Replicas whose output the console shows: `first`, `all`, `none`, a role, or ranks as in `0-3`. With several replicas, each line starts with the replica's name."),
     Flag::new(Umiak, Heading::Umiak, "--stdin", "stdin", Text, "RANK", "Connect the caller's stdin to this rank and show its output, for `breakpoint()` and `input()`. A single rank always has stdin."),
     Flag::switch("--dry-run", "dry-run", "Print the plan and start nothing."),
     Flag::new(Umiak, Heading::Umiak, "--compat", "compat", Choice(&["paddle"]), "LAUNCHER", "Ignore unknown flags and remove `http_proxy` and `https_proxy`, as Paddle does."),

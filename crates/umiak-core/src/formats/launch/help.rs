@@ -76,7 +76,7 @@ fn description(flag: &Flag) -> String {
         Support::NoEffect(why) => {
             let _ = write!(text, " (no effect: {why})");
         }
-        Support::NotYet(_) => text.push_str(" (not in this version)"),
+        Support::NotYet(_) => text.push_str(" (not supported yet)"),
     }
     text
 }
@@ -147,7 +147,7 @@ mod tests {
   --worker_num N          Number of trainers on each node.
 "
         ));
-        assert!(text.contains("(not in this version)\n"));
+        assert!(text.contains("(not supported yet)\n"));
         assert!(text.contains("\n  --gpus LIST, --devices, --npus, --xpus\n                          Devices of"));
     }
 }

@@ -34,7 +34,7 @@ impl Checks<'_> {
         let master = self.arguments.text("master").filter(|_| self.generation == Generation::Current);
         if let Some(master) = master.filter(|master| master.starts_with("etcd://")) {
             let name = self.arguments.name("master");
-            let message = format!("etcd is not in this version, and `{name}` is `{master}`");
+            let message = format!("etcd is not supported yet, and `{name}` is `{master}`");
             self.error(Diagnostic::error(Code::L0003, message));
             return one;
         }
@@ -81,7 +81,7 @@ impl Checks<'_> {
                 },
                 Some(Count::Range) => self.error(Diagnostic::error(
                     Code::L0003,
-                    format!("`{name}` is the range `{text}`, and elastic jobs are not in this version"),
+                    format!("`{name}` is the range `{text}`, and elastic jobs are not supported yet"),
                 )),
                 None => self.error(self.wrong_value(
                     attribute,

@@ -24,7 +24,7 @@ pub(super) fn read(env: &Environment) -> Result<Pod, Diagnostic> {
         Some("PSERVER") => (Part::Server, &[ADDRESS, PORT][..]),
         Some("TRAINER") => (Part::Trainer, &[ID][..]),
         Some(role @ ("HETER_TRAINER" | "COORDINATOR" | "HETER")) => {
-            let message = format!("on PaddleCloud `{ROLE}` is `{role}`, which is not in this version");
+            let message = format!("on PaddleCloud `{ROLE}` is `{role}`, which is not supported yet");
             return Err(Diagnostic::error(Code::L0003, message).hint("`PSERVER` and `TRAINER` are supported"));
         }
         role => {

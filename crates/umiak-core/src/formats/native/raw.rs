@@ -140,7 +140,7 @@ fn contracts(reader: &mut Reader<'_>, node: &Node) -> Vec<Contract> {
             "torch" => Contract::Torch,
             later if LATER_CONTRACTS.contains(&later) => {
                 let label = format!("use {}", either(CONTRACTS));
-                reader.error(Code::F0004, word.at, format!("contract `{later}` is not in this version"), label);
+                reader.error(Code::F0004, word.at, format!("contract `{later}` is not supported yet"), label);
                 continue;
             }
             other => {
@@ -267,7 +267,7 @@ fn replicas(reader: &mut Reader<'_>, node: &Node) -> Option<At<u32>> {
     let is_range = keys.any(|key| matches!(key, "min" | "max") || key.contains(".."))
         || node.text().and_then(|text| text.split_once("..")).is_some_and(|(min, max)| is_whole(min) && is_whole(max));
     if is_range {
-        reader.error(Code::F0004, node.at, "a variable number of replicas is not in this version", "write one number");
+        reader.error(Code::F0004, node.at, "a variable number of replicas is not supported yet", "write one number");
         return None;
     }
     reader.number("`replicas`", node, 1, MAX_REPLICAS)

@@ -207,48 +207,48 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak torchrun --nproc_per_node 2 train.py",
         2,
-        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
+        "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "torchrun train.py",
         2,
-        "error[L0003]: `torchrun` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
+        "error[L0003]: `torchrun` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "umiak python -m torch.distributed.run train.py",
         2,
-        "error[L0003]: `python -m torch.distributed.run` is not in this version\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
+        "error[L0003]: `python -m torch.distributed.run` is not supported yet\nhint: `umiak launch --nproc_per_node N SCRIPT` also starts torch scripts: ranks get torch's variables and Paddle's\n",
     ),
     (
         "umiak python -m paddlerec.run -m c.yaml -b b.yaml",
         2,
-        "error[L0003]: `python -m paddlerec.run` is not in this version\n",
+        "error[L0003]: `python -m paddlerec.run` is not supported yet\n",
     ),
     (
         "umiak submit -m config.yaml -b backend.yaml",
         2,
-        "error[L0003]: `umiak submit` is not in this version\nhint: `umiak --help` lists what is\n",
+        "error[L0003]: `umiak submit` is not supported yet\nhint: `umiak --help` lists the commands\n",
     ),
-    ("umiak top", 2, "error[L0003]: `umiak top` is not in this version\nhint: `umiak --help` lists what is\n"),
+    ("umiak top", 2, "error[L0003]: `umiak top` is not supported yet\nhint: `umiak --help` lists the commands\n"),
     (
         "umiak launch --nnodes 2:4 train.py",
         2,
-        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not in this version\n",
+        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not supported yet\n",
     ),
     (
         "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",
         2,
-        "error[L0003]: `--elastic_server` needs elastic jobs, which are not in this version\n",
+        "error[L0003]: `--elastic_server` needs elastic jobs, which are not supported yet\n",
     ),
     (
         "umiak launch --master etcd://127.0.0.1:2379 train.py",
         2,
-        "error[L0003]: etcd is not in this version, and `--master` is `etcd://127.0.0.1:2379`\n",
+        "error[L0003]: etcd is not supported yet, and `--master` is `etcd://127.0.0.1:2379`\n",
     ),
     (
         "umiak launch --enable_auto_mapping 1 train.py",
         2,
-        "error[L0003]: `--enable_auto_mapping` needs auto mapping, which is not in this version\n",
+        "error[L0003]: `--enable_auto_mapping` needs auto mapping, which is not supported yet\n",
     ),
 ];
 
@@ -268,7 +268,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak --gpus 0,1 train.py",
         2,
-        "error[L0001]: `umiak` itself has no flag `--gpus`\nhint: flags of the launcher stand behind its name: `umiak launch --gpus 0,1 train.py`\n",
+        "error[L0001]: `umiak` has no flag `--gpus`\nhint: flags of the launcher go after its name: `umiak launch --gpus 0,1 train.py`\n",
     ),
     (
         "umiak explain nonsense",

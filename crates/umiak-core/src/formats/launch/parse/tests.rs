@@ -132,11 +132,11 @@ fn the_guides_other_lines_are_understood_and_refused() {
     }
     assert_eq!(
         refused("--auto_tuner_json t.json train.py"),
-        "error[L0003]: `--auto_tuner_json` needs the auto-tuner, which is not in this version\n"
+        "error[L0003]: `--auto_tuner_json` needs the auto-tuner, which is not supported yet\n"
     );
     assert_eq!(
         refused("--nnodes 1:2 train.py"),
-        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not in this version\n"
+        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not supported yet\n"
     );
 }
 
@@ -878,7 +878,7 @@ fn elastic_by_variables_is_legacy_only() {
     assert_eq!(fleet("t", &env[..2]).request.generation(), Generation::Legacy);
     assert_eq!(
         refused_in("--backend=gloo t", &env),
-        "error[L0003]: `PADDLE_ELASTIC_SERVER` needs elastic jobs, which are not in this version\n"
+        "error[L0003]: `PADDLE_ELASTIC_SERVER` needs elastic jobs, which are not supported yet\n"
     );
 }
 
@@ -886,7 +886,7 @@ fn elastic_by_variables_is_legacy_only() {
 fn flags_without_effect_are_named_once() {
     assert_eq!(
         plain(&launch("--elastic_level 0 --sort_ip true --rank 1 t").notices),
-        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not in this version\n  --sort_ip        the job has one node\n  --rank           the job has one node\n"
+        "notice[L0023]: `--elastic_level`, `--sort_ip` and `--rank` have no effect\n  --elastic_level  elastic jobs are not supported yet\n  --sort_ip        the job has one node\n  --rank           the job has one node\n"
     );
     for line in ["--max_restart 3 t", "--elastic_level -1 t", "--sort_ip false t", "--rank 0 t", "--nnodes 1 t"] {
         assert_eq!(launch(line).notices, [], "{line}");

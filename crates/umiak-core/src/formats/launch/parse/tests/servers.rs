@@ -596,7 +596,7 @@ fn what_is_in_no_pod() {
         (
             "t",
             vec![("TRAINING_ROLE", "HETER_TRAINER")],
-            "error[L0003]: on PaddleCloud `TRAINING_ROLE` is `HETER_TRAINER`, which is not in this version\nhint: `PSERVER` and `TRAINER` are supported\n",
+            "error[L0003]: on PaddleCloud `TRAINING_ROLE` is `HETER_TRAINER`, which is not supported yet\nhint: `PSERVER` and `TRAINER` are supported\n",
         ),
         (
             "t",
