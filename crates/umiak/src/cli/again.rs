@@ -1,4 +1,4 @@
-//! `umiak resume` and `umiak retry`: a run of a document is taken up again.
+//! `umiak resume` and `umiak retry`: continue the run of a document.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,10 +24,10 @@ use super::runs::{Done, the_run_or_newest};
 
 #[derive(Debug, Args)]
 pub(super) struct Resume {
-    /// A run whose supervisor died: an id, the end of its number, or a name; the newest run when omitted
+    /// Run id, last digits of its number, or name of a run whose supervisor died; the newest run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Return at once; the run goes on without this terminal
+    /// Return at once; the run continues without this terminal
     #[arg(short, long)]
     detach: bool,
     #[command(flatten)]
@@ -63,16 +63,16 @@ pub(super) fn resume(arguments: &Resume) -> ExitCode {
 
 #[derive(Debug, Args)]
 pub(super) struct Retry {
-    /// A run that has ended: an id, the end of its number, or a name; the newest run when omitted
+    /// Run id, last digits of its number, or name of a run that has ended; the newest run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Run again what has succeeded too
+    /// Rerun all replicas, also those that have succeeded
     #[arg(long)]
     all: bool,
-    /// Another value for a parameter of the document
+    /// Change a parameter of the document
     #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
     param: Vec<(String, String)>,
-    /// Return at once; the run goes on without this terminal
+    /// Return at once; the run continues without this terminal
     #[arg(short, long)]
     detach: bool,
     #[command(flatten)]
@@ -86,15 +86,14 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
         let status = journal::replay(&run)?.status;
         let life = life_of(&run, status.is_finished())?;
         if let Life::Live { .. } = life {
-            return Err(is_running(&run).hint(format!("`umiak stop {}` ends it", run.id())));
+            return Err(is_running(&run).hint(format!("`umiak stop {}` stops it", run.id())));
         }
         has_document(&run, &status, &life)?;
         match life {
             Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "retry")),
             Life::Lost => {
-                let error =
-                    Diagnostic::error(Code::J0025, format!("{} has not ended: its supervisor was lost", run.id()));
-                return Err(error.hint(format!("`umiak resume {}` runs what is not done", run.id())));
+                let error = Diagnostic::error(Code::J0025, format!("{} did not finish: its supervisor died", run.id()));
+                return Err(error.hint(format!("`umiak resume {}` continues it", run.id())));
             }
             Life::Finished | Life::Live { .. } => {}
         }
@@ -114,7 +113,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
     ended(arguments.talking, result)
 }
 
-/// The document of a run, with other parameters. Its settings are those of where it was submitted.
+/// Parses the document of a run with other parameters, and with the settings of the directory it was submitted from.
 fn parse(run: &RunDir, directory: &Path, params: &[(String, String)]) -> Result<Document, Diagnostic> {
     let first = |diagnostics: Vec<Diagnostic>| {
         let unknown = || Diagnostic::error(Code::J0027, "the document of the run cannot be read");
@@ -135,7 +134,7 @@ fn take_up(
 ) -> Done {
     if detach {
         if why != Began::Resumed {
-            // The supervisor reads it there; one that cannot begin takes it away.
+            // The supervisor reads it there, and removes it if it cannot begin.
             let written = submit::write(&submission, &run);
             written.map_err(|error| crate::history::cannot_write(&run.secrets(), &error))?;
         }
@@ -149,15 +148,15 @@ fn is_running(run: &RunDir) -> Diagnostic {
     Diagnostic::error(Code::J0006, format!("{} is still running", run.id()))
 }
 
-/// Only the run of a document can be taken up; a launch is repeated with its command line.
+/// Refuses runs without a document: a launch is repeated with its command line.
 fn has_document(run: &RunDir, status: &Status, life: &Life) -> Result<(), Diagnostic> {
     if run.document().exists() || status.next_seq == 0 || matches!(life, Life::Elsewhere { .. }) {
         return Ok(());
     }
     let id = run.id();
-    let how = if *life == Life::Finished { how(status) } else { "its supervisor was lost".to_owned() };
+    let how = if *life == Life::Finished { how(status) } else { "its supervisor died".to_owned() };
     let before = if *life == Life::Finished { String::new() } else { format!("`umiak stop {id}` records its end; ") };
-    Err(Diagnostic::error(Code::J0028, format!("{id} was launched, and is not the run of a document"))
+    Err(Diagnostic::error(Code::J0028, format!("{id} was started with `umiak launch`, not from a document"))
         .row("how it ended", how)
         .hint(format!("{before}{}", start_again(status))))
 }
@@ -165,10 +164,10 @@ fn has_document(run: &RunDir, status: &Status, life: &Life) -> Result<(), Diagno
 pub(super) fn not_a_document(run: &RunDir) -> Diagnostic {
     match journal::replay(run) {
         Ok(replay) if replay.status.next_seq == 0 => {
-            Diagnostic::error(Code::J0025, format!("{} was never begun: `umiak run` was killed before that", run.id()))
-                .hint(format!("run the document again; `umiak rm {}` removes what is there", run.id()))
+            Diagnostic::error(Code::J0025, format!("{} never began: `umiak run` was killed before", run.id()))
+                .hint(format!("run the document again; `umiak rm {}` removes this run", run.id()))
         }
-        Ok(replay) => Diagnostic::error(Code::J0028, format!("{} is not the run of a document", run.id()))
+        Ok(replay) => Diagnostic::error(Code::J0028, format!("{} was not started from a document", run.id()))
             .hint(start_again(&replay.status)),
         Err(error) => error.diagnostic(),
     }

@@ -1,8 +1,8 @@
-//! `umiak attach [RUN]`: the console and the status of a run that is live, from another terminal. Ctrl-C leaves the run
-//! alone.
+//! `umiak attach [RUN]`: follows the output and the status of a live run from another terminal. Ctrl-C leaves the run
+//! running.
 //!
-//! What replicas write is shown by `umiak logs -f` in a process of its own, which Ctrl-C may end; what happens to the
-//! run is told here.
+//! A child process, `umiak logs -f`, shows the output of replicas; Ctrl-C may end it. This process shows what happens
+//! to the run.
 
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, ExitCode};
@@ -31,17 +31,17 @@ const SIGTERM: i32 = 15;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// A live run: an id, the end of its number, or a name; the only live run when omitted
+    /// Run id, last digits of its number, or name of a live run; the only live run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
     /// The replicas whose output is shown, as for `umiak logs`; otherwise every replica of a document with several roles,
     /// or the first replica
     #[arg(value_name = "REPLICAS")]
     replicas: Vec<String>,
-    /// So many lines of what was written before
+    /// Number of earlier lines to show first
     #[arg(short = 'n', long, value_name = "LINES", default_value_t = 10)]
     tail: u64,
-    /// Signs of plain ASCII
+    /// Print ASCII characters only
     #[arg(long)]
     ascii: bool,
 }
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Life::Finished => {
             let id = run.id();
             return Err(Diagnostic::error(Code::J0025, format!("{id} has ended"))
-                .hint(format!("`umiak logs {id}` shows what it has written, `umiak show {id}` how it went")));
+                .hint(format!("`umiak logs {id}` shows its output, `umiak show {id}` its result")));
         }
     }
     let signals = Signals::block(&[SIGINT, SIGTERM]).map_err(|error| Diagnostic::failed("wait for signals", &error))?;
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let followed = follow(&mut follower, &run, &style, &signals);
     match followed {
         Ok(Followed::Ended(status, code)) => {
-            // It ends by itself once all is shown.
+            // It exits by itself after the last line.
             let _ = console.wait();
             let standing = RunStanding::Is(Word::of(status.state));
             super::say(&head(&style, &LoadedRun { run, status: *status, standing }));
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             end(&mut console);
             let id = run.id();
             super::say(&format!(
-                "\ndetached; {id} goes on: `umiak attach {id}` follows it again, `umiak stop {id}` ends it\n"
+                "\ndetached; {id} is still running: `umiak attach {id}` follows it again, `umiak stop {id}` stops it\n"
             ));
             Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
         }
@@ -109,17 +109,17 @@ fn end(console: &mut Child) {
 enum Followed {
     /// With the run's code.
     Ended(Box<Status>, u8),
-    /// By this signal, which was for us.
+    /// This signal arrived.
     Left(i32),
 }
 
-/// Tells what happens to the run, until it has ended or we are asked to leave it.
+/// Shows what happens to the run until it has ended or a signal arrives.
 fn follow(follower: &mut Follower, run: &RunDir, style: &Style, signals: &Signals) -> Result<Followed, Diagnostic> {
     let counts = Status::counts(&follower.status().replicas);
     let parts = [run.id().to_string(), follower.status().name.clone(), format!("{} running", counts.live)];
     super::say(&style.progress("Attached", &parts, &time_of_day()));
     loop {
-        // Asked before the last look: whatever was written until then is seen.
+        // Checked before reading: everything written until then is read.
         let life = follower.life()?;
         let mut is_quiet = true;
         while let Some(item) = follower.next()? {
@@ -142,7 +142,7 @@ fn follow(follower: &mut Follower, run: &RunDir, style: &Style, signals: &Signal
     }
 }
 
-/// What changes the run's status; what single replicas do is on their console.
+/// True for facts about the run as a whole; single replicas are seen in their output.
 fn is_told(fact: &Fact) -> bool {
     matches!(
         fact,

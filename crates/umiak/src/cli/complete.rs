@@ -1,5 +1,5 @@
-//! Completion of words that only this host knows: runs, their replicas, documents. The scripts ask `umiak complete`,
-//! and fall back to what clap generates.
+//! Completion of runs, their replicas, and documents. The scripts call `umiak complete`, and fall back to what clap
+//! generates.
 
 use clap_complete::Shell;
 use umiak_core::status::ReplicaStatus;
@@ -12,7 +12,7 @@ use crate::history::{Home, find, index};
 const OF_RUNS: &[&str] = &["show", "logs", "events", "wait", "attach", "stop", "resume", "retry", "rm", "explain"];
 /// Commands whose arguments are documents.
 const OF_DOCUMENTS: &[&str] = &["run", "plan", "lint"];
-/// So many runs are offered, the newest.
+/// Number of runs offered, the newest.
 const RUNS: usize = 50;
 
 /// The script for a shell.
@@ -66,7 +66,7 @@ _umiak_runs() {
 }
 "#;
 
-/// What the last word can be; nothing where only clap knows. The words begin with the command.
+/// Completions of the last word; empty where clap completes it. The words begin with the command.
 pub(super) fn candidates(words: &[&String]) -> Vec<String> {
     let [name, before @ .., last] = words else { return Vec::new() };
     let name = name.as_str();
@@ -84,7 +84,7 @@ pub(super) fn candidates(words: &[&String]) -> Vec<String> {
     found.into_iter().filter(|word| word.starts_with(last.as_str())).collect()
 }
 
-/// The word behind this one is its value.
+/// True if this word is a flag whose value is the next word.
 fn takes_value(name: &str, word: &str) -> bool {
     let command = command();
     let Some(command) = command.find_subcommand(name) else { return false };
@@ -96,7 +96,7 @@ fn takes_value(name: &str, word: &str) -> bool {
     command.get_arguments().find(is_it).is_some_and(|argument| argument.get_action().takes_values())
 }
 
-/// Names and ids, the newest first, each once.
+/// Names and ids, newest first, without duplicates.
 fn runs() -> Vec<String> {
     let entries = Home::from_environment().and_then(|home| index::entries(&home)).unwrap_or_default();
     let newest = || entries.iter().rev().take(RUNS);
@@ -124,7 +124,7 @@ fn replicas(run: &str) -> Vec<String> {
     found
 }
 
-/// Documents and directories that begin so.
+/// Documents and directories beside the one that the word begins.
 fn documents(word: &str) -> Vec<String> {
     let (directory, prefix) = word.rsplit_once('/').map_or(("", ""), |(directory, _)| (directory, "/"));
     let place = match (directory, prefix) {

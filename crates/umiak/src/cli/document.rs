@@ -1,4 +1,4 @@
-//! Documents and settings as files: read here, understood in `umiak-core`.
+//! Reads documents and settings from files; `umiak-core` parses them.
 
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use umiak_core::formats::settings::{self, Settings};
 /// The document of a path; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
     let name = name(path);
-    // A device has no end, and a document has a limit.
+    // A device may have no end: no more than the largest document is read.
     let limit = document::MAX_BYTES as u64 + 1;
     let mut bytes = Vec::new();
     let result = if is_stdin(path) {
@@ -28,8 +28,8 @@ pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
     }
 }
 
-/// The settings for a document, with the name of their file: `umiak.toml` beside it, else the user's own, else those
-/// that are built in.
+/// The settings for a document: `umiak.toml` beside it, else the user's `umiak/config.toml`, else the defaults. Errors
+/// come with the path of the file.
 pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagnostic>)> {
     let beside = if is_stdin(document) { Path::new("") } else { document.parent().unwrap_or(Path::new("")) };
     let own = std::env::var_os("XDG_CONFIG_HOME")
@@ -58,7 +58,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// As messages call it.
+/// The name of the file in messages.
 pub(super) fn name(path: &Path) -> String {
     if is_stdin(path) { "<stdin>".to_owned() } else { path.display().to_string() }
 }
@@ -67,11 +67,9 @@ fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
     match error.kind() {
         ErrorKind::NotFound => Diagnostic::error(Code::F0001, format!("there is no file `{name}`")),
         ErrorKind::IsADirectory => {
-            Diagnostic::error(Code::F0001, format!("`{name}` is a directory")).hint("name the document in it")
+            Diagnostic::error(Code::F0001, format!("`{name}` is a directory")).hint("name a document in this directory")
         }
-        _ => {
-            Diagnostic::error(Code::F0001, format!("`{name}` cannot be read")).row("the system said", error.to_string())
-        }
+        _ => Diagnostic::error(Code::F0001, format!("`{name}` cannot be read")).row("reason", error.to_string()),
     }
 }
 

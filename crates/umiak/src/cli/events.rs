@@ -1,4 +1,4 @@
-//! `umiak events RUN`: its facts, as they are in the journal or in words.
+//! `umiak events RUN`: its facts, as JSON from the journal or as text.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ use super::runs::{Done, Format, note_newer, reader_of_stdout, the_run_or_newest,
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (a live run before an ended one); the newest run when omitted
+    /// Run id, last digits of its number, or name (live runs first); the newest run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Go on until the run has ended
+    /// Print new events until the run has ended
     #[arg(short = 'f', long)]
     follow: bool,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         let mut reader = Reader::open(&run)?;
         let mut text = Vec::new();
         let mut lines = RecordLines::new(output, run.id());
-        // What stands before a damaged line is shown before that line is told.
+        // Lines before a damaged one are shown before the error.
         let end = loop {
             match reader.next() {
                 Ok(Some(item)) => lines.add(&mut text, &item.record, item.raw),
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let mut lines = RecordLines::new(output, run.id());
     loop {
         let mut text = Vec::new();
-        // Asked before the last look: whatever was written until then is seen.
+        // Checked before reading: everything written until then is read.
         let life = follower.life()?;
         while let Some(item) = follower.next()? {
             lines.add(&mut text, &item.record, item.raw);

@@ -1,4 +1,4 @@
-//! `umiak explain`: a code of a message, or why a run ended as it did.
+//! `umiak explain`: what an error code means, or why a run ended as it did.
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
@@ -16,7 +16,7 @@ use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest}
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// A code as in `error[L0004]`, or a run: an id, the end of its number, or a name; the newest run when omitted
+    /// Error code as in `error[L0004]`, or run: id, last digits of its number, or name; the newest run when omitted
     #[arg(value_name = "CODE|RUN")]
     code_or_run: Option<String>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     if let Some(code) = Code::parse(what) {
         let entry = code.entry();
-        let exit = if entry.exit == 0 { "none: a notice".to_owned() } else { entry.exit.to_string() };
+        let exit = if entry.exit == 0 { "none (a notice)".to_owned() } else { entry.exit.to_string() };
         return print_text(&format!("{code}: {}\nexit code {exit}\n\n{}\n", entry.title, entry.text));
     }
     if let Some(signature) = diagnose::explain(what) {
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 
 fn neither(word: &str) -> Diagnostic {
     Diagnostic::error(Code::L0001, format!("there is no error code and no run `{word}`"))
-        .hint("codes stand in brackets in messages, as in `error[L0004]`; `umiak ls` lists the runs")
+        .hint("messages have their code in brackets, as in `error[L0004]`; `umiak ls` lists the runs")
 }
 
 fn explain(run: RunDir, format: Format) -> Done {
@@ -67,7 +67,7 @@ fn explain(run: RunDir, format: Format) -> Done {
     }
 }
 
-/// Failures that did not fail the run, with what their logs say: nothing was recorded about why.
+/// Failures that did not fail the run, with evidence from their logs: the journal has no verdict on them.
 fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
     let finding = |(replica, ended): (&ReplicaStatus, &Ended)| {
         let subject = Subject { replica: replica.replica.clone(), rank: replica.rank, attempt: replica.attempt };

@@ -1,4 +1,4 @@
-//! `umiak gc`: takes old runs away.
+//! `umiak gc`: removes old runs.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ const OLD: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Runs that ended longer ago than this; 30d where nothing is said
+    /// Remove runs that ended longer ago than this; `30d` without `--keep-size`
     #[arg(long, value_name = "SPAN", value_parser = span)]
     older_than: Option<Duration>,
-    /// The oldest runs, until those that are left take no more than this
+    /// Remove the oldest runs until the rest takes no more than this
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     keep_size: Option<u64>,
-    /// Only say what would go
+    /// Print what would be removed and remove nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     take_away(&home, &chosen, arguments.dry_run, arguments.format)
 }
 
-/// When it ended; of one whose supervisor was lost, when that one last wrote.
+/// When the run ended, or last wrote to its journal if its supervisor died.
 fn last_heard_of(home: &Home, entry: &IndexEntry) -> u64 {
     let written = || journal::replay(&RunDir::at(home, entry.run)).ok().map(|replay| replay.status.last);
     entry.ended.or_else(written).unwrap_or(entry.created).max(entry.created)
 }
 
-/// Ended or lost ones only, oldest first.
+/// The runs to remove, oldest first: only ended or lost ones.
 fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<RunDir> {
     let older_than = match (arguments.older_than, arguments.keep_size) {
         (None, None) => Some(OLD),

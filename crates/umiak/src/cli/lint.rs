@@ -1,4 +1,4 @@
-//! `umiak lint FILE…`: everything that is wrong with documents, with places.
+//! `umiak lint FILE…`: all errors of documents, with positions.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use super::{document, print, tell};
 
 pub(super) fn command() -> Command {
     Command::new("lint")
-        .about("Check documents: all errors, with positions")
+        .about("Check documents and report all errors, with positions")
         .arg(
             Arg::new("file")
                 .required(true)
                 .num_args(1..)
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("Documents to check; `-` is standard input"),
+                .help("Documents to check; `-` reads standard input"),
         )
         .arg(
             Arg::new("param")
@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
                 .value_name("NAME=VALUE")
                 .action(ArgAction::Append)
                 .value_parser(document::parameter)
-                .help("A value for a parameter of the documents"),
+                .help("Set a parameter of the documents"),
         )
         .arg(
             Arg::new("output")
@@ -40,16 +40,16 @@ pub(super) fn command() -> Command {
                 .value_name("MODE")
                 .default_value("human")
                 .value_parser(PossibleValuesParser::new(["human", "json", "quiet"]))
-                .help("`json` writes everything to stdout; `quiet` only sets the exit code"),
+                .help("`human`, `json` (everything on stdout) or `quiet` (only the exit code)"),
         )
 }
 
-/// What is known of one file.
+/// The result for one file.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct CheckedFile {
     file: String,
     ok: bool,
-    /// Parameters that `run` must be given.
+    /// Parameters that `run` requires.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     needed: Vec<String>,
     diagnostics: Vec<Diagnostic>,
@@ -96,7 +96,7 @@ fn check(path: &Path, params: &[(String, String)], settings_told: &mut Vec<PathB
     };
     let settings = match document::settings(path) {
         Ok(settings) => settings,
-        // Several documents share one file of settings: its errors are told with the first.
+        // Several documents share one settings file: its errors are reported once.
         Err((settings, _)) if settings_told.contains(&settings) => return refused(Vec::new()),
         Err((settings, diagnostics)) => {
             settings_told.push(settings);
@@ -117,10 +117,10 @@ fn human(files: &[CheckedFile]) -> ExitCode {
             let plural =
                 |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
             let roles = plural(job.roles.len() as u32, "role");
-            let _ = writeln!(fine, "{}: fine, {roles}, {}", file.file, plural(replicas, "replica"));
+            let _ = writeln!(fine, "{}: ok, {roles}, {}", file.file, plural(replicas, "replica"));
         } else if file.ok {
             let needed: Vec<String> = file.needed.iter().map(|name| format!("`-p {name}=…`")).collect();
-            let _ = writeln!(fine, "{}: fine, to be run with {}", file.file, needed.join(" "));
+            let _ = writeln!(fine, "{}: ok, requires {}", file.file, needed.join(" "));
         }
     }
     let is_error = |diagnostic: &&Diagnostic| diagnostic.severity == Severity::Error;

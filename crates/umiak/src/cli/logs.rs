@@ -1,6 +1,6 @@
-//! `umiak logs [RUN] [WHOSE]`: what replicas have written. Logs are bytes: what is no text passes as it is.
+//! `umiak logs [RUN] [REPLICAS]`: the output of replicas. Logs are bytes and are copied unchanged, text or not.
 //!
-//! Lines of several replicas stand in the order of their times, as far as these are known ([`crate::views::times`]).
+//! Lines of several replicas are ordered by their times, where these are known ([`crate::views::times`]).
 
 mod follow;
 mod merge;
@@ -21,37 +21,38 @@ use super::values;
 use merge::Telling;
 use source::{Pointer, Source, Window};
 
-/// So many files fit into the usual limit of descriptors.
+/// The usual limit of descriptors has room for this number of files.
 const FEW: usize = 256;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (its newest run)
+    /// Run id, last digits of its number, or name (live runs first); the newest run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Roles (`trainer`), replicas (`trainer-3`, `trainer-0-3`), ranks (`3`, `0-3`, `0,2`), or `all`; else the first cause, or
-    /// the first replica that decides
-    #[arg(value_name = "WHOSE")]
+    /// Roles (`trainer`), replicas (`trainer-3`, `trainer-0-3`), ranks (`3`, `0-3`, `0,2`), or `all`. When omitted, the
+    /// replica that caused the failure, else the first replica that decides the result
+    #[arg(value_name = "REPLICAS")]
     whose: Vec<String>,
-    /// Of this attempt, or of `all`; else of the last
+    /// Number of the attempt, or `all`; the last when omitted
     #[arg(long, value_name = "N", value_parser = which)]
     attempt: Option<Which>,
-    /// Go on, through further attempts, until those that are named have ended, or the run has
+    /// Print new output, also of further attempts, until the named replicas or the run have ended
     #[arg(short = 'f', long, conflicts_with = "head")]
     follow: bool,
-    /// Only the last lines
+    /// Show only the last lines
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<u64>,
-    /// Only the first lines
+    /// Show only the first lines
     #[arg(long, value_name = "LINES", conflicts_with = "tail")]
     head: Option<u64>,
-    /// Only what was written since: so long ago, as in `10min`, or at a time, as in `2026-11-15 03:08`. Lines that carry no time count with the line before them
+    /// Show only lines since this time: an age as in `10min`, or a date as in `2026-11-15 03:08`. A line without a time
+    /// has the time of the line before it
     #[arg(long, value_name = "TIME", value_parser = values::point)]
     since: Option<u64>,
-    /// Put before each line when it was written: as the line says itself, or as it was seen with `-f`. A `~` means: no earlier
+    /// Start each line with its time: the one in the line, or with `-f` when it was read. `~` means "not before"
     #[arg(short = 't', long)]
     timestamps: bool,
-    /// Count bytes instead of lines
+    /// Let `--tail` and `--head` count bytes
     #[arg(long)]
     bytes: bool,
     #[command(flatten)]
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
         (Some(Which::All), _) => begun(replica),
         (Some(Which::Number(number)), _) => vec![number],
-        // While it is followed, the attempt after the cause is what matters.
+        // When following, the attempt after the failed one matters.
         (None, Some(attempt)) if !arguments.follow => vec![attempt],
         (None, _) => begun(replica).last().copied().into_iter().collect(),
     };
@@ -106,7 +107,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     );
     let asked = Asked { window, since: arguments.since, printer: &printer };
     if arguments.follow {
-        // Whoever names nobody follows the run.
+        // Without names, the whole run is followed.
         let until = if words.is_empty() { &[][..] } else { &names[..] };
         return follow::follow(&loaded, &names, until, &wanted, &asked);
     }
@@ -116,14 +117,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     show(&loaded, &pointers, &wanted, &asked)
 }
 
-/// What is to be shown of each, and how.
+/// Which part of each log to show, and how.
 struct Asked<'a> {
     window: Window,
     since: Option<u64>,
     printer: &'a LogPrinter,
 }
 
-/// The run that the first word names, and the other words; where it names none, the newest run, if the word names replicas of that.
+/// The run that the first word names, and the other words. If it names no run but replicas of the newest run, that run
+/// and all words.
 fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), Diagnostic> {
     let Some(first) = &arguments.run else { return Ok((load(the_run_or_newest(None)?.1)?, Vec::new())) };
     match the_run(first) {
@@ -139,7 +141,7 @@ fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), 
     }
 }
 
-/// When an attempt began, as far as the facts tell.
+/// When an attempt began; 0 if not recorded.
 fn began(status: &Status, replica: &str, attempt: u32) -> u64 {
     let Some(replica) = status.replica(replica) else { return 0 };
     let past = replica.past.iter().find(|past| past.attempt == attempt).and_then(|past| past.ended.as_ref());
@@ -150,8 +152,7 @@ fn began(status: &Status, replica: &str, attempt: u32) -> u64 {
     }
 }
 
-/// What each of these is to be shown from, where something of it was written since. A log that carries no times is shown as a
-/// whole, and that is told.
+/// The time from which each log is shown. A log without times is shown as a whole, with a notice.
 fn limits(
     telling: &mut [Telling],
     changed: &[Option<u64>],
@@ -161,7 +162,7 @@ fn limits(
     let mut timeless = Vec::new();
     let mut limits = Vec::new();
     for (telling, changed) in telling.iter_mut().zip(changed) {
-        // Nothing of it is as young as that.
+        // The whole file is older.
         if changed.is_some_and(|changed| changed < since) {
             limits.push(Some(u64::MAX));
         } else if telling.began() >= since || telling.has_times()? {
@@ -172,13 +173,13 @@ fn limits(
         }
     }
     if !timeless.is_empty() {
-        let message = "lines that carry no time are all shown: when they were written is not known";
-        talk(&Diagnostic::notice(Code::J0010, message).row("of", timeless.join(", ")));
+        let message = "`--since` does not apply to logs without times: all their lines are shown";
+        talk(&Diagnostic::notice(Code::J0010, message).row("replicas", timeless.join(", ")));
     }
     Ok(limits)
 }
 
-/// By their times. What is missing is told; it is an error only if nothing is left.
+/// Shows the logs, ordered by time. Missing ones are reported; it is an error only if all are missing.
 fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], asked: &Asked<'_>) -> Done {
     let mut missing: Vec<Diagnostic> = Vec::new();
     let (mut telling, mut changed) = (Vec::new(), Vec::new());
@@ -212,7 +213,7 @@ fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], aske
     Ok(ExitCode::SUCCESS)
 }
 
-/// Those that the words mean, and the attempt that failed where no words say whom.
+/// The replicas that the words name. Without words, the replica that failed first and its attempt.
 fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
     let status = &loaded.status;
     if !words.is_empty() {
@@ -235,7 +236,7 @@ fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<(Vec<&'a Replic
     let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
     first.map(|replica| (vec![replica], None)).ok_or_else(|| {
         Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
-            .hint(format!("`umiak events {} -f` shows how it goes on", loaded.run.id()))
+            .hint(format!("`umiak events {} -f` shows its progress", loaded.run.id()))
     })
 }
 
@@ -260,7 +261,7 @@ fn not_begun(loaded: &LoadedRun, chosen: &[&ReplicaStatus]) -> Diagnostic {
         .hint("`-f` waits for it")
 }
 
-/// Attempts of which there can be output, oldest first.
+/// Attempts that may have output, oldest first.
 fn begun(replica: &ReplicaStatus) -> Vec<u32> {
     let mut attempts: Vec<u32> = replica.past.iter().map(|past| past.attempt).collect();
     if replica.stage != Stage::Waiting {
@@ -269,12 +270,12 @@ fn begun(replica: &ReplicaStatus) -> Vec<u32> {
     attempts
 }
 
-/// Whether nothing more comes from these, or, where none are named, from the run.
+/// True if no more output comes from these replicas or, without names, from the run.
 fn have_ended(status: &Status, names: &[String]) -> bool {
     status.is_finished()
         || !names.is_empty()
             && names.iter().filter_map(|name| status.replica(name)).all(|replica| match &replica.stage {
-                // One that failed may be started again.
+                // A failed replica may be restarted.
                 Stage::Ended(ended) => ended.is_success(),
                 Stage::Abandoned => true,
                 Stage::Waiting | Stage::Starting { .. } | Stage::Running { .. } => false,

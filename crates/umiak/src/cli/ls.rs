@@ -15,22 +15,22 @@ use super::values::{matches, point};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Only runs that are so: `running`, `lost`, `succeeded`, `failed`, …
-    #[arg(long, value_name = "WORD", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(RunStanding::WORDS), hide_possible_values = true)]
+    /// Only runs with this status: `running`, `lost`, `succeeded`, `failed`, …
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(RunStanding::WORDS), hide_possible_values = true)]
     status: Vec<String>,
-    /// Only jobs with such a name; `*` and `?` stand for others
+    /// Only runs whose name matches this pattern with `*` and `?`
     #[arg(long, value_name = "GLOB")]
     name: Option<String>,
-    /// Only runs with this label, or with this value of it
+    /// Only runs with this label, or with this label and value
     #[arg(long, value_name = "KEY[=VALUE]")]
     label: Vec<String>,
-    /// Only runs that began after this: `2d` ago, or a date
+    /// Only runs that began after this: an age as in `2d`, or a date
     #[arg(long, value_name = "WHEN", value_parser = point)]
     since: Option<u64>,
     /// Only runs that began before this
     #[arg(long, value_name = "WHEN", value_parser = point)]
     until: Option<u64>,
-    /// At most so many, the newest
+    /// At most N runs, the newest
     #[arg(short = 'n', long = "limit", value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     }
 }
 
-/// Newest first.
+/// The runs that the flags select, newest first.
 fn choose(home: &Home, arguments: &Arguments) -> Result<Vec<(IndexEntry, RunStanding)>, Diagnostic> {
     let wanted = |entry: &IndexEntry| {
         let has = |label: &String| match label.split_once('=') {

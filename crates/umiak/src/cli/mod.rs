@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Goes through the door that the words lead to.
+/// Runs the launcher, or one of our own commands.
 fn enter(front: Front, argv: &[OsString]) -> ExitCode {
     match front {
         Front::Launch(spelling, words) => {
@@ -83,7 +83,7 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
     }
 }
 
-/// What the line asks for, in the log.
+/// Logs the options of the command line.
 fn options(spec: &LaunchSpec) {
     let request = &spec.request;
     info!(job = %request.job_id, script = ?request.command.script, nodes = request.nodes.count(), "launch");

@@ -7,59 +7,59 @@ use super::commands::command;
 /// A term, and what it means.
 type Term = (&'static str, &'static str);
 
-/// What a command is used for: lines, and what each does.
+/// Examples of each command: command lines, and what each does.
 const EXAMPLES: &[(&str, &[Term])] = &[
     (
         "launch",
         &[
             ("umiak launch --gpus 0,1,2,3 train.py --lr 0.1", "Four ranks on this node, one for each GPU"),
             ("umiak launch --nproc_per_node 2 train.py", "Two ranks on CPUs"),
-            ("umiak launch --ips 10.0.0.1,10.0.0.2 train.py", "The same line on both nodes"),
+            ("umiak launch --ips 10.0.0.1,10.0.0.2 train.py", "Two nodes; the same command on each"),
             ("umiak launch -d train.py", "Return at once; `umiak attach` follows the run"),
-            ("umiak launch --dry-run --output json train.py", "What would run"),
+            ("umiak launch --dry-run --output json train.py", "Print the plan as JSON"),
         ],
     ),
     (
         "run",
         &[
             ("umiak run job.yaml -p epochs=3", "Run a document with a parameter"),
-            ("umiak run -d job.yaml", "Return at once; `umiak attach` follows it"),
+            ("umiak run -d job.yaml", "Return at once; `umiak attach` follows the run"),
         ],
     ),
-    ("plan", &[("umiak plan job.yaml --output json", "What would run, for programs")]),
-    ("lint", &[("umiak lint jobs/*.yaml", "All errors of all documents, with positions")]),
+    ("plan", &[("umiak plan job.yaml --output json", "Print the plan as JSON")]),
+    ("lint", &[("umiak lint jobs/*.yaml", "Report all errors of all documents")]),
     (
         "ls",
         &[
-            ("umiak ls --status running", "What runs now"),
-            ("umiak ls --since 2d --status failed,lost", "What went wrong since the day before yesterday"),
+            ("umiak ls --status running", "Runs that are running now"),
+            (
+                "umiak ls --since 2d --status failed,lost",
+                "Runs of the last two days that failed or lost their supervisor",
+            ),
         ],
     ),
-    (
-        "show",
-        &[("umiak show", "The newest run"), ("umiak show train --output json", "A run by its name, for programs")],
-    ),
+    ("show", &[("umiak show", "The newest run"), ("umiak show train --output json", "A run by its name, as JSON")]),
     (
         "logs",
         &[
             ("umiak logs -f train", "Follow the live run `train`"),
-            ("umiak logs 32 trainer-3", "What one replica of run-000032 has written"),
+            ("umiak logs 32 trainer-3", "The output of one replica of run-000032"),
         ],
     ),
-    ("events", &[("umiak events -f --output json 32", "The facts of a run as they are recorded")]),
-    ("wait", &[("umiak wait train --timeout 10min", "Until it has ended; code 124 when that takes longer")]),
-    ("attach", &[("umiak attach", "Follow the only live run; Ctrl-C leaves it running")]),
+    ("events", &[("umiak events -f --output json 32", "Events of a run as they are recorded, as JSON")]),
+    ("wait", &[("umiak wait train --timeout 10min", "Wait at most ten minutes for its end")]),
+    ("attach", &[("umiak attach", "Follow the only live run; Ctrl-C detaches")]),
     ("stop", &[("umiak stop train", "Stop one run"), ("umiak stop --all --kill", "Kill every live run")]),
-    ("resume", &[("umiak resume 32", "Run what is not done of a run whose supervisor died")]),
+    ("resume", &[("umiak resume 32", "Continue a run whose supervisor died")]),
     (
         "retry",
         &[
-            ("umiak retry 32", "Run again what has not succeeded"),
-            ("umiak retry -d -p lr=0.01 32", "With another parameter, detached"),
+            ("umiak retry 32", "Rerun the replicas that have not succeeded"),
+            ("umiak retry -d -p lr=0.01 32", "The same with another parameter, detached"),
         ],
     ),
     ("rm", &[("umiak rm 30 31", "Remove two runs")]),
-    ("gc", &[("umiak gc --older-than 30d --dry-run", "Which runs would be removed")]),
+    ("gc", &[("umiak gc --older-than 30d --dry-run", "List the runs that would be removed")]),
     ("explain", &[("umiak explain", "Why the newest run ended as it did"), ("umiak explain L0004", "An error code")]),
 ];
 
@@ -70,21 +70,21 @@ const CODES: &[(&[&str], &[Term])] = &[
         &[
             ("N", "the code of the rank that caused a failure, 128 + n for a signal n; 1 with several roles"),
             ("3", "stopped by `umiak stop`"),
-            ("123", "nodes did not meet, or one was lost"),
+            ("123", "the nodes could not join, or one was lost"),
             ("124", "a time limit ran out"),
             ("126, 127", "a command could not be executed, or was not found"),
             ("128 + n", "stopped by signal n: Ctrl-C is 130"),
         ],
     ),
     (&["wait"], &[("N", "the code of the run; with several runs, the highest"), ("124", "`--timeout` ran out")]),
-    (&["attach"], &[("N", "the code of the run"), ("130", "left with Ctrl-C; the run goes on")]),
+    (&["attach"], &[("N", "the code of the run"), ("130", "detached with Ctrl-C; the run continues")]),
     (&["lint"], &[("2", "a document has errors")]),
 ];
 
 const EVERYWHERE: &[Term] =
-    &[("0", "all is well"), ("2", "wrong usage, or a document with errors"), ("125", "umiak itself failed")];
+    &[("0", "success"), ("2", "wrong usage, or a document with errors"), ("125", "umiak itself failed")];
 
-/// A man page in roff, of a command or of all.
+/// The man page of a command, or the overview, in roff.
 pub fn man_page(name: Option<&str>) -> Option<String> {
     let mut command = command();
     command.build();
@@ -110,7 +110,7 @@ pub fn man_page(name: Option<&str>) -> Option<String> {
     Some(page)
 }
 
-/// Terms and what each means.
+/// Appends a section of terms and their meanings.
 fn section(page: &mut String, title: &str, lines: &[Term]) {
     if lines.is_empty() {
         return;

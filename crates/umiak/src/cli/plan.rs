@@ -1,4 +1,4 @@
-//! `umiak plan FILE` and `run --dry-run`: what would run.
+//! `umiak plan FILE` and `run --dry-run`: prints the plan.
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
     tell(&document.notices);
     let needed = document::needs(&submission.job);
     let engine = EngineKind::parse(&submission.engine)?;
-    // Held until we end, so that what is shown was free.
+    // Held until we exit, so that the addresses shown are free.
     let (hosts, _blocks) = match engine.capabilities().hosts {
         Hosts::Names => (document::names(&submission.job), Vec::new()),
         Hosts::Addresses => {
@@ -55,7 +55,7 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
         None => Default::default(),
     };
     let granted = Granted { hosts, ports: leased.0.ports.iter().copied().filter_map(Port::new).collect() };
-    // It has a number when it is run.
+    // The run gets its number when it is run.
     let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
     let place = RunPlace { run, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
     let plan = document::place(submission, place, granted);

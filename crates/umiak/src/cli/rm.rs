@@ -1,4 +1,4 @@
-//! `umiak rm RUN…`: removes runs that have no supervisor.
+//! `umiak rm RUN…`: removes runs without a supervisor.
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
@@ -11,7 +11,7 @@ use super::runs::{Done, Format, print_json, print_text};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, its whole number, or a name (its newest run)
+    /// Run id, full number, or name (its newest run)
     #[arg(value_name = "RUN", required = true)]
     run: Vec<String>,
     #[command(flatten)]
@@ -27,22 +27,22 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             runs.push(run);
         }
     }
-    // All or none: a run that may not go is found before the first goes.
+    // All or none: every run is checked before the first is removed.
     for run in &runs {
         match life(run) {
             Ok(Life::Live { .. }) => return Err(Error::Held { run: run.id() }.into()),
             Ok(Life::Elsewhere { host }) => {
-                return Err(Diagnostic::error(Code::J0008, format!("`{}` may be live on {host}", run.id()))
-                    .hint(format!("type `umiak rm {}` there", run.id())));
+                return Err(Diagnostic::error(Code::J0008, format!("`{}` may still be running on {host}", run.id()))
+                    .hint(format!("use `umiak rm {}` on that host", run.id())));
             }
-            // A journal that cannot be read is no reason to keep it.
+            // A run with an unreadable journal can be removed too.
             Ok(Life::Lost | Life::Finished) | Err(_) => {}
         }
     }
     take_away(&home, &runs, false, arguments.format)
 }
 
-/// Removes them, or only says so.
+/// Removes the runs, or only prints what would be removed.
 pub(super) fn take_away(home: &Home, runs: &[RunDir], is_rehearsal: bool, format: Format) -> Done {
     let removed: Vec<RemovedRun> =
         runs.iter().map(|run| RemovedRun { run: run.id(), bytes: remove::size(run.path()) }).collect();

@@ -27,7 +27,7 @@ use super::again::not_a_document;
 use super::runs::{Done, Format, print_json, print_text, talk};
 use super::{document, fail};
 
-/// How a supervisor talks.
+/// Console flags of a supervisor.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Talking {
     #[command(flatten)]
@@ -35,20 +35,20 @@ pub(super) struct Talking {
     /// With `--output json`, show the first replica's output on stderr
     #[arg(long)]
     mirror: bool,
-    /// Plain lines, no status line
+    /// Hide the status line
     #[arg(long)]
     no_progress: bool,
 }
 
-/// What the console has to do with single replicas.
+/// Console flags about single replicas.
 #[derive(Debug, Args)]
 pub(super) struct Showing {
-    /// Whose output is shown: `first`, `all`, `none`, a role, a replica, or ranks as in `0-3`. Several have their names
-    /// before each line; without this flag all are shown of several roles, else the first replica
-    #[arg(long, value_name = "WHOSE", value_parser = |text: &str| Ok::<Show, String>(Show::parse(text)))]
+    /// Replicas whose output is shown: `first`, `all`, `none`, a role, a replica, or ranks as in `0-3`. With several
+    /// replicas, each line starts with the replica's name. When omitted, `all` for several roles, else `first`
+    #[arg(long, value_name = "REPLICAS", value_parser = |text: &str| Ok::<Show, String>(Show::parse(text)))]
     show: Option<Show>,
-    /// Give this replica the caller's stdin, for `breakpoint()` and `input()`: its name or its rank. A replica that is
-    /// alone has it anyway
+    /// Connect the caller's stdin to this replica, given by name or rank, for `breakpoint()` and `input()`. A single
+    /// replica always has stdin
     #[arg(long, value_name = "REPLICA", value_parser = |text: &str| Ok::<Whose, String>(Whose::parse([text])))]
     stdin: Option<Whose>,
 }
@@ -71,22 +71,23 @@ impl Talking {
     }
 }
 
-/// What a document says, and what the line says on top of it.
+/// The document, and what the command line adds to it.
 #[derive(Debug, Args)]
 pub(super) struct What {
-    /// The document; `-` is standard input
+    /// Document; `-` reads standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// A value for a parameter of the document
+    /// Set a parameter of the document
     #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
     param: Vec<(String, String)>,
-    /// Where it runs: `local` (this host), `mock` (nowhere: policies are tried on paper), or `mock-cluster` (the same as on a cluster)
+    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a simulated
+    /// cluster)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     engine: String,
-    /// Instead of the document's name
+    /// Name of the run, instead of the document's
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// One more label, for `ls --label`
+    /// Add a label, for `ls --label`
     #[arg(long, value_name = "NAME=VALUE", value_parser = document::parameter)]
     label: Vec<(String, String)>,
 }
@@ -95,16 +96,16 @@ pub(super) struct What {
 pub(super) struct Arguments {
     #[command(flatten)]
     what: What,
-    /// Return at once; the run goes on without this terminal
+    /// Return at once; the run continues without this terminal
     #[arg(short, long)]
     detach: bool,
-    /// Print what would run, and start nothing
+    /// Print the plan and start nothing
     #[arg(long)]
     dry_run: bool,
-    /// A PID namespace for the replicas: whatever is killed, nothing of them stays
+    /// Run the replicas in a PID namespace: when their guardian exits, the kernel kills all their processes
     #[arg(long)]
     isolate: bool,
-    /// Bind each replica to CPUs of its own; `cpu` and `memory` that cannot be enforced are an error
+    /// Bind each replica to its own CPUs; fail if `cpu` or `memory` cannot be enforced
     #[arg(long)]
     strict_resources: bool,
     #[command(flatten)]
@@ -135,7 +136,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     ended(arguments.talking, result)
 }
 
-/// The document, read and understood.
+/// Reads and parses the document.
 pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diagnostic>> {
     let one = |diagnostic| vec![diagnostic];
     let engine = EngineKind::parse(&what.engine).map_err(one)?;
@@ -144,7 +145,7 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     let mut document = formats::parse(&source, &what.param, &settings)?;
     if let Some(name) = &what.name {
         document.job.name = JobId::new(name.clone()).map_err(|error| {
-            vec![Diagnostic::error(Code::L0001, "the name of `--name` cannot be used").row("reason", error.to_string())]
+            vec![Diagnostic::error(Code::L0001, "`--name` is not a valid name").row("reason", error.to_string())]
         })?;
     }
     document.job.labels.extend(what.label.iter().cloned());
@@ -162,7 +163,7 @@ fn inode(run: &RunDir) -> Option<u64> {
     std::fs::metadata(run.path()).ok().map(|metadata| metadata.ino())
 }
 
-/// A run of which nothing was recorded never was. Its number may be somebody else's by now, who made it anew.
+/// Removes the directory of a run that has recorded nothing, unless another process has made it anew since.
 fn forget_unborn(run: &RunDir, made: Option<u64>) {
     let is_ours = made.is_some() && inode(run) == made;
     if is_ours && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
@@ -191,8 +192,8 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
     let format = Format { output, ascii: own.ascii };
     let talking = Talking { format, mirror: false, no_progress: true };
     if own.no_record {
-        let error = Diagnostic::error(Code::L0001, "`--detach` and `--no-record` exclude each other");
-        return wrong(talking, &[error.hint("a run that goes on without its terminal is found by its record")]);
+        let error = Diagnostic::error(Code::L0001, "`--detach` cannot be used with `--no-record`");
+        return wrong(talking, &[error.hint("commands find a detached run by its record")]);
     }
     let result = detach::launch().and_then(|launched| {
         if output == Output::Human {
@@ -200,7 +201,7 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
         }
         let Some(run) = launched.run else {
             super::say(&format!(
-                "detached; the first node records the run, this one writes to {}\n",
+                "detached; the first node records the run, this node logs to {}\n",
                 launched.log.display()
             ));
             return Ok(ExitCode::SUCCESS);
@@ -210,7 +211,7 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
     ended(talking, result)
 }
 
-/// How a run that goes on without this terminal is come back to.
+/// Prints the id of a detached run, and how to follow it.
 pub(super) fn tell_detached(run: &RunDir, output: Output) -> Done {
     let id = run.id();
     match output {
@@ -218,14 +219,15 @@ pub(super) fn tell_detached(run: &RunDir, output: Output) -> Done {
         Output::Quiet => print_text(&format!("{id}\n")),
         Output::Human => {
             super::say(&format!(
-                "detached; `umiak attach {id}` and `umiak logs -f {id}` follow it, `umiak stop {id}` ends it\n"
+                "detached; `umiak attach {id}` and `umiak logs -f {id}` follow it, `umiak stop {id}` stops it\n"
             ));
             print_text(&format!("{id}\n"))
         }
     }
 }
 
-/// Hidden: what `run -d` starts. Its stdin and stdout are the one that waits for it, its stderr is a file.
+/// Hidden: the supervisor that `run -d` starts. Its stdin and stdout lead to the process that waits for it, its stderr
+/// is a file.
 #[derive(Debug, Args)]
 pub(super) struct Supervise {
     run: String,
@@ -272,7 +274,7 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     });
     match result {
         Ok(code) => ExitCode::from(code),
-        // Whoever started us is there until we have begun, and reads this.
+        // The parent waits until the run has begun, and reads this.
         Err(diagnostic) if !begun.get() => {
             let code = diagnostic.exit_code();
             Said::Failed(diagnostic).say();
@@ -282,7 +284,7 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     }
 }
 
-/// An error before anything was started, or what was said at the end.
+/// Prints an error, or passes the exit code on.
 pub(super) fn ended(talking: Talking, result: Done) -> ExitCode {
     result.unwrap_or_else(|diagnostic| wrong(talking, &[diagnostic]))
 }

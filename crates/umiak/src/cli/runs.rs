@@ -1,4 +1,4 @@
-//! What the commands about recorded runs have in common: finding and reading them, and printing.
+//! Shared by the commands about recorded runs: finding and reading them, and printing.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -16,69 +16,70 @@ use crate::screen::{Style, style::has_colour};
 use crate::views::Output;
 use crate::views::standing::{LoadedRun, RunStanding};
 
-/// How a command of this family ends.
+/// The result of such a command.
 pub(super) type Done = Result<ExitCode, Diagnostic>;
 
-/// The flags that all of them have.
+/// The flags of all these commands.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Format {
-    /// `human`, `json` (versioned, see `umiak schema`), or `quiet`
+    /// Output format: `human`, `json` (versioned, see `umiak schema`) or `quiet`
     #[arg(long, value_enum, default_value = "human", value_name = "FORMAT", hide_possible_values = true)]
     pub(super) output: Output,
-    /// Signs of plain ASCII
+    /// Print ASCII characters only
     #[arg(long)]
     pub(super) ascii: bool,
 }
 
 impl Format {
-    /// For what goes to stdout.
+    /// The style for stdout.
     pub(super) fn style(self) -> Style {
         let terminal = umiak_sys::terminal::size(&std::io::stdout());
         Style {
             colour: has_colour(&std::io::stdout()),
             ascii: self.ascii,
-            // In a pipe nothing is cut.
+            // Lines in a pipe are not truncated.
             fixed_width: Some(terminal.map_or(usize::MAX, |(columns, _)| usize::from(columns))),
             ..Style::default()
         }
     }
 }
 
-/// The run that the user means.
+/// The run that the word names.
 pub(super) fn the_run(word: &str) -> Result<(Home, RunDir), Diagnostic> {
     let home = Home::from_environment()?;
     let run = find(&home, word)?;
     Ok((home, run))
 }
 
-/// The run that the user means; the newest one where none is named.
+/// The run that the word names; the newest one without a word.
 pub(super) fn the_run_or_newest(word: Option<&str>) -> Result<(Home, RunDir), Diagnostic> {
     let home = Home::from_environment()?;
     let run = word.map_or_else(|| newest(&home), |word| find(&home, word))?;
     Ok((home, run))
 }
 
-/// What was not understood, once.
+/// Prints a notice if this version does not know all facts of the run.
 pub(super) fn note_newer(run: &RunDir, newer: Option<u32>, unknown: u64) {
     let notice = match newer {
         Some(found) => Diagnostic::notice(Code::J0005, format!("`{}` was written by a newer umiak", run.id()))
             .row("journal", format!("version {found}"))
             .row("this umiak", format!("{}, up to version {VERSION}", env!("CARGO_PKG_VERSION"))),
-        None if unknown > 0 => {
-            Diagnostic::notice(Code::J0011, format!("{unknown} facts of `{}` are not known to this version", run.id()))
-        }
+        None if unknown > 0 => Diagnostic::notice(
+            Code::J0011,
+            format!("`{}` has {unknown} events that this version does not know", run.id()),
+        ),
         None => return,
     };
     talk(&notice);
 }
 
-/// A notice, on stderr.
+/// Prints a diagnostic on stderr.
 pub(super) fn talk(diagnostic: &Diagnostic) {
     let text = Style::detect(false, false).diagnostic(diagnostic);
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// JSON on stdout, one line feed at the end.
+/// Prints JSON on stdout, with a line feed at the end.
 pub(super) fn print_json(value: &impl Serialize) -> Done {
     let text = serde_json::to_string_pretty(value).expect("a report is JSON");
     print_text(&format!("{text}\n"))
@@ -89,7 +90,7 @@ pub(super) fn print_text(text: &str) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Bytes on stdout as they come. `false` when the reader has gone away, which is no error.
+/// Writes bytes to stdout. `false` when the reader has closed the pipe, which is not an error.
 pub(super) fn write(bytes: &[u8]) -> Result<bool, Diagnostic> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -101,8 +102,8 @@ pub(super) fn write(bytes: &[u8]) -> Result<bool, Diagnostic> {
     }
 }
 
-/// Our end of a pipe, where stdout is one: it speaks up when its reader goes away, and only then. Whoever follows a
-/// quiet run would not hear of it otherwise.
+/// Stdout, if it is a pipe. It reports an event only when its reader closes it, which a command that follows a quiet
+/// run would not notice otherwise.
 pub(super) fn reader_of_stdout() -> Vec<BorrowedFd<'static>> {
     static STDOUT: std::sync::OnceLock<std::io::Stdout> = std::sync::OnceLock::new();
     let is_pipe = std::fs::metadata("/proc/self/fd/1").is_ok_and(|metadata| metadata.file_type().is_fifo());

@@ -15,7 +15,7 @@ use crate::views::run::ShownRun;
 /// A format, and its schema.
 #[derive(Debug, Clone, Copy)]
 pub struct FormatSchema {
-    /// As `umiak schema` takes it.
+    /// The argument of `umiak schema`.
     pub name: &'static str,
     /// From the root of the repository; the number is the format's `v`.
     pub path: &'static str,
@@ -43,12 +43,12 @@ pub(super) fn named(name: &str) -> Option<String> {
     SCHEMAS.iter().find(|schema| schema.name == name).map(|schema| (schema.text)())
 }
 
-/// As it is written: what is left out when it is empty is not required.
+/// The schema of the output: fields that are omitted when empty are not required.
 fn of<T: JsonSchema>() -> String {
     text(&SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>())
 }
 
-/// The native document, whose schema is made of its table of keys.
+/// The schema of the native document, generated from its table of keys.
 fn job() -> String {
     text(&native::schema::schema())
 }

@@ -1,4 +1,4 @@
-//! `umiak show RUN`: everything that its facts add up to.
+//! `umiak show RUN`: the state of a run, from its facts.
 
 use clap::Args;
 
@@ -10,10 +10,10 @@ use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest}
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (a live run before an ended one); the newest run when omitted
+    /// Run id, last digits of its number, or name (live runs first); the newest run when omitted
     #[arg(value_name = "RUN")]
     run: Option<String>,
-    /// Every replica, however many there are
+    /// List every replica, also of large runs
     #[arg(long)]
     all: bool,
     #[command(flatten)]

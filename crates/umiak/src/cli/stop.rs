@@ -1,4 +1,4 @@
-//! `umiak stop`: ends runs that are live.
+//! `umiak stop`: stops live runs.
 
 use std::process::ExitCode;
 
@@ -17,16 +17,16 @@ use super::runs::{Done, Format, print_json, print_text};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (a live run before an ended one); the only live run when omitted
+    /// Run id, last digits of its number, or name (live runs first); the only live run when omitted
     #[arg(value_name = "RUN")]
     run: Vec<String>,
-    /// Every live run
+    /// Stop every live run
     #[arg(long, conflicts_with = "run")]
     all: bool,
-    /// SIGKILL at once
+    /// Send SIGKILL at once
     #[arg(long)]
     kill: bool,
-    /// Do not wait for the end
+    /// Do not wait until the runs have ended
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let home = Home::from_environment()?;
     let (mut runs, mut errors) = (Vec::new(), Vec::new());
-    // One that cannot be stopped is no reason to let the others run.
+    // An error on one run does not keep the others from being stopped.
     for run in meant(&home, arguments)? {
         match run.and_then(|run| stop_one(&home, &run, arguments)) {
             Ok(stopped) => runs.push(stopped),
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     }
     match arguments.format.output {
         Output::Json => drop(print_json(&StoppedRuns { v: 2, runs })?),
-        Output::Human if runs.is_empty() && errors.is_empty() => super::say("no run is live\n"),
+        Output::Human if runs.is_empty() && errors.is_empty() => super::say("no live runs\n"),
         Output::Human | Output::Quiet => {}
     }
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { fail(&errors) })
@@ -58,7 +58,7 @@ fn meant(home: &Home, arguments: &Arguments) -> Result<Vec<Result<RunDir, Diagno
     }
     if arguments.run.is_empty() {
         let only = only_live(home)?.ok_or_else(|| {
-            Diagnostic::error(Code::J0025, "no run is live").hint("`umiak ls` lists the runs that have ended")
+            Diagnostic::error(Code::J0025, "no live runs").hint("`umiak ls` lists the runs that have ended")
         })?;
         return Ok(vec![Ok(only)]);
     }
@@ -74,10 +74,10 @@ fn stop_one(home: &Home, run: &RunDir, arguments: &Arguments) -> Result<StoppedR
     };
     let status = RunStanding::Is(status).word();
     let text = match (&stopped, word) {
-        (Stopped::Asked, _) => "asked to stop".to_owned(),
-        (Stopped::Closed, _) => "had no supervisor any more: recorded as stopped".to_owned(),
+        (Stopped::Asked, _) => "is stopping".to_owned(),
+        (Stopped::Closed, _) => "had lost its supervisor; recorded as stopped".to_owned(),
         (Stopped::Over, Word::Stopped) => "stopped".to_owned(),
-        // It came to its own end first.
+        // It ended by itself first.
         (Stopped::Over, _) => {
             format!("had {status} before it could be stopped").replace("had interrupted", "was interrupted")
         }

@@ -1,4 +1,4 @@
-//! Values of flags: spans, moments, sizes, patterns of names.
+//! Values of flags: durations, points in time, sizes, patterns of names.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
         _ => return Err("write a number and `s`, `min`, `h`, `d` or `w`, as in `2d`".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `2d`".to_owned())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "that is too long".to_owned())
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "the value is too large".to_owned())
 }
 
-/// How long at most: a span, or seconds without a unit; `500ms`.
+/// A time limit: a span, seconds without a unit, or `500ms`.
 pub(super) fn limit(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix("ms").and_then(|number| number.parse().ok()).map(Duration::from_millis);
     let seconds = || text.parse().ok().map(Duration::from_secs);
     number.or_else(seconds).map_or_else(|| span(text), Ok)
 }
 
-/// A moment: so long ago, or a date with or without a time.
+/// A point in time: a span before now, or a date with or without a time.
 pub(super) fn point(text: &str) -> Result<u64, String> {
     if let Ok(span) = span(text) {
         return Ok(wall_micros().saturating_sub(span.as_micros() as u64));
@@ -63,10 +63,10 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err("write a number and `K`, `M`, `G` or `T`, as in `10G`".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `10G`".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "the value is too large".to_owned())
 }
 
-/// `*` is anything, `?` one character.
+/// True if the pattern matches. `*` matches any characters, `?` one.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);

@@ -1,4 +1,4 @@
-//! `umiak wait [RUN…]`: until they have ended. Exits with the run's code; with several runs, the highest.
+//! `umiak wait [RUN…]`: waits until runs have ended. Exits with the run's code; with several runs, the highest.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,11 +21,10 @@ use super::values::limit;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// An id, the end of its number, or a name (a live run before an ended one); when omitted the only live run, or the
-    /// newest
+    /// Run id, last digits of its number, or name (live runs first); when omitted, the only live run, or the newest
     #[arg(value_name = "RUN")]
     run: Vec<String>,
-    /// No longer than this, for all of them together: `90s`, `10min`; the code is then 124
+    /// Longest wait for all runs together: `90s`, `10min`. Exits with 124 when it runs out
     #[arg(long, value_name = "TIME", value_parser = limit)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -51,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
                 }
                 ends.push(WaitedRun { run: id, status: loaded.standing.word().to_owned(), code });
             }
-            // The others are waited for all the same.
+            // Still wait for the other runs.
             Err(diagnostic) if matches!(diagnostic.code, Code::J0007 | Code::J0012) => {
                 talk(&diagnostic);
                 let run = RunDir::at(&home, id);
@@ -71,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 fn end_of(run: RunDir, deadline: Option<(Instant, Duration)>) -> Result<(LoadedRun, u8), Diagnostic> {
     let mut follower = Follower::open(&run)?;
     loop {
-        // Asked before the last look: whatever was written until then is seen.
+        // Checked before reading: everything written until then is read.
         let life = follower.life()?;
         follower.catch_up()?;
         if let State::Finished { exit_code, .. } = follower.status().state {
@@ -93,13 +92,13 @@ fn end_of(run: RunDir, deadline: Option<(Instant, Duration)>) -> Result<(LoadedR
 fn too_late(run: &RunDir, timeout: Duration) -> Diagnostic {
     let id = run.id();
     let error = Diagnostic::error(Code::J0012, format!("`{id}` has not ended after {}", duration(timeout)));
-    error.hint(format!("it goes on: `umiak attach {id}` follows it, `umiak stop {id}` ends it"))
+    error.hint(format!("it is still running: `umiak attach {id}` follows it, `umiak stop {id}` stops it"))
 }
 
-/// No supervisor will end it.
+/// The error for a run whose supervisor died.
 pub(super) fn lost(run: &RunDir) -> Diagnostic {
     let id = run.id();
-    let mut error = Diagnostic::error(Code::J0007, format!("`{id}` has not ended, and has no supervisor any more"));
+    let mut error = Diagnostic::error(Code::J0007, format!("`{id}` did not finish: its supervisor died"));
     if let Some(supervisor) = run.read_supervisor() {
         error = error.row("supervisor", format!("pid {} on {}", supervisor.pid, supervisor.host));
     }

@@ -1,7 +1,7 @@
-//! What stands before a launcher: `uv run`, `poetry run`, `conda run -n x`, `coverage run`.
+//! Commands in front of a launcher: `uv run`, `poetry run`, `conda run -n x`, `coverage run`.
 //!
-//! Such a program chooses an interpreter and an environment. It is run once, to tell both, and not again for every rank:
-//! umiak then replaces itself by an umiak with that environment and that interpreter in its command line.
+//! Such a program chooses an interpreter and an environment. It runs once to find both, not once for every rank: umiak
+//! then executes itself with that environment, and with that interpreter in its command line.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -14,11 +14,12 @@ use umiak_core::formats::prefix::Wrapper;
 
 use crate::host::inventory;
 
-/// One line, without what a shell would read: some of these programs hand it to one.
+/// One line without `$`, `"` and backquotes: some of these programs pass it to a shell.
 const PROBE: &str = "import os,sys;print();print('umiak-probe',os.fsencode(sys.executable).hex(),bytes(1).join(k+b'='+v for k,v in os.environb.items()).hex())";
 const MARK: &str = "umiak-probe ";
 
-/// The command line with the interpreter in place of the wrapper. Returns only where the environment stays the same.
+/// Puts the interpreter in place of the wrapper. If the environment changes, umiak restarts in it and this does not
+/// return.
 pub(super) fn resolve(wrapper: &Wrapper, rest: &[OsString]) -> Result<Vec<OsString>, Diagnostic> {
     let with = |interpreter: OsString| ["umiak".into(), interpreter].into_iter().chain(rest.iter().cloned()).collect();
     match wrapper {
@@ -37,7 +38,7 @@ pub(super) fn resolve(wrapper: &Wrapper, rest: &[OsString]) -> Result<Vec<OsStri
 
 type Variables = Vec<(OsString, OsString)>;
 
-/// Runs the wrapper with a program that tells where it is. What the wrapper itself says is shown.
+/// Runs the wrapper with a script that prints its interpreter and environment. The wrapper's stderr is shown.
 fn ask(words: &[OsString]) -> Result<(OsString, Variables), Diagnostic> {
     let shown = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let mut command = Command::new(&words[0]);
@@ -82,11 +83,11 @@ fn bytes(hexadecimal: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The same process, from the start.
+/// Executes umiak again in this process.
 fn become_umiak(argv: &[OsString], environment: Variables) -> Result<Infallible, Diagnostic> {
     let own = std::env::current_exe();
     let failed = |error: std::io::Error| {
-        Diagnostic::error(Code::L0016, "umiak could not be started again in the environment that was found")
+        Diagnostic::error(Code::L0016, "umiak could not be restarted in the environment of the wrapper")
             .row("reason", error.to_string())
     };
     let mut command = Command::new(own.map_err(failed)?);
@@ -95,8 +96,8 @@ fn become_umiak(argv: &[OsString], environment: Variables) -> Result<Infallible,
 }
 
 fn no_interpreter(script: &OsStr) -> Diagnostic {
-    Diagnostic::error(Code::L0013, format!("`{}` names no Python interpreter", script.to_string_lossy()))
-        .hint("its first line must be that of a Python script; is it installed, and on `PATH`?")
+    Diagnostic::error(Code::L0013, format!("no Python interpreter found for `{}`", script.to_string_lossy()))
+        .hint("it must be on `PATH`, and its `#!` line must name a Python interpreter")
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
 pub(crate) fn after_loss(loaded: &LoadedRun) -> String {
     let id = loaded.run.id();
     if loaded.run.document().exists() || loaded.status.next_seq == 0 {
-        return format!("`umiak resume {id}` runs what is not done");
+        return format!("`umiak resume {id}` continues it");
     }
     format!("`umiak stop {id}` records its end; {}", again(&loaded.status))
 }

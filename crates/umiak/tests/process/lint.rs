@@ -22,10 +22,10 @@ fn good() {
     sandbox.write("b.yaml", "umiak: v1\nparams: {n: }\nroles: {main: {command: \"echo {{ n }}\"}}\n");
     let run = sandbox.umiak(["lint", "a.yaml", "b.yaml", "-p", "n=1"]).finish();
     run.expect_code(2).expect_err("`a.yaml` has no parameter `n`");
-    assert_eq!(run.out(), "b.yaml: fine, 1 role, 1 replica\n");
+    assert_eq!(run.out(), "b.yaml: ok, 1 role, 1 replica\n");
     let run = sandbox.umiak(["lint", "a.yaml", "-"]).stdin(File::open(path).unwrap()).finish();
     run.expect_code(0);
-    assert_eq!(run.out(), "a.yaml: fine, 1 role, 2 replicas\n<stdin>: fine, 1 role, 2 replicas\n");
+    assert_eq!(run.out(), "a.yaml: ok, 1 role, 2 replicas\n<stdin>: ok, 1 role, 2 replicas\n");
     assert_eq!(run.err(), "");
 }
 
@@ -39,7 +39,7 @@ fn bad() {
         .expect_err("did you mean `command`?")
         .expect_err("a.yaml:2:42")
         .expect_err("2 errors in 1 of 2 files");
-    assert_eq!(run.out(), "b.yaml: fine, 1 role, 2 replicas\n");
+    assert_eq!(run.out(), "b.yaml: ok, 1 role, 2 replicas\n");
     let run = sandbox.umiak(["lint", "--output", "json", "a.yaml", "b.yaml"]).finish();
     run.expect_code(2);
     let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
@@ -61,7 +61,7 @@ fn no_document() {
         .expect_err("error[F0001]: `.` is a directory\n")
         .expect_err("error[F0001]: `binary` is not a text file\n")
         .expect_err("error[F0001]: `latin` is not UTF-8\n")
-        .expect_err("error[F0004]: `pipeline.yaml` is in PaddleFlow format, which is not in this version\n")
+        .expect_err("error[F0004]: `pipeline.yaml` is in PaddleFlow format, which is not supported yet\n")
         .expect_err("error[F0001]: `/dev/zero` is not a text file\n");
 }
 
@@ -73,7 +73,7 @@ fn parameters() {
     );
     let run = sandbox.umiak(["lint", "a.yaml"]).finish();
     run.expect_code(0);
-    assert_eq!((run.out(), run.err()), ("a.yaml: fine, to be run with `-p n=…`\n".to_owned(), String::new()));
+    assert_eq!((run.out(), run.err()), ("a.yaml: ok, requires `-p n=…`\n".to_owned(), String::new()));
     let run = sandbox.umiak(["lint", "--output", "json", "a.yaml"]).finish();
     let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
     assert_eq!((&report["files"][0]["ok"], &report["files"][0]["needed"][0]), (&true.into(), &"n".into()));

@@ -82,7 +82,7 @@ fn overwritten() {
     let new = format!("0:{}", ["print of a later run"; 9].join(";"));
     sandbox.launch_toy("--nproc_per_node 1 --log_overwrite true", &[&new]).finish().expect_code(0);
     let gone = logs("1");
-    gone.expect_code(125).expect_err("the log of `trainer-0`").expect_err("written anew");
+    gone.expect_code(125).expect_err("the log of `trainer-0`").expect_err("was overwritten");
     assert_eq!(gone.out(), "");
     assert_eq!(logs("2").out(), "of a later run\n".repeat(9));
     // A launch that appends does not change the logs of earlier runs.
@@ -101,7 +101,7 @@ fn killed_run_ends() {
     assert_eq!(sandbox.read("log/workerlog.0"), "first\nsecond\n");
     assert_eq!(sandbox.umiak(["logs", "1"]).finish().out(), "first\n");
     sandbox.launch_toy("--nproc_per_node 1 --log_overwrite true", &["0:print third"]).finish().expect_code(0);
-    sandbox.umiak(["logs", "1"]).finish().expect_code(125).expect_err("written anew");
+    sandbox.umiak(["logs", "1"]).finish().expect_code(125).expect_err("was overwritten");
 }
 
 /// Files are named by global rank. A launch on one node uses another directory.

@@ -1,4 +1,4 @@
-//! `umiak logs -f`: on until the replicas have ended, or the run has. Nothing wakes up while nothing is written.
+//! `umiak logs -f`: follows logs until the replicas or the run have ended. The process sleeps while nothing is written.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use super::merge::{self, Telling};
 use super::source::{self, Pointer, Source};
 use super::{Asked, began, begun, have_ended, limits};
 
-/// So much is read before it is written; the rest in the next round.
+/// Bytes read in one round before they are written.
 const AT_ONCE: usize = 1 << 20;
 
 /// An attempt that is followed.
@@ -38,7 +38,7 @@ struct Live {
     /// Where a later attempt begins in the same file.
     end: Option<u64>,
     lines: LogLines,
-    /// That its file cannot be opened has been told.
+    /// The error about its file has been shown.
     told: bool,
 }
 
@@ -62,14 +62,14 @@ pub(super) fn follow(
         return Ok(ExitCode::SUCCESS);
     }
     loop {
-        // Both are asked before the files are looked at: what was written until then is seen.
+        // Both are checked before the files are read: everything written until then is read.
         let life = follower.life()?;
         read(&mut follower, run, &mut pointers)?;
         let is_over = have_ended(follower.status(), until);
         for name in names {
             let Some(replica) = follower.status().replica(name) else { continue };
             let last = followed.iter().filter(|live| live.replica == *name).map(|live| live.attempt).max();
-            // Several may have begun and ended since we looked.
+            // Several attempts may have begun and ended since the last round.
             for attempt in begun(replica).into_iter().filter(|attempt| last.is_none_or(|last| *attempt > last)) {
                 begin(run, &pointers, &mut followed, printer.lines(name, attempt), name, attempt);
             }
@@ -79,7 +79,7 @@ pub(super) fn follow(
         let mut kept = Vec::new();
         for mut live in followed {
             let is_read = live.pump(follower.watch(), &mut out)?;
-            // Nothing more comes from one that has been followed by another.
+            // An attempt writes nothing more once a later one has begun.
             let is_past = is_read && newest.get(&live.replica).is_some_and(|attempt| *attempt > live.attempt);
             if is_past {
                 out.extend(live.lines.finish(now()));
@@ -105,12 +105,12 @@ pub(super) fn follow(
     }
 }
 
-/// What is seen as it comes.
+/// The time of output that is read now.
 fn now() -> LineTime {
     LineTime { at: wall_micros(), is_exact: true }
 }
 
-/// What was there before: all of it, or its end. `false` when nobody reads any more.
+/// Shows earlier output: all of it, or its end. `false` when the reader has closed the pipe.
 fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch: &Watch) -> Result<bool, Diagnostic> {
     let (mut telling, mut changed, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (place, live) in followed.iter().enumerate() {
@@ -139,7 +139,7 @@ fn catch_up(followed: &mut [Live], loaded: &LoadedRun, asked: &Asked<'_>, watch:
     Ok(is_read)
 }
 
-/// Reads the facts that are there.
+/// Reads new facts.
 fn read(follower: &mut Follower, run: &RunDir, pointers: &mut Vec<Pointer>) -> Result<(), Diagnostic> {
     while let Some(item) = follower.next()? {
         source::note(run, &item.record.fact, pointers);
@@ -166,7 +166,7 @@ fn begin<'a>(
 }
 
 impl Live {
-    /// Its file, once it is there; that it cannot be opened is told once, and tried again.
+    /// Opens the file once it exists. An error is shown once, and opening is tried again.
     fn open(&mut self, path: &Path) -> Option<File> {
         match File::open(path) {
             Ok(file) => Some(file),
@@ -179,11 +179,11 @@ impl Live {
         }
     }
 
-    /// What has come since; whether that was all.
+    /// Appends new output to `out`. True if nothing is left to read.
     fn pump(&mut self, watch: &Watch, out: &mut Vec<u8>) -> Result<bool, Diagnostic> {
         if self.file.is_none() {
             let path = self.source.current().0.to_owned();
-            // Watched before it is read: what comes in between is reported.
+            // Watched before it is read, so that no write is missed.
             let Some(file) = self.open(&path) else { return Ok(!path.exists()) };
             let _ = watch.add(&path);
             self.file = Some((file, path));
@@ -203,7 +203,7 @@ impl Live {
             if count > 0 {
                 continue;
             }
-            // Cut by size: the name is another file's now. Or made shorter: it begins again.
+            // Rotated: the path leads to another file now. Truncated: read from the beginning.
             let Ok(here) = file.metadata() else { return Ok(true) };
             if std::fs::metadata(&*path).is_ok_and(|named| named.ino() != here.ino()) {
                 let path = path.clone();

@@ -1,5 +1,5 @@
-//! Lines of several attempts in one order: by their times, as far as these are known. Nothing is read twice, and no more
-//! than a piece of each log is held.
+//! Merges lines of several attempts by their times, where these are known. Nothing is read twice, and only a piece of
+//! each log is held in memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,14 +14,14 @@ use crate::views::times::{LineTime, Times, stamp};
 
 use super::source::{self, Open};
 
-/// A line that does not end is taken in pieces of this size.
+/// Longer lines are split into pieces of this size.
 const PIECE: usize = 64 << 10;
-/// So much is gathered before it is written.
+/// Bytes collected before they are written.
 const AT_ONCE: usize = 64 << 10;
-/// So many lines show whether a log carries times.
+/// Number of lines examined to see whether a log has times.
 const SAMPLE: usize = 200;
 
-/// The output of one attempt on its way out.
+/// The output of one attempt while it is written.
 #[derive(Debug)]
 pub(super) struct Telling {
     replica: String,
@@ -33,7 +33,7 @@ pub(super) struct Telling {
     start: usize,
     times: Times,
     pub(super) lines: LogLines,
-    /// The next line with its end, where it has one.
+    /// The next line, with its line feed if it has one.
     next: Option<(LineTime, Vec<u8>)>,
 }
 
@@ -60,7 +60,7 @@ impl Telling {
         self.times.last()
     }
 
-    /// All of it, as it is.
+    /// Copies everything unchanged.
     pub(super) fn copy(mut self) -> Result<(), Diagnostic> {
         while self.fill()? {
             self.start = self.buffer.len();
@@ -71,14 +71,14 @@ impl Telling {
         Ok(())
     }
 
-    /// Whether its lines carry times, as far as its beginning shows.
+    /// True if one of the first lines has a time.
     pub(super) fn has_times(&mut self) -> Result<bool, Diagnostic> {
         while self.buffer.len() < PIECE && self.fill()? {}
         let mut lines = self.buffer.split(|byte| *byte == b'\n').take(SAMPLE);
         Ok(lines.any(|line| stamp(line, 2000).is_some()))
     }
 
-    /// Reads on; `false` at the end of all.
+    /// Reads the next chunk; `false` at the end of the last part.
     fn fill(&mut self) -> Result<bool, Diagnostic> {
         while let Some(part) = self.parts.front_mut() {
             let path = part.path();
@@ -97,7 +97,7 @@ impl Telling {
         Ok(false)
     }
 
-    /// The next line that was not written before `since`. What has no end yet is left where more of it may come.
+    /// Finds the next line not older than `since`. When following, an unfinished line stays in the buffer.
     fn advance(&mut self, since: Option<u64>, is_followed: bool) -> Result<(), Diagnostic> {
         loop {
             let held = &self.buffer[self.start..];
@@ -119,7 +119,7 @@ impl Telling {
         }
     }
 
-    /// So many bytes are the next line, unless it was written before `since`.
+    /// Takes this number of bytes as the next line. `false` if it is older than `since`.
     fn take(&mut self, length: usize, since: Option<u64>) -> bool {
         let line = self.buffer[self.start..self.start + length].to_vec();
         self.start += length;
@@ -129,7 +129,7 @@ impl Telling {
         is_wanted
     }
 
-    /// Everything is out but for the beginning of a line. More of it may come where the attempt is followed.
+    /// Writes the unfinished line at the end. When following, more of it may come.
     fn end(&mut self, is_followed: bool, since: Option<u64>, out: &mut Vec<u8>) {
         let rest = self.buffer.split_off(self.start);
         let time = self.times.of(&rest);
@@ -141,13 +141,13 @@ impl Telling {
         }
     }
 
-    /// What is left to follow: its lines, and the file with how far it was read.
+    /// The line state, and the last file with its read position, for following.
     pub(super) fn into_rest(self) -> (LogLines, Option<(File, PathBuf, u64)>) {
         (self.lines, self.last)
     }
 }
 
-/// Writes all of them, the oldest line first. `false` when the reader has gone away.
+/// Writes all lines, oldest first. `false` when the reader has closed the pipe.
 pub(super) fn tell(all: &mut [Telling], since: &[Option<u64>], is_followed: bool) -> Result<bool, Diagnostic> {
     let mut heap = BinaryHeap::new();
     let mut out = Vec::new();
@@ -160,7 +160,7 @@ pub(super) fn tell(all: &mut [Telling], since: &[Option<u64>], is_followed: bool
     }
     while let Some(Reverse((_, index))) = heap.pop() {
         let telling = &mut all[index];
-        // The lines of one stay together for as long as none of another is older.
+        // Lines of one attempt stay together until another attempt has an older line.
         let until = heap.peek().map(|Reverse(next)| *next);
         while let Some((time, line)) = telling.next.take() {
             out.extend(telling.lines.feed(&line, time));

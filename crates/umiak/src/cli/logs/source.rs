@@ -1,5 +1,5 @@
-//! Where the output of an attempt is, and which part of it is wanted. Both ends of a file are found without reading
-//! what lies between them.
+//! Where the output of an attempt is, and which part of it to show. Both ends of a file are found without reading what
+//! lies between them.
 
 use std::fs::File;
 use std::io;
@@ -16,21 +16,21 @@ use crate::host::log_end;
 
 const BLOCK: usize = 128 << 10;
 
-/// What a plan said about where an attempt's output would go.
+/// Where the output of an attempt goes, according to its plan.
 #[derive(Debug)]
 pub(super) struct Pointer {
     replica: String,
     attempt: u32,
     path: PathBuf,
     start: u64,
-    /// Known once it is over: what stands behind is of another run.
+    /// Recorded when the attempt ends: what follows is of another run.
     end: Option<LogEnd>,
-    /// Of an attempt without an end, where a later run begins in the same file.
+    /// For an attempt without a recorded end: where a later run begins in the same file.
     later: Option<u64>,
     is_gone: bool,
 }
 
-/// All of a run, in the order of the plans.
+/// All pointers of a run, in the order of the plans.
 pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
     let mut pointers = Vec::new();
     journal::each(run, |item| note(run, &item.record.fact, &mut pointers))?;
@@ -40,22 +40,22 @@ pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
         for pointer in pointers.iter_mut().filter(|pointer| is_open(pointer)) {
             let mut starts = later.iter().filter(|(path, _)| *path == pointer.path).map(|(_, start)| *start);
             pointer.later = starts.next();
-            // One that begins before another of the later runs has written the file anew.
+            // A later run that begins before another one has overwritten the file.
             pointer.is_gone = starts.any(|start| Some(start) < pointer.later);
         }
     }
     Ok(pointers)
 }
 
-/// Where later runs began in the logs that they share with others, in their order. A supervisor that was killed could not say where its
-/// own run ended.
+/// Where later runs began in log files, in the order of the runs. A killed supervisor has not recorded where its own
+/// run ended.
 fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, u64)>, Diagnostic> {
     let home = run.home();
     let mut starts = Vec::new();
     let mut later: Vec<RunId> = ids(&home)?.into_iter().filter(|id| *id > run.id()).collect();
     later.sort_unstable();
     for later in later.into_iter().map(|id| RunDir::at(&home, id)) {
-        // What cannot be read says nothing.
+        // Unreadable journals are skipped.
         let Ok(mut reader) = journal::Reader::open(&later) else { continue };
         while let Ok(Some(item)) = reader.next() {
             if let Fact::Planned(planned) = &item.record.fact {
@@ -67,7 +67,7 @@ fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, u64)>, Diagnostic> {
     Ok(starts)
 }
 
-/// What one fact says about where output is. Paths that are not absolute are within the run directory.
+/// Updates the pointers from a fact. Relative paths are relative to the run directory.
 pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
     match fact {
         Fact::Planned(planned) => pointers.extend(planned.replicas.iter().map(|place| Pointer {
@@ -90,7 +90,7 @@ pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
     }
 }
 
-/// Which part is wanted.
+/// Which part of the output to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Window {
     All,
@@ -98,7 +98,7 @@ pub(super) enum Window {
     First { count: u64, bytes: bool },
 }
 
-/// The output of one attempt: usually a part of one file, several files where it was cut by size.
+/// The output of one attempt: usually a part of one file, or several files if the log was rotated.
 #[derive(Debug)]
 pub(super) struct Source {
     replica: String,
@@ -111,22 +111,22 @@ pub(super) struct Source {
 struct Part {
     path: PathBuf,
     start: u64,
-    /// Where the next attempt begins, or another run.
+    /// Where the next attempt or another run begins.
     end: Option<u64>,
-    /// What must be there still.
+    /// The recorded end that the file must still have.
     own: Option<LogEnd>,
     is_gone: bool,
 }
 
 impl Part {
-    /// All of a file.
+    /// The whole file.
     fn whole(path: PathBuf) -> Self {
         Self { path, start: 0, end: None, own: None, is_gone: false }
     }
 }
 
 impl Source {
-    /// In the run directory where it is there, else where the plan of that attempt says.
+    /// Finds the log in the run directory, else at the place that the plan of the attempt names.
     pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
         let own = run.attempt(None, replica, attempt).join("log");
         let part = match pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt)
@@ -156,12 +156,12 @@ impl Source {
         (&part.path, part.start)
     }
 
-    /// The files with what is wanted of each, in order.
+    /// Opens the files, each limited to the part to show, in order.
     pub(super) fn open(&self, window: Window) -> Result<Vec<Open>, Diagnostic> {
         let who = format!("`{}`, attempt {}", self.replica, self.attempt);
         if self.is_cut {
             talk(
-                &Diagnostic::notice(Code::J0010, format!("the log of {who} was cut by size: what is left is shown"))
+                &Diagnostic::notice(Code::J0010, format!("the log of {who} was rotated: only what is left is shown"))
                     .row("files", format!("{} beside `{}`", self.parts.len() - 1, self.current().0.display())),
             );
         }
@@ -169,7 +169,7 @@ impl Source {
         for part in &self.parts {
             let fail = |error: io::Error| unreadable(&self.replica, self.attempt, &part.path, &error);
             let file = match File::open(&part.path) {
-                // Removed between the look and now: those after it are still there.
+                // Removed by rotation in the meantime; later files still exist.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && opened.len() + 1 < self.parts.len() => {
                     continue;
                 }
@@ -188,10 +188,10 @@ impl Source {
                 talk(
                     &Diagnostic::notice(
                         Code::J0010,
-                        format!("the log of {who} was made shorter: what is left is shown"),
+                        format!("the log of {who} was truncated: only what is left is shown"),
                     )
                     .row("file", part.path.display().to_string())
-                    .row("expected", format!("at least {start} bytes, there are {length}")),
+                    .row("expected", format!("at least {start} bytes, found {length}")),
                 );
                 start = 0;
             }
@@ -208,7 +208,7 @@ impl Source {
     }
 }
 
-/// Moves the beginnings so that only so much is left at the end.
+/// Moves the beginnings so that only the last `count` lines or bytes are left.
 fn last(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
     let mut left = count;
     for open in opened.iter_mut().rev() {
@@ -225,7 +225,7 @@ fn last(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the ends so that only so much is left at the beginning.
+/// Moves the ends so that only the first `count` lines or bytes are left.
 fn first(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
     let mut left = count;
     for open in opened {
@@ -258,7 +258,7 @@ fn first(opened: &mut [Open], count: u64, bytes: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the last `count` lines begin, and how many there are. A last line without an end is a line.
+/// Where the last `count` lines begin, and how many there are. A last line without a line feed counts.
 fn lines_from_end(file: &File, start: u64, end: u64, count: u64) -> io::Result<(u64, u64)> {
     if count == 0 || start == end {
         return Ok((end, 0));
@@ -272,7 +272,7 @@ fn lines_from_end(file: &File, start: u64, end: u64, count: u64) -> io::Result<(
         let filled = fill_at(file, &mut buffer[..size], begin)?;
         for position in (0..filled).rev().filter(|position| buffer[*position] == b'\n') {
             let after = begin + position as u64 + 1;
-            // The line feed at the very end closes the last line; each other one closes the line before one that is in.
+            // The line feed at the very end belongs to the last line; each other one ends the line before.
             if after == end {
                 continue;
             }
@@ -286,7 +286,7 @@ fn lines_from_end(file: &File, start: u64, end: u64, count: u64) -> io::Result<(
     Ok((start, found + 1))
 }
 
-/// A file and what is left to be read of it.
+/// An open file and the range left to read.
 #[derive(Debug)]
 pub(super) struct Open {
     file: File,
@@ -301,13 +301,13 @@ impl Open {
         self.path.clone()
     }
 
-    /// When it was written last, in microseconds since the Unix epoch.
+    /// When the file was last modified, in microseconds since the Unix epoch.
     pub(super) fn changed(&self) -> Option<u64> {
         let changed = self.file.metadata().ok()?.modified().ok()?;
         Some(changed.duration_since(std::time::UNIX_EPOCH).ok()?.as_micros() as u64)
     }
 
-    /// How far it has been read.
+    /// The position of the next read.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -326,20 +326,20 @@ impl Open {
 
 pub(super) fn unreadable(replica: &str, attempt: u32, path: impl AsRef<Path>, error: &io::Error) -> Diagnostic {
     let reason = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     };
     Diagnostic::error(Code::J0009, format!("the log of `{replica}`, attempt {attempt}, cannot be shown"))
         .row("file", path.as_ref().display().to_string())
         .row("reason", reason)
-        .hint("it was removed, is on another host, or the attempt never began; `umiak show` tells what is known")
+        .hint("it was removed, it is on another host, or the attempt never began; `umiak show` shows the attempts")
 }
 
 fn written_anew(who: &str, path: &Path) -> Diagnostic {
-    Diagnostic::error(Code::J0009, format!("the log of {who} is gone"))
+    Diagnostic::error(Code::J0009, format!("the log of {who} was overwritten"))
         .row("file", path.display().to_string())
-        .row("reason", "the file was written anew since, with `--log_overwrite` or by hand")
-        .hint("what it holds now belongs to a later run")
+        .row("reason", "a later run used `--log_overwrite`, or the file was replaced by hand")
+        .hint("the current content of the file is not of this run")
 }
 
 #[cfg(test)]

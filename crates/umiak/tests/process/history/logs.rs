@@ -136,7 +136,7 @@ fn since() {
     let log = Runs::log(&run, "trainer-1", FIRST, "no times\n");
     fs::File::options().append(true).open(&log).expect("the log").set_modified(later).expect("a time");
     let outcome = runs.sandbox.umiak(["logs", "1", "trainer-1", "--since", "2036-11-15 03:00:02"]).finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: lines that carry no time are all shown");
+    outcome.expect_code(0).expect_err("notice[J0010]: `--since` does not apply to logs without times");
     assert_eq!(outcome.out(), "no times\n");
     assert_eq!(runs.out("logs 1 --since 1h"), runs.out("logs 1"));
     runs.umiak("logs 1 --since yesterday").finish().expect_code(2);
@@ -277,7 +277,7 @@ fn cut() {
     fs::write(log.with_file_name("log.3"), "a\nb\n").expect("written");
     fs::write(log.with_file_name("log.4"), "c\nd\n").expect("written");
     let outcome = runs.umiak("logs 1").finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 1 was cut by size");
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 1 was rotated");
     assert_eq!(outcome.out(), "a\nb\nc\nd\ne\nf\n");
     assert_eq!(runs.out("logs 1 -n 3"), "d\ne\nf\n");
     assert_eq!(runs.out("logs 1 --head 3"), "a\nb\nc\n");

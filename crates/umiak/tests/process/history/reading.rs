@@ -116,7 +116,7 @@ fn newer() {
     runs.fixture("future-minor");
     runs.fixture("future-major");
     let minor = runs.umiak("show 1").finish();
-    minor.expect_code(0).expect_err("notice[J0011]: 2 facts of `run-000001` are not known to this version");
+    minor.expect_code(0).expect_err("notice[J0011]: `run-000001` has 2 events that this version does not know");
     assert!(minor.out().contains("✓ run-000001 llama-sft succeeded"));
     let major = runs.umiak("show 2").finish();
     major.expect_code(0).expect_err("notice[J0005]: `run-000002` was written by a newer umiak");

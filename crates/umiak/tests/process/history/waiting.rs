@@ -76,8 +76,8 @@ fn lost() {
     let running = runs.umiak("wait 1").start();
     drop(live);
     let outcome = running.finish();
-    outcome.expect_code(125).expect_err("error[J0007]: `run-000001` has not ended, and has no supervisor any more");
-    outcome.expect_err("hint: `umiak resume run-000001` runs what is not done");
+    outcome.expect_code(125).expect_err("error[J0007]: `run-000001` did not finish: its supervisor died");
+    outcome.expect_err("hint: `umiak resume run-000001` continues it");
 }
 
 fn timeout() {

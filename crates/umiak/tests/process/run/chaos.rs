@@ -302,7 +302,7 @@ fn killed_at_any_moment() {
             }
             // It may have been killed before the run existed or had any record.
             if !house.runs().is_empty() && house.status().next_seq == 0 && !house.run().secrets().exists() {
-                house.umiak("resume run-000001").finish_unwatched().expect_code(2).expect_err("was never begun");
+                house.umiak("resume run-000001").finish_unwatched().expect_code(2).expect_err("never began");
                 return;
             }
             if house.runs().is_empty() {

@@ -105,7 +105,7 @@ fn stop_twice() {
     house.wait_for_file("up-1");
     let outcome = house.umiak("stop 1 --no-wait").finish_unwatched();
     outcome.expect_code(0);
-    assert_eq!(outcome.out(), "run-000001 asked to stop\n");
+    assert_eq!(outcome.out(), "run-000001 is stopping\n");
     wait_for("the stop to be recorded", || {
         house.records().iter().any(|record| matches!(record.fact, Fact::StopSent { how: StopHow::Terminate, .. }))
     });

@@ -258,7 +258,7 @@ fn lost_run_is_closed() {
     // A run that is only a directory.
     let house = House::with(WAITS);
     let run = umiak::history::RunDir::create(&house.home).expect("the sandbox can be written");
-    house.umiak("resume 1").finish().expect_code(2).expect_err("was never begun");
+    house.umiak("resume 1").finish().expect_code(2).expect_err("never began");
     house.umiak("stop 1").finish().expect_code(0);
     assert!(run.journal().exists());
     assert!(house.status().is_finished());

@@ -75,7 +75,7 @@ fn leave() {
     session.wait_for("the console", |screen| screen.iter().any(|line| line == "hello"));
     session.type_keys(b"\x03");
     session.wait_for("how to come back", |screen| {
-        screen.iter().any(|line| line.contains("detached; run-000001 goes on: `umiak attach run-000001`"))
+        screen.iter().any(|line| line.contains("detached; run-000001 is still running: `umiak attach run-000001`"))
     });
     assert_eq!(house.umiak("show 1 --output quiet").finish_unwatched().out(), "running\n");
     house.touch("go");
@@ -89,8 +89,8 @@ fn leave() {
 fn stop_all() {
     let house = House::with(WAITS);
     let nothing = house.umiak("stop --all").finish_unwatched();
-    nothing.expect_code(0).expect_err("no run is live");
-    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("error[J0025]: no run is live");
+    nothing.expect_code(0).expect_err("no live runs");
+    house.umiak("stop").finish_unwatched().expect_code(2).expect_err("error[J0025]: no live runs");
     for _ in 0..2 {
         house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
     }
@@ -160,7 +160,11 @@ fn launched() {
     assert!(!house.sandbox.list("state").iter().any(|name| name.starts_with("detached-")));
     let refused = house.umiak("launch -d --nproc_per_node 2 nothing.py").finish_unwatched();
     refused.expect_code(127).expect_err("nothing.py");
-    house.umiak("launch -d --no-record train.sh").finish_unwatched().expect_code(2).expect_err("exclude each other");
+    house
+        .umiak("launch -d --no-record train.sh")
+        .finish_unwatched()
+        .expect_code(2)
+        .expect_err("cannot be used with `--no-record`");
     assert_eq!(house.runs().len(), 1);
 }
 
