@@ -1,4 +1,4 @@
-//! Runs that were waited for, stopped, removed, or left to themselves: `umiak wait`, `stop`, `rm`, `gc` and `-d`.
+//! Runs that were waited for, stopped, removed or detached: `umiak wait`, `stop`, `rm`, `gc` and `-d`.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(crate) struct WaitedRun {
     pub run: RunId,
     /// As in `umiak ls`.
     pub status: String,
-    /// The exit code of the run; 124 for one that had not ended in time, 125 for one that nobody will end.
+    /// The exit code of the run; 124 if it had not ended in time, 125 if its supervisor died.
     pub code: u8,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct StoppedRuns {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct StoppedRun {
     pub run: RunId,
-    /// As in `umiak ls`: `stopping` where the end was not waited for, another word than `stopped` where the run had
-    /// ended before it could be stopped.
+    /// As in `umiak ls`: `stopping` with `--no-wait`, or another status than `stopped` if the run had ended before it
+    /// could be stopped.
     pub status: String,
 }
 
-/// What `-d --output json` prints: a run that goes on without its terminal.
+/// What `-d --output json` prints: a run that continues without its terminal.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DetachedRun {
     pub v: u32,
@@ -49,7 +49,7 @@ pub(crate) struct DetachedRun {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RemovedRuns {
     v: u32,
-    /// Nothing was removed: `umiak gc --dry-run`.
+    /// True with `umiak gc --dry-run`: nothing was removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     dry_run: bool,
     removed: Vec<RemovedRun>,

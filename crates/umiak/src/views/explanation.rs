@@ -16,7 +16,7 @@ use crate::history::RunId;
 use crate::screen::Style;
 use crate::screen::summary::{self, Others};
 
-/// What `umiak explain RUN --output json` prints: what the journal has about how a run went wrong.
+/// What `umiak explain RUN --output json` prints: what the journal has about the failures of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ExplainedRun {
     /// The version of this format.
@@ -24,7 +24,7 @@ pub(crate) struct ExplainedRun {
     run: RunId,
     /// As in `umiak ls`.
     status: String,
-    /// Of each failure of the whole group, the last one last.
+    /// One for each failure of the whole group, oldest first.
     verdicts: Vec<Verdict>,
     /// Attempts that failed and were followed by another.
     attempts: Vec<FailedAttempt>,
@@ -37,11 +37,11 @@ pub(crate) struct ExplainedRun {
 struct FailedAttempt {
     #[serde(flatten)]
     finding: Finding,
-    /// What became of the next one.
+    /// The result of the next attempt.
     next: NextAttempt,
 }
 
-/// What became of the attempt after a failed one.
+/// The result of the attempt after a failed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum NextAttempt {
@@ -49,7 +49,7 @@ enum NextAttempt {
     Failed,
     Stopped,
     Running,
-    /// It has not been started, and may never be.
+    /// It has not been started.
     None,
 }
 
@@ -75,10 +75,10 @@ impl NextAttempt {
 
     fn words(self, next: u32) -> String {
         match self {
-            Self::Succeeded => format!("made good by attempt {next}"),
-            Self::Failed => format!("followed by attempt {next}, which failed too"),
-            Self::Stopped => format!("followed by attempt {next}, which was stopped"),
-            Self::Running => format!("followed by attempt {next}, which is running"),
+            Self::Succeeded => format!("attempt {next} succeeded"),
+            Self::Failed => format!("attempt {next} failed too"),
+            Self::Stopped => format!("attempt {next} was stopped"),
+            Self::Running => format!("attempt {next} is running"),
             Self::None => format!("attempt {next} was not started"),
         }
     }
@@ -108,7 +108,7 @@ impl ExplainedRun {
     }
 }
 
-/// True for facts about how a run went wrong, or did not.
+/// True for facts that explain how a run ended.
 pub(crate) fn is_told(fact: &Fact) -> bool {
     matches!(
         fact,
@@ -168,7 +168,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
         }
     }
     for finding in tolerated {
-        let _ = writeln!(text, "\ntolerated: the run went on without {}", finding.subject.replica);
+        let _ = writeln!(text, "\ntolerated: the run continued without {}", finding.subject.replica);
         text.push_str(&one(finding));
     }
     if loaded.verdict().is_none() {
@@ -199,13 +199,11 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
     text
 }
 
-/// What a failure of the whole group led to.
+/// What followed a failure of the whole group.
 fn what_followed(loaded: &LoadedRun, later: &[(u64, Fact)]) -> String {
     let next = later.iter().find_map(|(_, fact)| match fact {
-        Fact::Restarting { attempt, .. } => {
-            Some(format!("a failure that was followed by a restart: attempt {attempt}"))
-        }
-        Fact::Supervised(_) => Some("a failure, before the run was taken up again".to_owned()),
+        Fact::Restarting { attempt, .. } => Some(format!("a failure, followed by a restart: attempt {attempt}")),
+        Fact::Supervised(_) => Some("a failure, before the run was resumed or retried".to_owned()),
         _ => None,
     });
     next.unwrap_or_else(|| if loaded.standing.is_over() { "the failure" } else { "a failure" }.to_owned())
@@ -223,17 +221,17 @@ fn without_verdict(loaded: &LoadedRun) -> String {
             }
             _ => "its supervisor was killed before the run had ended".to_owned(),
         },
-        (RunStanding::Elsewhere(host), ..) => format!("it is on {host}, and has not ended as far as its journal says"),
-        (_, Some(Outcome::Succeeded), _) => "it ended well".to_owned(),
+        (RunStanding::Elsewhere(host), ..) => format!("its supervisor is on {host}, and its journal has no end yet"),
+        (_, Some(Outcome::Succeeded), _) => "it succeeded".to_owned(),
         (_, Some(_), Some(reason)) if reason != StopReason::Completed => {
             format!("it was stopped: {}", stop_reason(reason))
         }
-        (_, Some(_), _) => "it failed, and its journal names no cause".to_owned(),
-        _ => "it has not ended, and nothing has gone wrong so far".to_owned(),
+        (_, Some(_), _) => "it failed, and its journal has no cause".to_owned(),
+        _ => "it has not ended, and nothing has failed so far".to_owned(),
     }
 }
 
-/// Why this one is named: the one reason that applies.
+/// The reason why this attempt is named as the cause.
 fn why(finding: &Finding, status: &Status) -> String {
     let evidence = finding.evidence.as_ref();
     let signature = evidence.and_then(|evidence| evidence.signature.as_ref());
@@ -245,29 +243,29 @@ fn why(finding: &Finding, status: &Status) -> String {
             "the OOM killer killed it".to_owned()
         }
         Exit::Spawn(_) => "it could not be started".to_owned(),
-        Exit::Unmet { .. } => "what it starts after did not come".to_owned(),
+        Exit::Unmet { .. } => "the role that it starts after did not reach the required state".to_owned(),
         Exit::NodeLost { .. } => "its node was lost".to_owned(),
-        Exit::Evicted { .. } | Exit::Preempted { .. } => "the platform took it away".to_owned(),
-        Exit::Lost => "how it ended was not seen".to_owned(),
+        Exit::Evicted { .. } | Exit::Preempted { .. } => "the platform evicted or preempted it".to_owned(),
+        Exit::Lost => "its end was not observed".to_owned(),
         _ if signature.is_some_and(|signature| signature.victim) => alone(finding, status),
         exit if finding.weight == Weight::Certain => match (signature, exit.signal()) {
             (Some(signature), _) => format!("its log has a known error: {}", signature.title),
-            (None, Some(signal)) => format!("{} ended it, and umiak did not send that", name_of(signal)),
+            (None, Some(signal)) => format!("{} ended it, and umiak did not send that signal", name_of(signal)),
             (None, None) => "its log ends with an error of its own".to_owned(),
         },
         _ if finding.weight == Weight::Likely => {
-            "it ended badly before any other was stopped; its log names no error".to_owned()
+            "it failed before any other was stopped; no error was found in its log".to_owned()
         }
         _ => match signature {
             Some(signature) => format!("its log says: {}", signature.title),
-            None => "it ended badly while the others were being stopped, but not by our signal".to_owned(),
+            None => "it failed while the others were being stopped, but not by the signal from umiak".to_owned(),
         },
     };
     let verb = if finding.weight == Weight::Possible { "may be" } else { "is" };
     format!("why it {verb} the cause: {reason}")
 }
 
-/// Its own words point at a peer, and no peer ended badly.
+/// The reason if the log blames a peer, but no peer failed.
 fn alone(finding: &Finding, status: &Status) -> String {
     let name = &finding.subject.replica;
     let ended = |name: &str| match &status.replica(name)?.stage {
@@ -282,7 +280,7 @@ fn alone(finding: &Finding, status: &Status) -> String {
         .map(|peer| peer.replica.as_str())
         .take(3)
         .collect();
-    let words = "its log says that a peer was gone, and no peer ended badly";
+    let words = "its log reports a lost peer, but no peer failed";
     if left.is_empty() { words.to_owned() } else { format!("{words}; {} had exited with 0 before", left.join(", ")) }
 }
 

@@ -1,4 +1,4 @@
-//! Facts in words: `umiak events`.
+//! Facts as text: `umiak events`.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::time::moment;
 use crate::history::RunId;
 use crate::screen::style::duration;
 
-/// Records as lines, one after the other.
+/// Turns records into lines, one after the other.
 #[derive(Debug)]
 pub(crate) struct RecordLines {
     output: Output,
     run: RunId,
-    /// The supervisor that counts.
+    /// The newest supervisor so far: records of earlier ones are ignored.
     epoch: u32,
 }
 
@@ -24,7 +24,7 @@ impl RecordLines {
         Self { output, run, epoch: 0 }
     }
 
-    /// Adds one; `raw` is its line in the journal, which is printed with the run in front.
+    /// Appends one record; `raw` is its line in the journal, printed in JSON with the run added.
     pub(crate) fn add(&mut self, text: &mut Vec<u8>, record: &Record, raw: &[u8]) {
         let is_stale = record.epoch < self.epoch;
         self.epoch = self.epoch.max(record.epoch);
@@ -35,7 +35,7 @@ impl RecordLines {
                 text.push(b'\n');
             }
             Output::Human => {
-                let stale = if is_stale { " (does not count: by a supervisor that had been replaced)" } else { "" };
+                let stale = if is_stale { " (ignored: written by a replaced supervisor)" } else { "" };
                 let line = format!("{}  {}{stale}\n", moment(record.at), describe(&record.fact));
                 text.extend_from_slice(line.as_bytes());
             }
@@ -75,7 +75,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
                 Began::Submitted => "submitted",
                 Began::Resumed => "resumed",
                 Began::Retried => "retried",
-                Began::RetriedAll => "all of it is run again",
+                Began::RetriedAll => "retried, all replicas",
             };
             format!("{why}: supervised by pid {} on {}, umiak {}", supervised.pid, supervised.host, supervised.umiak)
         }
@@ -85,7 +85,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
         }
         Fact::Starting { subject } => format!("{} is being started", who(subject)),
         Fact::Submitted { handle } => format!("submitted as {handle}"),
-        Fact::Pending { reason } => format!("nothing runs yet: {reason}"),
+        Fact::Pending { reason } => format!("pending: {reason}"),
         Fact::Started { subject, instance } => match instance.describe() {
             known if known.is_empty() => format!("{} started", who(subject)),
             known => format!("{} started, {known}", who(subject)),
@@ -103,7 +103,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
         }
         Fact::Stopping { reason } => format!("stopping: {}", stop_reason(*reason)),
         Fact::StopSent { how: StopHow::Interrupt, replicas } => format!("interrupted: {}", list(replicas)),
-        Fact::StopSent { how: StopHow::Terminate, replicas } => format!("asked to end: {}", list(replicas)),
+        Fact::StopSent { how: StopHow::Terminate, replicas } => format!("terminating: {}", list(replicas)),
         Fact::StopSent { how: StopHow::Kill, replicas } => format!("killed: {}", list(replicas)),
         Fact::Paused => "paused".to_owned(),
         Fact::Continued => "continued".to_owned(),
@@ -115,7 +115,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
         }
         Fact::Noticed { code, message } => format!("notice[{code}]: {message}"),
         Fact::Ignored { event, state } => format!("ignored {event}: {state}"),
-        Fact::Abandoned { replicas } => format!("not gone even after SIGKILL: {}", list(replicas)),
+        Fact::Abandoned { replicas } => format!("did not exit after SIGKILL: {}", list(replicas)),
         Fact::Swept { pids } => {
             format!("stopped {} process{} left behind", pids.len(), if pids.len() == 1 { "" } else { "es" })
         }
@@ -129,11 +129,11 @@ pub(crate) fn describe(fact: &Fact) -> String {
         }
         Fact::Retrying { subjects, delay_micros, .. } => {
             let names: Vec<String> = subjects.iter().map(who).collect();
-            format!("starting {} again in {}", list(&names), micros(*delay_micros))
+            format!("restarting {} in {}", list(&names), micros(*delay_micros))
         }
         Fact::Restarting { attempt, of, delay_micros, .. } => {
             let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
-            format!("starting everything again in {}: attempt {}{of}", micros(*delay_micros), attempt)
+            format!("restarting everything in {}: attempt {}{of}", micros(*delay_micros), attempt)
         }
         Fact::Finished { outcome, exit_code } => {
             let outcome = match outcome {
@@ -149,10 +149,10 @@ pub(crate) fn describe(fact: &Fact) -> String {
 
 pub(crate) fn stop_reason(reason: StopReason) -> String {
     match reason {
-        StopReason::Completed => "the deciding roles are done".to_owned(),
+        StopReason::Completed => "the roles that decide the result have ended".to_owned(),
         StopReason::PeerFailed => "a replica failed".to_owned(),
         StopReason::NodeLost => "a node was lost".to_owned(),
-        StopReason::Timeout => "the run took longer than it may".to_owned(),
+        StopReason::Timeout => "the run exceeded its time limit".to_owned(),
         StopReason::User => "by `umiak stop`".to_owned(),
         StopReason::SignalElsewhere { signal } => format!("another node received {}", signal_name(signal)),
         StopReason::Signal { signal } | StopReason::SecondSignal { signal } => {

@@ -25,16 +25,16 @@ pub(crate) struct RunListing {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ListedRun {
     pub run: RunId,
-    /// Of the job; of a launch, its `--job_id` or the stem of its script.
+    /// The name of the job; for a launch, its `--job_id` or the stem of its script.
     pub name: String,
     /// The command line of a launch, secrets masked.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub command: String,
     pub engine: String,
-    /// `pending`, `running`, `stopping`, `restarting`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` when
-    /// its supervisor is gone; `elsewhere` when that cannot be seen from here.
+    /// `pending`, `running`, `stopping`, `restarting`, `succeeded`, `failed`, `interrupted`, `stopped`; `lost` if
+    /// its supervisor died; `elsewhere` if its supervisor is on another host.
     pub status: String,
-    /// Where its supervisor is, when that is elsewhere.
+    /// The host of its supervisor, with status `elsewhere`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// In microseconds since the Unix epoch.

@@ -1,5 +1,4 @@
-//! What replicas have written: whose it is before each line, and when it was written, or as JSON. Bytes that are no text
-//! pass as they are.
+//! The output of replicas: lines with the replica's name and the time in front, or JSON. Text lines may have any bytes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,7 +26,7 @@ pub(crate) struct LogLine<'a> {
     exact: Option<bool>,
 }
 
-/// How lines are told apart.
+/// How lines are printed.
 #[derive(Debug)]
 pub(crate) struct LogPrinter {
     run: String,
@@ -36,7 +35,7 @@ pub(crate) struct LogPrinter {
     is_named: bool,
     has_times: bool,
     width: usize,
-    /// With their ranks, which have colours.
+    /// Names with their ranks, which select colours.
     names: Vec<(String, u32)>,
 }
 
@@ -53,7 +52,7 @@ impl LogPrinter {
         Self { run, output, style, is_named, has_times, width, names }
     }
 
-    /// Bytes pass as they are: nothing stands before a line.
+    /// True if bytes are copied unchanged, without a prefix.
     pub(crate) fn is_raw(&self) -> bool {
         !self.has_times && (self.output == Output::Quiet || self.output == Output::Human && !self.is_named)
     }
@@ -77,7 +76,7 @@ enum LineForm {
     Json { run: String, replica: String, attempt: u32 },
 }
 
-/// Bytes of one replica on their way out.
+/// The output of one replica while it is printed.
 #[derive(Debug)]
 pub(crate) struct LogLines {
     form: LineForm,
@@ -87,7 +86,7 @@ pub(crate) struct LogLines {
 }
 
 impl LogLines {
-    /// More of it, written at this time, unless a line carries one itself.
+    /// Formats more bytes. They have this time, unless a line has one itself.
     pub(crate) fn feed(&mut self, bytes: &[u8], time: LineTime) -> Vec<u8> {
         if self.is_raw {
             return bytes.to_vec();
@@ -98,7 +97,7 @@ impl LogLines {
         out
     }
 
-    /// Nothing more comes.
+    /// Formats the unfinished last line.
     pub(crate) fn finish(&mut self, time: LineTime) -> Vec<u8> {
         let mut out = Vec::new();
         let Self { form, has_times, lines, .. } = self;

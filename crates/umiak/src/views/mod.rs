@@ -1,17 +1,17 @@
-//! Runs and plans as people and programs see them: tables, words and versioned JSON. A view is made of a status, a
-//! record, an entry of the index or a plan; it decides nothing and prints nothing.
+//! Runs and plans for people and programs: tables, text and versioned JSON. A view is made from a status, a record, an
+//! entry of the index or a plan; it decides nothing and prints nothing.
 //!
 //! | module | in one sentence |
 //! |---|---|
-//! | `standing` | how a run stands, and a run whose journal was read |
+//! | `standing` | the state of a run, and a run whose journal was read |
 //! | `listing` | runs, past and present: `ls` |
 //! | `run` | one run: `show` |
-//! | `facts` | facts in words: `events` |
+//! | `facts` | facts as text: `events` |
 //! | `explanation` | why a run ended as it did: `explain` |
-//! | `logs` | what replicas have written: `logs` |
-//! | `plan` | what would run: `plan`, `--dry-run` |
-//! | `ends` | runs that were waited for or removed: `wait`, `rm`, `gc` |
-//! | `table`, `time` | columns, moments and durations |
+//! | `logs` | the output of replicas: `logs` |
+//! | `plan` | a plan as text: `plan`, `--dry-run` |
+//! | `ends` | runs that were waited for, stopped or removed: `wait`, `stop`, `rm`, `gc` |
+//! | `table`, `time`, `times` | columns, moments and durations, times of log lines |
 
 pub(crate) mod ends;
 pub(crate) mod explanation;
@@ -27,7 +27,7 @@ pub(crate) mod times;
 
 use clap::ValueEnum;
 
-/// How to print.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Human,

@@ -1,4 +1,4 @@
-//! A plan as people read it: `--dry-run`, `umiak plan`. Secrets are masked.
+//! A plan as text: `--dry-run`, `umiak plan`. Secrets are masked.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::screen::Style;
 
 const HEADS: [&str; 6] = ["replica", "rank", "address", "devices", "ports", "log"];
 
-/// The plan as text, as wide as it is.
+/// The plan as text, not fitted to the terminal.
 pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     let plan = &plan.masked(known);
     let mut text = format!("job {}\nengine {}\n", plan.job.name, plan.engine);
@@ -24,7 +24,7 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     }
     if plan.job.policy.restart.max > 0 {
         let (max, plural) = (plan.job.policy.restart.max, if plan.job.policy.restart.max == 1 { "" } else { "s" });
-        let _ = writeln!(text, "\nthe whole job restarts {max} time{plural} at most");
+        let _ = writeln!(text, "\nthe whole job restarts at most {max} time{plural}");
     }
     text.push('\n');
     let style = Style { fixed_width: Some(usize::MAX), ..Style::default() };
@@ -35,7 +35,7 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
         let _ = writeln!(text, "  unset {name}");
     }
     variables(&mut text, &plan.common, known);
-    // A document may have thousands of replicas: the first of each role stands for the others.
+    // A document may have thousands of replicas: only the first of each role is shown.
     for replica in plan.replicas.iter().filter(|replica| !plan.is_document() || replica.slot.index == 0) {
         let _ = writeln!(text, "\nenvironment, {}", replica.name);
         variables(&mut text, &plan.known_variables(replica), known);
@@ -43,14 +43,16 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     text
 }
 
-/// Which of several nodes this is. What the others bring is known when all have met.
+/// Which of several nodes this is. The ports of the others are not known before all have joined.
 fn node_line(text: &mut String, plan: &Plan) {
     let nodes = &plan.topology().nodes;
     let own = plan.replicas.first().and_then(|replica| plan.member(replica)).map(|(_, member)| member.node.0 as usize);
     if let Some(own) = own.filter(|_| nodes.len() > 1) {
         let _ = writeln!(text, "node {} of {}, {}", own + 1, nodes.len(), nodes[own].address);
-        let _ =
-            writeln!(text, "  the other nodes are shown like this one; their ports are exchanged when all have joined");
+        let _ = writeln!(
+            text,
+            "  the other nodes are assumed to be like this one; their ports are exchanged when all have joined"
+        );
     }
 }
 
@@ -65,7 +67,7 @@ fn role_lines(text: &mut String, plan: &Plan, position: usize, role: &Role) {
     for after in &role.start_after {
         let when = match after.when {
             When::Started => "it has started",
-            When::Ready => "it listens at its ports",
+            When::Ready => "it listens on its ports",
             When::Succeeded => "it has succeeded",
         };
         let _ = writeln!(text, "  starts after {}, when {when}", plan.job.roles[after.role as usize].name);
@@ -73,7 +75,7 @@ fn role_lines(text: &mut String, plan: &Plan, position: usize, role: &Role) {
     if role.restart.rule.max > 0 {
         let scope = match role.restart.scope {
             Scope::Replica => "replica",
-            Scope::Role => "role, which starts again as a whole",
+            Scope::Role => "role, which restarts as a whole",
         };
         let _ = writeln!(text, "  restarts {} per {scope}", role.restart.rule.max);
     }

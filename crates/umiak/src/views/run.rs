@@ -1,4 +1,4 @@
-//! One run, with everything that its facts add up to: `umiak show`.
+//! The state of one run, from its facts: `umiak show`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::screen::Style;
 use crate::screen::style::Mark;
 use crate::screen::summary::{self, Crowd, Others, ReplicaPlace, SERVER_TIMEOUT};
 
-/// With more replicas than this only those that need a look are listed.
+/// With more replicas than this, only failed and lost ones are listed.
 const FOLDED: usize = 50;
 
 /// What `umiak show --output json` prints.
@@ -110,17 +110,22 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
             let _ = writeln!(text, "\n{} {}", style.yellow("hint:"), after_loss(loaded));
         }
         RunStanding::Elsewhere(host) => {
-            let _ = writeln!(text, "\n{} whether it is live can be seen on {host}", style.yellow("hint:"));
+            let _ = writeln!(
+                text,
+                "\n{} `umiak show {}` on {host} shows whether it is running",
+                style.yellow("hint:"),
+                run.id()
+            );
         }
         RunStanding::Is(_) => {}
     }
     text
 }
 
-/// So many nodes are listed.
+/// Number of nodes listed.
 const NODES: usize = 16;
 
-/// Which replicas are on which node, a line for each. The record of a run is on one of them.
+/// The replicas of each node, one line per node. Only one of the nodes records the run.
 pub(crate) fn nodes(status: &Status) -> Vec<String> {
     let is_here = |node: &&PlannedNode| node.replicas.iter().any(|name| status.replica(name).is_some());
     let line = |node: &PlannedNode| {
@@ -149,7 +154,7 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
     format!("{}\n", painted(style, mark, &line))
 }
 
-/// What to do about a run whose supervisor was lost.
+/// What to do about a run whose supervisor died.
 pub(crate) fn after_loss(loaded: &LoadedRun) -> String {
     let id = loaded.run.id();
     if loaded.run.document().exists() || loaded.status.next_seq == 0 {
@@ -158,7 +163,7 @@ pub(crate) fn after_loss(loaded: &LoadedRun) -> String {
     format!("`umiak stop {id}` records its end; {}", again(&loaded.status))
 }
 
-/// How a launched run is repeated: with its command line, where that is known.
+/// How to repeat a launched run: with its command line, if recorded.
 pub(crate) fn again(status: &Status) -> String {
     match status.command.as_str() {
         "" => "start it again with the command that started it".to_owned(),
@@ -174,10 +179,10 @@ fn supervisor(run: &RunDir, status: &Status, standing: &RunStanding) -> String {
     };
     let before = match status.epoch {
         0 => String::new(),
-        1 => ", after one before it".to_owned(),
-        count => format!(", after {count} before it"),
+        1 => ", after 1 earlier supervisor".to_owned(),
+        count => format!(", after {count} earlier supervisors"),
     };
-    let gone = if *standing == RunStanding::Lost { ", lost" } else { "" };
+    let gone = if *standing == RunStanding::Lost { ", died" } else { "" };
     format!("pid {pid} on {host}{before}{gone}")
 }
 
@@ -260,7 +265,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
             (format!("{}{ready}{late}", instance.describe()), between(*at, wall_micros()))
         }
         Stage::Ended(ended) => (how(ended), between(ended.started, ended.ended)),
-        Stage::Abandoned => ("did not go after SIGKILL".to_owned(), String::new()),
+        Stage::Abandoned => ("did not exit after SIGKILL".to_owned(), String::new()),
     };
     let attempt = match replica.past.len() {
         0 if replica.attempt == FIRST_ATTEMPT => String::new(),
@@ -286,7 +291,7 @@ fn row(run: &RunDir, style: &Style, replica: &ReplicaStatus, is_lost: bool) -> V
     ]
 }
 
-/// Where the output of an attempt is: its own file, or the place that the plan names.
+/// The log of an attempt: its own file, or the one in the plan.
 fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
     let own = run.attempt(None, &replica.replica, attempt).join("log");
     if own.exists() { own.display().to_string() } else { replica.log.clone() }
@@ -297,7 +302,7 @@ pub(crate) fn how(ended: &Ended) -> String {
     match ended.timed_out {
         Some(Limit::Start) => "was not ready in time".to_owned(),
         Some(Limit::Run) => "timed out".to_owned(),
-        None if ended.unseen => "never seen".to_owned(),
+        None if ended.unseen => "end not observed".to_owned(),
         None if ended.by_us && !ended.exit.is_success() => match &ended.exit {
             Exit::Signal { signal, .. } => format!("stopped by us ({})", signal_word(*signal)),
             exit => format!("stopped by us, {}", exit.describe()),
@@ -312,7 +317,7 @@ fn signal_word(signal: i32) -> String {
     name.split_once(" (").map_or(name.clone(), |(name, _)| name.to_owned())
 }
 
-/// What the summary wants to know about a replica.
+/// Where a replica ran, for the summary.
 pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> ReplicaPlace {
     let replica = status.replica(&finding.subject.replica);
     let is_elsewhere = |node: &&PlannedNode| replica.is_none() && node.replicas.contains(&finding.subject.replica);
@@ -331,7 +336,7 @@ pub(crate) fn place(run: &RunDir, status: &Status, finding: &Finding) -> Replica
         pid: None,
         devices: replica.map(|replica| replica.devices.join(",")).unwrap_or_default(),
         log,
-        // Ranks are how people think of a launch; where there are roles, replicas have names.
+        // A launch without roles names its replicas by rank.
         name: (is_document || !status.roles.is_empty()).then(|| finding.subject.replica.clone()),
         run: None,
         start_limit: (!is_document).then_some(SERVER_TIMEOUT),

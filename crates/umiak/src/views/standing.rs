@@ -1,4 +1,4 @@
-//! How a run stands, and a run whose journal was read.
+//! The state of a run, and a run whose journal was read.
 
 use umiak_core::facts::Verdict;
 use umiak_core::status::Status;
@@ -7,12 +7,12 @@ use crate::history::index::{IndexEntry, Word};
 use crate::history::{Home, Life, RunDir, life_of};
 use crate::screen::style::Mark;
 
-/// How a run stands, with what only its life tells.
+/// The recorded state of a run, or the state that follows from its supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunStanding {
     Is(Word),
     Lost,
-    /// Its host.
+    /// Its supervisor is on this other host.
     Elsewhere(String),
 }
 
@@ -25,7 +25,7 @@ impl RunStanding {
         }
     }
 
-    /// One that cannot be looked at is not known to live.
+    /// A run that cannot be examined counts as lost.
     pub(crate) fn of_entry(home: &Home, entry: &IndexEntry) -> Self {
         let run = RunDir::at(home, entry.run);
         Self::of(entry.state, life_of(&run, entry.state.is_finished()).unwrap_or(Life::Lost))
@@ -85,7 +85,7 @@ pub(crate) struct LoadedRun {
 }
 
 impl LoadedRun {
-    /// Why it failed; not what an earlier attempt of a run failed for that ended well.
+    /// Why the run failed. Empty for a run that succeeded after a failed attempt.
     pub(crate) fn verdict(&self) -> Option<&Verdict> {
         self.status.verdict.as_ref().filter(|_| self.standing != RunStanding::Is(Word::Succeeded))
     }

@@ -1,11 +1,11 @@
-//! Tables for people: columns that fit the terminal, in the colours of what they say.
+//! Tables for people: columns that fit the terminal, coloured by state.
 
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::screen::Style;
 use crate::screen::style::{Mark, fit};
 
-/// In the colour of what it says.
+/// Colours the text by its mark.
 pub(crate) fn painted(style: &Style, mark: Mark, text: &str) -> String {
     match mark {
         Mark::Failed => style.red(text),
@@ -16,12 +16,12 @@ pub(crate) fn painted(style: &Style, mark: Mark, text: &str) -> String {
     }
 }
 
-/// A cell: what stands there, and how it is painted once it is padded.
+/// A cell: its text, and its colour, which is applied after padding.
 #[derive(Debug, Clone)]
 pub(crate) struct TableCell {
     pub(crate) text: String,
     pub(crate) mark: Option<Mark>,
-    /// Where it is too long, its end says more than its beginning: a path.
+    /// True if truncation keeps the end, as for a path.
     pub(crate) keeps_end: bool,
 }
 
@@ -53,18 +53,18 @@ impl From<String> for TableCell {
     }
 }
 
-/// Which columns give way where the terminal is too narrow, in this order.
+/// Which columns shrink or disappear when the terminal is too narrow, in this order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Giving<'a> {
-    /// They are cut, down to [`LEAST`] cells.
+    /// Truncated first, to no less than [`LEAST`] cells.
     pub(crate) cut: &'a [usize],
-    /// They are left out when cutting is not enough.
+    /// Left out when that is not enough.
     pub(crate) drop: &'a [usize],
-    /// They are cut when nothing is left to leave out.
+    /// Truncated when nothing is left to leave out.
     pub(crate) last: &'a [usize],
 }
 
-/// No column is cut to less.
+/// Smallest width of a truncated column.
 const LEAST: usize = 8;
 
 /// Columns two spaces apart. Columns that are empty in every row are left out.

@@ -1,4 +1,4 @@
-//! Moments and durations, as people read them.
+//! Moments and durations as text.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use umiak_sys::clock::{LocalTime, local};
 
 use crate::screen::style::duration;
 
-/// `3 min ago`; a date for what is long ago.
+/// `3 min ago`, or a date after 30 days.
 pub(crate) fn ago(at: u64, now: u64) -> String {
     let seconds = now.saturating_sub(at) / 1_000_000;
     match seconds {

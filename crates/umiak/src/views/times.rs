@@ -1,9 +1,9 @@
-//! Times of lines. Logs are bytes that programs write as they like, and nobody notes when: what is known is the time that
-//! a line carries itself, and when its attempt began. A line without a time was written no earlier than the one before it.
+//! Times of log lines. Replicas write their logs directly, so the time of a line is known only if the line contains one.
+//! A line without a time was written no earlier than the line before it, or than the start of its attempt.
 
 use umiak_sys::clock::{LocalTime, from_local};
 
-/// So much of a line is searched for a time.
+/// Number of bytes searched for a time.
 const BEGINNING: usize = 64;
 
 /// When a line was written.
@@ -11,7 +11,7 @@ const BEGINNING: usize = 64;
 pub(crate) struct LineTime {
     /// In microseconds since the Unix epoch.
     pub(crate) at: u64,
-    /// The line says so itself, or was seen when it came; else it is no earlier.
+    /// True if the line contains the time, or was read when it was written. Otherwise `at` is the earliest time.
     pub(crate) is_exact: bool,
 }
 
@@ -19,22 +19,22 @@ pub(crate) struct LineTime {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
     last: u64,
-    /// Of lines that carry a day and a month only.
+    /// The year for lines with only a month and a day.
     year: i32,
 }
 
 impl Times {
-    /// Of an attempt that began then.
+    /// The times of an attempt that began then.
     pub(crate) fn since(began: u64) -> Self {
         Self { last: began, year: umiak_sys::clock::local(began / 1_000_000).year }
     }
 
-    /// Of the last line, or of the beginning.
+    /// The time of the last line, or of the start.
     pub(crate) fn last(self) -> u64 {
         self.last
     }
 
-    /// Of the next line. Times do not run backwards: a clock that was set, or a quoted time, moves no line before another.
+    /// The time of the next line. It is never before the previous one, even if the clock was set or the time is quoted.
     pub(crate) fn of(&mut self, line: &[u8]) -> LineTime {
         match stamp(line, self.year) {
             Some(at) => {
@@ -109,7 +109,7 @@ fn zone(text: &[u8]) -> Option<i64> {
     Some(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
 }
 
-/// Since the Unix epoch, of a time in a zone, or in this place's.
+/// Seconds since the Unix epoch, of a time in a zone, or in the local one.
 fn seconds([year, month, day, hour, minute, second]: [i32; 6], zone: Option<i64>) -> Option<u64> {
     let is_time = (1..=12).contains(&month) && (1..=31).contains(&day);
     let is_time = is_time && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..61).contains(&second);
@@ -119,7 +119,7 @@ fn seconds([year, month, day, hour, minute, second]: [i32; 6], zone: Option<i64>
     match zone {
         None => from_local(LocalTime { year, month, day, hour, minute, second, millisecond: 0 }),
         Some(east) => {
-            // Days since 1970, counted from March: the leap day is a year's last.
+            // Days since 1970. Years begin in March, so the leap day is the last of a year.
             let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
             let (year, month) = (i64::from(year), i64::from(month));
             let days =

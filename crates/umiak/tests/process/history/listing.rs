@@ -99,7 +99,7 @@ fn live_and_lost() {
     let elsewhere = runs.with_journal(&first(&fixture("v1-success"), 9));
     elsewhere.write_supervisor(&supervisor).expect("written");
     assert!(runs.out("ls").contains("? on node-z"), "{}", runs.out("ls"));
-    assert!(runs.out("show 3").contains("can be seen on node-z"));
+    assert!(runs.out("show 3").contains("on node-z shows whether it is running"));
     live.go_on(99);
     drop(live);
     assert!(runs.out("ls --status succeeded").contains("run-000001"));

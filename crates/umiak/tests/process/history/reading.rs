@@ -136,16 +136,13 @@ fn events() {
     assert_eq!(runs.out("events 1 --output json"), of_run(1, &fixture("v1-job-restart")));
     assert_eq!(runs.out("events 1 --output quiet"), "");
     runs.fixture("v1-lost-and-resumed");
-    assert!(
-        runs.out("events 2")
-            .contains("asked to end: trainer-1 (does not count: by a supervisor that had been replaced)\n")
-    );
+    assert!(runs.out("events 2").contains("terminating: trainer-1 (ignored: written by a replaced supervisor)\n"));
     let text = runs.out("events 1");
     for part in [
         "  submitted: supervised by pid 4100 on node-a, umiak 0.1.0\n",
         "  worker-0 started, pid 4121\n",
         "  worker-1 was killed by SIGTERM (terminate), stopped by us\n",
-        "  starting everything again in 2.0 s: attempt 2 of 2\n",
+        "  restarting everything in 2.0 s: attempt 2 of 2\n",
         "  worker-0 (attempt 2) exited with 3\n",
         "  failed, code 3\n",
     ] {
@@ -213,21 +210,18 @@ fn explain() {
             "stopped by us\n  trainer-2 stopped by us (SIGTERM)\n",
         ],
     );
-    explained(
-        2,
-        &["a failure that was followed by a restart: attempt ", "starting everything again in 2.0 s", " the failure\n"],
-    );
-    explained(3, &["of trainer-1 failed, made good by attempt", "the OOM killer killed it", "it ended well\n"]);
+    explained(2, &["a failure, followed by a restart: attempt ", "restarting everything in 2.0 s", " the failure\n"]);
+    explained(3, &["of trainer-1 failed, attempt 2 succeeded\n", "the OOM killer killed it", "it succeeded\n"]);
     explained(4, &["judge-0 ran longer than 30 s\n", "why it is the cause: it ran longer than its time limit\n"]);
     explained(5, &["it was stopped: by `umiak stop`\n"]);
-    explained(6, &["it ended well\n"]);
+    explained(6, &["it succeeded\n"]);
     // A restart recovered from the failure, so the failure is not why the run ended.
     let failed = fixture("v1-job-restart");
     let mended = first(&failed, 17)
         + &fixture("v1-success").lines().last().expect("a line").replace("\"seq\":18", "\"seq\":17")
         + "\n";
     runs.with_journal(&mended);
-    explained(7, &["a failure that was followed by a restart: attempt ", "it ended well\n"]);
+    explained(7, &["a failure, followed by a restart: attempt ", "it succeeded\n"]);
     assert!(!runs.out("show 7").contains("cause"));
     assert_eq!(runs.out("explain 7 --output quiet"), "");
     assert_eq!(runs.out("explain 1 --output quiet"), "trainer-1\n");
@@ -248,7 +242,7 @@ fn reasons() {
     let runs = Runs::new();
     runs.with_journal(LEFT_EARLY);
     let text = runs.out("explain");
-    let why = "why it may be the cause: its log says that a peer was gone, and no peer ended badly; trainer-0 had exited with 0 before\n";
+    let why = "why it may be the cause: its log reports a lost peer, but no peer failed; trainer-0 had exited with 0 before\n";
     assert!(text.contains(why), "{text}");
     assert!(!text.contains("tolerated"), "{text}");
     for (from, to, why) in [
@@ -272,7 +266,7 @@ fn reasons() {
     runs.with_journal(&silent.replace("possible", "likely"));
     let text = runs.out("explain");
     assert!(
-        text.contains("why it is the cause: it ended badly before any other was stopped; its log names no error\n"),
+        text.contains("why it is the cause: it failed before any other was stopped; no error was found in its log\n"),
         "{text}"
     );
 }

@@ -137,7 +137,7 @@ fn plans() {
             "job ctr",
             "role ps, 2 replicas",
             "role w, 1 replica\n",
-            "starts after ps, when it listens at its ports",
+            "starts after ps, when it listens on its ports",
             "restarts 2 per replica",
             "ps-1     1",
             "LR=0.1",
