@@ -1,6 +1,6 @@
-//! The doors that jobs come in through: each prepares a job and hands it to the [`driver`](crate::driver).
+//! The ways a job comes in: each prepares a job and hands it to the [`driver`](crate::driver).
 //!
-//! | door | what comes in |
+//! | door | input |
 //! |---|---|
 //! | [`launch`] | a launch command line: ranks of this node, and its peers |
 //! | [`document`] | a document: a recorded run with task directories, in the foreground or detached |

@@ -156,6 +156,6 @@ fn full_disk_while_running() {
     let outcome = on_a_small_disk(&shell, &line);
     outcome.expect_code(101).expect_err("rank=[1]");
     let said = shell.neutral(&outcome.err());
-    let notice = "notice[L0026]: nothing can be written to `DIR/small/log` any more\n  reason  No space left on device (os error 28)\nhint: this may be why the rank ended; free space there, or choose another directory with `--log_dir`\n";
+    let notice = "notice[L0026]: `DIR/small/log` can no longer be written\n  reason  No space left on device (os error 28)\nhint: this may be why the rank failed; free space there, or choose another directory with `--log_dir`\n";
     assert!(said.contains(notice), "{said}");
 }

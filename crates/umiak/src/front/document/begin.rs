@@ -1,4 +1,4 @@
-//! A run directory becomes a supervisor: the lock, the engine, the places, the first facts.
+//! Starts the supervisor of a run directory: lock, engine, places, first facts.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory::{self, Extras};
 
-/// Why a supervisor begins, and what it needs for that.
+/// What a supervisor needs to begin.
 pub(crate) struct Beginning<'a> {
     pub(crate) home: &'a Home,
     pub(crate) run: RunDir,
@@ -39,15 +39,15 @@ pub(crate) struct Beginning<'a> {
     pub(crate) talk: Talk,
 }
 
-/// Supervises a run to its end and returns the exit code. To be called while the process has one thread. `ready` is
-/// called when the run is in good hands, with the notices that came up on the way there. A beginning that fails leaves
-/// things as they were: no run that was never started, no secrets of one that has ended.
+/// Supervises a run to its end and returns the exit code. The process must have only one thread. `ready` is called once
+/// the run has begun, with the notices added until then. On an error before that, a new run is removed, and so are the
+/// secrets written for a retry.
 pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnostic])) -> Result<u8, Diagnostic> {
     let (why, run, given) = (beginning.why, beginning.run.clone(), beginning.notices.len());
     let writer = if why == Began::Submitted { Writer::create(&run) } else { Writer::open(&run) };
     let writer = writer.map_err(|error| error.diagnostic())?;
-    // The run is ours until we have cleaned up: whoever is next may need what is taken back here.
-    let lock = writer.file().map_err(|error| Diagnostic::failed("hold the run", &error))?;
+    // The lock is held until the cleanup is done: the next supervisor may need what is removed here.
+    let lock = writer.file().map_err(|error| Diagnostic::failed("keep the lock of the run", &error))?;
     let (driver, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
     drop(lock);
     ready(&notices[given..]);
@@ -64,7 +64,7 @@ fn take_back(run: &RunDir, why: Began) {
     }
 }
 
-/// The run is ours.
+/// Begins a run whose lock is held.
 fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagnostic>), Diagnostic> {
     let clock = Clock::start();
     let Beginning { home, run, submission, mut notices, why, talk } = beginning;
@@ -85,7 +85,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     check_cpus(job, needed.cpus, cpus.as_deref())?;
     let (room, unlimited) = make_room(kind, job, &run);
     notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
-    // The guardian inherits the journal's lock: it is free when both are gone, and the replicas with them.
+    // The guardian inherits the journal's lock: it is free when both have exited, and the replicas with them.
     let mut engine = start_engine(kind, &run, wishes, room)?;
     let granted = needs::lease(engine.as_mut(), job, &needed)?;
     let candidates = candidates(&inventory);
@@ -102,7 +102,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     talk.console(&plan)?;
     if talk.stdin.is_some() && !kind.capabilities().stdin {
         let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
-        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or leave `--stdin` out"));
+        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`"));
     }
     check_variables(kind, &plan)?;
     write_plan(&run, &plan, &submission.known)?;
@@ -114,7 +114,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
     let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
     let mut adopted = Vec::new();
-    // As it stands when this supervisor is recorded: a retry begins anew.
+    // The status after this supervisor is recorded: a retry resets it.
     let mut status = writer.status().clone();
     writer.number(clock.now(), [driver::record::supervised(why)]).iter().for_each(|record| status.add(record));
     if why != Began::Submitted {
@@ -136,7 +136,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     Ok((driver, notices))
 }
 
-/// Of a run that is taken up again: what is to be run.
+/// Which replicas a supervisor that takes over runs.
 fn again(why: Began) -> Again {
     match why {
         Began::Submitted | Began::Resumed => Again::Unfinished,
@@ -158,7 +158,7 @@ fn fixed_ports(plan: &Plan) -> Vec<FixedPort<'_>> {
     fixed
 }
 
-/// Whoever was here a moment before us may have done what we were asked for.
+/// Checks that no other process has resumed or retried the run in the meantime.
 fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnostic> {
     let succeeded = matches!(status.state, State::Finished { outcome: Outcome::Succeeded, .. });
     let is_ours = match why {
@@ -170,11 +170,11 @@ fn check_stage(run: &RunDir, why: Began, status: &Status) -> Result<(), Diagnost
     if is_ours {
         return Ok(());
     }
-    Err(Diagnostic::error(Code::J0025, format!("{} was taken up by somebody else meanwhile", run.id()))
-        .hint(format!("`umiak show {}` tells where it stands", run.id())))
+    Err(Diagnostic::error(Code::J0025, format!("another command has resumed or retried {} in the meantime", run.id()))
+        .hint(format!("`umiak show {}` shows its state", run.id())))
 }
 
-/// The GPUs that the submitter may use, as others will see them.
+/// The GPUs that the submitter may use, labelled as `CUDA_VISIBLE_DEVICES` names them.
 fn candidates(inventory: &Inventory) -> Vec<(u32, Device)> {
     let limit = inventory.env.get(DeviceKind::Gpu.visible_variable()).filter(|value| *value != "all");
     let named = |gpu: &Gpu| match limit {
@@ -202,7 +202,7 @@ fn start_engine(
     })
 }
 
-/// What an engine still has of a run whose supervisor was lost. The rest is lost too.
+/// The attempts that the engine still runs after the supervisor died. The others are lost.
 fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<AttemptId>, Diagnostic> {
     let live = |replica: &Replica| {
         let known = status.replica(&replica.name).filter(|known| known.is_live())?;
@@ -216,7 +216,7 @@ fn adopt(engine: &mut dyn Engine, plan: &Plan, status: &Status) -> Result<Vec<At
     Ok(adopted)
 }
 
-/// The plan, and the variables that all replicas are given.
+/// Writes the plan, and the variables that all replicas get.
 fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic> {
     let mut text = serde_json::to_vec(&plan.masked(known)).expect("a plan is JSON");
     text.push(b'\n');
@@ -225,7 +225,7 @@ fn write_plan(run: &RunDir, plan: &Plan, known: &Known) -> Result<(), Diagnostic
     replace(&run.common(), common.as_bytes()).map_err(|error| cannot_write(&run.common(), &error))
 }
 
-/// Whether a job that needs so much, and so much of it in one replica, can begin with what is there.
+/// Checks that `there` is enough for all replicas at once or, without a gang, for the largest one.
 fn check_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources) -> u32) -> Result<(), Shortage> {
     let widest = job.roles.iter().map(|role| of_role(&role.work.resources)).max().unwrap_or(0);
     match there {
@@ -235,49 +235,49 @@ fn check_enough(job: &Job, there: u32, needed: u32, of_role: impl Fn(&Resources)
     }
 }
 
-/// What there is too little for.
+/// What the host has too little for.
 enum Shortage {
     OfOne,
-    /// In turns they could all run.
+    /// For all at once; they could run in turns.
     OfAll,
 }
 
-/// Devices are hard: there is no half of one.
+/// Checks that enough GPUs are leased.
 fn check_devices(job: &Job, needed: u32, leased: u32, there: usize) -> Result<(), Diagnostic> {
     check_enough(job, leased, needed, |resources| resources.gpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few GPUs are free on this host")
             .row("needed", needed.to_string())
             .row("free", format!("{leased} of {there}"))
             .hint(match shortage {
-                _ if there == 0 => "this host has none: leave `gpu` out of `resources` to rehearse on CPUs",
-                Shortage::OfAll => "end what uses them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`",
-                Shortage::OfOne => "end what uses them, or ask for fewer",
+                _ if there == 0 => "this host has no GPUs; remove `gpu` from `resources` to run on CPUs",
+                Shortage::OfAll => "stop the processes that use them, start fewer replicas, or let replicas wait for each other with `policy: {gang: false}`",
+                Shortage::OfOne => "stop the processes that use them, or request fewer GPUs",
             })
     })
 }
 
-/// The CPUs that replicas can be bound to: those we may run on, and no more than our cgroup gives us time of.
+/// The CPUs that replicas can be bound to: those this process may run on, limited by the CPU quota of its cgroup.
 fn own_cpus() -> Vec<u32> {
     let mut cpus = umiak_sys::host::allowed_cpus();
     cpus.truncate(umiak_sys::host::cpus());
     cpus
 }
 
-/// With `--strict-resources` CPUs are as hard as devices.
+/// Checks that there are enough CPUs, with `--strict-resources`.
 fn check_cpus(job: &Job, needed: u32, there: Option<&[u32]>) -> Result<(), Diagnostic> {
     let Some(there) = there.map(|cpus| cpus.len() as u32) else { return Ok(()) };
     check_enough(job, there, needed, Resources::whole_cpus).map_err(|shortage| {
         Diagnostic::error(Code::J0020, "too few CPUs on this host for `--strict-resources`")
             .row("needed", needed.to_string())
-            .row("for us", there.to_string())
+            .row("usable", there.to_string())
             .hint(match shortage {
-                Shortage::OfAll => "start fewer replicas, ask for less `cpu`, or let replicas wait for each other with `policy: {gang: false}`",
-                Shortage::OfOne => "ask for less `cpu`, or leave `--strict-resources` out to take it as advice",
+                Shortage::OfAll => "start fewer replicas, request less `cpu`, or let replicas wait for each other with `policy: {gang: false}`",
+                Shortage::OfOne => "request less `cpu`, or omit `--strict-resources` to run without enforcing it",
             })
     })
 }
 
-/// Where limits of memory are set, if anybody asks for one; and why there is no such place.
+/// The cgroup for memory limits, if a role has one, or why it could not be created.
 fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>, Option<Refused>) {
     let is_wanted = kind.capabilities().here && job.roles.iter().any(|role| role.work.resources.memory_bytes.is_some());
     match is_wanted.then(|| MemoryCgroup::create(&run.id().to_string())) {
@@ -287,7 +287,7 @@ fn make_room(kind: EngineKind, job: &Job, run: &RunDir) -> (Option<MemoryCgroup>
     }
 }
 
-/// What the document asks for and nobody is held to: said once, or an error where that was asked for.
+/// Notices about resources that are not enforced. With `--strict-resources`, an error.
 fn unenforced(
     job: &Job,
     kind: EngineKind,
@@ -310,17 +310,17 @@ fn unenforced(
         what.push(("memory", format!("here: {why}"), why.hint()));
     }
     if let Some((what, why, hint)) = what.first().filter(|_| wishes.strict_resources) {
-        let error = Diagnostic::error(Code::J0020, format!("`{what}` of `resources` cannot be enforced {why}"));
+        let error = Diagnostic::error(Code::J0020, format!("`resources.{what}` cannot be enforced {why}"));
         let error = hint.iter().fold(error, |error, hint| error.hint(*hint));
-        return Err(error.hint("leave `--strict-resources` out to take it as advice"));
+        return Err(error.hint("omit `--strict-resources` to run without enforcing it"));
     }
     let notice = |(what, why, hint): (&str, String, Option<&str>)| {
-        let notice = Diagnostic::notice(Code::J0023, format!("`{what}` of `resources` is advice {why}"));
+        let notice = Diagnostic::notice(Code::J0023, format!("`resources.{what}` is not enforced {why}"));
         hint.into_iter().fold(notice, Diagnostic::hint)
     };
     let mut notices: Vec<Diagnostic> = what.into_iter().map(notice).collect();
     if roles.iter().any(|role| role.work.image.is_some()) {
-        let text = format!("engine `{}` uses no images: commands run on this host as it is", kind.word());
+        let text = format!("`image` is not used on engine `{}`: commands run directly on this host", kind.word());
         notices.push(Diagnostic::notice(Code::J0023, text));
     }
     Ok(notices)

@@ -1,4 +1,4 @@
-//! A supervisor that outlives its terminal: the same program in a session of its own.
+//! A supervisor that outlives its terminal: the same program in its own session.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,40 +14,40 @@ use umiak_core::plan::DETACHED;
 
 use crate::history::{Home, RunDir, RunId};
 
-/// What a new supervisor says on its stdout, a line of JSON for each. The last one is that it is ready, or why it is not.
+/// A line of JSON on the stdout of a new supervisor. The last one is `Ready`, `Begun` or `Failed`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Said {
     Notice(Diagnostic),
     Ready,
-    /// Ready, as this run; of several nodes only one has a run.
+    /// Ready, as this run. With several nodes, only one has a run.
     Begun(Option<RunId>),
     Failed(Diagnostic),
 }
 
 impl Said {
-    /// To whoever started this supervisor.
+    /// Writes it to the process that started this supervisor.
     pub(crate) fn say(&self) {
         let line = serde_json::to_string(self).expect("a diagnostic is JSON");
         let _ = crate::screen::write_data(&format!("{line}\n"));
     }
 }
 
-/// Starts a supervisor for this run, which is to record these notices, and waits until it has begun. Returns what it has
-/// noticed itself.
+/// Starts a supervisor for this run, which records these notices, and waits until it has begun. Returns the
+/// supervisor's own notices.
 pub(crate) fn start(
     home: &Home,
     run: &RunDir,
     why: Began,
     notices: &[Diagnostic],
 ) -> Result<Vec<Diagnostic>, Diagnostic> {
-    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find itself", &error))?;
+    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find its own executable", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string()).args(flag(why));
     begin(home, run, command, notices)
 }
 
-/// Says to a supervisor why it begins.
+/// The flag that tells a supervisor why it begins.
 fn flag(why: Began) -> Option<&'static str> {
     match why {
         Began::Submitted => None,
@@ -68,28 +68,28 @@ fn begin(
     let text = serde_json::to_vec(notices).expect("notices are JSON");
     let lost = |how: Lost| {
         let id = run.id();
-        let error = Diagnostic::error(Code::J0007, format!("the supervisor of {id} was lost as it began"));
-        how.of(error).hint(format!("`umiak resume {id}` goes on with the run"))
+        let error = Diagnostic::error(Code::J0007, format!("the supervisor of {id} died while it started"));
+        how.of(error).hint(format!("`umiak resume {id}` continues the run"))
     };
     spawn(command, &run.supervisor_log(), &text, lost).map(|(noticed, _)| noticed)
 }
 
-/// A launch that was started to go on without its terminal.
+/// A launch that continues without its terminal.
 pub(crate) struct DetachedLaunch {
-    /// Of several nodes only one records the run.
+    /// With several nodes, only one records the run.
     pub(crate) run: Option<RunDir>,
     pub(crate) notices: Vec<Diagnostic>,
-    /// What it says.
+    /// Its stderr.
     pub(crate) log: PathBuf,
 }
 
-/// Starts this very command line again, in a session of its own, and waits until its run has begun.
+/// Starts this command line again in its own session, and waits until its run has begun.
 pub(crate) fn launch() -> Result<DetachedLaunch, Diagnostic> {
     let home = Home::from_environment().map_err(|error| error.diagnostic())?;
     home.make().map_err(|error| error.diagnostic())?;
-    // It has a place in the run's directory once there is one.
+    // It moves to the run's directory once that exists.
     let log = home.path().join(format!("detached-{}.log", std::process::id()));
-    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find itself", &error))?;
+    let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find its own executable", &error))?;
     let mut command = Command::new(program);
     let mut words = std::env::args_os();
     command.arg0(words.next().unwrap_or_default()).args(words).env(DETACHED, "1").stdin(Stdio::null());
@@ -111,12 +111,12 @@ struct Lost {
 impl Lost {
     fn of(&self, error: Diagnostic) -> Diagnostic {
         let error = error.row("how", self.status.to_string());
-        if self.said.is_empty() { error } else { error.row("it said", &*self.said) }
+        if self.said.is_empty() { error } else { error.row("stderr", &*self.said) }
     }
 }
 
-/// Starts a supervisor that writes to this log, and waits until it has begun. Returns what it has noticed, and its run
-/// where it names one.
+/// Starts a supervisor that writes to this log, and waits until it has begun. Returns its notices, and its run if it
+/// names one.
 fn spawn(
     mut command: Command,
     log: &Path,
@@ -129,7 +129,7 @@ fn spawn(
     let mut child = umiak_sys::helper::in_own_session(&mut command)
         .spawn()
         .map_err(|error| Diagnostic::failed("start a supervisor", &error))?;
-    // One that is gone already shows itself below.
+    // A child that has already exited is detected below.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input);
     }
@@ -140,7 +140,7 @@ fn spawn(
             Ok(Said::Ready) => return Ok((noticed, None)),
             Ok(Said::Begun(run)) => return Ok((noticed, run)),
             Ok(Said::Failed(error)) => {
-                // What it has taken back must be gone when we say so.
+                // It removes its files before it exits, and the error is reported after that.
                 let _ = child.wait();
                 return Err(error);
             }
@@ -148,17 +148,17 @@ fn spawn(
         }
     }
     let status = child.wait().map_err(|error| Diagnostic::failed("wait for its supervisor", &error))?;
-    // It was killed, or it failed in a way that it could only write to its log.
+    // It was killed, or its error is only in its log.
     let said = std::fs::read_to_string(log).unwrap_or_default().trim().to_owned();
     Err(lost(Lost { status, said }))
 }
 
-/// Those that whoever started this supervisor wants to have recorded, from stdin.
+/// The notices to record, from the stdin of this supervisor.
 pub(crate) fn notices() -> Vec<Diagnostic> {
     serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default()
 }
 
-/// A notice where the system ends what a user left running when that user logs out.
+/// A notice if the system kills the processes of a user at logout.
 pub(crate) fn ends_at_logout() -> Option<Diagnostic> {
     let cgroup = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let in_session = cgroup.lines().any(|line| line.contains("/session-") && line.contains(".scope"));
@@ -168,12 +168,12 @@ pub(crate) fn ends_at_logout() -> Option<Diagnostic> {
         return None;
     }
     Some(
-        Diagnostic::notice(Code::J0024, "logging out ends this run: the system ends a user's processes then")
-            .hint("`loginctl enable-linger` lets it go on"),
+        Diagnostic::notice(Code::J0024, "this run ends when you log out: the system then kills your processes")
+            .hint("`loginctl enable-linger` keeps it running"),
     )
 }
 
-/// The last word of logind's configuration files; without one, no.
+/// The last `KillUserProcesses` in logind's configuration files; off by default.
 fn kills_user_processes() -> bool {
     let directories = ["/usr/lib/systemd", "/run/systemd", "/etc/systemd"];
     let mut files: Vec<std::path::PathBuf> = vec!["/etc/systemd/logind.conf".into()];

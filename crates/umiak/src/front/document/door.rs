@@ -1,4 +1,4 @@
-//! What only documents have: a directory for each attempt.
+//! What only documents have: a directory per attempt.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::screen::summary::ReplicaPlace;
 
 pub(super) struct DocumentDoor {
     pub(super) run: RunDir,
-    /// What is written nowhere.
+    /// Secrets that are not written to files.
     pub(super) known: Known,
-    /// The one it was submitted with.
+    /// The environment of the submitter.
     pub(super) environment: BTreeMap<String, String>,
 }
 
@@ -35,7 +35,7 @@ impl Door for DocumentDoor {
         ]
     }
 
-    /// On top of our own environment, which differs from the submitter's when a run is taken up again.
+    /// What replicas get in addition to our own environment, which differs from the submitter's after a resume or retry.
     fn common(&self, plan: &Plan) -> Common {
         let ours = crate::host::environment();
         let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);

@@ -2,9 +2,9 @@
 //!
 //! | part | in one sentence |
 //! |---|---|
-//! | [`submit`] | a document becomes a run directory |
-//! | [`begin`] | a run directory becomes a driver: lock, engine, places, journal |
-//! | [`needs`] | what a job needs of a host is leased |
+//! | [`submit`] | makes a run directory from a document |
+//! | [`begin`] | makes a driver from a run directory: lock, engine, places, journal |
+//! | [`needs`] | leases the addresses and ports of a job |
 //! | [`door`] | what only documents have: task directories, devices that replicas take turns with |
 //! | [`tasks`] | the directories of attempts |
 //! | [`detach`] | a supervisor that outlives its terminal |

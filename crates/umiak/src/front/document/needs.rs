@@ -1,4 +1,4 @@
-//! What a job needs of a host is leased: addresses and ports, before anything starts.
+//! Leases the addresses and ports of a job before anything starts.
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::{Host, Hosts, Job, Port, StepIndex};
@@ -7,7 +7,7 @@ use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
 use crate::engine::{Engine, NotLeased, no_sockets};
 
-/// From an engine, which holds them until it ends.
+/// Leases from an engine, which holds the lease until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
     let request = ports(needs)?;
     let hosts = match engine.kind().capabilities().hosts {
@@ -25,11 +25,11 @@ pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result
     Ok(Granted { hosts, ports: leased.ports.into_iter().filter_map(Port::new).collect() })
 }
 
-/// The request for all ports of a job; nothing where there are none.
+/// The request for all ports of a job; `None` if it needs none.
 pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
     let count = u16::try_from(needs.ports).map_err(|_| {
-        Diagnostic::error(Code::J0020, format!("{} ports on one host are more than there are", needs.ports))
-            .hint("start fewer replicas, or name fewer ports")
+        Diagnostic::error(Code::J0020, format!("the job needs {} ports, more than a host has", needs.ports))
+            .hint("start fewer replicas, or request fewer ports")
     })?;
     Ok((count > 0).then(|| LeaseRequest { count, range: PortRange::Anywhere, address: None, seed: fastrand::u64(..) }))
 }
@@ -40,6 +40,6 @@ pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
         None => Diagnostic::error(Code::J0020, "too few free ports on this host")
             .row("needed", error.wanted.to_string())
             .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
-            .hint("end what uses them, or start fewer replicas"),
+            .hint("stop the processes that use them, or start fewer replicas"),
     }
 }

@@ -1,4 +1,4 @@
-//! A document becomes a run directory: everything that can be wrong before anything is started is found here.
+//! Makes a run directory from a document. Finds all errors that can be found before anything is started.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,16 +16,16 @@ use crate::engine::EngineKind;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
 
-/// A document, with what it gets of this process: where it starts, its environment, its programs.
+/// A document with the directory and the environment of this process, and the paths of its programs.
 pub(crate) fn submission(
     document: &Document,
     params: &[(String, String)],
     engine: EngineKind,
 ) -> Result<Submission, Diagnostic> {
     let directory = std::env::current_dir().map_err(|error| {
-        Diagnostic::error(Code::J0029, "there is no current directory")
+        Diagnostic::error(Code::J0029, "the current directory does not exist")
             .row("reason", error.to_string())
-            .hint("change to one that is there: replicas start in it")
+            .hint("change to another directory: replicas start in it")
     })?;
     let (job, known) = (document.job.clone(), document.secrets.clone());
     let environment = inventory::environment();
@@ -35,12 +35,12 @@ pub(crate) fn submission(
     Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs })
 }
 
-/// Makes the run's directory, with everything in it that a supervisor needs, and the document without its secrets.
+/// Makes the run's directory, with everything that a supervisor needs, and the document without its secrets.
 pub(crate) fn record(submission: &Submission, document: &str, home: &Home) -> Result<RunDir, Diagnostic> {
     let run = RunDir::create(home).map_err(|error| error.diagnostic())?;
     let written = replace(&run.document(), document.as_bytes()).and_then(|()| write(submission, &run));
     written.map_err(|error| {
-        // A run of which nothing could be written is none.
+        // An incomplete run is removed.
         let _ = std::fs::remove_dir_all(run.path());
         Diagnostic::error(Code::J0001, format!("`{}` cannot be written", run.path().display()))
             .row("reason", error.to_string())
@@ -53,12 +53,12 @@ pub(crate) fn write(submission: &Submission, run: &RunDir) -> std::io::Result<()
     replace(&run.secrets(), &serde_json::to_vec(submission)?)
 }
 
-/// Of a run that goes on. Nothing where it has ended, or was none of a document.
+/// The submission of a run that has not ended. `None` if it has ended, or was not started from a document.
 pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     read_versioned(run, &run.secrets(), VERSION)
 }
 
-/// Of a run that has ended. What it no longer holds comes from the environment of whoever retries it.
+/// The submission of a run that has ended. Its secrets are not kept: they come from the environment of this process.
 pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
     let Plan { mut job, params, engine, wishes, directory, commands, whole, .. } = plan;
@@ -68,8 +68,8 @@ pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
 }
 
-/// The same with other values of its parameters. `parse` reads the document with them; its roles must stay as they
-/// were, because what has succeeded is kept.
+/// The same with other parameters. `parse` reads the document with them. Its roles must stay the same, because replicas
+/// that have succeeded are kept.
 pub(crate) fn again_with(
     run: &RunDir,
     given: &[(String, String)],
@@ -82,15 +82,18 @@ pub(crate) fn again_with(
         params.push((name.clone(), value.clone()));
     }
     if let Some((name, _)) = params.iter().find(|(_, value)| value.contains(MASK)) {
-        return Err(Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again")
+        return Err(Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept and must be given again")
             .row("parameter", name.clone())
             .hint(format!("add `-p {name}=VALUE`")));
     }
     let Document { mut job, secrets: mut known, .. } = parse(&directory, &params)?;
     let shape = |job: &Job| job.roles.iter().map(|role| (role.name.clone(), role.replicas)).collect::<Vec<_>>();
     if shape(&job) != shape(&old) {
-        return Err(Diagnostic::error(Code::J0025, "these parameters change the roles of the run or their replicas")
-            .hint("run the document again, with these parameters"));
+        return Err(Diagnostic::error(
+            Code::J0025,
+            "these parameters change the roles of the run or their numbers of replicas",
+        )
+        .hint("run the document again, with these parameters"));
     }
     (job.name, job.labels) = (old.name, old.labels);
     let environment = inventory::environment();
@@ -99,7 +102,7 @@ pub(crate) fn again_with(
     Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
 }
 
-/// A file of a run that has a version, as far as we know that one; nothing where it is not there.
+/// Reads a versioned file of a run, if this umiak knows the version; `None` if it does not exist.
 fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) -> Result<Option<T>, Diagnostic> {
     #[derive(Deserialize)]
     struct Head {
@@ -127,8 +130,8 @@ fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) ->
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
-/// Puts back what the plan of an ended run no longer holds: whole variables from the environment, nothing else. Returns
-/// what is a secret in it.
+/// Restores masked variables in the plan of an ended run from the environment. Other masked values are an error. Returns
+/// the secrets.
 fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
     let mut known = Known::default();
     let (mut variables, mut others) = (Vec::new(), Vec::new());
@@ -138,7 +141,7 @@ fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known
             match environment.get(name) {
                 Some(given) => {
                     value.clone_from(given);
-                    // Those with a name that tells, or an address, are found without.
+                    // Others are masked anyway, by their name or form.
                     if !Known::default().masked(name, given).contains(MASK) {
                         known.add(given);
                     }
@@ -163,7 +166,7 @@ fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known
     if variables.is_empty() && others.is_empty() {
         return Ok(known);
     }
-    let mut error = Diagnostic::error(Code::J0025, "secrets of an ended run are not kept: they are needed again");
+    let mut error = Diagnostic::error(Code::J0025, "the secrets of an ended run are not kept and must be given again");
     if !variables.is_empty() {
         error = error.row("variables", variables.join(", "));
     }
@@ -171,23 +174,23 @@ fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known
         error.hint("set them in the environment of this command, or run the document again")
     } else {
         error
-            .row("held one", others.join(", "))
-            .hint("run the document again, with its parameters: only variables can be filled from the environment")
+            .row("secret in", others.join(", "))
+            .hint("run the document again, with its parameters: only variables can be taken from the environment")
     })
 }
 
-/// One variable that is too long makes every start fail.
+/// Checks that no variable is too long: every start would fail.
 pub(crate) fn check_variables(engine: EngineKind, plan: &Plan) -> Result<(), Diagnostic> {
     let Some((name, bytes)) = plan.too_long().filter(|_| engine.capabilities().here) else { return Ok(()) };
     let is_own = plan.job.roles.iter().any(|role| role.work.env.iter().any(|(own, _)| *own == name));
-    let hint = if is_own { "put what it holds into a file" } else { "start fewer replicas: it lists them all" };
-    Err(Diagnostic::error(Code::J0020, format!("`{name}` is longer than a variable may be"))
+    let hint = if is_own { "put its value into a file" } else { "start fewer replicas: it lists them all" };
+    Err(Diagnostic::error(Code::J0020, format!("the environment variable `{name}` is too long"))
         .row("size", format!("{bytes} bytes"))
-        .row("limit", format!("{MAX_VARIABLE} bytes, by the kernel"))
+        .row("limit", format!("{MAX_VARIABLE} bytes (kernel)"))
         .hint(hint))
 }
 
-/// The program of each role. Nothing runs on paper, so there nothing has to be found.
+/// The program of each role. Engines that do not run on this host need no lookup.
 fn programs(
     job: &Job,
     engine: EngineKind,
@@ -204,10 +207,10 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
     let word = &role.work.command[0];
     let start = role.work.dir.as_ref().map_or_else(|| directory.to_owned(), |dir| directory.join(dir));
     if !start.is_dir() {
-        let what = if start.exists() { "no directory" } else { "not there" };
-        return Err(Diagnostic::error(Code::J0021, format!("the directory of role `{}` is {what}", role.name))
+        let what = if start.exists() { "is not a directory" } else { "does not exist" };
+        return Err(Diagnostic::error(Code::J0021, format!("the directory of role `{}` {what}", role.name))
             .row("dir", start.display().to_string())
-            .hint("`dir` is relative to where the run is submitted"));
+            .hint("`dir` is relative to the directory where the run is submitted"));
     }
     let not_found = || {
         Diagnostic::error(Code::J0021, format!("the command of role `{}` was not found", role.name))
@@ -218,7 +221,7 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
         return match std::fs::metadata(&path) {
             Err(_) => Err(not_found().row("looked for", path.display().to_string())),
             Ok(metadata) if metadata.is_dir() => {
-                Err(not_executable(role, &path, "it is a directory").hint("name the program in it"))
+                Err(not_executable(role, &path, "it is a directory").hint("name a program in this directory"))
             }
             Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => {
                 let hint = format!("`chmod +x {word}`, or put its interpreter in front: `command: [sh, {word}]`");
@@ -227,7 +230,7 @@ fn program(role: &Role, directory: &Path, environment: &BTreeMap<String, String>
             Ok(_) => Ok(path),
         };
     }
-    // The role's own `PATH` is what its program will be looked up in by anything else, so it is here.
+    // The role's own `PATH` wins.
     let own = role.work.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
     let path = own.or(environment.get("PATH").map(String::as_str)).unwrap_or("/usr/bin:/bin");
     inventory::on_path(word.as_ref(), path.as_ref()).ok_or_else(|| {

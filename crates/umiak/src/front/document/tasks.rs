@@ -1,4 +1,4 @@
-//! The directory of an attempt: what ran, with what, and how it ended; re-runnable by hand with `./command`.
+//! The directory of an attempt: its command, environment and exit. `./command` runs it again by hand.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -12,11 +12,11 @@ use umiak_core::mask::{self, Known};
 use umiak_core::model::Exit;
 use umiak_core::plan::Process;
 
-/// What `env` of an attempt begins with: the variables of everybody stand once in the run's directory, three levels up
-/// (`tasks/trainer-0/attempt-1`), as [`environment`] writes them. `$0` is `command`.
+/// The first line of `env`. It reads the variables of all replicas, which [`environment`] writes once to the run's
+/// directory, three levels up (`tasks/trainer-0/attempt-1`). `$0` is `command`.
 const COMMON: &str = ". \"$(dirname \"$0\")/../../../common.env\"\n";
 
-/// Makes it, with `command` and `env`. An attempt's number is never used twice, so nothing is there yet.
+/// Makes the directory, with `command` and `env`. Attempt numbers are unique, so it is empty.
 pub(super) fn make(dir: &Path, process: &Process, known: &Known) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     write(&dir.join("env"), 0o600, (COMMON.to_owned() + &environment(&process.env, known)).as_bytes())?;
@@ -28,12 +28,12 @@ fn write(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Variables as a shell reads them. Secrets are not written: whoever runs it by hand has to set them.
+/// Variables in shell syntax. Secrets are not written: set them before running the command by hand.
 pub(super) fn environment(variables: &[(String, String)], known: &Known) -> String {
     let mut text = String::new();
     for (name, value) in variables {
         if mask::is_secret(name) || known.masked(name, value) != *value {
-            let _ = writeln!(text, "# {name} holds a secret: set it before");
+            let _ = writeln!(text, "# {name} is a secret: set it before running");
         } else if is_plain_name(name) {
             let _ = writeln!(text, "export {name}={}", quoted(value));
         }
@@ -59,10 +59,10 @@ fn command(process: &Process, known: &Known) -> String {
     let note = if is_whole {
         String::new()
     } else {
-        format!("# It held a secret where `{}` stands: put it there before you run this.\n", mask::MASK)
+        format!("# `{}` replaces a secret: put it back before running this.\n", mask::MASK)
     };
     format!(
-        "#!/bin/sh\n# What ran here, with the variables it was given on top of the submitter's.\n{note}. \"$(dirname \"$0\")/env\"\ncd {dir} || exit\n{line}\n"
+        "#!/bin/sh\n# The command of this attempt. Its variables are added to those of the submitter.\n{note}. \"$(dirname \"$0\")/env\"\ncd {dir} || exit\n{line}\n"
     )
 }
 
@@ -72,7 +72,7 @@ fn is_plain_name(name: &str) -> bool {
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
-/// In single quotes, unless nothing in it means anything to a shell.
+/// In single quotes, unless no character is special in a shell.
 fn quoted(text: &str) -> String {
     let harmless = |letter: char| letter.is_ascii_alphanumeric() || "_-./:=,@%+".contains(letter);
     if !text.is_empty() && text.chars().all(harmless) {
@@ -93,7 +93,7 @@ pub(super) struct EndRecord<'a> {
     pub(super) usage: Option<Usage>,
 }
 
-/// The journal has it too: a file that cannot be written is no reason to stop anything.
+/// Writes `exit.json`. Errors are ignored: the journal records the end too.
 pub(super) fn write_end(dir: &Path, end: &EndRecord<'_>) {
     if let Ok(text) = serde_json::to_string(end) {
         let _ = fs::write(dir.join("exit.json"), format!("{text}\n"));
@@ -168,8 +168,8 @@ mod tests {
         let read = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
         let (command, env) = (read("command"), read("env"));
         assert!(command.ends_with("exec /bin/echo '--token=********' 'redis://:********@host'\n"), "{command}");
-        assert!(command.contains("\n# It held a secret where `********` stands"), "{command}");
-        assert!(env.contains("# HEADER holds a secret: set it before\n"), "{env}");
+        assert!(command.contains("\n# `********` replaces a secret"), "{command}");
+        assert!(env.contains("# HEADER is a secret: set it before running\n"), "{env}");
         assert!(!env.contains("abc"), "{env}");
     }
 }

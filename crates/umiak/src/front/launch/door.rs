@@ -32,7 +32,7 @@ use crate::screen::summary::{self, ReplicaPlace, SERVER_TIMEOUT};
 
 pub(super) struct LaunchDoor {
     pub(super) spec: Arc<LaunchSpec>,
-    /// What all attempts share.
+    /// Shared by all attempts.
     pub(super) inventory: Arc<Inventory>,
     pub(super) run: Run,
     pub(super) _log_dir: LogDirLock,
@@ -41,17 +41,17 @@ pub(super) struct LaunchDoor {
     pub(super) late_files: Option<JoinHandle<()>>,
     /// Files of this attempt that are written while its ranks start.
     pub(super) late_files_due: bool,
-    /// The attempt whose plan was told.
+    /// The last attempt whose plan was shown.
     pub(super) told_attempt: u32,
-    /// Where there are several nodes: the others, and our part of the attempt for which they are waited.
+    /// With several nodes: the others, and our layout of the attempt that waits for them.
     pub(super) peers: Option<Peers>,
     pub(super) next: Option<Layout>,
-    /// Which nodes have servers that do not listen yet, as all nodes were told last.
+    /// Which nodes have servers that do not listen yet, from the last message to all nodes.
     pub(super) servers: Option<Servers>,
-    /// With `--gather-logs`, on nodes that send theirs.
+    /// With `--gather-logs`, on nodes that send their logs.
     pub(super) logs: Option<Logs>,
     pub(super) leaving: Leaving,
-    /// When to say that leaving takes its time.
+    /// When to show a line about a slow end.
     pub(super) tell_at: Option<Timestamp>,
     /// Why this attempt was stopped for all nodes, and where the ranks of its verdict were.
     pub(super) why: Option<Why>,
@@ -65,7 +65,7 @@ impl LaunchDoor {
         }
     }
 
-    /// Where several parts have failed, the line is about the first cause's.
+    /// Paddle's `ABORT!!!` line. If several parts failed, it is about the part of the first cause.
     fn abort(plan: &Plan, verdict: &Verdict) -> String {
         let members = &plan.topology().members;
         let causes: Vec<&Member> =
@@ -77,7 +77,7 @@ impl LaunchDoor {
         summary::abort(part.role(), plan.topology().count(part), &ranks)
     }
 
-    /// Of a rank on this node.
+    /// Where a rank of this node runs.
     pub(super) fn own_place(&self, core: &Core, subject: &Subject) -> ReplicaPlace {
         let Some(replica) = subject.rank.and_then(|rank| core.plan.replica(rank)) else {
             return ReplicaPlace::default();
@@ -97,11 +97,11 @@ impl LaunchDoor {
         }
     }
 
-    /// A server that has ended well will not listen. Trainers do not wait for it, which is worth a word.
+    /// Notice about a server that exited with 0 before it listened: trainers do not wait for it.
     fn tell_early_end(core: &mut Core, id: AttemptId) {
         let Some(name) = core.awaited_at(id).filter(|_| core.now.stopping.is_none()) else { return };
-        let message = format!("{} has ended with 0 before it listened at {name}", core.machine.replica_name(id.slot));
-        let hint = "trainers start without it; its log may say why it ended";
+        let message = format!("{} exited with 0 before it listened on {name}", core.machine.replica_name(id.slot));
+        let hint = "trainers start without it; its log may show why it exited";
         core.notice(&Diagnostic::notice(Code::L0031, message).hint(hint));
     }
 
@@ -147,7 +147,7 @@ impl Door for LaunchDoor {
 
     fn make(&mut self, core: &mut Core, _: AttemptId, _: &Process) -> std::io::Result<()> {
         if self.peers.is_some() {
-            // How long other nodes were waited for says nothing about this one.
+            // The wait for other nodes does not count.
             core.now.attempt_started.get_or_insert_with(Instant::now);
         }
         if self.run.attempt > self.told_attempt {
@@ -297,13 +297,13 @@ impl Door for LaunchDoor {
     }
 }
 
-/// The servers of the nodes that are not ready.
+/// The servers of nodes that are not ready.
 pub(super) fn missing(plan: &Plan, servers: &Servers) -> Vec<String> {
     let awaited = plan.awaited.iter().filter(|server| servers.missing.contains(&server.node.0));
     awaited.map(|server| server.name.clone()).collect()
 }
 
-/// `pserver-1 on gpu-a`, where a number alone says little.
+/// `pserver-1 on gpu-a`, for jobs with several parts.
 fn name(plan: &Plan, subject: &Subject, host: &str) -> Option<String> {
     has_parts(plan).then(|| format!("{} on {host}", subject.replica))
 }

@@ -1,6 +1,6 @@
-//! Paddle's `<job_id>.gpu.log`: what the GPUs are, who uses them, and how busy they are, every five seconds. Only when
-//! `--enable_gpu_log` asks for it, because a query of the driver is not free. It runs on a thread of its own, so a
-//! driver that hangs holds up nobody.
+//! Paddle's `<job_id>.gpu.log`: the GPUs, the processes that use them, and their load every five seconds. Only with
+//! `--enable_gpu_log`, because a query of the driver is not free. It runs on its own thread, so that a driver that hangs
+//! does not block the job.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -18,17 +18,17 @@ use umiak_sys::wait::{Waker, readable};
 use super::pod_log::{PodLog, pod_log_name};
 
 const EVERY: Duration = Duration::from_secs(5);
-/// How long a query may take.
+/// Timeout of a query.
 const LIMIT: Duration = Duration::from_secs(3);
 /// How long the end of the job waits for the last row.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A section: what is asked for, and how the answer is headed.
+/// The fields of each section: they are queried, and printed as its head.
 const DEVICES: &str = "index,uuid,driver_version,name,gpu_serial,display_active,display_mode";
 const PROCESSES: &str = "pid,process_name,gpu_uuid,gpu_name,used_memory";
 const LOAD: &str = "index,utilization.gpu,memory.total,memory.used,memory.free,timestamp";
 
-/// The watcher; dropping it ends it.
+/// The watcher. Dropping it stops it.
 #[derive(Debug)]
 pub(super) struct GpuLog {
     stop: Arc<Waker>,
@@ -36,7 +36,7 @@ pub(super) struct GpuLog {
 }
 
 impl GpuLog {
-    /// Begins, if it is asked for and there are devices to watch. Not being able to is no reason to stop a job.
+    /// Starts the watcher, if it is enabled and the job has devices. Errors do not stop the job.
     pub(super) fn start(request: &Request, plan: &Plan) -> Option<Self> {
         let labels = Device::labels(plan.replicas.iter().flat_map(|replica| &replica.devices));
         if !request.paddle.as_ref().is_some_and(|paddle| paddle.gpu_log) || labels.is_empty() {
@@ -73,7 +73,7 @@ impl Drop for GpuLog {
 struct Watcher {
     file: File,
     ids: String,
-    /// Paddle's warning, with `<text>` for what went wrong; none at levels that do not show it.
+    /// Paddle's warning, with `<text>` for the error; none at log levels that hide it.
     warning: Option<String>,
     pod_log: PathBuf,
     failing: bool,
@@ -94,7 +94,7 @@ impl Watcher {
             let absent = rows.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
             let rows = self.rows("save gpu log failed", rows);
             self.write(&rows);
-            // Where there is no tool there will be none in five seconds.
+            // Without `nvidia-smi`, do not try again.
             let pause = if absent { None } else { Some(EVERY) };
             match readable(&[self.stop.as_fd()], pause) {
                 Ok(ready) if !ready[0] => {}
@@ -109,7 +109,7 @@ impl Watcher {
         helper::output(command, LIMIT, self.stop.as_fd())
     }
 
-    /// The answer as Paddle writes it; a failure is told once, until a query succeeds again.
+    /// The rows as Paddle writes them. An error is logged once, until a query succeeds again.
     fn rows(&mut self, failed: &str, answer: io::Result<Vec<u8>>) -> String {
         match answer {
             Ok(answer) => {
@@ -131,7 +131,7 @@ impl Watcher {
         }
     }
 
-    /// One write for each part, so that a reader never sees half a row.
+    /// Writes each part at once, so that a reader never sees half a row.
     fn write(&mut self, text: &str) {
         let _ = self.file.write_all(text.as_bytes());
     }

@@ -1,5 +1,5 @@
-//! The end of a job on several nodes. With `--gather-logs` this node's logs go to the coordinator, or those of other nodes
-//! come here: both are waited for, until a signal gives that up.
+//! The end of a job on several nodes. With `--gather-logs`, this node sends its logs to the coordinator or receives those
+//! of other nodes. It waits until that is done, or until a signal.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::rendezvous::GatherNews;
 use crate::rendezvous::logs::{Logs, LogsEnded};
 use crate::screen::style::ranges;
 
-/// What is over sooner is not worth a line.
+/// Shorter waits are not shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the coordinator may take to hear that we give up.
+/// Time to tell the coordinator that we give up.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// How far this node is with leaving the job.
+/// How far this node is in leaving the job.
 #[derive(Debug, Default)]
 pub(super) enum Leaving {
     #[default]
     NotYet,
-    /// The coordinator gets the rest of our logs.
+    /// Sending the rest of our logs to the coordinator.
     SendingLogs,
-    /// Logs of other nodes are still to come: of so many of them.
+    /// Waiting for the logs of this number of other nodes.
     AwaitingLogs {
         nodes: usize,
     },
@@ -37,7 +37,7 @@ pub(super) enum Leaving {
 }
 
 impl LaunchDoor {
-    /// The job begins: its logs are sent, or expected.
+    /// Starts to send logs, or to receive them.
     pub(super) fn start_logs(&mut self, plan: &Plan) -> Option<Diagnostic> {
         let peers = self.peers.as_mut()?;
         if peers.gathers {
@@ -55,7 +55,7 @@ impl LaunchDoor {
         }
     }
 
-    /// What sends our logs may have ended.
+    /// Checks whether sending our logs has ended.
     pub(super) fn hear_logs(&mut self, core: &mut Core) {
         if let Some(ended) = self.logs.as_ref().and_then(Logs::ended) {
             self.logs = None;
@@ -70,18 +70,18 @@ impl LaunchDoor {
             LogsEnded::Complete => return,
             LogsEnded::NotWanted => {
                 new("this node's logs are not gathered: the coordinator runs without `--gather-logs`")
-                    .hint("give it on every node")
+                    .hint("use `--gather-logs` on every node")
             }
-            LogsEnded::Shared => new("nothing has to be gathered: the log directory is the coordinator's too")
+            LogsEnded::Shared => new("this node's logs are not copied: the coordinator uses the same log directory")
                 .row("shared", core.plan.logs.dir().display().to_string()),
-            LogsEnded::Refused(why) => new("the coordinator does not take this node's logs").row("reason", why),
-            LogsEnded::Lost => new(not_complete).row("reason", "it could not be reached any more"),
-            LogsEnded::GivenUp => new(not_complete).row("reason", "it was not waited for"),
+            LogsEnded::Refused(why) => new("the coordinator refused this node's logs").row("reason", why),
+            LogsEnded::Lost => new(not_complete).row("reason", "the connection to the coordinator was lost"),
+            LogsEnded::GivenUp => new(not_complete).row("reason", "the wait was interrupted"),
         };
         core.notice(&notice);
     }
 
-    /// All ranks are over: goes as far as it can go now. True while something is waited for.
+    /// All ranks have ended: continues to leave the job. True while it waits for something.
     pub(super) fn is_leaving(&mut self, core: &mut Core) -> bool {
         loop {
             match &self.leaving {
@@ -110,7 +110,7 @@ impl LaunchDoor {
         }
     }
 
-    /// Says what is waited for, once it has lasted.
+    /// Shows what is awaited, after a while.
     pub(super) fn tell_leaving(&mut self, core: &mut Core) {
         let now = core.clock.now();
         if self.tell_at.take_if(|at| *at <= now).is_none() {
@@ -122,10 +122,10 @@ impl LaunchDoor {
             Leaving::AwaitingLogs { nodes: 1 } => "waiting for the logs of one node".to_owned(),
             Leaving::AwaitingLogs { nodes } => format!("waiting for the logs of {nodes} nodes"),
         };
-        core.say(|style| words::nodes(style, &format!("{what}; Ctrl-C gives that up")));
+        core.say(|style| words::nodes(style, &format!("{what}; press Ctrl-C to skip this")));
     }
 
-    /// The other nodes have nothing more to say.
+    /// The network thread has ended: no more logs come.
     pub(super) fn peers_ended(&mut self) {
         if matches!(self.leaving, Leaving::AwaitingLogs { .. }) {
             self.leaving = Leaving::Done;
@@ -143,8 +143,8 @@ impl LaunchDoor {
             }
             Leaving::AwaitingLogs { .. } => {
                 let notice = Diagnostic::notice(Code::R0010, "the logs of other nodes are not complete here");
-                core.notice(&notice.row("reason", "they were not waited for"));
-                // Nodes that are not through see that this one is gone.
+                core.notice(&notice.row("reason", "the wait was interrupted"));
+                // Nodes that still send notice the closed connection.
                 self.peers = None;
                 self.leaving = Leaving::Done;
             }
@@ -163,7 +163,7 @@ impl LaunchDoor {
             GatherNews::NotWritten { path, reason } => {
                 Diagnostic::notice(Code::R0010, format!("`{}` cannot be gathered", path.display()))
                     .row("reason", reason)
-                    .hint("the job goes on; each node has the logs of its own ranks")
+                    .hint("the job continues; each node has the logs of its own ranks")
             }
             GatherNews::Incomplete { ranks } => {
                 let (log, verb) = if ranks.len() == 1 { ("log of rank", "is") } else { ("logs of ranks", "are") };
@@ -173,7 +173,7 @@ impl LaunchDoor {
         core.notice(&notice);
     }
 
-    /// Where the log of another node's rank is, or will be, on this one.
+    /// The copy on this node of the log of another node's rank.
     pub(super) fn gathered(&self, plan: &Plan, rank: u32) -> Option<String> {
         let elsewhere = plan.replicas.iter().all(|replica| replica.rank.0 != rank);
         let path = self.spec.request.logs.dir.join(plan.topology().members.get(rank as usize)?.log_name());
@@ -181,9 +181,9 @@ impl LaunchDoor {
         is_here.then(|| shown(&path))
     }
 
-    /// Between two attempts there are no ranks whose end could be reported together with it.
+    /// Shows why there was no restart. Between two attempts, no failure of a rank is reported that could show it.
     fn tell_why_not_restarted(&mut self, core: &mut Core) {
-        // What ended the last attempt has been told.
+        // The failure of the last attempt has been shown.
         let told = matches!(self.why, Some(Why::RankFailed { .. }));
         if !told
             && core.machine.is_pausing()

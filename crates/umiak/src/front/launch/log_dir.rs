@@ -1,9 +1,9 @@
-//! One live launch in a log directory. Log files have the same names in every launch, so a later one that used the same
-//! directory would mix its lines with those of the first.
+//! Allows one live launch per log directory. Log files have the same names in every launch, so two launches would mix
+//! their lines.
 //!
 //! The lock is on the directory itself: it leaves no file behind, and ends with the process that holds it. Nodes of one job
-//! may share a directory, since their files are named by global rank; so they share the lock, and keep out launches on one
-//! node. A file system without locks on directories (NFS) gives no lock, and a launch then goes on without one.
+//! may share a directory, since their files are named by global rank: they take a shared lock, launches on one node an
+//! exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,14 +18,15 @@ use super::Around;
 use super::door::shown;
 use super::prepare::{Outline, log_dir_error};
 
-/// Held as long as the launch lives.
+/// Held until the launch ends.
 #[derive(Debug, Default)]
 pub(super) struct LogDirLock {
     held: Vec<File>,
 }
 
 impl LogDirLock {
-    /// Another job on several nodes shares the lock on the directory too. It is noticed by the first log file of this node.
+    /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory; this
+    /// lock detects it.
     pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
         let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
         let Ok(file) = File::options().append(true).create(true).open(&log.path) else { return Ok(()) };
@@ -38,8 +39,7 @@ impl LogDirLock {
     }
 }
 
-/// Makes the log directory and takes it. One that another launch uses is left to that: this launch then has a directory of
-/// its own below it.
+/// Makes the log directory and locks it. If another launch uses it, this launch gets a directory below it.
 pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<LogDirLock, Diagnostic> {
     let several = !matches!(around.spec.request.nodes, Nodes::One);
     make(&outline.log_dir)?;
@@ -64,7 +64,7 @@ fn make(path: &Path) -> Result<(), Diagnostic> {
     std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
 }
 
-/// Nothing if another launch has it.
+/// `None` if another launch holds the lock.
 fn lock(path: &Path, several: bool) -> Option<LogDirLock> {
     let Ok(directory) = File::open(path) else { return Some(LogDirLock::default()) };
     let taken = if several { hold::try_shared(&directory) } else { hold::try_exclusive(&directory) };

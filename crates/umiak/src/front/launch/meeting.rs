@@ -1,4 +1,4 @@
-//! Where the nodes of a job meet: which of them is the coordinator, and at which port.
+//! Where the nodes of a job meet: which of them is the coordinator, and on which port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
@@ -11,7 +11,7 @@ use umiak_core::wire::auth::Key;
 
 use crate::rendezvous::{self, Holder, Target};
 
-/// Where this node stands in the job before the others are there.
+/// What this node needs to join the job.
 pub(super) struct MeetingPlace {
     pub(super) target: Target,
     pub(super) host: Option<std::net::TcpListener>,
@@ -21,7 +21,7 @@ pub(super) struct MeetingPlace {
 }
 
 impl MeetingPlace {
-    /// No other host can reach it.
+    /// True if no other host can reach it.
     pub(super) fn is_loopback(&self) -> bool {
         match &self.target {
             _ if !self.address.is_unspecified() => self.address.is_loopback(),
@@ -59,16 +59,16 @@ pub(super) fn place(spec: &LaunchSpec, inventory: &Inventory, key: &Key) -> Resu
                 at: SocketAddr::new(address, port).to_string(),
             })
         }
-        Nodes::One => Err(Diagnostic::error(Code::L0016, "one node needs no other")),
+        Nodes::One => Err(Diagnostic::error(Code::L0016, "a job on one node has no rendezvous")),
     }
 }
 
-/// The coordinator's own node reaches it whatever becomes of its network.
+/// The address for the coordinator's own node: it works without a network.
 fn beside(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// `--master`: whoever has that address, and comes first, is the coordinator.
+/// `--master`: the first node with that address becomes the coordinator.
 fn at_master(
     spec: &LaunchSpec,
     inventory: &Inventory,
@@ -79,7 +79,7 @@ fn at_master(
     let port = port.get();
     let expects = Expects::Count { nodes: count, sort_ip: spec.request.sort_ip };
     let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    // A name that nobody knows yet may be known in a moment: the agent asks again.
+    // A name that does not resolve yet may do so later: the agent tries again.
     let resolved: Vec<IpAddr> =
         (host, port).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default();
     let is_own = |ip: &IpAddr| ip.is_loopback() || inventory.addresses.iter().any(|own| own.ip == *ip);
@@ -94,7 +94,7 @@ fn at_master(
                     at,
                 });
             }
-            // Another node of this job on this host was first.
+            // Another node of this job, on this host, may be the coordinator.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 check_holder(port, spec, key, true)?;
             }
@@ -125,13 +125,13 @@ fn cannot_listen(port: u16, error: &std::io::Error) -> Diagnostic {
         .hint("choose another port with `--rdzv-port`, the same on every node")
 }
 
-/// Who has the port that we want. A coordinator of this very job is welcome where any node may be it.
+/// Finds out what listens on our port. It may be the coordinator of this job, if `may_join`.
 fn check_holder(port: u16, spec: &LaunchSpec, key: &Key, may_join: bool) -> Result<(), Diagnostic> {
-    let taken = |by: String| Diagnostic::error(Code::R0003, format!("port {port} is taken")).row("by", by);
+    let taken = |by: String| Diagnostic::error(Code::R0003, format!("port {port} is in use")).row("by", by);
     match rendezvous::who_holds(beside(port), &spec.request.job_id, key) {
         Holder::SameJob if may_join => Ok(()),
-        Holder::SameJob => Err(taken(format!("a job `{}` that runs on this node already", spec.request.job_id))
-            .hint("two jobs on the same nodes need a `--job_id` each")),
+        Holder::SameJob => Err(taken(format!("a job `{}` that already runs on this node", spec.request.job_id))
+            .hint("give each job on the same nodes its own `--job_id`")),
         Holder::OtherJob(text) => {
             Err(taken(text).hint("give this job another `--job_id`, or another port with `--rdzv-port`, on every node"))
         }

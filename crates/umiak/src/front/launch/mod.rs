@@ -1,15 +1,15 @@
-//! `umiak launch`: a checked command line, performed.
+//! `umiak launch`: runs a checked command line.
 //!
 //! | part | in one sentence |
 //! |---|---|
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
-//! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all are there, and from then on |
+//! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all have joined, and after that |
 //! | [`log_dir`] | one live launch in a log directory |
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
 //! | [`pod_log`], [`gpu_log`] | files that Paddle's launcher writes |
-//! | [`words`], [`peer_words`] | all that in words |
+//! | [`words`], [`peer_words`] | messages |
 
 mod door;
 mod gpu_log;
@@ -54,7 +54,7 @@ use crate::history::Error;
 use crate::host::inventory::{self, Extras};
 use crate::screen::{Screen, Style, write_data};
 
-/// Runs the job and returns the exit code. To be called while the process has one thread.
+/// Runs the job and returns the exit code. The process must have only one thread.
 pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
     let spec = Arc::new(spec);
     let style = talk(&spec).style();
@@ -72,7 +72,7 @@ pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
 fn talk(spec: &LaunchSpec) -> Talk {
     let own = &spec.own;
     Talk {
-        // What goes on without a terminal writes to a log.
+        // A detached launch writes text to its log.
         output: if own.detach { OutputMode::Human } else { own.output },
         mirror: own.mirror,
         show: own.show.clone(),
@@ -83,7 +83,7 @@ fn talk(spec: &LaunchSpec) -> Talk {
     }
 }
 
-/// An error before anything was started.
+/// Prints a diagnostic before anything is started.
 fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
     use std::io::Write as _;
     let _ = std::io::stderr().write_all(style.diagnostic(diagnostic).as_bytes());
@@ -103,7 +103,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     };
     let outline = prepare::outline(&spec.request, &inventory, &mut lease)?;
     let share = Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?;
-    // Nothing is made: the plan names the directory a run would make.
+    // Not created: the plan shows a placeholder.
     let (plan, _) = outline.complete(spec, &inventory, share, std::env::temp_dir().join("umiak-XXXXXX"));
     talk(spec).console(&plan)?;
     for notice in &plan.notices {
@@ -124,11 +124,11 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let orphans = umiak_sys::cgroup::clean_orphans();
     if !orphans.is_empty() {
         let list = orphans.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let notice = Diagnostic::notice(Code::L0027, "a killed umiak had left processes behind, which were ended")
-            .row("ended", format!("pid {list}"));
+        let notice = Diagnostic::notice(Code::L0027, "stopped processes that a killed umiak had left behind")
+            .row("stopped", format!("pid {list}"));
         report(style, OutputMode::Human, &notice);
     }
-    // Blocked before the fork, so that no signal falls between the guardian's start and our loop.
+    // Signals are blocked before the fork, so that none is missed between the guardian's start and our loop.
     let sources = Sources::new()?;
     let engine = Local::start(spec.own.isolate, None)?;
     let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
@@ -141,12 +141,12 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
         Err(ended) => {
-            // A guardian that is gone cannot remove it; one that lives finds nothing left to do.
+            // A guardian that died cannot remove it; one that is alive finds nothing to remove.
             scratch.remove();
             if let Some(Ok(journal)) = journal {
                 let _ = std::fs::remove_dir_all(journal.run.path());
             }
-            // What was said while we waited stands before what ends it.
+            // Pending output comes before the error.
             sources.finish(screen);
             return match ended {
                 NotRun::Wrong(diagnostic) => Err(*diagnostic),
@@ -159,7 +159,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let recorder = record(spec, journal, &door, &mut notices);
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
-    // Devices of a launched job are its own from the start.
+    // A launched job has its devices from the start.
     let pool = Pool::default();
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
     let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
@@ -183,7 +183,7 @@ fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
     machine
 }
 
-/// The run has a number from here on, if it is to have one. Of several nodes only the coordinator's records it.
+/// Begins the record of the run, which gives it its number. With several nodes, only the coordinator's records it.
 fn record(
     spec: &LaunchSpec,
     begun: Option<Result<Journal, Error>>,
@@ -196,14 +196,14 @@ fn record(
         let not_recorded = |error: &Error| {
             Diagnostic::notice(Code::J0001, "this run is not recorded")
                 .row("reason", error.diagnostic().message)
-                .hint("name a directory that can be written with `UMIAK_HOME`, or say `--no-record`")
+                .hint("name a writable directory with `UMIAK_HOME`, or use `--no-record`")
         };
         journal.inspect_err(|error| notices.push(not_recorded(error))).ok()
     });
     Recorder::new(journal, Began::Submitted)
 }
 
-/// What preparing needs of the run.
+/// The state of a launch during preparation.
 struct Around<'a> {
     spec: Arc<LaunchSpec>,
     style: &'a Style,
@@ -212,12 +212,12 @@ struct Around<'a> {
     engine: Local,
     scratch: prepare::Scratch,
     screen: Screen,
-    /// Begun early where its name is needed.
+    /// Begun early if the name of the run is needed.
     journal: Option<Result<Journal, Error>>,
 }
 
 impl Around<'_> {
-    /// The name of the run, where this node is the only one and records it.
+    /// The name of the run, if this is the only node and records it.
     fn run_name(&mut self) -> Option<String> {
         if self.spec.own.no_record || !matches!(self.spec.request.nodes, Nodes::One) {
             return None;
@@ -232,7 +232,7 @@ impl Around<'_> {
         }
     }
 
-    /// About other nodes.
+    /// Shows a line about other nodes.
     fn say(&self, text: &str) {
         if self.spec.own.output == OutputMode::Human {
             self.screen.talk(words::nodes(self.style, text));
@@ -240,11 +240,11 @@ impl Around<'_> {
     }
 }
 
-/// Why there is nothing to run.
+/// Why the job does not run.
 enum NotRun {
-    /// To be told, with its code.
+    /// An error to show.
     Wrong(Box<Diagnostic>),
-    /// Told already.
+    /// The exit code; the reason has been shown.
     Code(u8),
 }
 
@@ -254,12 +254,12 @@ impl From<Diagnostic> for NotRun {
     }
 }
 
-/// Plans with ports that the guardian holds, meets the other nodes where there are some, and writes what has to be there
-/// before the first rank.
+/// Plans with ports that the guardian holds, joins the other nodes, if any, and writes the files that must exist before
+/// the first rank starts.
 fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(LaunchDoor, Arc<Plan>), NotRun> {
     let spec = Arc::clone(&around.spec);
     let inventory = inventory::gather(env, Extras::of(&spec.request));
-    // Before it exists, so that it is removed whatever becomes of us.
+    // Registered before it exists, so that it is removed even if this process is killed.
     around.engine.remove_at_end(around.scratch.candidates());
     let taken = match take(around, &inventory) {
         Err(diagnostic) if matches!(spec.request.nodes, Nodes::List { .. } | Nodes::Master { .. }) => {
@@ -365,8 +365,8 @@ fn refuse(around: &mut Around<'_>, inventory: &Inventory, diagnostic: Diagnostic
     if is_shown { NotRun::Code(diagnostic.exit_code()) } else { diagnostic.into() }
 }
 
-/// The GPUs of this node's ranks are leased, so that runs of documents keep away from them. A GPU that is named on the
-/// command line is used even when another run has it, and that is said.
+/// Leases the GPUs of this node's ranks, so that runs of documents use others. A GPU that another run has leased is used
+/// anyway, with a notice.
 fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagnostic>, Diagnostic> {
     if gpus.is_empty() {
         return Ok(None);
@@ -379,7 +379,7 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
     Ok((!taken.is_empty()).then(|| {
         let are = if taken.len() == 1 { "is" } else { "are" };
         Diagnostic::notice(Code::L0030, format!("gpu {} {are} in use by another run of umiak", taken.join(", ")))
-            .hint("they share it; name other devices with `--gpus`, or wait for that run to end")
+            .hint("both runs share it; choose other devices with `--gpus`, or wait for that run to end")
     }))
 }
 

@@ -1,4 +1,4 @@
-//! What is said about nodes, for people.
+//! Messages about nodes.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refu
 
 use crate::screen::style::duration;
 
-/// How many missing nodes are named.
+/// Number of missing nodes that are named.
 const NAMED: usize = 4;
 
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
@@ -33,11 +33,11 @@ pub(super) fn waiting(waiting: &Waiting) -> String {
     }
 }
 
-/// An answer in a few words.
+/// A short form for the status line.
 pub(super) fn short(answer: &Answer) -> &str {
     match answer {
         Answer::Unknown => "",
-        Answer::Refused => "not started there",
+        Answer::Refused => "not started",
         Answer::NoRoute => "no route",
         Answer::Silent => "no answer",
         Answer::OtherVersion { .. } => "another version",
@@ -45,7 +45,7 @@ pub(super) fn short(answer: &Answer) -> &str {
         Answer::OtherJob { .. } => "another job",
         Answer::TurnedAway(refusal) => match **refusal {
             Refusal::OtherNodes { .. } | Refusal::NotListed { .. } => "other list of nodes",
-            Refusal::Taken { .. } => "already there",
+            Refusal::Taken { .. } => "already joined",
             Refusal::Rank { .. } | Refusal::MixedRanks => "`--rank` does not fit",
             Refusal::Processes { .. } => "other number of processes",
             Refusal::Full { .. } | Refusal::TooLate => "too late",
@@ -55,14 +55,14 @@ pub(super) fn short(answer: &Answer) -> &str {
     }
 }
 
-/// An answer as a whole row.
+/// A longer form for a row of a diagnostic.
 fn long(answer: &Answer) -> String {
     match answer {
-        Answer::Unknown => "nobody was asked".to_owned(),
-        Answer::Refused => "refused: the host is there, and nobody listens on that port".to_owned(),
+        Answer::Unknown => "not contacted".to_owned(),
+        Answer::Refused => "refused: the host is up, but nothing listens on that port".to_owned(),
         Answer::NoRoute => "no route to the host".to_owned(),
         Answer::Silent => "no answer".to_owned(),
-        Answer::OtherVersion { version } => format!("another version of umiak, which speaks protocol {version}"),
+        Answer::OtherVersion { version } => format!("another version of umiak, with protocol {version}"),
         Answer::OtherToken => "the token differs".to_owned(),
         Answer::OtherJob { text } => format!("another job: {text}"),
         Answer::TurnedAway(_) | Answer::Left | Answer::Failed { .. } => short(answer).to_owned(),
@@ -88,12 +88,12 @@ fn nodes(expects: &Expects) -> String {
     }
 }
 
-/// On the node that was refused.
+/// The error on the refused node.
 pub(super) fn refused(refusal: &Refusal) -> Diagnostic {
     explain(Diagnostic::error, Code::R0002, refusal, ("this node", "the coordinator"))
 }
 
-/// On the coordinator's console.
+/// The notice on the coordinator's console.
 pub(super) fn has_refused(address: IpAddr, host: &str, refusal: &Refusal) -> Diagnostic {
     let notice = explain(Diagnostic::notice, Code::R0008, refusal, ("that node", "this node"));
     notice.row("node", format!("{address} ({host})"))
@@ -115,74 +115,75 @@ fn explain(
             new(code, what.to_owned())
                 .row(host, nodes(ours))
                 .row(guest, nodes(theirs))
-                .hint("every node takes the same list, in the same order")
+                .hint("give every node the same list, in the same order")
         }
         Refusal::NotListed { address, list } => new(code, format!("`{address}` is not in the list of nodes"))
             .row("nodes", nodes(&Expects::List(list.clone())))
-            .hint("say which of the listed nodes it is with `--host`"),
+            .hint("name one of the listed nodes with `--host`"),
         Refusal::Taken { by, same_command } => {
             let hint = if *same_command {
-                "stop the umiak that runs there; for a second job give each its own `--job_id`"
+                "stop the umiak that runs there, or give each job its own `--job_id`"
             } else {
-                "two jobs on the same nodes need a `--job_id` each"
+                "give each job on the same nodes its own `--job_id`"
             };
-            new(code, format!("`{}` has joined this job already", by.address)).row("joined", node(by)).hint(hint)
+            new(code, format!("`{}` has already joined this job", by.address)).row("joined", node(by)).hint(hint)
         }
         Refusal::Rank { rank, nodes, by: Some(by) } => {
             new(code, format!("`--rank {rank}` was given to two of {nodes} nodes")).row("the other", node(by))
         }
-        Refusal::Rank { rank, nodes, by: None } => {
-            new(code, format!("`--rank {rank}` is none of {nodes} nodes, which count from 0"))
-        }
+        Refusal::Rank { rank, nodes, by: None } => new(
+            code,
+            format!("`--rank {rank}` is out of range: the ranks of {nodes} nodes are 0 to {}", nodes.saturating_sub(1)),
+        ),
         Refusal::MixedRanks => {
-            new(code, "some nodes have `--rank`, and some do not".to_owned()).hint("give it to all of them, or to none")
+            new(code, "only some nodes have `--rank`".to_owned()).hint("give it to all nodes, or to none")
         }
         Refusal::Processes { ours, theirs, first } => {
-            new(code, format!("{guest} starts {theirs} processes, and {} starts {ours}", node(first)))
+            new(code, format!("{guest} starts {theirs} processes, but {} starts {ours}", node(first)))
                 .hint("make the numbers equal, or allow it with `--uneven` on every node")
         }
-        Refusal::Full { nodes } => new(code, format!("all {nodes} nodes are there already"))
-            .hint("for a second job choose another port in `--master`"),
+        Refusal::Full { nodes } => new(code, format!("all {nodes} nodes have already joined"))
+            .hint("for a second job, choose another port in `--master`"),
         Refusal::TooLate => new(code, "the job has started without this node, or is over".to_owned())
-            .hint("stop it on all nodes and start again; for a second job use another `--job_id`"),
+            .hint("stop it on all nodes and start it again; for a second job, use another `--job_id`"),
     }
 }
 
-/// The coordinator does not let us in.
+/// The error if the coordinator rejects this node.
 pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {
         Answer::OtherToken => "give every node the same `--token` or `UMIAK_TOKEN`",
         Answer::OtherVersion { .. } => "install the same umiak on every node",
         _ => "give each job its own `--job_id`, or choose another port",
     };
-    Diagnostic::error(Code::R0002, "the coordinator does not let this node in")
+    Diagnostic::error(Code::R0002, "the coordinator rejected this node")
         .row("coordinator", at)
         .row("answer", long(answer))
         .hint(hint)
 }
 
-/// The coordinator was never reached.
+/// The error if the coordinator was never reached.
 pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
     Diagnostic::error(Code::R0001, "the first node could not be reached in time")
         .row("coordinator", at)
         .row("answer", long(answer))
-        .hint("start the same command on every node, and let them reach that port")
+        .hint("start the same command on every node, and check that a firewall does not block that port")
 }
 
-/// Why all nodes stop, where no rank is named. Nothing where somebody asked for it.
+/// Why all nodes stop, if no rank is named. `None` for a requested stop.
 pub(super) fn why(why: &Why) -> Option<Diagnostic> {
     Some(match why {
         Why::Interrupted { .. } => return None,
         Why::RankFailed { node: name } => {
-            Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which has not told how", node(name)))
-                .hint("its console and its logs tell more")
+            Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which sent no details", node(name)))
+                .hint("check its console and its logs")
         }
         Why::NodeLost { node: name, how } => {
             Diagnostic::error(Code::R0004, format!("node {} was lost: {}", node(name), loss(*how)))
-                .hint("its console, its kernel log and the network between the nodes tell more")
+                .hint("check its console, its kernel log and the network between the nodes")
         }
         Why::Unable { node: name, why } => {
-            Diagnostic::error(Code::R0006, format!("node {} cannot go on: {why}", node(name)))
+            Diagnostic::error(Code::R0006, format!("node {} cannot continue: {why}", node(name)))
         }
         Why::Refused { node: name, refusal } => {
             let error = explain(Diagnostic::error, Code::R0002, refusal, ("that node", "the coordinator"));
@@ -191,14 +192,16 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
         Why::TimeUp { waiting: missing } => {
             let list = missing.missing.iter().map(|missing| format!("{}  {}", missing.address, long(&missing.answer)));
             let list = list.collect::<Vec<_>>().join("\n");
-            let diagnostic =
-                Diagnostic::error(Code::R0001, format!("{} of {} nodes came in time", missing.joined, missing.of));
+            let diagnostic = Diagnostic::error(
+                Code::R0001,
+                format!("only {} of {} nodes joined in time", missing.joined, missing.of),
+            );
             let diagnostic = if list.is_empty() { diagnostic } else { diagnostic.row("missing", list) };
             diagnostic.hint("start the same command on every node; `--rdzv-timeout` waits longer")
         }
         Why::CoordinatorLost { how } => {
             Diagnostic::error(Code::R0005, format!("the coordinator was lost: {}", loss(*how)))
-                .hint("its console, its kernel log and the network between the nodes tell more")
+                .hint("check its console, its kernel log and the network between the nodes")
         }
     })
 }
@@ -206,10 +209,10 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
 fn loss(how: Loss) -> String {
     match how {
         Loss::Killed => "its umiak was killed".to_owned(),
-        Loss::Silent { after } => format!("nothing was heard of it for {}", duration(after)),
+        Loss::Silent { after } => format!("no message from it for {}", duration(after)),
         Loss::Disconnected { after } => {
-            format!("its connection broke, and did not come back within {}", duration(after))
+            format!("its connection broke and was not restored within {}", duration(after))
         }
-        Loss::Refused => "nobody listens there any more".to_owned(),
+        Loss::Refused => "nothing listens there anymore".to_owned(),
     }
 }

@@ -1,5 +1,4 @@
-//! Several nodes: this one finds the others, offers its ports, waits until all are there, and hears of them from then
-//! on.
+//! Several nodes: this one finds the others, offers its ports, and waits until all have joined.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -26,30 +25,30 @@ use super::{Around, NotRun, meeting, peer_words};
 use crate::driver::short_signal;
 use crate::engine::{self, Engine as _, EngineNews};
 
-/// A rendezvous that is over sooner is not worth a line.
+/// A shorter rendezvous is not shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two lines about who is missing, where there is no status line: at first, and after many of them.
+/// The shortest and the longest time between two lines about missing nodes, without a status line.
 const LINES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How long a node that cannot start tries to reach the coordinator.
 const TELLING: Duration = Duration::from_secs(3);
-/// How long the last words to other nodes may take.
+/// Time for the last messages to other nodes.
 const GOODBYE: Duration = Duration::from_secs(6);
 
-/// The other nodes, as far as this one hears of them.
+/// The connection to the other nodes.
 pub(super) struct Peers {
     pub(super) net: Net,
-    /// The coordinator, as it is shown.
+    /// The address of the coordinator, for messages.
     at: String,
-    /// This node is the coordinator's.
+    /// True on the coordinator's node.
     pub(super) is_host: bool,
-    /// Logs of all nodes come here.
+    /// True if this node receives the logs of all nodes.
     pub(super) gathers: bool,
-    /// This node's go to the coordinator.
+    /// For sending this node's logs to the coordinator.
     logs: Option<LogsOptions>,
 }
 
 impl Peers {
-    /// Finds out who and where the coordinator is, becomes it where that is us, and begins to join.
+    /// Finds the coordinator, or becomes it, and begins to join.
     fn join(around: &Around<'_>, inventory: &Inventory, stage: Stage, log_dir: &Path) -> Result<Self, Diagnostic> {
         let spec = &Arc::clone(&around.spec);
         let key = match &spec.own.token {
@@ -65,8 +64,9 @@ impl Peers {
         }
         let may_start = matches!(stage, Stage::Ready(_));
         if may_start && spec.own.token.is_none() && !place.is_loopback() {
-            let notice = Diagnostic::notice(Code::R0007, "nodes prove themselves by the job id only")
-                .hint("in a network that others use too, give every node the same `--token` or `UMIAK_TOKEN`");
+            let notice =
+                Diagnostic::notice(Code::R0007, "without a token, any process that knows the job id can join this job")
+                    .hint("on a shared network, give every node the same `--token` or `UMIAK_TOKEN`");
             around.notice(&notice);
         }
         let limits = Limits {
@@ -131,7 +131,7 @@ impl Peers {
         Ok(Self { net, at: place.at, is_host, gathers, logs })
     }
 
-    /// Waits until all nodes are there. A signal ends the wait on all nodes.
+    /// Waits until all nodes have joined. A signal ends the wait on all nodes.
     fn wait(mut self, around: &mut Around<'_>) -> Result<(Self, Box<Start>), NotRun> {
         let mut shown = Shown::new(around.clock.started());
         let ended = loop {
@@ -164,7 +164,7 @@ impl Peers {
         }
         if let Some(signal) = arrived.signals.first().copied() {
             self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
-            around.say(&format!("stopped by {}, while nodes were missing", short_signal(signal)));
+            around.say(&format!("stopped by {} while waiting for nodes", short_signal(signal)));
             return Err(NotRun::Code(128u8.wrapping_add(signal as u8)));
         }
         if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
@@ -173,7 +173,7 @@ impl Peers {
         Ok(None)
     }
 
-    /// What has come in while we wait.
+    /// Handles reports of the network thread during the wait.
     fn hear(&mut self, around: &mut Around<'_>, shown: &mut Shown) -> Result<Option<Box<Start>>, NotRun> {
         for report in self.net.reports() {
             let news = match report {
@@ -221,14 +221,14 @@ impl Peers {
         self.net.order(NetOrder::Standing(Standing::new(attempt, stage)));
     }
 
-    /// The job has a file of this name in its log directory here, and nowhere else: who sees it there too need not send
-    /// logs.
+    /// Names a file in the log directory that only this node has written. A node that sees it there too uses the same
+    /// directory, and sends no logs.
     pub(super) fn mark_log_dir(&self, marker: String, plan: &Plan) {
         let names = plan.topology().members.iter().map(Member::log_name).collect();
         self.net.order(NetOrder::Mark(LogDirMark { marker, names }));
     }
 
-    /// Begins to send the logs of this node's ranks to the coordinator, where that is wanted.
+    /// Starts to send the logs of this node's ranks to the coordinator, if enabled.
     pub(super) fn send_logs(&mut self, plan: &Plan) -> std::io::Result<Option<Logs>> {
         let Some(options) = self.logs.take() else { return Ok(None) };
         let files = plan.replicas.iter().map(|replica| {
@@ -238,7 +238,7 @@ impl Peers {
         Logs::start(LogsOptions { files: files.collect(), ..options }).map(Some)
     }
 
-    /// The job is over here; what comes from other nodes still comes.
+    /// The job has ended on this node; messages from other nodes still arrive.
     pub(super) fn leave(&self) {
         self.net.order(NetOrder::Leave);
     }
@@ -250,7 +250,7 @@ impl Peers {
         why
     }
 
-    /// Says goodbye; the coordinator waits until all nodes know how it ended.
+    /// Leaves the job. The coordinator waits until all nodes have its decision.
     pub(super) fn finish(self) {
         self.net.order(NetOrder::Leave);
         self.net.finish(GOODBYE);
@@ -263,7 +263,7 @@ impl AsFd for Peers {
     }
 }
 
-/// The round ended before it began here; others may have begun without us.
+/// The round ended before it began on this node; other nodes may have begun.
 fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
     if let Some(Why::Interrupted { node, signal, .. }) = why {
         around.say(&format!("stopped by {}", peer_words::interrupted(node, *signal)));
@@ -273,7 +273,7 @@ fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
     told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
 }
 
-/// Joins the other nodes, and comes back when all are there.
+/// Joins the other nodes, and returns when all have joined.
 pub(super) fn meet(
     around: &mut Around<'_>,
     inventory: &Inventory,
@@ -306,13 +306,13 @@ pub(super) fn tell_unable(around: &mut Around<'_>, inventory: &Inventory, why: &
     }
 }
 
-/// Who is missing, as the console shows it.
+/// The console lines about missing nodes.
 struct Shown {
     text: String,
     since: Instant,
-    /// The last line, where there is no status line, and when it was said.
+    /// The last line and its time, without a status line.
     said: Option<(String, Instant)>,
-    /// How long the next one has to wait.
+    /// Shortest time to the next line.
     interval: Duration,
 }
 
@@ -338,7 +338,7 @@ impl Shown {
         }
     }
 
-    /// How long until a line is to be said.
+    /// Time until the next line; `None` if nothing has changed.
     fn due(&self) -> Option<Duration> {
         match &self.said {
             None => Some(PATIENCE.saturating_sub(self.since.elapsed())),

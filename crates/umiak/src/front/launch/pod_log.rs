@@ -1,5 +1,4 @@
-//! Paddle's own `<job_id>.<pod>.log`: the lines its launchers print, kept where tools look for them
-//! while the console stays ours.
+//! Paddle's own `<job_id>.<pod>.log`: the lines that its launchers print, in the file where tools look for them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +8,7 @@ use umiak_core::plan::Plan;
 
 use crate::clock::paddle_stamp;
 
-/// An open pod log. Losing a line of it is no reason to stop a job.
+/// An open pod log. Write errors do not stop the job.
 #[derive(Debug)]
 pub(super) struct PodLog(File);
 
@@ -18,7 +17,7 @@ impl PodLog {
         Ok(Self(OpenOptions::new().append(true).create(true).open(path)?))
     }
 
-    /// Writes lines of one moment, at once.
+    /// Writes lines with the same time stamp, in one write.
     pub(super) fn lines(&mut self, lines: &[String]) {
         let stamp = paddle_stamp();
         let text: String = lines.iter().flat_map(|line| [line.replace("<ts>", &stamp), "\n".to_owned()]).collect();
@@ -31,7 +30,7 @@ impl PodLog {
     }
 }
 
-/// What it is called: with letters of its own for each start of umiak.
+/// The file name, with random letters for each start of umiak.
 pub(super) fn pod_log_name(plan: &Plan) -> String {
     format!("{}.{}.log", plan.job.name, plan.options.pod_name.as_deref().unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! From a checked command line to a plan that is ready to be performed: everything that can go wrong before
-//! the first rank starts goes wrong here.
+//! From a checked command line to a plan that is ready to run. Finds all errors that can be found before the first rank
+//! starts.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -20,10 +20,10 @@ use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 use crate::engine::{NotLeased, no_sockets};
 use crate::host::inventory;
 
-/// Leases ports, here or in an engine.
+/// Leases ports, in this process or in an engine.
 pub(super) type Lease<'a> = dyn FnMut(LeaseRequest) -> Result<Leased, NotLeased> + 'a;
 
-/// What this node brings, before it is known who else takes part.
+/// What this node plans before it knows the other nodes.
 pub(super) struct Outline {
     pub(super) layout: Layout,
     pub(super) ports: Ports,
@@ -32,7 +32,7 @@ pub(super) struct Outline {
     pub(super) notices: Vec<Diagnostic>,
 }
 
-/// Everything that can be decided here and now. Nothing is written yet.
+/// Plans everything that does not depend on other nodes. Writes nothing.
 pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Lease<'_>) -> Result<Outline, Diagnostic> {
     let mut asked = request.command.clone();
     if asked.is_check {
@@ -48,7 +48,7 @@ pub(super) fn outline(request: &Request, inventory: &Inventory, lease: &mut Leas
 }
 
 impl Outline {
-    /// The plan of the first attempt, and what it shares with those that may follow.
+    /// The plan of the first attempt, and the data it shares with later ones.
     pub(super) fn complete(
         self,
         spec: &LaunchSpec,
@@ -67,7 +67,7 @@ impl Outline {
     }
 }
 
-/// Places and ports of a later attempt; those that the user fixed stay as they are, and leased.
+/// Places and ports of a later attempt; ports that the user fixed stay the same, and leased.
 pub(super) fn outline_again(
     request: &Request,
     inventory: &Inventory,
@@ -84,8 +84,8 @@ pub(super) fn outline_again(
     Ok((layout, ports))
 }
 
-/// Ports that the last attempt did not have, where there are such: a range may hold no others. Notices about the choice
-/// were told at the first attempt.
+/// Ports that the last attempt did not have, if possible: a range may have no others. Notices about the choice were
+/// shown at the first attempt.
 fn fresh_ports(request: &Request, layout: &Layout, last: &Plan, lease: &mut Lease<'_>) -> Result<Ports, Diagnostic> {
     let stores = [last.topology().paddle_store.port, last.topology().torch_store.port];
     let old: Vec<Port> = endpoints(last).chain(stores).collect();
@@ -103,8 +103,8 @@ fn endpoints(plan: &Plan) -> impl Iterator<Item = Port> {
     plan.replicas.iter().filter_map(|replica| replica.endpoint.as_ref()).map(|endpoint| endpoint.port)
 }
 
-/// Whether a later attempt gets the same ports, which are then not given back: a port whose connections were just
-/// closed cannot be bound for a minute, though the ranks, which ask for its reuse, can.
+/// True if a later attempt gets the same ports. They stay leased: a port whose connections were just closed cannot be
+/// bound for a minute, except with `SO_REUSEADDR`, which ranks set.
 pub(super) fn keeps_ports(request: &Request) -> bool {
     let listed = match &request.mode {
         Mode::Servers(mode) => matches!(mode.servers, Crew::Listed(_)) || mode.pod.is_some(),
@@ -132,9 +132,9 @@ impl Leasing<'_, '_> {
         }
         let stores = plan::STORES - u16::from(self.layout.store.is_some());
         let mut chosen = match self.place() {
-            // A fixed start is for the endpoints; for the stores any free ports do.
+            // A fixed start applies to the endpoints; the stores get any free ports.
             PortRange::Exactly { .. } if open == 0 => self.take(stores, PortRange::Anywhere)?,
-            // So are the usual ones.
+            // The same for the usual ports.
             place @ (PortRange::Exactly { .. } | PortRange::Rather { .. }) => {
                 let mut endpoints = self.take(open, place)?;
                 endpoints.extend(self.take(stores, PortRange::Anywhere)?);
@@ -156,7 +156,7 @@ impl Leasing<'_, '_> {
         Ok(Ports { endpoints: endpoints.collect(), stores })
     }
 
-    /// Of a later attempt whose other ports stay: a named one stays too.
+    /// Ports for the stores of a later attempt that keeps its ports: a named one stays too.
     fn stores_again(&mut self, last: &Plan) -> Result<Vec<Port>, Diagnostic> {
         let kept = self.layout.store.map(|_| last.topology().paddle_store.port);
         let fresh = self.take(plan::STORES - u16::from(kept.is_some()), PortRange::Anywhere)?;
@@ -174,7 +174,7 @@ impl Leasing<'_, '_> {
         }
     }
 
-    /// Where the ports of a part are named.
+    /// The flag or variable that names the ports of a part.
     fn lists(&self, part: Part) -> &'static str {
         match (part, self.request.generation()) {
             _ if matches!(&self.request.mode, Mode::Servers(mode) if mode.pod.is_some()) => "PADDLE_PORT",
@@ -186,7 +186,7 @@ impl Leasing<'_, '_> {
         }
     }
 
-    /// A port that was named.
+    /// Leases a named port.
     fn exactly(&mut self, port: Port, source: &str) -> Result<Vec<Port>, Diagnostic> {
         let request = PortRequest::Fixed { start: port.get(), source: source.to_owned() };
         self.ask(&request, 1, PortRange::Exactly { start: port.get() })
@@ -209,18 +209,18 @@ impl Leasing<'_, '_> {
         if leased.inside_ephemeral && self.notices.is_empty() {
             self.notices.push(Diagnostic::notice(
                 Code::L0022,
-                "the kernel's ephemeral range leaves no room below it: ports were chosen inside it",
+                "ports were chosen inside the kernel's ephemeral range: there is no room below it",
             ));
         }
         Ok(leased.ports.into_iter().filter_map(Port::new).collect())
     }
 }
 
-/// What temporary directories of jobs are called.
+/// Prefix of the temporary directories of jobs.
 const SCRATCH: &str = "umiak-run-";
 
-/// Removes temporary directories whose fronts were killed together with their guardians. One that is younger than
-/// a minute may still have a guardian that finishes alone.
+/// Removes temporary directories whose front and guardian were both killed. A directory younger than a minute may still
+/// have a guardian at work.
 pub(crate) fn clean_scratch() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -232,8 +232,8 @@ pub(crate) fn clean_scratch() {
     }
 }
 
-/// The job's temporary directory, in one of two places. Where it will be is known before it is made, so that
-/// whoever removes it can be told first: a front that is killed in between leaves nothing.
+/// The job's temporary directory, in one of two places. Both paths are chosen before it is made and registered for
+/// removal first, so that a killed front leaves nothing behind.
 #[derive(Debug)]
 pub(super) struct Scratch {
     candidates: [PathBuf; 2],
@@ -241,7 +241,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn choose(dir: &Path) -> Self {
-        // Long enough that it is never anybody else's.
+        // Long enough to be unique.
         let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(12).collect();
         let name = umiak_sys::cgroup::owner_name().map_or(random.clone(), |owner| format!("{owner}-{random}"));
         let log_dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
@@ -261,14 +261,14 @@ impl Scratch {
         make(first).or_else(|_| make(second)).map_err(|error| {
             let tried = self.candidates.iter().filter_map(|path| path.parent());
             let tried: Vec<String> = tried.map(|path| path.display().to_string()).collect();
-            Diagnostic::error(Code::L0016, "no scratch directory could be made")
+            Diagnostic::error(Code::L0016, "no scratch directory could be created")
                 .row("tried", tried.join("\n"))
                 .row("reason", error.to_string())
-                .hint("set `TMPDIR` to a directory that can be written")
+                .hint("set `TMPDIR` to a writable directory")
         })
     }
 
-    /// For a job that did not come to its start.
+    /// Removes it, for a job that did not start.
     pub(super) fn remove(&self) {
         for directory in &self.candidates {
             let _ = std::fs::remove_dir_all(directory);
@@ -276,14 +276,14 @@ impl Scratch {
     }
 }
 
-/// Why the log directory takes no more, if it does not: a rank's output has then nowhere to go.
+/// A notice if the log directory can no longer be written: the output of ranks is then lost.
 pub(super) fn why_full(log_dir: &Path) -> Option<Diagnostic> {
     let probe = || tempfile::tempfile_in(log_dir)?.write_all(&[0; 4096]);
     let error = probe().err()?;
     Some(
-        Diagnostic::notice(Code::L0026, format!("nothing can be written to `{}` any more", log_dir.display()))
+        Diagnostic::notice(Code::L0026, format!("`{}` can no longer be written", log_dir.display()))
             .row("reason", error.to_string())
-            .hint("this may be why the rank ended; free space there, or choose another directory with `--log_dir`"),
+            .hint("this may be why the rank failed; free space there, or choose another directory with `--log_dir`"),
     )
 }
 
@@ -298,11 +298,11 @@ pub(super) fn log_dir_error(path: &Path, error: &std::io::Error) -> Diagnostic {
         .hint("choose another one with `--log_dir`")
 }
 
-/// Writes what must be there before the first rank, and notes where this attempt's part of each log begins.
+/// Writes the files that must exist before the first rank starts, and records where this attempt begins in each log.
 pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut Plan) -> Result<(), Diagnostic> {
     let gloo = plan.gloo_dir(0, plan.attempt);
     std::fs::create_dir(&gloo).map_err(|error| file_error(&gloo, &error))?;
-    // What an earlier attempt wrote is part of this run.
+    // Output of an earlier attempt belongs to this run, and is kept.
     let overwrite = request.logs.overwrite && plan.attempt == FIRST_ATTEMPT;
     let author = Author::new(inventory, plan);
     for file in plan.files.iter().filter(|file| !file.late) {
@@ -310,7 +310,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
     }
     let mirrored = plan.mirrored().map(|replica| replica.rank);
     for (rank, log) in plan.replicas.iter_mut().filter_map(|replica| Some((replica.rank, replica.log.as_mut()?))) {
-        // The mirror needs its file to be there; the others are made by the ranks that write them.
+        // The mirror needs an existing file; the other files are created when their ranks start.
         let start = if mirrored == Some(rank) || overwrite {
             open_log(&log.path, overwrite)
         } else {
@@ -321,7 +321,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
     Ok(())
 }
 
-/// Writes the rest, on a thread of its own, while the ranks start. Losing one is no reason to stop a job.
+/// Writes the other files on a thread, while the ranks start. Errors do not stop the job.
 pub(super) fn write_late_files(inventory: &Arc<Inventory>, plan: &Arc<Plan>) -> Option<JoinHandle<()>> {
     let (inventory, plan) = (Arc::clone(inventory), Arc::clone(plan));
     let write = move || {
@@ -350,7 +350,7 @@ fn write_file(file: &FilePlan, author: &Author<'_>) -> std::io::Result<()> {
     options.open(&file.path)?.write_all(author.text(file.content).as_bytes())
 }
 
-/// Opening it here, as the rank will, finds out before the start whether it can.
+/// Opens the log as the rank will, so that an error is found before the start.
 fn open_log(path: &Path, overwrite: bool) -> std::io::Result<u64> {
     let file: File = OpenOptions::new().append(true).create(true).open(path)?;
     if overwrite {

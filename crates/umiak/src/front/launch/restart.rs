@@ -1,4 +1,4 @@
-//! From a failed attempt to the next one: nothing of the old one stays but its logs.
+//! From a failed attempt to the next one: only the logs of the old one are kept.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::driver::Core;
 use crate::engine::{Engine, NotLeased, Swept};
 
 impl LaunchDoor {
-    /// Plans the next attempt, writes its files, and notes where its part of each log begins.
+    /// Plans the next attempt, writes its files, and records where it begins in each log.
     pub(super) fn prepare_next(&mut self, core: &mut Core, engine: &mut dyn Engine, attempt: u32, swept: &Swept) {
-        // What does not go even after SIGKILL may hold devices and write into logs.
+        // Processes that survive SIGKILL may hold devices and write to logs.
         if !swept.remaining.is_empty() {
-            self.stand_unable(attempt, "processes of the last attempt are still there");
+            self.stand_unable(attempt, "processes of the last attempt are still running");
             return core.queue(Event::Prepared { attempt, ready: false });
         }
         let mut is_lost = false;
@@ -32,7 +32,7 @@ impl LaunchDoor {
                 let share = Share::without_others(&self.spec.request, &self.inventory, &layout, &ports)?;
                 self.plan_next(core, attempt, layout, share).map(|()| true)
             }
-            // The others are waited for.
+            // Wait for the other nodes.
             Some(peers) => {
                 peers.stand(attempt, Stage::Ready(plan::offer(&layout, &ports)));
                 self.next = Some(layout);
@@ -41,9 +41,9 @@ impl LaunchDoor {
         });
         match prepared {
             Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
-            // The other nodes say when.
+            // Continues when all nodes are ready.
             Ok(false) => {}
-            // A lost engine tells so itself.
+            // A lost engine is reported elsewhere.
             Err(_) if is_lost => {}
             Err(diagnostic) => {
                 core.screen.alert(core.style.diagnostic(&diagnostic));
@@ -53,7 +53,7 @@ impl LaunchDoor {
         }
     }
 
-    /// All nodes are ready for the next attempt.
+    /// Plans the next attempt once all nodes are ready.
     pub(super) fn plan_with(&mut self, core: &mut Core, start: &Start) -> Result<(), Diagnostic> {
         let Some(layout) = self.next.take() else { return Ok(()) };
         let share = Share::of(&self.spec.request, &layout, start)?;
@@ -76,7 +76,7 @@ impl LaunchDoor {
     }
 }
 
-/// Trainers here wait for servers on other nodes too.
+/// Makes trainers of this node wait for servers on other nodes too.
 pub(super) fn expect_elsewhere(machine: &mut Machine, plan: &Plan) {
     if let Some(role) = server_role(plan).filter(|_| !plan.awaited.is_empty()) {
         machine.expect_elsewhere(role, plan.awaited.iter().map(|server| server.name.clone()).collect());

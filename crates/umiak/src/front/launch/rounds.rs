@@ -1,4 +1,4 @@
-//! Several nodes, seen from one of them: what it hears of the others, and what it tells them.
+//! Messages between this node and the others.
 
 use std::os::fd::AsFd;
 
@@ -53,10 +53,10 @@ impl LaunchDoor {
             News::Servers(servers) => self.hear_servers(core, servers),
             News::Suspects(nodes) => suspect(core, &nodes),
             News::Quiet => {
-                let message = "the coordinator is not heard; ranks run on";
+                let message = "no messages from the coordinator; ranks keep running";
                 core.notice(&Diagnostic::notice(Code::R0009, message));
             }
-            News::Back => core.say(|style| words::nodes(style, "the coordinator is heard again")),
+            News::Back => core.say(|style| words::nodes(style, "the coordinator is reachable again")),
             News::Waiting(waiting) => Self::show_waiting(core, peer_words::waiting(&waiting)),
             News::Unreached(answer) => {
                 let text = format!("no connection to the coordinator ({})", peer_words::short(&answer));
@@ -65,7 +65,7 @@ impl LaunchDoor {
         }
     }
 
-    /// Servers of other nodes listen. An attempt that begins later here asks for it then.
+    /// Handles news about servers of other nodes. It is kept for an attempt that begins later on this node.
     fn hear_servers(&mut self, core: &mut Core, servers: Servers) {
         let role = server_role(&core.plan).filter(|_| servers.attempt == core.machine.attempt());
         if let Some(role) = role.filter(|role| !core.machine.missing_elsewhere(*role).is_empty()) {
@@ -74,7 +74,7 @@ impl LaunchDoor {
         self.servers = Some(servers);
     }
 
-    /// Between two attempts.
+    /// Shows the status line between two attempts.
     fn show_waiting(core: &Core, text: String) {
         if core.style.live && core.machine.is_pausing() {
             let job = core.plan.job.name.to_string();
@@ -87,7 +87,7 @@ impl LaunchDoor {
         core.queue(Event::Alone);
     }
 
-    /// Tells the other nodes how things stand here.
+    /// Tells the other nodes the state of this one.
     pub(super) fn tell_peers(&self, core: &Core, stand: Stand) {
         let stage = match stand {
             Stand::Serving => Stage::Serving,
@@ -99,7 +99,7 @@ impl LaunchDoor {
                 Stage::Told(told.collect())
             }
         };
-        // Between two attempts it is the next one that all nodes speak of.
+        // Between two attempts, messages are about the next one.
         let attempt = core.machine.attempt() + u32::from(core.machine.is_pausing());
         if let Some(peers) = &self.peers {
             peers.stand(attempt, stage);
@@ -117,7 +117,7 @@ impl LaunchDoor {
         }
     }
 
-    /// All nodes are ready for the next attempt. There is none where the end came meanwhile.
+    /// All nodes are ready for the next attempt. Does nothing if the job has ended in the meantime.
     fn start_next(&mut self, core: &mut Core, start: &Start) {
         if core.now.end.is_some() {
             return;
@@ -141,7 +141,7 @@ impl LaunchDoor {
         }
     }
 
-    /// The end of a job on several nodes, where no rank is to blame.
+    /// Why a job on several nodes ended, if no rank is the cause.
     pub(super) fn tell_why(&self, core: &mut Core) -> Option<String> {
         let diagnostic = peer_words::why(self.why.as_ref()?)?;
         core.recorder.fact(Fact::Noticed { code: diagnostic.code.to_string(), message: diagnostic.message.clone() });
@@ -151,10 +151,9 @@ impl LaunchDoor {
 
 fn suspect(core: &mut Core, nodes: &[NodeName]) {
     if nodes.is_empty() {
-        return core.say(|style| words::nodes(style, "all nodes are heard"));
+        return core.say(|style| words::nodes(style, "all nodes are reachable again"));
     }
     let names: Vec<String> = nodes.iter().map(peer_words::node).collect();
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    let message = format!("{} {verb} not heard; ranks run on", names.join(", "));
+    let message = format!("no messages from {}; ranks keep running", names.join(", "));
     core.notice(&Diagnostic::notice(Code::R0009, message));
 }

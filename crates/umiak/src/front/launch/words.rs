@@ -1,4 +1,4 @@
-//! A launched job, in words.
+//! Console lines of a launched job.
 
 use umiak_core::model::Device;
 use umiak_core::plan::Plan;
@@ -8,7 +8,7 @@ use crate::driver::words::{crowd, everywhere};
 use crate::screen::Style;
 use crate::screen::style::ranges;
 
-/// What the line about the plan says.
+/// The parts of the `Planned` line.
 pub(super) fn planned(plan: &Plan, log_dir: &str, run: Option<String>) -> Vec<String> {
     let nodes = plan.topology().nodes.len();
     let mut parts = vec![format!("{} on {nodes} node{}", everywhere(plan), if nodes == 1 { "" } else { "s" })];
@@ -35,7 +35,7 @@ fn endpoints(plan: &Plan) -> String {
     format!("{host}:{}", ranges(&ports).replace(", ", ","))
 }
 
-/// About other nodes.
+/// A line about other nodes.
 pub(super) fn nodes(style: &Style, text: &str) -> String {
     style.progress("Nodes", &[text.to_owned()], &time_of_day())
 }

@@ -233,7 +233,7 @@ fn pointers() {
     assert_eq!(runs.out("logs 1 --attempt 1 -n 9"), "first\n");
     fs::write(&log, "new\n").expect("written");
     let outcome = runs.umiak("logs 1").finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 2 was made shorter");
+    outcome.expect_code(0).expect_err("notice[J0010]: the log of `trainer-0`, attempt 2 was truncated");
     assert_eq!(outcome.out(), "new\n");
 }
 

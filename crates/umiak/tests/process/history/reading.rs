@@ -186,7 +186,7 @@ fn lost() {
     stdout.read_exact(&mut [0]).expect("a byte");
     drop(live);
     stdout.read_to_end(&mut Vec::new()).expect("the rest");
-    running.finish().expect_code(125).expect_err("error[J0007]: `run-000001` has not ended");
+    running.finish().expect_code(125).expect_err("error[J0007]: `run-000001` did not finish");
 }
 
 fn explain() {

@@ -273,7 +273,7 @@ pub(super) const OWN: &[Row<'_>] = &[
     (
         "umiak explain nonsense",
         2,
-        "error[L0001]: there is no error code and no run `nonsense`\nhint: codes stand in brackets in messages, as in `error[L0004]`; `umiak ls` lists the runs\n",
+        "error[L0001]: there is no error code and no run `nonsense`\nhint: messages have their code in brackets, as in `error[L0004]`; `umiak ls` lists the runs\n",
     ),
     (
         "umiak python x.py",

@@ -163,7 +163,7 @@ fn shared() {
     let runs = (0..2).map(|host| cluster.launch(host, &flags, &["*:print hello;flood 100000"])).collect();
     let outcomes = finish(runs);
     outcomes[0].expect_code(0);
-    outcomes[1].expect_code(0).expect_err("R0010").expect_err("nothing has to be gathered");
+    outcomes[1].expect_code(0).expect_err("R0010").expect_err("the coordinator uses the same log directory");
     for rank in 0..4 {
         assert_eq!(bytes(&cluster.sandboxes[0], rank).len(), 100_006, "rank {rank}");
     }

@@ -226,8 +226,8 @@ fn time_up() {
     let flags = "--ips $IPS --nproc_per_node 1 --rdzv-timeout 5s";
     let outcomes = finish(vec![cluster.launch(0, flags, HELLO), cluster.launch(2, flags, HELLO)]);
     for outcome in &outcomes {
-        outcome.expect_code(123).expect_err("2 of 3 nodes came in time").expect_err("192.168.0.2");
-        outcome.expect_err("nobody listens on that port");
+        outcome.expect_code(123).expect_err("only 2 of 3 nodes joined in time").expect_err("192.168.0.2");
+        outcome.expect_err("nothing listens on that port");
         assert!(outcome.out().is_empty(), "nothing was started");
     }
     // The coordinator never starts.
@@ -321,7 +321,7 @@ fn twice() {
     let second = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
     second.expect_code(123).expect_err("the job has started without this node").expect_err("--job_id");
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --log_dir b", HELLO).finish_unchecked();
-    first.expect_code(125).expect_err("is taken").expect_err("a job `default` that runs on this node already");
+    first.expect_code(125).expect_err("is in use").expect_err("a job `default` that already runs on this node");
     runs[0].signal(2);
     for outcome in finish(runs) {
         outcome.expect_code(130);
@@ -331,7 +331,7 @@ fn twice() {
     let third = cluster.launch(1, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", HELLO);
     std::thread::sleep(std::time::Duration::from_secs(1));
     let again = cluster.launch(1, "--ips 192.168.0.1,192.168.0.2,192.168.0.3 --nproc_per_node 1", &["*:exit 0"]);
-    again.finish_unchecked().expect_code(123).expect_err("has joined this job already").expect_err("--job_id");
+    again.finish_unchecked().expect_code(123).expect_err("has already joined this job").expect_err("--job_id");
     third.signal(2);
     for outcome in finish(vec![first, third]) {
         outcome.expect_code(130);
@@ -345,7 +345,7 @@ fn other_token() {
     let flags = "--ips $IPS --nproc_per_node 1 --rdzv-timeout 20s";
     let first = cluster.launch(0, &format!("{flags} --token one"), HELLO);
     let second = cluster.launch(1, &format!("{flags} --token two"), HELLO).finish();
-    second.expect_code(123).expect_err("does not let this node in").expect_err("the token differs");
+    second.expect_code(123).expect_err("the coordinator rejected this node").expect_err("the token differs");
     std::thread::sleep(std::time::Duration::from_millis(3500));
     first.signal(2);
     let first = first.finish();
@@ -389,7 +389,7 @@ while True:
     let outcome = cluster.launch(1, flags, HELLO).finish();
     server.kill().expect("it runs");
     server.wait().expect("it ends");
-    outcome.expect_code(123).expect_err("another version of umiak, which speaks protocol 9");
+    outcome.expect_code(123).expect_err("another version of umiak, with protocol 9");
 
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --rdzv-port 7000", HELLO);
     let agent = r#"
@@ -438,7 +438,7 @@ fn two_jobs() {
     let first = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id one --rdzv-port 7000", HELLO);
     first.wait_until("the coordinator listens", || cluster.network.host(0).listening_ports().contains(&7000));
     let second = cluster.launch(0, "--ips $IPS --nproc_per_node 1 --job_id two --rdzv-port 7000", HELLO);
-    second.finish_unchecked().expect_code(125).expect_err("port 7000 is taken").expect_err("job `one` since");
+    second.finish_unchecked().expect_code(125).expect_err("port 7000 is in use").expect_err("job `one` since");
     let agent = cluster.launch(1, "--ips $IPS --nproc_per_node 1 --job_id two --rdzv-port 7000", HELLO).finish();
     agent.expect_code(123).expect_err("job `one` since");
     first.signal(2);

@@ -145,7 +145,8 @@ fn errors_come_back() {
 fn notices() {
     let document =
         "umiak: v1\nroles:\n  trainer: {command: \"LEDGER\", image: \"python:3.12\", env: {UMIAK_RANK: 7}}\n";
-    let told = ["notice[F0051]: umiak sets `UMIAK_RANK` itself", "notice[J0023]: engine `local` uses no images"];
+    let told =
+        ["notice[F0051]: umiak sets `UMIAK_RANK` itself", "notice[J0023]: `image` is not used on engine `local`"];
     for line in ["run job.yaml", "run -d job.yaml"] {
         let house = House::with(document);
         let outcome = house.umiak(line).finish_unwatched();
@@ -250,7 +251,7 @@ fn lost_run_is_closed() {
     house.umiak("wait 1").finish().expect_code(125).expect_err("J0007");
     let outcome = house.umiak("stop 1").finish();
     outcome.expect_code(0);
-    assert_eq!(outcome.out(), "run-000001 had no supervisor any more: recorded as stopped\n");
+    assert_eq!(outcome.out(), "run-000001 had lost its supervisor; recorded as stopped\n");
     assert_eq!(house.status().state, State::Finished { outcome: Outcome::Stopped, exit_code: 3 });
     house.umiak("stop 1").finish().expect_code(2).expect_err("J0025");
     assert_eq!(house.umiak("ls --label team=ads --output quiet").finish().out(), "run-000001\n", "its labels stay");

@@ -43,7 +43,7 @@ fn mistakes() {
         ("run tmp", 2, &["error[F0001]", "`tmp` is a directory", "hint: "]),
         ("run empty.yaml", 2, &["`empty.yaml` is empty", "hint: a native document starts with `umiak: v1`"]),
         ("run nothing.yaml", 2, &["role `w` has no `command`", "nothing.yaml:2:9"]),
-        ("run lost.yaml", 127, &["the directory of role `w` is not there", "hint: "]),
+        ("run lost.yaml", 127, &["the directory of role `w` does not exist", "hint: "]),
         ("run train.py", 2, &["`train.py` is a script, not a document", "hint: run it with `umiak launch train.py`"]),
         ("run train.sh", 2, &["hint: run it with `umiak launch train.sh`"]),
         (

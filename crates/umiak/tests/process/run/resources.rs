@@ -213,7 +213,7 @@ fn not_limited() {
     };
     let outcome = umiak("");
     outcome.expect_code(0).expect_err(
-        "notice[J0023]: `memory` of `resources` is advice here: no cgroup with a memory controller is mounted",
+        "notice[J0023]: `resources.memory` is not enforced here: no cgroup with a memory controller is mounted",
     );
     let outcome = umiak("--strict-resources");
     outcome.expect_code(125).expect_err("error[J0020]").expect_err("cannot be enforced here: no cgroup");
@@ -226,15 +226,18 @@ fn advice() {
     let outcome = house.umiak("run job.yaml").finish();
     outcome.expect_code(0);
     assert_eq!(
-        outcome.err().matches("`cpu` of `resources` is advice on engine `local`").count(),
+        outcome.err().matches("`resources.cpu` is not enforced on engine `local`").count(),
         1,
         "{}",
         outcome.err()
     );
     let outcome = house.umiak("run job.yaml --engine mock").finish();
-    outcome.expect_code(0).expect_err("`cpu` of").expect_err("`memory` of `resources` is advice on engine `mock`");
+    outcome
+        .expect_code(0)
+        .expect_err("`resources.cpu`")
+        .expect_err("`resources.memory` is not enforced on engine `mock`");
     let outcome = house.umiak("run job.yaml --engine mock --strict-resources").finish();
-    outcome.expect_code(125).expect_err("error[J0020]: `cpu` of `resources` cannot be enforced on engine `mock`");
+    outcome.expect_code(125).expect_err("error[J0020]: `resources.cpu` cannot be enforced on engine `mock`");
 }
 
 /// Returns what a replica printed: its CPUs, and their number with `OMP_NUM_THREADS`.
@@ -286,7 +289,7 @@ fn too_few_cpus() {
         for line in ["run job.yaml --strict-resources", "run -d job.yaml --strict-resources"] {
             let outcome = house.umiak(line).finish();
             outcome.expect_code(125).expect_err("error[J0020]: too few CPUs").expect_err(hint);
-            outcome.expect_err(&format!("for us  {ours}"));
+            outcome.expect_err(&format!("usable  {ours}"));
             assert_eq!((house.runs().len(), house.ledger().len()), (0, 0), "{document}");
         }
         house.umiak("run job.yaml").finish().expect_code(0);

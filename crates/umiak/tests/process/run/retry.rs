@@ -114,7 +114,7 @@ fn secret_parameters() {
         assert_eq!(holders(house.home.path(), secret), [""; 0]);
     }
     let command = fs::read_to_string(house.run().attempt(None, "trainer-0", 1).join("command")).expect("a command");
-    assert!(command.contains("# It held a secret where `********` stands"), "{command}");
+    assert!(command.contains("# `********` replaces a secret"), "{command}");
     let outcome = house.umiak("retry 1").env("HEADER", "x").env("DB", "x").finish();
     outcome.expect_code(2).expect_err("error[J0025]").expect_err("command (role trainer)");
     outcome.expect_err("run the document again, with its parameters");

@@ -136,7 +136,7 @@ fn server_ends_well() {
         let trainer = "trainer:touch up;sleep 200";
         let outcome = sandbox.launch_toy(TWO_AND_TWO, &[server, SERVERS, trainer]).finish();
         expect_well(&outcome);
-        let notice = "notice[L0031]: pserver-1 has ended with 0 before it listened at 127.0.0.1:";
+        let notice = "notice[L0031]: pserver-1 exited with 0 before it listened on 127.0.0.1:";
         assert_eq!(outcome.err().contains(notice), is_told, "{}", outcome.err());
     }
 }

@@ -54,7 +54,7 @@ fn killed_in_the_pause(host: usize) {
     expect_killed(&killed.finish());
     // The remaining node exits with the code of the failed attempt, or of the lost node.
     let (code, words) = match host {
-        0 => (3, "the coordinator was lost: nobody listens there any more".to_owned()),
+        0 => (3, "the coordinator was lost: nothing listens there anymore".to_owned()),
         _ => (123, format!("node {} was lost: its umiak was killed", cluster.name(host))),
     };
     other.finish().expect_code(code);
@@ -89,7 +89,7 @@ fn coordinator_is_killed() {
     assert!(killed.elapsed() < Duration::from_secs(25), "it waited for the node timeout: {:?}", killed.elapsed());
     expect_killed(&outcomes[0]);
     for outcome in &outcomes[1..] {
-        expect_coordinator_lost(outcome, "nobody listens there any more");
+        expect_coordinator_lost(outcome, "nothing listens there anymore");
     }
     snapshot.assert_as_before();
 }
@@ -109,7 +109,7 @@ fn both_are_killed() {
     let second = runs.remove(1).finish_unchecked();
     expect_killed(&second);
     for outcome in finish(runs) {
-        cluster.expect_lost(&outcome, 1, "its connection broke, and did not come back within 3.0 s");
+        cluster.expect_lost(&outcome, 1, "its connection broke and was not restored within 3.0 s");
     }
     // The next command removes the files of a node without processes, once they are old enough.
     let temporary = cluster.sandboxes[1].path().join("tmp");
@@ -157,7 +157,7 @@ fn long_pause() {
     let mut runs = cluster.launch_and_wait(SHORT, &[&format!("*:touch up;{WAIT}")]);
     runs[0].signal(SIGSTOP);
     for outcome in finish(runs.split_off(1)) {
-        expect_coordinator_lost(&outcome, "its connection broke, and did not come back within 3.0 s");
+        expect_coordinator_lost(&outcome, "its connection broke and was not restored within 3.0 s");
     }
     runs[0].signal(SIGCONT);
     for outcome in finish(runs) {

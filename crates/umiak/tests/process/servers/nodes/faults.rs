@@ -105,7 +105,7 @@ fn server_ends_early() {
         expect_well(outcome);
         assert!(sandbox.path().join("started").exists());
     }
-    outcomes[1].expect_err("notice[L0031]: pserver-1 has ended with 0 before it listened at 192.168.0.2:6170");
+    outcomes[1].expect_err("notice[L0031]: pserver-1 exited with 0 before it listened on 192.168.0.2:6170");
 }
 
 /// No node connects to the port, which would take the trainer's place.
