@@ -1,25 +1,24 @@
-//! Bytes of replicas, line by line, with the name of the replica before each line.
+//! Output of replicas, line by line, with the name of the replica in front.
 //!
-//! A line without an end is held, up to a bound, so that lines of several replicas do not mix. Bytes that are no text
-//! pass as they are.
+//! An unfinished line is held, up to a limit, so that lines of several replicas do not mix. Lines may have any bytes.
 
 use anstyle::AnsiColor;
 
-/// A line that does not end is passed on in pieces of this size.
+/// Longer lines are split into pieces of this size.
 const PIECE: usize = 64 << 10;
 
-/// Colours of replicas, by rank: a replica keeps its colour wherever it is shown.
+/// Colours of replicas, by rank: a replica has the same colour everywhere.
 const COLOURS: [AnsiColor; 6] =
     [AnsiColor::Cyan, AnsiColor::Yellow, AnsiColor::Green, AnsiColor::Magenta, AnsiColor::Blue, AnsiColor::Red];
 
-/// `trainer-0 | `, in the colour of its rank where there are colours.
+/// `trainer-0 | `, in the colour of its rank if enabled.
 pub fn prefix(name: &str, width: usize, rank: u32, is_coloured: bool) -> String {
     let name = format!("{name:<width$} |");
     let colour = COLOURS[rank as usize % COLOURS.len()].on_default();
     if is_coloured { format!("{colour}{name}{colour:#} ") } else { format!("{name} ") }
 }
 
-/// The beginning of a line whose end has not come.
+/// Splits bytes into lines. Holds the unfinished one.
 #[derive(Debug, Default)]
 pub struct Lines {
     partial: Vec<u8>,
@@ -29,7 +28,7 @@ impl Lines {
     /// Calls `line` for each complete line, without its line feed.
     pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            // A line that is there in one piece is not copied.
+            // A complete line is not copied.
             if self.partial.is_empty() && piece.ends_with(b"\n") {
                 line(&piece[..piece.len() - 1]);
                 continue;
@@ -41,7 +40,7 @@ impl Lines {
         }
     }
 
-    /// Nothing more comes: what is held is a line.
+    /// Calls `line` for the unfinished line, if any.
     pub fn finish(&mut self, mut line: impl FnMut(&[u8])) {
         if !self.partial.is_empty() {
             line(self.partial.strip_suffix(b"\n").unwrap_or(&self.partial));
@@ -49,7 +48,7 @@ impl Lines {
         }
     }
 
-    /// Takes what is held, before its end.
+    /// Takes the unfinished line.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.partial)
     }
@@ -60,11 +59,11 @@ impl Lines {
 pub(super) struct Prefixed {
     prefix: Vec<u8>,
     lines: Lines,
-    /// Of a line that was drawn over with `\r` only the last state is shown, as a terminal would.
+    /// Show only the last state of a line that was redrawn with `\r`, as a terminal does.
     is_drawn: bool,
-    /// What is held is shown when nothing follows: it may be a prompt.
+    /// Show an unfinished line when nothing follows: it may be a prompt.
     is_interactive: bool,
-    /// The last line shown is ours, and has no end yet.
+    /// The last line on the screen is of this replica, and unfinished.
     is_open: bool,
 }
 
@@ -86,7 +85,7 @@ impl Prefixed {
         out
     }
 
-    /// The beginning of a line that may be a prompt, once nothing more is there.
+    /// The unfinished line, if it may be a prompt.
     pub(super) fn prompt(&mut self) -> Vec<u8> {
         if !self.is_interactive || self.lines.partial.is_empty() {
             return Vec::new();
@@ -95,7 +94,7 @@ impl Prefixed {
         [begin, self.lines.take()].concat()
     }
 
-    /// Something else is shown behind its open line, which is ended by that.
+    /// Other output has ended the open line.
     pub(super) fn interrupt(&mut self) {
         self.is_open = false;
     }
@@ -105,7 +104,7 @@ impl Prefixed {
     }
 }
 
-/// What is seen of a line on which a progress bar was drawn again and again.
+/// The last state of a line that was redrawn with `\r`, as by a progress bar.
 fn last_state(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     line.rsplit(|byte| *byte == b'\r').find(|state| !state.is_empty()).unwrap_or(line)

@@ -1,10 +1,9 @@
 //! Follows log files that replicas write.
 //!
-//! A file that lives is watched by inotify, so that nothing wakes up while nothing is written. The kernel takes up
-//! to fifteen milliseconds to give a watch back, and a launcher that ends must not wait for that: a young job is
-//! looked at every few milliseconds instead and watched only once it has lived a while, and a watch is taken off as
-//! soon as the end has begun. All files share one watch, which tells which of them to read, and in which order they were
-//! written.
+//! Files are watched by inotify, so that the thread sleeps while nothing is written. The kernel takes up to fifteen
+//! milliseconds to remove a watch, and the end of a job must not wait for that. So the files of a young job are polled
+//! every few milliseconds and watched only later, and a watch is removed as soon as its writer is being stopped. All
+//! files share one watch, which reports the files that changed, in the order of the writes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -20,58 +19,58 @@ use umiak_sys::watch::{Watch, Watched};
 
 use super::lines::Prefixed;
 
-/// From when on a file is worth watching.
+/// Age at which a file is watched.
 const WATCH_AFTER: Duration = Duration::from_millis(300);
-/// How often it is looked at before, and while its writer is being stopped.
+/// Poll interval before that, and while the writer is being stopped.
 const LOOK: Duration = Duration::from_millis(4);
-/// How often it is looked at where the kernel has no watch left.
+/// Poll interval if the kernel has no watches left.
 const LOOK_UNWATCHED: Duration = Duration::from_millis(100);
-/// So many files fit into the usual limit of descriptors, beside what else there is.
+/// The usual limit of descriptors has room for this number of files.
 const FEW: usize = 256;
 
 #[derive(Debug)]
 enum Attention {
-    /// Too young to be watched.
+    /// Polled: too young to be watched.
     Young {
         since: Instant,
     },
     Watched(Watched),
-    /// There is nothing to watch it with.
+    /// Polled: the kernel has no watches left.
     Unwatched,
-    /// Its writer is being stopped: looked at, no longer watched.
+    /// Polled: its writer is being stopped.
     Ending,
-    /// Its writer has ended: what is there is all.
+    /// Its writer has ended: it grows no more.
     Ended,
 }
 
-/// A file and how far it has been shown.
+/// A file, and the position up to which it has been shown.
 #[derive(Debug)]
 struct Mirror {
     rank: u32,
-    /// Where several are shown.
+    /// If several are shown.
     lines: Option<Prefixed>,
     file: File,
     attention: Attention,
     offset: u64,
     path: PathBuf,
-    /// The number this file gets when it is cut by size: one more than those that were there before.
+    /// The number that this file gets when it is rotated: one more than the last.
     number: u64,
-    /// It is among those to be read.
+    /// It is in the list of files to read.
     is_due: bool,
 }
 
-/// All that is mirrored.
+/// All mirrored files.
 #[derive(Debug, Default)]
 pub(super) struct Mirrors {
     all: Vec<Mirror>,
     watch: Option<Watch>,
     watched: HashMap<Watched, usize>,
-    /// To be read, in the order in which they were written.
+    /// Files to read, in the order in which they were written.
     due: VecDeque<usize>,
 }
 
 impl Mirrors {
-    /// What this replica writes from now on is in `path`.
+    /// Follows the output of this replica in `path`, from `offset`.
     pub(super) fn follow(&mut self, rank: u32, lines: Option<Prefixed>, path: &Path, offset: u64) -> io::Result<()> {
         if self.all.len() == FEW {
             umiak_sys::limits::raise();
@@ -84,7 +83,7 @@ impl Mirrors {
             None => self.all.push(mirror),
             Some(index) => {
                 self.unwatch(index);
-                // Those that are due stand in the list by their number.
+                // It may be in the list of files to read, by its index.
                 let is_due = self.all[index].is_due;
                 self.all[index] = Mirror { is_due, ..mirror };
             }
@@ -96,7 +95,7 @@ impl Mirrors {
         self.all.iter().position(|mirror| mirror.rank == rank)
     }
 
-    /// Of this replica, or of all.
+    /// The index of this replica, or all indices.
     fn of(&self, rank: Option<u32>) -> Vec<usize> {
         rank.map_or_else(|| (0..self.all.len()).collect(), |rank| self.find(rank).into_iter().collect())
     }
@@ -109,12 +108,12 @@ impl Mirrors {
         self.all.first().map(|mirror| mirror.path.as_path()).filter(|_| self.all.len() == 1)
     }
 
-    /// Of the replica with this number, unless nothing is mirrored any more: a reader may go away at any write.
+    /// The lines of this mirror. `None` also if nothing is mirrored anymore: any write may find that the reader has gone.
     pub(super) fn lines(&mut self, index: usize) -> Option<&mut Prefixed> {
         self.all.get_mut(index)?.lines.as_mut()
     }
 
-    /// The file's size now.
+    /// The current size of the file.
     pub(super) fn end(&self, index: usize) -> u64 {
         let size = |mirror: &Mirror| mirror.file.metadata().map_or(mirror.offset, |metadata| metadata.len());
         self.all.get(index).map_or(0, size)
@@ -124,7 +123,7 @@ impl Mirrors {
         matches!(self.all[index].attention, Attention::Ended)
     }
 
-    /// Which are to be read: those that have changed, and those that are only looked at.
+    /// Lists the files to read: those that have changed, and those that are polled.
     pub(super) fn hear(&mut self) {
         let changed = self.watch.as_ref().map(Watch::changed).unwrap_or_default();
         for watched in changed.files {
@@ -146,7 +145,7 @@ impl Mirrors {
         }
     }
 
-    /// The next one to be read. Once it was read it is not due any more, unless it [has more](Self::put_back).
+    /// Takes the next file to read off the list. [`Self::put_back`] returns it if it has more.
     pub(super) fn next_due(&mut self) -> Option<usize> {
         let index = self.due.pop_front()?;
         self.all[index].is_due = false;
@@ -161,14 +160,14 @@ impl Mirrors {
         !self.due.is_empty()
     }
 
-    /// Reads the next bytes before `end`: how many; none when there are none.
+    /// Reads the next bytes before `end`, and returns their number.
     pub(super) fn read(&mut self, index: usize, end: u64, buffer: &mut [u8]) -> usize {
         let mirror = &mut self.all[index];
         let wanted = end.saturating_sub(mirror.offset).min(buffer.len() as u64) as usize;
         let mut count = read_at(&mirror.file, &mut buffer[..wanted], mirror.offset).unwrap_or(0);
         if count == 0 && mirror.advance() {
             count = read_at(&mirror.file, buffer, 0).unwrap_or(0);
-            // It is read now; whether it grows later is seen by looking, until it is watched in its turn.
+            // The new file is polled until it is watched in its turn.
             if self.unwatch(index) {
                 self.all[index].attention = Attention::Young { since: Instant::now() };
             }
@@ -177,14 +176,14 @@ impl Mirrors {
         count
     }
 
-    /// When to look again; files that have become old enough are watched from here on.
+    /// When to poll again. Starts to watch files that are old enough.
     pub(super) fn attend(&mut self) -> Option<Duration> {
         let mut look = None;
         for index in 0..self.all.len() {
             let next = match self.all[index].attention {
                 Attention::Young { since } if since.elapsed() >= WATCH_AFTER => {
                     self.start_watching(index);
-                    // What came between the last look and the watch is seen now, not reported later.
+                    // Bytes between the last poll and the watch are not reported by the watch: poll once more.
                     Some(Duration::ZERO)
                 }
                 Attention::Young { .. } | Attention::Ending => Some(LOOK),
@@ -207,7 +206,7 @@ impl Mirrors {
                 self.make_due(index);
                 Attention::Watched(watched)
             }
-            // Where there is nothing to watch with, looking goes on.
+            // Without a watch, polling continues.
             None => Attention::Unwatched,
         };
     }
@@ -221,7 +220,7 @@ impl Mirrors {
         true
     }
 
-    /// The writer of this one, or of all, is being stopped, or has ended.
+    /// The writer of this file, or of all, is being stopped, or has ended.
     pub(super) fn let_go(&mut self, rank: Option<u32>, ended: bool) {
         for index in self.of(rank) {
             self.unwatch(index);
@@ -233,7 +232,7 @@ impl Mirrors {
         }
     }
 
-    /// It has a writer again.
+    /// The file of this rank has a writer again.
     pub(super) fn take_up(&mut self, rank: u32) {
         for index in self.of(Some(rank)) {
             self.unwatch(index);
@@ -241,14 +240,14 @@ impl Mirrors {
         }
     }
 
-    /// What tells of growth, while there is such a thing.
+    /// The descriptor of the watch, while it is in use.
     pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().filter(|_| !self.watched.is_empty()).map(AsFd::as_fd)
     }
 }
 
 impl Mirror {
-    /// Goes on to the next file if this one has been cut and is read to its end.
+    /// Opens the next file, if this one has been rotated and read to its end.
     fn advance(&mut self) -> bool {
         let is_cut = |metadata: &std::fs::Metadata| {
             let is_removed = metadata.nlink() == 0;
@@ -258,12 +257,12 @@ impl Mirror {
             return false;
         }
         loop {
-            // Whoever reads slowly may be several files behind; the oldest may be gone.
+            // A slow reader may be several files behind, and the oldest may have been removed.
             let later = || logger::numbers(&self.path).into_iter().find(|number| *number > self.number);
             let next = later();
             let path = next.map_or_else(|| self.path.clone(), |number| logger::finished(&self.path, number));
             let Ok(file) = File::open(&path) else { return false };
-            // The current file may have been cut while we opened it, and be the one after the next.
+            // The current file may have been rotated while we opened it, and be the one after the next.
             if next.is_none() && later().is_some() {
                 continue;
             }

@@ -1,9 +1,8 @@
-//! Everything a person sees while it runs. One thread owns stdout and stderr, so that bytes of the
-//! user's program, our messages and the status line never mix, and so that a reader that does not read
-//! stops nothing but this thread.
+//! The console of a running job. One thread owns stdout and stderr, so that output of the user's program, our messages
+//! and the status line never mix, and so that a reader that does not read blocks only this thread.
 //!
-//! Mirrors follow the log files of ranks; the ranks themselves write those files and never wait for us. The output of one
-//! passes untouched; lines of several carry names.
+//! Mirrors follow the log files of ranks; the ranks write those files themselves and never wait for us. The output of a
+//! single rank is copied unchanged; with several ranks, lines start with names.
 
 pub mod lines;
 mod mirror;
@@ -33,23 +32,23 @@ const CHUNK: usize = 128 << 10;
 /// At most ten redraws a second.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// So long the screen may take to erase its status line.
+/// Longest wait for the thread to erase its status line.
 const HIDE: Duration = Duration::from_millis(200);
 
-/// What the screen is told.
+/// A message to the thread of the screen.
 #[derive(Debug)]
 enum Message {
-    /// To stderr, once everything mirrored so far is out, even in the middle of a line of the user's.
+    /// To stderr, after everything mirrored so far, even in the middle of a user's line.
     Alert(String),
-    /// To stderr likewise, but not before the user's line is complete.
+    /// The same, but not before the user's line is complete.
     Talk(String),
     /// To stdout.
     Data(String),
     /// Show this on the status line.
     Status(Option<StatusLine>),
-    /// To stderr, if nothing else was shown for so long.
+    /// To stderr, if nothing else was shown for this long.
     Heartbeat(String, Duration),
-    /// Erase the status line, and answer once that is done.
+    /// Erase the status line, and wake this when done.
     Hide(Arc<Waker>),
     /// Mirror this file from this offset.
     Follow { source: Mirrored, path: PathBuf, offset: u64 },
@@ -57,7 +56,7 @@ enum Message {
     LetGo { rank: Option<u32>, ended: bool },
     /// This rank's file has a writer again.
     TakeUp { rank: u32 },
-    /// Mirror what is there, erase the status line, and end.
+    /// Mirror the rest, erase the status line, and end the thread.
     Close,
 }
 
@@ -73,13 +72,13 @@ pub enum MirrorTo {
 #[derive(Debug)]
 pub struct Mirrored {
     pub rank: u32,
-    /// Where several are: its name, and how wide names are.
+    /// With several replicas: its name, and the width of the longest name.
     pub name: Option<(String, usize)>,
-    /// It reads the caller's stdin, so that the beginning of a line may be a prompt.
+    /// It reads the caller's stdin, so that an unfinished line may be a prompt.
     pub is_interactive: bool,
 }
 
-/// The other end of the screen's thread.
+/// The handle of the screen's thread.
 #[derive(Debug)]
 pub struct Screen {
     sender: Sender<Message>,
@@ -120,12 +119,12 @@ impl Screen {
         self.waker.wake();
     }
 
-    /// Progress: waits for the end of the user's line.
+    /// Shows progress, after the end of the user's line.
     pub fn talk(&self, text: impl Into<String>) {
         self.send(Message::Talk(text.into()));
     }
 
-    /// What cannot wait: a failure, an answer to a signal.
+    /// Shows at once what cannot wait: a failure, the response to a signal.
     pub fn alert(&self, text: impl Into<String>) {
         self.send(Message::Alert(text.into()));
     }
@@ -138,13 +137,13 @@ impl Screen {
         self.send(Message::Status(status));
     }
 
-    /// One line for people who read along, unless something else was shown within `quiet`.
+    /// Shows a line, unless something else was shown within `quiet`.
     pub fn heartbeat(&self, text: impl Into<String>, quiet: Duration) {
         self.send(Message::Heartbeat(text.into(), quiet));
     }
 
-    /// Takes the status line off before this process is paused: afterwards the terminal is the shell's. A reader that
-    /// holds the screen's thread up is not waited for.
+    /// Erases the status line before this process is paused: after that the terminal is the shell's. Does not wait for a
+    /// thread that is blocked by its reader.
     pub fn hide_status(&self) {
         let Ok(hidden) = Waker::new().map(Arc::new) else { return };
         self.send(Message::Hide(hidden.clone()));
@@ -155,29 +154,29 @@ impl Screen {
         self.send(Message::Follow { source, path, offset });
     }
 
-    /// A rank that is mirrored, or all of them, is being stopped, or has ended.
+    /// A mirrored rank, or all of them, is being stopped, or has ended.
     pub fn let_go(&self, rank: Option<u32>, ended: bool) {
         self.send(Message::LetGo { rank, ended });
     }
 
-    /// A rank that is mirrored has been started, once more perhaps.
+    /// A mirrored rank has been started, maybe again.
     pub fn take_up(&self, rank: u32) {
         self.send(Message::TakeUp { rank });
     }
 
-    /// Asks the thread to finish; [`Screen::done`] tells when it has.
+    /// Tells the thread to finish; [`Screen::done`] is readable when it has.
     pub fn close(&self) {
-        // Nothing is taken behind that.
+        // The thread accepts nothing after `Close`.
         crate::log::release_screen();
         self.send(Message::Close);
     }
 
-    /// Readable once everything is out.
+    /// Readable once everything is written.
     pub fn done(&self) -> &Waker {
         &self.done
     }
 
-    /// To be called once `done` is readable. Why data was lost, if it was.
+    /// To be called once `done` is readable. Returns the error if data was lost.
     pub fn join(mut self) -> Option<io::Error> {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -191,23 +190,23 @@ struct Painter {
     style: Style,
     mirror_to: MirrorTo,
     mirrors: Mirrors,
-    /// What is read of a log at a time.
+    /// For one read of a log.
     buffer: Vec<u8>,
-    /// The mirror whose line has no end yet, where lines carry names.
+    /// The mirror with an unfinished line on the screen, if lines have names.
     open: Option<usize>,
     status: Option<StatusLine>,
-    /// Said while a line of the user's was incomplete, and held until it is.
+    /// Messages held until the user's line is complete.
     held: Vec<String>,
     /// The status line is on the terminal now.
     drawn: bool,
     last_draw: Option<Instant>,
-    /// When something was shown last that stays.
+    /// When something other than the status line was last shown.
     last_shown: Instant,
-    /// What was drawn last, so that nothing is redrawn when nothing changed.
+    /// The last status line, so that it is redrawn only if it changes.
     last_text: String,
-    /// What is mirrored and what we say end up in one place.
+    /// Mirrored output and our messages go to the same place.
     mirror_meets_us: bool,
-    /// That place is at the beginning of a line, as far as the user's bytes tell.
+    /// The user's output there ends with a line feed.
     at_line_start: bool,
     /// Data that could not be written.
     lost: Arc<Mutex<Option<io::Error>>>,
@@ -279,7 +278,7 @@ impl Painter {
                     Message::TakeUp { rank } => self.mirrors.take_up(rank),
                     Message::LetGo { rank, ended } => self.mirrors.let_go(rank, ended),
                     Message::Close => {
-                        // Nobody writes any more: everything, through all files.
+                        // All writers have ended: read every file to its end.
                         for index in 0..self.mirrors.len() {
                             while self.pump_once(index, u64::MAX) {}
                             self.end_line(index);
@@ -316,11 +315,11 @@ impl Painter {
         });
         if let Err(error) = self.mirrors.follow(rank, lines, path, offset) {
             let path = path.display();
-            self.held.push(format!("the output in {path} cannot be shown ({error}); the job goes on\n"));
+            self.held.push(format!("the output in {path} cannot be shown ({error}); the job continues\n"));
         }
     }
 
-    /// Mirrors a bounded amount; whether there is more.
+    /// Mirrors a limited amount. True if there is more.
     fn pump(&mut self) -> bool {
         for _ in 0..16.max(self.mirrors.len()) {
             let Some(index) = self.mirrors.next_due() else { return false };
@@ -333,7 +332,7 @@ impl Painter {
         self.mirrors.is_due()
     }
 
-    /// Mirrors everything that is in the files at this moment.
+    /// Mirrors everything that is in the files now.
     fn pump_to_end(&mut self) {
         for index in 0..self.mirrors.len() {
             let end = self.mirrors.end(index);
@@ -341,9 +340,9 @@ impl Painter {
         }
     }
 
-    /// One piece of one log; `false` when there is none, or nobody who would see it.
+    /// Mirrors one piece of one log; `false` if there is none, or if it cannot be shown.
     fn pump_once(&mut self, index: usize, end: u64) -> bool {
-        // All of them may be gone since the caller counted them.
+        // All mirrors may have been dropped since the caller counted them.
         if index >= self.mirrors.len() {
             return false;
         }
@@ -360,14 +359,14 @@ impl Painter {
         count > 0 && is_shown
     }
 
-    /// Its writer has ended, perhaps in the middle of a line.
+    /// Ends the line of a writer that has ended.
     fn end_line(&mut self, index: usize) {
         if let Some(out) = self.mirrors.lines(index).map(Prefixed::finish) {
             self.show_named(index, &out);
         }
     }
 
-    /// Lines of one replica among several. An open line of another is ended first.
+    /// Shows lines of one replica among several. An open line of another is ended first.
     fn show_named(&mut self, index: usize, out: &[u8]) -> bool {
         let Some(last) = out.last() else { return true };
         if let Some(open) = self.open.filter(|open| *open != index) {
@@ -380,7 +379,7 @@ impl Painter {
         self.show(out)
     }
 
-    /// Bytes of the user's. `false` when they cannot be shown.
+    /// Shows bytes of the user's program. `false` if that fails.
     fn show(&mut self, bytes: &[u8]) -> bool {
         let Some(last) = bytes.last() else { return true };
         self.last_shown = Instant::now();
@@ -396,10 +395,11 @@ impl Painter {
             self.at_line_start = *last == b'\n';
         }
         if let Err(error) = written {
-            // The reader is gone: the job goes on, its log has everything.
+            // The reader has gone: the job continues, and its log has everything.
             let log = self.mirrors.path().map_or_else(|| "the logs".to_owned(), |path| path.display().to_string());
             (self.mirrors, self.open) = (Mirrors::default(), None);
-            self.held.push(format!("the output cannot be shown any more ({error}); the job goes on, it is in {log}\n"));
+            self.held
+                .push(format!("the output can no longer be shown ({error}); the job continues, and writes to {log}\n"));
             return false;
         }
         true
@@ -431,7 +431,7 @@ impl Painter {
         let _ = write_all(&mut stderr, text.as_bytes());
     }
 
-    /// A reader that goes away has seen enough; a disk that is full has lost facts.
+    /// Writes data to stdout. A closed pipe is not an error; a full disk is, since facts are lost.
     fn write_data(&self, text: &str) {
         if let Err(error) = write_all(&mut io::stdout(), text.as_bytes())
             && error.kind() != io::ErrorKind::BrokenPipe
@@ -451,13 +451,13 @@ impl Painter {
         if !self.style.live {
             return None;
         }
-        // A partial line of the user's is never overwritten: the status line waits for its end.
+        // An unfinished line of the user is never overwritten: the status line waits for its end.
         let Some(status) = self.status.as_ref().filter(|_| self.at_line_start) else {
             self.erase();
             return None;
         };
         if !self.style.is_live() {
-            // The terminal is somebody else's. Whether it is ours again is asked when the next second would be shown.
+            // In the background. Checked again when the time shown would change.
             self.drawn = false;
             return Some(status.until_next_second());
         }
@@ -476,7 +476,7 @@ impl Painter {
     }
 }
 
-/// Data on stdout. A reader that has gone away is no error.
+/// Writes data to stdout. A closed pipe is not an error.
 pub fn write_data(text: &str) -> Result<(), Diagnostic> {
     match write_all(&mut io::stdout().lock(), text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Diagnostic::failed("write its output", &error)),
@@ -484,7 +484,7 @@ pub fn write_data(text: &str) -> Result<(), Diagnostic> {
     }
 }
 
-/// In the background the line has been written over, and what stands there now is not ours.
+/// Erases the status line. Not in the background, where other output has replaced it.
 fn erase_line() {
     if is_foreground(&io::stderr()) {
         let _ = write_all(&mut io::stderr(), b"\r\x1b[2K");

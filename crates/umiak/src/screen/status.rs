@@ -1,10 +1,10 @@
-//! The status line: one line at the bottom, on stderr, on terminals only.
+//! The status line: the last line on the terminal, on stderr.
 
 use std::time::{Duration, Instant};
 
 use super::style::{Mark, Style, fit};
 
-/// What the line says.
+/// The content of the status line.
 #[derive(Debug, Clone)]
 pub struct StatusLine {
     pub job: String,
@@ -12,20 +12,20 @@ pub struct StatusLine {
     pub doing: Activity,
 }
 
-/// What there is to see.
+/// What the job does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Activity {
-    /// Other nodes are waited for.
+    /// Waiting for other nodes.
     Waiting(String),
     Ranks {
         live: usize,
         total: usize,
-        /// They have been asked to end.
+        /// They are being stopped.
         stopping: bool,
     },
     /// Replicas of several roles.
     Roles {
-        /// Name, how many live, how many there are.
+        /// Name, number running, total.
         roles: Vec<(String, usize, usize)>,
         stopping: bool,
     },
@@ -57,7 +57,7 @@ impl StatusLine {
         style.dim(&fit(&text, width.saturating_sub(1)))
     }
 
-    /// The same in words, for a line that stays: what is done, and what else there is to say.
+    /// The same for a plain line: the verb and the other parts.
     pub fn plain(&self) -> (&'static str, Vec<String>) {
         let verb = |stopping: bool| if stopping { "Stopping" } else { "Running" };
         let (verb, mut parts) = match &self.doing {
@@ -80,7 +80,7 @@ impl StatusLine {
 
 fn with_hint(who: String, stopping: bool) -> (Mark, String, &'static str) {
     if stopping {
-        (Mark::Stopped, who, "  stopping, Ctrl-C again to kill")
+        (Mark::Stopped, who, "  stopping, press Ctrl-C again to kill")
     } else {
         (Mark::Running, who, "  ‹Ctrl-C stop›")
     }

@@ -11,22 +11,22 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// How to write for this terminal, or for none.
 #[derive(Debug, Clone, Default)]
 pub struct Style {
-    /// stdout and stderr lead to the same place: a terminal, or one pipe for both.
+    /// stdout and stderr go to the same place: a terminal, or one pipe.
     pub streams_meet: bool,
-    /// On stderr.
+    /// Colours on stderr.
     pub colour: bool,
-    /// On stdout.
+    /// Colours on stdout.
     pub colour_of_data: bool,
     pub ascii: bool,
-    /// A status line may be drawn, while we are in the foreground.
+    /// A status line may be drawn while umiak is in the foreground.
     pub live: bool,
-    /// Lines carry a time stamp instead of a verb column.
+    /// Lines have a time stamp instead of a verb column.
     pub plain: bool,
-    /// For tests; otherwise asked of the terminal each time.
+    /// Instead of the current width of the terminal.
     pub fixed_width: Option<usize>,
 }
 
-/// States, never told by colour alone.
+/// States. Each has a sign, so that none depends on colour alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     Waiting,
@@ -39,7 +39,7 @@ pub enum Mark {
 }
 
 impl Style {
-    /// From the streams and the conventions of the environment.
+    /// Detects the style from the streams and the environment variables.
     pub fn detect(ascii: bool, no_progress: bool) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -52,14 +52,14 @@ impl Style {
             colour: has_colour(&stderr),
             colour_of_data: has_colour(&stdout),
             ascii,
-            // A reader of a pipe writes to the terminal whenever it likes, and would write behind the line.
+            // The reader of a pipe may write to the terminal at any time, after the status line.
             live: !plain && (is_same || terminal::is_file_or_null(&stdout)),
             plain,
             fixed_width: None,
         }
     }
 
-    /// A status line may be drawn now: the foreground changes with `fg`, `bg` and Ctrl-Z.
+    /// True if a status line may be drawn now: the foreground changes with `fg`, `bg` and Ctrl-Z.
     pub fn is_live(&self) -> bool {
         self.live && terminal::is_foreground(&std::io::stderr())
     }
@@ -100,7 +100,7 @@ impl Style {
         self.paint(anstyle::Style::new().effects(Effects::DIMMED), text)
     }
 
-    /// An error or a notice.
+    /// Renders an error or a notice.
     pub fn diagnostic(&self, diagnostic: &Diagnostic) -> String {
         diagnostic.render(|severity, head| match severity {
             Severity::Error => self.red(head),
@@ -130,7 +130,7 @@ impl Style {
     }
 }
 
-/// Whether what goes to this stream is coloured: `NO_COLOR`, `CLICOLOR_FORCE`, and what the stream is.
+/// True if output to this stream is coloured: depends on `NO_COLOR`, `CLICOLOR_FORCE` and whether it is a terminal.
 pub fn has_colour(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let forced = std::env::var_os("CLICOLOR_FORCE").is_some_and(|value| !value.is_empty() && value != "0");
@@ -138,7 +138,7 @@ pub fn has_colour(stream: &impl IsTerminal) -> bool {
     !is_set("NO_COLOR") && (forced || stream.is_terminal() && !dumb)
 }
 
-/// Cuts to `width` cells; wide characters count as two.
+/// Truncates to `width` cells; wide characters count as two.
 pub fn fit(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! What remains in the scrollback when a job has failed: the ABORT line, then the cause as a person needs it.
+//! The summary of a failed job: the ABORT line, then the cause.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,51 +9,51 @@ use umiak_core::model::Exit;
 
 use super::style::{Mark, Style, duration, ranges};
 
-/// How many causes are told in full; the rest are named.
+/// Number of causes shown in full; the rest are only named.
 const IN_FULL: usize = 3;
-/// Lines of a traceback, or last lines, for each cause.
+/// Number of lines of a traceback, or of last lines, per cause.
 const TRACEBACK: usize = 24;
 
-/// The flag that limits how long the servers of a launched job are waited for.
+/// The flag that limits the wait for the servers of a launched job.
 pub const SERVER_TIMEOUT: &str = "--server-timeout";
 
-/// What the summary needs to know of a rank besides the finding.
+/// What the summary needs about a rank besides the finding.
 #[derive(Debug, Clone, Default)]
 pub struct ReplicaPlace {
     pub host: String,
     pub pid: Option<u32>,
     /// `gpu 2`, empty on CPU.
     pub devices: String,
-    /// As the user would type it.
+    /// The path as the user would type it.
     pub log: String,
-    /// Where replicas of several roles run, a rank's number says little: then it is called so.
+    /// The name to show instead of the rank, with several roles.
     pub name: Option<String>,
-    /// Where the run is recorded.
+    /// The name of the run, if it is recorded.
     pub run: Option<String>,
-    /// What limits the time until its ports answer.
+    /// The flag that limits the time until it listens, if it has one.
     pub start_limit: Option<&'static str>,
-    /// The console has shown what it wrote.
+    /// The console has shown its output.
     pub is_shown: bool,
 }
 
-/// The ranks that we stopped.
+/// The ranks that umiak stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Others {
     Nobody,
-    /// All gone: which, by what, how soon.
+    /// All have exited: which, by what signal, after what time.
     Gone {
         who: Crowd,
         by: &'static str,
         after: Duration,
     },
-    /// Asked to go, not all gone yet.
+    /// Being stopped; not all have exited yet.
     Going {
         who: Crowd,
         grace: Duration,
     },
 }
 
-/// Some of the ranks, in words.
+/// A set of ranks, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crowd {
     pub count: usize,
@@ -88,7 +88,7 @@ impl Crowd {
     }
 }
 
-/// The guide's line, for `trainer` or whatever it is. `ranks` are the causes.
+/// Paddle's ABORT line. `what` is the part, as `trainer`; `ranks` are the causes.
 pub fn abort(what: &str, world: u32, ranks: &[u32]) -> String {
     let list = ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     format!(
@@ -126,7 +126,7 @@ pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn
     text
 }
 
-/// Only the cause: who failed, how, and the error.
+/// Only the causes: which ranks failed, how, and the errors.
 pub fn cause(style: &Style, verdict: &Verdict, place: impl Fn(&Finding) -> ReplicaPlace) -> String {
     let mut text = String::new();
     for group in alike(&verdict.causes).iter().take(IN_FULL) {
@@ -135,7 +135,7 @@ pub fn cause(style: &Style, verdict: &Verdict, place: impl Fn(&Finding) -> Repli
     text
 }
 
-/// Those that ended in the same way and say the same, together: ranks that run one program often fail alike.
+/// Groups findings with the same end and the same evidence: ranks that run the same program often fail alike.
 fn alike(causes: &[Finding]) -> Vec<Vec<&Finding>> {
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in causes {
@@ -148,7 +148,7 @@ fn alike(causes: &[Finding]) -> Vec<Vec<&Finding>> {
     groups.into_iter().map(|(_, findings)| findings).collect()
 }
 
-/// How it ended and what it says about that, without addresses in memory, which differ from process to process.
+/// The end and the evidence as text, without memory addresses, which differ between processes.
 fn words_of(finding: &Finding) -> String {
     let evidence = finding.evidence.clone().unwrap_or_default();
     let headline = evidence.headline.map(|line| line.text);
@@ -162,10 +162,10 @@ fn words_of(finding: &Finding) -> String {
     parts.fold(first, |text, part| text + "0x" + part.trim_start_matches(|digit: char| digit.is_ascii_hexdigit()))
 }
 
-/// How much is told of a cause.
+/// How much of a cause is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
-    /// With its traceback and where to look on; `first` of several.
+    /// With its traceback and its log; `first` of several.
     All {
         first: bool,
     },
@@ -180,7 +180,7 @@ fn rank(finding: &Finding) -> u32 {
     finding.subject.rank.map_or(0, |rank| rank.0)
 }
 
-/// What the first of a group says stands for all of them.
+/// Shows the first finding of a group, for all of them.
 fn tell(
     text: &mut String,
     style: &Style,
@@ -207,7 +207,7 @@ fn tell(
         }
         _ if finding.timed_out == Some(Limit::Start) => {
             let limit = place.start_limit.unwrap_or("start_timeout");
-            format!("was stopped: it did not listen at its ports within its `{limit}`, after {ran}")
+            format!("was stopped: it did not listen on its ports within its `{limit}`, after {ran}")
         }
         exit => format!("{} after {ran}", exit.describe()),
     };
@@ -247,7 +247,7 @@ fn tell(
         evidence.map(|evidence| if evidence.traceback.is_empty() { &evidence.last_lines } else { &evidence.traceback });
     let bar = if style.ascii { "|" } else { "│" };
     let number = evidence.and_then(|evidence| evidence.headline.as_ref()).and_then(|line| line.number);
-    // What stands in the log of one that is shown is above. Torch's error file is in no log.
+    // The console already has the output of a shown rank. Torch's error file is not in a log.
     let shown = group.iter().find(|finding| place_of(finding).is_shown).filter(|_| number.is_some());
     match (shown, evidence.is_some_and(|evidence| !evidence.traceback.is_empty())) {
         (Some(shown), true) => {
@@ -286,7 +286,7 @@ fn several(group: &[&Finding], place_of: &impl Fn(&Finding) -> ReplicaPlace) -> 
     }
 }
 
-/// What to do about a start that the kernel refused.
+/// A hint for a start that the kernel refused.
 fn spawn_hint(exit: &Exit) -> Option<&'static str> {
     const EAGAIN: i32 = 11;
     const ENOMEM: i32 = 12;
@@ -294,17 +294,15 @@ fn spawn_hint(exit: &Exit) -> Option<&'static str> {
     const E2BIG: i32 = 7;
     let Exit::Spawn(error) = exit else { return None };
     match error.errno {
-        ENOEXEC => {
-            Some("it is no program this machine can run: a script needs a first line like `#!/usr/bin/env python3`")
-        }
-        EAGAIN => Some("the limit of processes is reached: see `ulimit -u` and the pids cgroup"),
-        ENOMEM => Some("there is too little memory to start another process"),
-        E2BIG => Some("environment and arguments are too large: see `getconf ARG_MAX`, and `PADDLE_ENV_LIMIT_LEN`"),
+        ENOEXEC => Some("this machine cannot execute it: a script needs a first line like `#!/usr/bin/env python3`"),
+        EAGAIN => Some("the process limit is reached: check `ulimit -u` and the pids cgroup"),
+        ENOMEM => Some("there is not enough memory to start another process"),
+        E2BIG => Some("environment and arguments are too large: check `getconf ARG_MAX` and `PADDLE_ENV_LIMIT_LEN`"),
         _ => None,
     }
 }
 
-/// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by what happened.
+/// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by exit.
 fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Option<String> {
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
@@ -323,7 +321,7 @@ fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Op
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-/// By name where they have names, else by rank.
+/// By name if they have names, else by rank.
 fn crowd<'a>(findings: impl IntoIterator<Item = &'a Finding>, place: &impl Fn(&Finding) -> ReplicaPlace) -> Crowd {
     let findings: Vec<&Finding> = findings.into_iter().collect();
     if findings.first().is_some_and(|finding| place(finding).name.is_some()) {
@@ -341,7 +339,7 @@ pub fn replica_parts(replica: &str) -> (&str, u32) {
     (role, index.parse().unwrap_or(0))
 }
 
-/// Why an attempt failed that another one makes good: a few lines, because the run goes on.
+/// Why an attempt failed, for a replica that is restarted.
 pub fn attempt_failed(style: &Style, finding: &Finding, place: &ReplicaPlace) -> String {
     let mut text = String::new();
     tell(&mut text, style, &[finding], &|_: &Finding| place.clone(), Told::All { first: false });

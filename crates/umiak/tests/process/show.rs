@@ -186,7 +186,7 @@ fn slow_reader() {
     running.wait_for_file("done0");
     running.wait_for_file("done1");
     drop(running.take_stdout());
-    running.finish().expect_code(0).expect_err("the output cannot be shown any more");
+    running.finish().expect_code(0).expect_err("the output can no longer be shown");
 }
 
 fn attempts() {

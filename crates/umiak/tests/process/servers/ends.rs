@@ -98,7 +98,7 @@ fn silent_server() {
     let actions = ["pserver-0:listen", &format!("pserver:{WAIT}"), "trainer:touch started"];
     let outcome = sandbox.launch_toy(&format!("{TWO_AND_TWO} --server-timeout 3s"), &actions).finish();
     outcome.expect_code(124);
-    expect_cause(&outcome, "pserver-1", 2, "it did not listen at its ports within its `--server-timeout`");
+    expect_cause(&outcome, "pserver-1", 2, "it did not listen on its ports within its `--server-timeout`");
     assert!(!sandbox.path().join("started").exists());
     // The other server listened at its endpoint.
     let endpoint = sandbox.read("log/serverlog.0");

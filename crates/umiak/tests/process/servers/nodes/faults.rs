@@ -76,7 +76,7 @@ fn silent_server() {
     let actions = ["pserver-0:listen", &format!("pserver:{WAIT}"), "trainer:touch started"];
     for outcome in cluster.run(&format!("{FLAGS} --server-timeout 3s"), &actions) {
         outcome.expect_code(124);
-        expect_cause(&outcome, "pserver-1", 2, "it did not listen at its ports within its `--server-timeout`");
+        expect_cause(&outcome, "pserver-1", 2, "it did not listen on its ports within its `--server-timeout`");
     }
     for sandbox in &cluster.sandboxes {
         assert!(!sandbox.path().join("started").exists(), "no trainer was started");
