@@ -160,9 +160,16 @@ fn plans() {
     let long = "x".repeat(128 << 10);
     stage.sandbox.write("long.yaml", format!("umiak: v1\nroles: {{w: {{command: [actor], env: {{BIG: {long}}}}}}}"));
     let outcome = stage.umiak("plan long.yaml").finish();
-    outcome.expect_code(125).expect_err("error[J0020]: `BIG` is longer").expect_err("131077 bytes");
+    outcome
+        .expect_code(125)
+        .expect_err("error[J0020]: the environment variable `BIG` is too long")
+        .expect_err("131077 bytes");
     assert!(!stage.sandbox.path().join("state").exists(), "a plan records nothing");
-    stage.umiak("run long.yaml").finish().expect_code(125).expect_err("error[J0020]: `BIG` is longer");
+    stage
+        .umiak("run long.yaml")
+        .finish()
+        .expect_code(125)
+        .expect_err("error[J0020]: the environment variable `BIG` is too long");
     assert!(!stage.run_dir().exists(), "a refused run is not recorded");
 }
 

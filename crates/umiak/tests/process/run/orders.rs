@@ -273,10 +273,10 @@ fn schemas() {
 fn other_words() {
     let house = House::new();
     for (line, hint) in [
-        ("status", "hint: write `umiak show`"),
-        ("status train", "hint: write `umiak show train`"),
-        ("kill --kill 3", "hint: write `umiak stop --kill 3`"),
-        ("ps", "hint: write `umiak ls`"),
+        ("status", "hint: use `umiak show`"),
+        ("status train", "hint: use `umiak show train`"),
+        ("kill --kill 3", "hint: use `umiak stop --kill 3`"),
+        ("ps", "hint: use `umiak ls`"),
     ] {
         house.umiak(line).finish_unwatched().expect_code(2).expect_err(hint);
     }

@@ -282,8 +282,8 @@ fn too_few_cpus() {
     };
     for (document, hint) in [
         (format!("umiak: v1\n{}", roles(ours + 1, 1)), "gang: false"),
-        (format!("umiak: v1\n{}", roles(1, ours + 1)), "leave `--strict-resources` out"),
-        (format!("umiak: v1\npolicy: {{gang: false}}\n{}", roles(2, ours + 1)), "leave `--strict-resources` out"),
+        (format!("umiak: v1\n{}", roles(1, ours + 1)), "omit `--strict-resources`"),
+        (format!("umiak: v1\npolicy: {{gang: false}}\n{}", roles(2, ours + 1)), "omit `--strict-resources`"),
     ] {
         let house = House::with(&document);
         for line in ["run job.yaml --strict-resources", "run -d job.yaml --strict-resources"] {
