@@ -29,14 +29,14 @@ pub fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .about("Launches and supervises distributed training jobs")
         .after_help(
-            "Any documented command works with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py",
+            "Paddle's own launch commands work with `umiak` in front:\n  umiak python -m paddle.distributed.launch --gpus 0,1 train.py\n  umiak fleetrun train.py",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
         .bin_name("umiak")
         .subcommand(launch())
-        .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a document"))
-        .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print what a document would run"))
+        .subcommand(runner::Arguments::augment_args(Command::new("run")).about("Run a job from a document"))
+        .subcommand(plan::Arguments::augment_args(Command::new("plan")).about("Print the plan of a document"))
         .subcommand(lint::command())
         .subcommand(stop::Arguments::augment_args(Command::new("stop")).about("Stop runs"))
         .subcommand(again::Resume::augment_args(Command::new("resume")).about("Resume a run whose supervisor died"))

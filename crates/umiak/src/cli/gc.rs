@@ -19,7 +19,7 @@ const OLD: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Remove runs that ended longer ago than this; `30d` without `--keep-size`
+    /// Remove runs that ended longer ago than this; `30d` when `--keep-size` is omitted too
     #[arg(long, value_name = "SPAN", value_parser = span)]
     older_than: Option<Duration>,
     /// Remove the oldest runs until the rest takes no more than this

@@ -80,8 +80,8 @@ pub(super) struct What {
     /// Set a parameter of the document
     #[arg(short = 'p', long = "param", value_name = "NAME=VALUE", value_parser = document::parameter)]
     param: Vec<(String, String)>,
-    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a simulated
-    /// cluster)
+    /// Where the job runs: `local` (this host), `mock` (a simulation that starts nothing), or `mock-cluster` (a
+    /// simulated cluster)
     #[arg(long, value_name = "ENGINE", default_value = "local")]
     engine: String,
     /// Name of the run, instead of the document's

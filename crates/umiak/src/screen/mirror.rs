@@ -108,7 +108,8 @@ impl Mirrors {
         self.all.first().map(|mirror| mirror.path.as_path()).filter(|_| self.all.len() == 1)
     }
 
-    /// The lines of this mirror. `None` also if nothing is mirrored anymore: any write may find that the reader has gone.
+    /// The lines of this mirror. `None` also if nothing is mirrored anymore: any write may find that the reader has
+    /// gone.
     pub(super) fn lines(&mut self, index: usize) -> Option<&mut Prefixed> {
         self.all.get_mut(index)?.lines.as_mut()
     }

@@ -142,8 +142,8 @@ impl Screen {
         self.send(Message::Heartbeat(text.into(), quiet));
     }
 
-    /// Erases the status line before this process is paused: after that the terminal is the shell's. Does not wait for a
-    /// thread that is blocked by its reader.
+    /// Erases the status line before this process is paused: after that the terminal is the shell's. Does not wait for
+    /// a thread that is blocked by its reader.
     pub fn hide_status(&self) {
         let Ok(hidden) = Waker::new().map(Arc::new) else { return };
         self.send(Message::Hide(hidden.clone()));

@@ -1,5 +1,5 @@
-//! Times of log lines. Replicas write their logs directly, so the time of a line is known only if the line contains one.
-//! A line without a time was written no earlier than the line before it, or than the start of its attempt.
+//! Times of log lines. Replicas write their logs directly, so the time of a line is known only if the line contains
+//! one. A line without a time was written no earlier than the line before it, or than the start of its attempt.
 
 use umiak_sys::clock::{LocalTime, from_local};
 

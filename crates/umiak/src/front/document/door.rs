@@ -35,7 +35,8 @@ impl Door for DocumentDoor {
         ]
     }
 
-    /// What replicas get in addition to our own environment, which differs from the submitter's after a resume or retry.
+    /// What replicas get in addition to our own environment, which differs from the submitter's after a resume or
+    /// retry.
     fn common(&self, plan: &Plan) -> Common {
         let ours = crate::host::environment();
         let differs = |(name, value): &(&String, &String)| ours.get(*name) != Some(*value);

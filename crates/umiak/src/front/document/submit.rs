@@ -130,8 +130,8 @@ fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) ->
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }
 
-/// Restores masked variables in the plan of an ended run from the environment. Other masked values are an error. Returns
-/// the secrets.
+/// Restores masked variables in the plan of an ended run from the environment. Other masked values are an error.
+/// Returns the secrets.
 fn unmask(job: &mut Job, environment: &BTreeMap<String, String>) -> Result<Known, Diagnostic> {
     let mut known = Known::default();
     let (mut variables, mut others) = (Vec::new(), Vec::new());

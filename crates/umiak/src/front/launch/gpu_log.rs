@@ -1,6 +1,6 @@
 //! Paddle's `<job_id>.gpu.log`: the GPUs, the processes that use them, and their load every five seconds. Only with
-//! `--enable_gpu_log`, because a query of the driver is not free. It runs on its own thread, so that a driver that hangs
-//! does not block the job.
+//! `--enable_gpu_log`, because a query of the driver is not free. It runs on its own thread, so that a driver that
+//! hangs does not block the job.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};

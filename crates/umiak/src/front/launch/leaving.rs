@@ -1,5 +1,5 @@
-//! The end of a job on several nodes. With `--gather-logs`, this node sends its logs to the coordinator or receives those
-//! of other nodes. It waits until that is done, or until a signal.
+//! The end of a job on several nodes. With `--gather-logs`, this node sends its logs to the coordinator or receives
+//! those of other nodes. It waits until that is done, or until a signal.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Allows one live launch per log directory. Log files have the same names in every launch, so two launches would mix
 //! their lines.
 //!
-//! The lock is on the directory itself: it leaves no file behind, and ends with the process that holds it. Nodes of one job
-//! may share a directory, since their files are named by global rank: they take a shared lock, launches on one node an
-//! exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
+//! The lock is on the directory itself: it leaves no file behind, and ends with the process that holds it. Nodes of one
+//! job may share a directory, since their files are named by global rank: they take a shared lock, launches on one node
+//! an exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
 
 use std::fs::File;
 use std::path::Path;
@@ -25,8 +25,8 @@ pub(super) struct LogDirLock {
 }
 
 impl LogDirLock {
-    /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory; this
-    /// lock detects it.
+    /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory;
+    /// this lock detects it.
     pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
         let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
         let Ok(file) = File::options().append(true).create(true).open(&log.path) else { return Ok(()) };
