@@ -293,10 +293,10 @@ fn unequal() {
     let equal = "--ips $IPS --nproc_per_node 2";
     let others = vec![cluster.launch(0, equal, HELLO), cluster.launch(2, equal, HELLO)];
     let second = cluster.launch(1, "--ips $IPS --nproc_per_node 3", HELLO).finish();
-    second.expect_code(123).expect_err("this node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
+    second.expect_code(123).expect_err("this node starts 3 processes, but 192.168.0.1").expect_err("--uneven");
     // The other nodes stop waiting for it.
     for outcome in finish(others) {
-        outcome.expect_code(123).expect_err("that node starts 3 processes, and 192.168.0.1").expect_err("--uneven");
+        outcome.expect_code(123).expect_err("that node starts 3 processes, but 192.168.0.1").expect_err("--uneven");
         assert!(outcome.out().is_empty(), "nothing was started");
     }
     // Allowed with `--uneven`, and with `--master` as in Paddle.
