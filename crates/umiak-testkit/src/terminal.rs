@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use umiak_sys::terminal::open_pty;
@@ -17,6 +18,7 @@ pub struct Session<'a> {
     child: Child,
     keyboard: File,
     bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
     size: (u16, u16),
 }
 
@@ -45,16 +47,16 @@ impl<'a> Session<'a> {
             .spawn()
             .expect("setsid can be started");
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        let mut reader = master.try_clone().expect("a descriptor");
+        let mut output = master.try_clone().expect("a descriptor");
         let sink = bytes.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             // On Linux the last close is reported as an error.
-            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+            while let Ok(count @ 1..) = output.read(&mut buffer) {
                 sink.lock().expect("no reader panics").extend_from_slice(&buffer[..count]);
             }
         });
-        Self { sandbox, child, keyboard: master, bytes, size }
+        Self { sandbox, child, keyboard: master, bytes, reader, size }
     }
 
     /// What the terminal has received so far.
@@ -93,18 +95,11 @@ impl<'a> Session<'a> {
     /// Waits for the end. Returns the status and everything the terminal received.
     pub fn finish(mut self) -> (ExitStatus, Vec<u8>) {
         let status = self.child.wait().expect("our own child");
-        // The reader thread may still hold the last bytes.
-        let mut last = self.received().len();
-        loop {
-            std::thread::sleep(Duration::from_millis(30));
-            let now = self.received().len();
-            if now == last {
-                break;
-            }
-            last = now;
-        }
         self.sandbox.assert_nothing_left();
-        (status, self.received())
+        // No process has the terminal open, so the reader ends after the last byte.
+        self.reader.join().expect("the reader does not panic");
+        let bytes = std::mem::take(&mut *self.bytes.lock().expect("no reader panics"));
+        (status, bytes)
     }
 }
 

@@ -70,7 +70,7 @@ const CODES: &[(&[&str], &[Term])] = &[
         &[
             ("N", "the code of the rank that caused a failure, 128 + n for a signal n; 1 with several roles"),
             ("3", "stopped by `umiak stop`"),
-            ("123", "the nodes could not join, or one was lost"),
+            ("123", "the rendezvous failed, or a node was lost"),
             ("124", "a time limit ran out"),
             ("126, 127", "a command could not be executed, or was not found"),
             ("128 + n", "stopped by signal n: Ctrl-C is 130"),

@@ -14,6 +14,7 @@ use crate::screen::style::{Mark, duration};
 use crate::screen::summary::{self, Others, ReplicaPlace};
 
 const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
 
 impl Driver {
     pub(super) fn progress(&self, verb: &str, parts: &[String]) {
@@ -56,37 +57,34 @@ impl Driver {
         }
         let who = words::crowd(&self.core.plan, &live).names;
         let why = match reason {
-            StopReason::Signal { signal } => {
-                let (sent, again) = match signal {
-                    SIGINT => ("SIGINT", "press Ctrl-C again to kill them"),
-                    _ => ("SIGTERM", "a second signal kills them"),
-                };
-                format!("{} received: sending {sent} to {who}; {again}", short_signal(signal))
-            }
-            StopReason::User => format!("`umiak stop` received: sending SIGTERM to {who}"),
-            StopReason::Timeout => format!("the run exceeded its `timeout`: sending SIGTERM to {who}"),
+            StopReason::Signal { signal } => match signal {
+                SIGINT => format!("{who} with SIGINT; press Ctrl-C again to kill"),
+                SIGTERM => format!("{who} with SIGTERM; a second signal kills"),
+                other => format!("{who} with SIGTERM after {}; a second signal kills", short_signal(other)),
+            },
+            StopReason::User => format!("{who} with SIGTERM after `umiak stop`"),
+            StopReason::Timeout => format!("{who} with SIGTERM: the run exceeded its `timeout`"),
             _ => return,
         };
         self.core.alert(|style| style.progress("Stopping", &[why], &time_of_day()));
     }
 
     /// Describes another signal while replicas are already being stopped.
-    fn answer(&self, signal: i32, kill: bool) -> Option<String> {
+    fn answer(&self, kill: bool) -> Option<String> {
         let live: Vec<Slot> = self.core.slots().filter(|slot| self.core.is_live(*slot)).collect();
         let who = words::crowd(&self.core.plan, &live).names;
-        let signal = short_signal(signal);
         let what = if kill {
-            format!("{signal} received: sending SIGKILL to {who}; press Ctrl-C again to return to the shell at once")
+            format!("{who} with SIGKILL; press Ctrl-C again to return to the shell")
         } else {
-            format!("{signal} received: already stopping {who}; press Ctrl-C again to kill")
+            format!("{who} already; press Ctrl-C again to kill")
         };
         (!live.is_empty()).then_some(what)
     }
 
     pub(super) fn tell_stopping_again(&self, reason: StopReason) {
         let answer = match reason {
-            StopReason::Signal { signal } => self.answer(signal, false),
-            StopReason::SecondSignal { signal } => self.answer(signal, true),
+            StopReason::Signal { .. } => self.answer(false),
+            StopReason::SecondSignal { .. } => self.answer(true),
             _ => None,
         };
         if let Some(answer) = answer {
@@ -98,9 +96,9 @@ impl Driver {
     pub(super) fn tell_sweeping(&self, by: &str, kill: bool) {
         let who = words::noun(&self.core.plan);
         let what = if kill {
-            format!("{by}: sending SIGKILL to processes left behind by {who}")
+            format!("processes left behind by {who} with SIGKILL after {by}")
         } else {
-            format!("{by}: stopping processes left behind by {who}; press Ctrl-C again to kill")
+            format!("processes left behind by {who} after {by}; press Ctrl-C again to kill")
         };
         self.core.alert(|style| style.progress("Stopping", &[what], &time_of_day()));
     }

@@ -141,7 +141,7 @@ impl Driver {
             }
             RunStage::Sweeping => {
                 let is_asked = std::mem::replace(&mut self.core.now.is_asked, true);
-                self.tell_sweeping(&format!("{} received", short_signal(signal)), is_asked);
+                self.tell_sweeping(&short_signal(signal), is_asked);
                 if is_asked {
                     self.engine.end(false);
                 }
@@ -158,7 +158,7 @@ impl Driver {
                 self.dispatch(Event::StopAsked { kill });
             }
             (ControlOrder::Stop { kill }, RunStage::Sweeping) => {
-                self.tell_sweeping("asked by `umiak stop`", kill);
+                self.tell_sweeping("`umiak stop`", kill);
                 if kill {
                     self.engine.end(false);
                 }

@@ -252,7 +252,7 @@ fn tell(
     match (shown, evidence.is_some_and(|evidence| !evidence.traceback.is_empty())) {
         (Some(shown), true) => {
             let whose = crowd([*shown], place_of).names;
-            let _ = writeln!(text, "  {}", style.dim(&format!("its traceback is above, in the output of {whose}")));
+            let _ = writeln!(text, "  {}", style.dim(&format!("the traceback is above, in the output of {whose}")));
         }
         (Some(_), false) => {}
         (None, _) => {
@@ -435,7 +435,7 @@ mod tests {
         ✗ ranks 0-1 on node-a exited with 1 after 3m12s
           ValueError: bad batch
             train.py:3 in step  raise ValueError
-          its traceback is above, in the output of rank 0
+          the traceback is above, in the output of rank 0
           log ./log/workerlog.1:7
         ");
         let mut from_file = failed(0, "0x1");

@@ -97,8 +97,8 @@ fn sweep_hurried_by_signals() {
     let outcome = run.finish();
     outcome.expect_code(0);
     assert_soon(asked, &outcome);
-    outcome.expect_err("stopping SIGINT received: stopping processes left behind by ranks; press Ctrl-C again");
-    outcome.expect_err("stopping SIGTERM received: sending SIGKILL to processes left behind by ranks");
+    outcome.expect_err("stopping processes left behind by ranks after SIGINT; press Ctrl-C again to kill");
+    outcome.expect_err("stopping processes left behind by ranks with SIGKILL after SIGTERM");
 }
 
 /// Drift: a Ctrl-C while the run was already stopping printed nothing.
@@ -114,10 +114,8 @@ fn ctrl_c_after_stop() {
     run.wait_until("the first Ctrl-C", || stops(2));
     run.signal(SIGINT);
     let outcome = run.finish();
-    outcome.expect_err("stopping SIGINT received: already stopping ranks 0-1; press Ctrl-C again to kill");
-    outcome.expect_err(
-        "stopping SIGINT received: sending SIGKILL to ranks 0-1; press Ctrl-C again to return to the shell",
-    );
+    outcome.expect_err("stopping ranks 0-1 already; press Ctrl-C again to kill");
+    outcome.expect_err("stopping ranks 0-1 with SIGKILL; press Ctrl-C again to return to the shell");
 }
 
 /// Drift: as above, for a job stopped by a signal: one more signal is enough.

@@ -56,7 +56,7 @@ fn traceback_above() {
         let outcome = sandbox.program(Path::new("/bin/sh"), ["-c", &line]).finish();
         let text = outcome.out();
         assert_eq!(tracebacks(&text), 1, "{redirect}:\n{text}");
-        assert_eq!(text.contains("its traceback is above, in the output of rank 0"), redirect == "2>&1", "{text}");
+        assert_eq!(text.contains("the traceback is above, in the output of rank 0"), redirect == "2>&1", "{text}");
         assert!(text.contains("  ValueError: bad batch"), "{text}");
     }
 }

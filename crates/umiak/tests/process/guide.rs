@@ -334,7 +334,7 @@ impl Example<'_> {
 
     /// The line after which Ctrl-C is typed.
     fn before_the_answer(&self) -> &str {
-        let answer = self.lines.iter().position(|line| line.contains("Stopping SIGINT"));
+        let answer = self.lines.iter().position(|line| line.contains("Stopping ranks"));
         answer.and_then(|answer| self.lines.get(answer - 1)).expect("the example shows what Ctrl-C does")
     }
 

@@ -27,7 +27,10 @@ fn first(sandbox: &Sandbox) -> Running<'_> {
 fn later_launch() {
     let sandbox = Sandbox::new();
     let running = first(&sandbox);
-    let later = sandbox.launch_toy("--nproc_per_node 2", &["0:print second", "1:err KeyError: the second;exit 3"]);
+    let later = sandbox.launch_toy(
+        "--nproc_per_node 2",
+        &["0:print second;touch printed", "1:await printed;err KeyError: the second;exit 3"],
+    );
     let later = later.start().finish_unchecked();
     later.expect_code(3);
     let said = later.err().matches("`./log` is in use by another launch").count();

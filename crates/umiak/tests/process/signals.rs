@@ -63,7 +63,7 @@ fn first_asks() {
     let outcome = run.finish();
     outcome
         .expect_code(143)
-        .expect_err("SIGTERM received: sending SIGTERM to ranks 0-1; a second signal kills them")
+        .expect_err("stopping ranks 0-1 with SIGTERM; a second signal kills")
         .expect_err("stopped by SIGTERM: 2 ranks");
     for rank in 0..2 {
         assert_eq!(sandbox.read(&format!("log/workerlog.{rank}")), "caught SIGTERM\n");
@@ -83,7 +83,7 @@ fn ctrl_c_interrupts() {
     let outcome = run.finish();
     outcome
         .expect_code(130)
-        .expect_err("SIGINT received: sending SIGINT to ranks 0-1; press Ctrl-C again to kill them")
+        .expect_err("stopping ranks 0-1 with SIGINT; press Ctrl-C again to kill")
         .expect_err("stopped by SIGINT: 2 ranks");
     assert!(!outcome.err().contains("ABORT"), "no rank is to blame:\n{}", outcome.err());
     for rank in 0..2 {

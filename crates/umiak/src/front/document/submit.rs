@@ -44,7 +44,7 @@ pub(crate) fn record(submission: &Submission, document: &str, home: &Home) -> Re
         let _ = std::fs::remove_dir_all(run.path());
         Diagnostic::error(Code::J0001, format!("`{}` cannot be written", run.path().display()))
             .row("reason", error.to_string())
-            .hint("free space there, or name another directory with `UMIAK_HOME`")
+            .hint("free space there, or set `UMIAK_HOME` to another directory")
     })?;
     Ok(run)
 }
@@ -125,7 +125,7 @@ fn read_versioned<T: DeserializeOwned>(run: &RunDir, path: &Path, known: u32) ->
         return Err(Diagnostic::error(Code::J0005, format!("`{}` was written by a newer umiak", path.display()))
             .row("file", format!("version {}", head.v))
             .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
-            .hint("use the umiak that wrote it"));
+            .hint("use the version of umiak that wrote it"));
     }
     serde_json::from_slice(&bytes).map(Some).map_err(damaged)
 }

@@ -196,7 +196,7 @@ fn record(
         let not_recorded = |error: &Error| {
             Diagnostic::notice(Code::J0001, "this run is not recorded")
                 .row("reason", error.diagnostic().message)
-                .hint("name a writable directory with `UMIAK_HOME`, or use `--no-record`")
+                .hint("set `UMIAK_HOME` to a writable directory, or use `--no-record`")
         };
         journal.inspect_err(|error| notices.push(not_recorded(error))).ok()
     });
