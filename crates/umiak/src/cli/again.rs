@@ -37,22 +37,12 @@ pub(super) struct Resume {
 }
 
 pub(super) fn resume(arguments: &Resume) -> ExitCode {
-    let result = the_run_or_newest(arguments.run.as_deref()).and_then(|(home, run)| {
-        let status = journal::replay(&run)?.status;
-        let life = life_of(&run, status.is_finished())?;
-        if let Life::Live { .. } = life {
-            return Err(is_running(&run).hint(format!("`umiak attach {}` follows it", run.id())));
-        }
-        has_document(&run, &status, &life)?;
-        match life {
-            Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "resume")),
-            Life::Finished => {
-                tidy(&run);
-                let error = Diagnostic::error(Code::J0025, format!("{} has ended", run.id())).row("how", how(&status));
-                let all = if is_success(&status) { "--all " } else { "" };
-                return Err(error.hint(format!("`umiak retry {all}{}` runs it again", run.id())));
-            }
-            Life::Lost | Life::Live { .. } => {}
+    let result = unsupervised(arguments.run.as_deref(), "resume").and_then(|(home, run, status)| {
+        if status.is_finished() {
+            tidy(&run);
+            let error = Diagnostic::error(Code::J0025, format!("{} has ended", run.id())).row("how", how(&status));
+            let all = if is_success(&status) { "--all " } else { "" };
+            return Err(error.hint(format!("`umiak retry {all}{}` runs it again", run.id())));
         }
         let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
         let talking = (arguments.talking, &arguments.showing);
@@ -82,20 +72,10 @@ pub(super) struct Retry {
 }
 
 pub(super) fn retry(arguments: &Retry) -> ExitCode {
-    let result = the_run_or_newest(arguments.run.as_deref()).and_then(|(home, run)| {
-        let status = journal::replay(&run)?.status;
-        let life = life_of(&run, status.is_finished())?;
-        if let Life::Live { .. } = life {
-            return Err(is_running(&run).hint(format!("`umiak stop {}` stops it", run.id())));
-        }
-        has_document(&run, &status, &life)?;
-        match life {
-            Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "retry")),
-            Life::Lost => {
-                let error = Diagnostic::error(Code::J0025, format!("{} did not finish: its supervisor died", run.id()));
-                return Err(error.hint(format!("`umiak resume {}` continues it", run.id())));
-            }
-            Life::Finished | Life::Live { .. } => {}
+    let result = unsupervised(arguments.run.as_deref(), "retry").and_then(|(home, run, status)| {
+        if !status.is_finished() {
+            let error = Diagnostic::error(Code::J0025, format!("{} did not finish: its supervisor died", run.id()));
+            return Err(error.hint(format!("`umiak resume {}` continues it", run.id())));
         }
         if is_success(&status) && !arguments.all {
             return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
@@ -144,18 +124,34 @@ fn take_up(
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
-fn is_running(run: &RunDir) -> Diagnostic {
-    Diagnostic::error(Code::J0006, format!("{} is still running", run.id()))
+/// The run of a document that this command (`resume` or `retry`) may take up: no supervisor is running.
+fn unsupervised(run: Option<&str>, command: &str) -> Result<(Home, RunDir, Status), Diagnostic> {
+    let (home, run) = the_run_or_newest(run)?;
+    let status = journal::replay(&run)?.status;
+    let life = life_of(&run, status.is_finished())?;
+    match &life {
+        Life::Live { .. } => {
+            let id = run.id();
+            return Err(Diagnostic::error(Code::J0006, format!("{id} is still running"))
+                .hint(format!("`umiak attach {id}` follows it, `umiak stop {id}` stops it")));
+        }
+        Life::Elsewhere { host } => return Err(elsewhere(&run, host, command)),
+        Life::Lost | Life::Finished => has_document(&run, &status)?,
+    }
+    Ok((home, run, status))
 }
 
 /// Refuses runs without a document: a launch is repeated with its command line.
-fn has_document(run: &RunDir, status: &Status, life: &Life) -> Result<(), Diagnostic> {
-    if run.document().exists() || status.next_seq == 0 || matches!(life, Life::Elsewhere { .. }) {
+fn has_document(run: &RunDir, status: &Status) -> Result<(), Diagnostic> {
+    if run.document().exists() || status.next_seq == 0 {
         return Ok(());
     }
     let id = run.id();
-    let how = if *life == Life::Finished { how(status) } else { "its supervisor died".to_owned() };
-    let before = if *life == Life::Finished { String::new() } else { format!("`umiak stop {id}` records its end; ") };
+    let (how, before) = if status.is_finished() {
+        (how(status), String::new())
+    } else {
+        ("its supervisor died".to_owned(), format!("`umiak stop {id}` records its end; "))
+    };
     Err(Diagnostic::error(Code::J0028, format!("{id} was started with `umiak launch`, not from a document"))
         .row("how it ended", how)
         .hint(format!("{before}{}", start_again(status))))
