@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::facts::{
     Began, Fact, Limit, Outcome, Planned, PlannedNode, Record, StopReason, Subject, Supervised, Verdict,
 };
-use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent};
+use crate::model::{Blame, Exit, FIRST_ATTEMPT, Instance, Rank, Scope, StepName, StopSent, replica_parts};
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
@@ -478,7 +478,7 @@ impl Status {
 impl ReplicaStatus {
     /// `trainer` of `trainer-3`.
     pub fn role(&self) -> &str {
-        self.replica.rsplit_once('-').map_or(&self.replica, |(role, _)| role)
+        replica_parts(&self.replica).0
     }
 
     pub fn is_live(&self) -> bool {

@@ -34,4 +34,4 @@ pub use request::{
     ServerMode,
 };
 pub use time::Timestamp;
-pub use whose::Whose;
+pub use whose::{Whose, replica_parts};

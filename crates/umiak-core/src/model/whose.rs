@@ -54,13 +54,19 @@ impl Word {
             Self::All => true,
             Self::Ranks(first, last) => rank.is_some_and(|Rank(rank)| (*first..=*last).contains(&rank)),
             Self::Name(name) => {
-                let (role, index) = replica.rsplit_once('-').unwrap_or((replica, ""));
+                let (role, index) = replica_parts(replica);
                 let indices = name.strip_prefix(role).and_then(|rest| rest.strip_prefix('-')).and_then(range);
-                let has_index = |(first, last)| index.parse().is_ok_and(|index: u32| (first..=last).contains(&index));
+                let has_index = |(first, last): (u32, u32)| (first..=last).contains(&index);
                 name == role || name == replica || indices.is_some_and(has_index)
             }
         }
     }
+}
+
+/// `("trainer", 3)` of `trainer-3`.
+pub fn replica_parts(replica: &str) -> (&str, u32) {
+    let (role, index) = replica.rsplit_once('-').unwrap_or((replica, ""));
+    (role, index.parse().unwrap_or(0))
 }
 
 /// `3` or `0-3`.

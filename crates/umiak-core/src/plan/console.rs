@@ -2,7 +2,7 @@
 
 use super::{Plan, Replica};
 use crate::diag::{Code, Diagnostic, nearest};
-use crate::model::{Rank, Show, Slot, Whose};
+use crate::model::{Rank, Show, Slot, Whose, replica_parts};
 
 /// How this node's replicas use the console.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -80,7 +80,7 @@ impl Plan {
 }
 
 fn unknown(flag: &str, word: &str, all: &[(String, Rank)]) -> Diagnostic {
-    let mut roles: Vec<&str> = all.iter().map(|(name, _)| name.rsplit_once('-').map_or("", |(role, _)| role)).collect();
+    let mut roles: Vec<&str> = all.iter().map(|(name, _)| replica_parts(name).0).collect();
     roles.dedup();
     let error = Diagnostic::error(Code::L0001, format!("`{flag}`: the job has no role or replica `{word}`"))
         .row("roles", roles.join(", "))

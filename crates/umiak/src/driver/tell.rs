@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Fact, Finding, Outcome, StopReason, Subject, Verdict};
-use umiak_core::model::{OutputMode, Scope, Slot, signal_name};
+use umiak_core::model::{OutputMode, Scope, Slot, replica_parts, signal_name};
 use umiak_sys::hooks;
 
 use super::{Driver, words};
@@ -114,7 +114,7 @@ impl Driver {
         let Some(first) = subjects.first() else { return };
         let who = match scope {
             Scope::Replica => format!("{} restarts", first.replica),
-            Scope::Role => format!("all of {} restart", summary::replica_parts(&first.replica).0),
+            Scope::Role => format!("all of {} restart", replica_parts(&first.replica).0),
         };
         let (delay, next) = (duration(delay), first.attempt);
         self.core.say(|style| format!("{} {who} in {delay}, attempt {next}\n", style.mark(Mark::Restarted)));

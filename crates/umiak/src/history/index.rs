@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use umiak_core::facts::Outcome;
+use umiak_core::model::replica_parts;
 use umiak_core::status::{State, Status};
 
 use super::run_dir::{ids, replace};
@@ -142,11 +143,13 @@ fn roles(status: &Status) -> Vec<RoleSize> {
     if !status.roles.is_empty() {
         return status.roles.iter().map(|role| RoleSize { role: role.role.clone(), replicas: role.replicas }).collect();
     }
+    let elsewhere = status.nodes.iter().flat_map(|node| &node.replicas);
+    let here = status.replicas.iter().map(|replica| &replica.replica).filter(|_| status.nodes.is_empty());
     let mut roles: Vec<RoleSize> = Vec::new();
-    for replica in &status.replicas {
-        match roles.iter_mut().find(|role| role.role == replica.role()) {
-            Some(role) => role.replicas += 1,
-            None => roles.push(RoleSize { role: replica.role().to_owned(), replicas: 1 }),
+    for role in elsewhere.chain(here).map(|replica| replica_parts(replica).0) {
+        match roles.iter_mut().find(|other| other.role == role) {
+            Some(other) => other.replicas += 1,
+            None => roles.push(RoleSize { role: role.to_owned(), replicas: 1 }),
         }
     }
     roles

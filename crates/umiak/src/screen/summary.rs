@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_core::diagnose::kernel::size;
 use umiak_core::facts::{Finding, Limit, Verdict};
-use umiak_core::model::Exit;
+use umiak_core::model::{Exit, replica_parts};
 
 use super::style::{Mark, Style, duration, ranges};
 
@@ -331,12 +331,6 @@ fn crowd<'a>(findings: impl IntoIterator<Item = &'a Finding>, place: &impl Fn(&F
     let mut ranks: Vec<u32> = findings.into_iter().map(rank).collect();
     ranks.sort_unstable();
     Crowd::ranks(&ranks)
-}
-
-/// `("trainer", 3)` of `trainer-3`.
-pub fn replica_parts(replica: &str) -> (&str, u32) {
-    let (role, index) = replica.rsplit_once('-').unwrap_or((replica, ""));
-    (role, index.parse().unwrap_or(0))
 }
 
 /// Why an attempt failed, for a replica that is restarted.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::facts::{Finding, Limit, PlannedNode};
-use umiak_core::model::{Exit, FIRST_ATTEMPT, signal_name};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, replica_parts, signal_name};
 use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
 
 use super::listing::roles;
@@ -129,7 +129,7 @@ const NODES: usize = 16;
 pub(crate) fn nodes(status: &Status) -> Vec<String> {
     let is_here = |node: &&PlannedNode| node.replicas.iter().any(|name| status.replica(name).is_some());
     let line = |node: &PlannedNode| {
-        let parts = node.replicas.iter().map(|name| summary::replica_parts(name));
+        let parts = node.replicas.iter().map(|name| replica_parts(name));
         let names = Crowd::replicas(parts).names;
         let here = if is_here(&node) { ", recorded here" } else { ": states and logs are on that node" };
         format!("{}  {names}{here}", node.node)

@@ -285,9 +285,10 @@ fn several_nodes() {
     for command in ["show", "explain"] {
         let text = runs.out(command);
         assert!(text.contains("10.0.0.1  trainer 0-1, recorded here\n"), "{text}");
-        assert!(text.contains("10.0.0.2  trainer-2-3: states and logs are on that node\n"), "{text}");
+        assert!(text.contains("10.0.0.2  trainer 2-3: states and logs are on that node\n"), "{text}");
         assert!(text.contains("rank 3 on 10.0.0.2"), "{text}");
     }
+    assert!(runs.out("show").contains("  roles       trainer 4\n"), "{}", runs.out("show"));
 }
 
 fn codes() {
