@@ -207,7 +207,7 @@ fn causes_apart(fail: Failure) {
         let line = err.lines().find(|line| line.trim_start().starts_with(head));
         let line = line.unwrap_or_else(|| panic!("no line {head:?}:\n{err}"));
         let names = line.trim_start().trim_start_matches(head).trim_start().split(" (").next().unwrap_or_default();
-        let expected = if stubborn { ["rank 3", "worker-3"] } else { ["ranks 2-3", "worker-2-3"] };
+        let expected = if stubborn { ["rank 3", "worker-3"] } else { ["ranks 2-3", "worker 2-3"] };
         assert!(expected.contains(&names), "{names:?} instead of {expected:?}:\n{err}");
     }
 }

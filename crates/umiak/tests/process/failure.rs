@@ -254,5 +254,5 @@ fn a_file_without_a_first_line_is_explained() {
     let script = sandbox.write("train", "no program at all\n");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let outcome = sandbox.umiak(["launch", "./train"]).finish();
-    outcome.expect_code(126).expect_err("could not be started").expect_err("hint: it is no program");
+    outcome.expect_code(126).expect_err("could not be started").expect_err("hint: this machine cannot execute it");
 }

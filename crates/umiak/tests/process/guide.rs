@@ -440,7 +440,7 @@ fn without_ports(text: &str) -> String {
         1 => format!("{}PORT", &found[1]),
         several => format!("{}PORT to {} more", &found[1], several - 1),
     };
-    regex(r"(127\.0\.0\.1:|\bport )(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)").replace_all(text, neutral).into_owned()
+    regex(r"(127\.0\.0\.1:|\bport )(\d+(?:-\d+)?(?:,\d{4,5}(?:-\d+)?)*)").replace_all(text, neutral).into_owned()
 }
 
 /// Replaces times, sizes, processes and names of this machine.

@@ -115,5 +115,5 @@ fn wrong_values() {
     let outcome = sandbox.umiak(["launch", "-v", "true"]).env("UMIAK_LOG_FILE", "no/such/file").finish();
     outcome.expect_code(2).expect_err("error[L0009]: cannot write to the file in `UMIAK_LOG_FILE`\n");
     let outcome = sandbox.umiak(["-v", "ls"]).finish();
-    outcome.expect_code(2).expect_err("`umiak` itself has no flag `-v`");
+    outcome.expect_code(2).expect_err("`umiak` has no flag `-v`");
 }

@@ -151,7 +151,10 @@ fn nothing_to_resume() {
     for command in ["resume", "retry"] {
         let outcome = sandbox.umiak([command, "1"]).finish();
         // Both give the same answer: hints that name each other would loop.
-        outcome.expect_code(2).expect_err("error[J0028]: run-000001 was launched").expect_err("failed, code 3");
+        outcome
+            .expect_code(2)
+            .expect_err("error[J0028]: run-000001 was started with `umiak launch`")
+            .expect_err("failed, code 3");
         outcome.expect_err("hint: start it again with `umiak launch --nproc_per_node 1 ");
     }
 }

@@ -218,7 +218,7 @@ fn second_interrupt() {
         run.wait_for_file(file);
     }
     run.signal(2);
-    run.wait_until("the first signal was handled", || sandbox.read("console").contains("SIGINT received"));
+    run.wait_until("the first signal was handled", || sandbox.read("console").contains("with SIGINT"));
     run.signal(2);
     run.finish().expect_code(130);
     let console = sandbox.read("console");
