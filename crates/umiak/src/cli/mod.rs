@@ -43,11 +43,7 @@ pub use schemas::SCHEMAS;
 /// Everything `main` does.
 pub fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    let front = recognise(&argv);
-    if let Some(diagnostic) = front.diagnostic() {
-        return fail(&[diagnostic]);
-    }
-    match front {
+    match recognise(&argv) {
         Front::Wrapped { wrapper, rest } => match wrapper::resolve(&wrapper, &rest) {
             Ok(argv) => enter(recognise(&argv), &argv),
             Err(diagnostic) => fail(&[diagnostic]),
@@ -58,6 +54,9 @@ pub fn main() -> ExitCode {
 
 /// Runs the launcher, or one of our own commands.
 fn enter(front: Front, argv: &[OsString]) -> ExitCode {
+    if let Some(diagnostic) = front.diagnostic() {
+        return fail(&[diagnostic]);
+    }
     match front {
         Front::Launch(spelling, words) => {
             let env = crate::host::environment();
