@@ -23,7 +23,8 @@ use crate::views::facts::describe;
 use crate::views::run::head;
 use crate::views::standing::{LoadedRun, RunStanding};
 
-use super::runs::Done;
+use super::logs::choose;
+use super::runs::{Done, load};
 use super::wait::lost;
 
 const SIGINT: i32 = 2;
@@ -62,12 +63,20 @@ pub(super) fn run(arguments: &Arguments) -> Done {
                 .hint(format!("`umiak logs {id}` shows its output, `umiak show {id}` its result")));
         }
     }
-    let signals = Signals::block(&[SIGINT, SIGTERM]).map_err(|error| Diagnostic::failed("wait for signals", &error))?;
+    if !arguments.replicas.is_empty() {
+        choose(&load(RunDir::at(&home, run.id()))?, &arguments.replicas)?;
+    }
     let mut follower = Follower::open(&run)?;
     follower.catch_up()?;
     let has_roles = run.document().exists() && follower.status().roles.len() > 1;
     let mut console =
         console(&run, arguments, has_roles).map_err(|error| Diagnostic::failed("follow the console", &error))?;
+    // Blocked after the child has started: it inherits the mask, and Ctrl-C must end it.
+    let signals = Signals::block(&[SIGINT, SIGTERM]);
+    let signals = signals.map_err(|error| {
+        end(&mut console);
+        Diagnostic::failed("wait for signals", &error)
+    })?;
     let style = Style::detect(arguments.ascii, false);
     let followed = follow(&mut follower, &run, &style, &signals);
     match followed {

@@ -214,7 +214,10 @@ fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], aske
 }
 
 /// The replicas that the words name. Without words, the replica that failed first and its attempt.
-fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
+pub(super) fn choose<'a>(
+    loaded: &'a LoadedRun,
+    words: &[String],
+) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
     let status = &loaded.status;
     if !words.is_empty() {
         let whose = Whose::parse(words.iter().map(String::as_str));

@@ -58,6 +58,7 @@ fn attach_roles() {
     };
     let all = shows("attach", &["server-0  | up", "trainer-0 | hello", "trainer-1 | hello"]);
     let one = shows("attach 1 trainer-1", &["hello"]);
+    house.umiak("attach 1 trainer-2").finish_unwatched().expect_code(2).expect_err("no role or replica `trainer-2`");
     house.touch("go");
     house.wait_until_free();
     for session in [all, one] {
