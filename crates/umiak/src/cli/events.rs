@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         if !write(&text)? || follower.status().is_finished() {
             return Ok(ExitCode::SUCCESS);
         }
-        if life == Life::Lost && text.is_empty() {
+        if life == Life::Lost && text.is_empty() && follower.life()? == Life::Lost {
             return Err(super::wait::lost(&run));
         }
         if text.is_empty() && follower.wait(&reader_of_stdout())? {

@@ -78,9 +78,8 @@ fn stop_one(home: &Home, run: &RunDir, arguments: &Arguments) -> Result<StoppedR
         (Stopped::Closed, _) => "had lost its supervisor; recorded as stopped".to_owned(),
         (Stopped::Over, Word::Stopped) => "stopped".to_owned(),
         // It ended by itself first.
-        (Stopped::Over, _) => {
-            format!("had {status} before it could be stopped").replace("had interrupted", "was interrupted")
-        }
+        (Stopped::Over, Word::Interrupted) => "was interrupted before it could be stopped".to_owned(),
+        (Stopped::Over, _) => format!("had {status} before it could be stopped"),
     };
     if arguments.format.output == Output::Human {
         print_text(&format!("{} {text}\n", run.id()))?;

@@ -93,7 +93,7 @@ pub fn only_live(home: &Home) -> Result<Option<RunDir>, Error> {
 
 fn is_live(home: &Home, entry: &IndexEntry) -> bool {
     let life = life_of(&RunDir::at(home, entry.run), entry.state.is_finished());
-    matches!(life, Ok(Life::Live { .. } | Life::Elsewhere { .. }))
+    matches!(life, Ok(Life::Live { .. }))
 }
 
 /// Distinguishes runs of the same name.
