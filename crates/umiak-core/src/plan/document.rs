@@ -93,6 +93,8 @@ pub struct Submission {
     pub known: Known,
     /// Directory where it was submitted.
     pub directory: PathBuf,
+    /// The file of the document; its settings are beside it.
+    pub document: PathBuf,
     /// The environment that the replicas inherit.
     pub environment: BTreeMap<String, String>,
     /// The resolved program of each role.
@@ -115,7 +117,7 @@ pub struct RunPlace {
 
 /// Assigns the leased resources. `granted` must cover [`needs`].
 pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan {
-    let Submission { job, params, engine, wishes, directory, environment, programs, .. } = submission;
+    let Submission { job, params, engine, wishes, directory, document, environment, programs, .. } = submission;
     let mut hosts = granted.hosts.into_iter();
     let mut ports = granted.ports.into_iter();
     let mut take = |count: u16| ports.by_ref().take(count as usize).collect::<Vec<Port>>();
@@ -164,6 +166,7 @@ pub fn place(submission: &Submission, place: RunPlace, granted: Granted) -> Plan
         params: params.clone(),
         engine: engine.clone(),
         directory: directory.clone(),
+        document: Some(document.clone()),
         wishes: *wishes,
         attempt: FIRST_ATTEMPT,
         commands: commands.collect(),
@@ -252,6 +255,7 @@ pub(super) mod tests {
             wishes: Wishes::default(),
             known: Known::default(),
             directory: "/home/li".into(),
+            document: "/home/li/job.yaml".into(),
             environment: BTreeMap::new(),
             programs: programs.iter().map(PathBuf::from).collect(),
         };

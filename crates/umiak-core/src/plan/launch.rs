@@ -151,6 +151,7 @@ pub fn finish(request: &Request, inventory: &Inventory, layout: Layout, share: S
         params: Vec::new(),
         engine: "local".to_owned(),
         directory: run.directory.clone(),
+        document: None,
         wishes: Wishes::default(),
         attempt: run.attempt,
         job: job(request, &parts, &counts),

@@ -42,6 +42,9 @@ pub struct Plan {
     pub engine: String,
     /// Directory where it was started or submitted.
     pub directory: PathBuf,
+    /// The file of the document, unless it is a launch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<PathBuf>,
     pub wishes: Wishes,
     /// The attempt of a launched job, from 1. The plan of a document is for all attempts.
     pub attempt: u32,

@@ -84,7 +84,7 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
         let submission = if arguments.param.is_empty() {
             submit::again(&run)?
         } else {
-            submit::again_with(&run, &arguments.param, |directory, params| parse(&run, directory, params))?
+            submit::again_with(&run, &arguments.param, |file, params| parse(&run, file, params))?
         };
         let submission = submission.ok_or_else(|| not_a_document(&run))?;
         let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
@@ -93,14 +93,14 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
     ended(arguments.talking, result)
 }
 
-/// Parses the document of a run with other parameters, and with the settings of the directory it was submitted from.
-fn parse(run: &RunDir, directory: &Path, params: &[(String, String)]) -> Result<Document, Diagnostic> {
+/// Parses the document of a run with other parameters, and with the settings beside the file that was submitted.
+fn parse(run: &RunDir, file: &Path, params: &[(String, String)]) -> Result<Document, Diagnostic> {
     let first = |diagnostics: Vec<Diagnostic>| {
         let unknown = || Diagnostic::error(Code::J0027, "the document of the run cannot be read");
         diagnostics.into_iter().next().unwrap_or_else(unknown)
     };
     let source = document::read(&run.document())?;
-    let settings = document::settings(&directory.join("document.yaml")).map_err(|(_, errors)| first(errors))?;
+    let settings = document::settings(file).map_err(|(_, errors)| first(errors))?;
     formats::parse(&source, params, &settings).map_err(first)
 }
 

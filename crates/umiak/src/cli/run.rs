@@ -155,7 +155,7 @@ pub(super) fn submission(what: &What) -> Result<(Submission, Document), Vec<Diag
     if !refused.is_empty() {
         return Err(refused);
     }
-    let submission = submit::submission(&document, &what.param, engine).map_err(one)?;
+    let submission = submit::submission(&document, &what.file, &what.param, engine).map_err(one)?;
     Ok((submission, document))
 }
 

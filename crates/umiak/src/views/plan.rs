@@ -135,6 +135,7 @@ mod tests {
             wishes: Wishes::default(),
             known: known.clone(),
             directory: "/home/li".into(),
+            document: "/home/li/job.yaml".into(),
             environment: [("OMP_NUM_THREADS".to_owned(), "1".to_owned())].into(),
             programs: vec!["/bin/serve".into(), "/bin/train".into()],
         };

@@ -78,6 +78,7 @@ mod tests {
             wishes: Wishes::default(),
             known: Known::default(),
             directory: "/work".into(),
+            document: "/work/job.yaml".into(),
             environment: BTreeMap::new(),
             programs: vec!["serve".into(), "train".into()],
         };

@@ -19,6 +19,7 @@ use crate::host::inventory;
 /// A document with the directory and the environment of this process, and the paths of its programs.
 pub(crate) fn submission(
     document: &Document,
+    file: &Path,
     params: &[(String, String)],
     engine: EngineKind,
 ) -> Result<Submission, Diagnostic> {
@@ -32,7 +33,8 @@ pub(crate) fn submission(
     let programs = programs(&job, engine, &directory, &environment)?;
     let (engine, wishes) = (engine.word().to_owned(), Wishes::default());
     let params = params.to_vec();
-    Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs })
+    let document = directory.join(file);
+    Ok(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs })
 }
 
 /// Makes the run's directory, with everything that a supervisor needs, and the document without its secrets.
@@ -61,11 +63,12 @@ pub(crate) fn read(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
 /// The submission of a run that has ended. Its secrets are not kept: they come from the environment of this process.
 pub(crate) fn again(run: &RunDir) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { mut job, params, engine, wishes, directory, commands, whole, .. } = plan;
+    let Plan { mut job, params, engine, wishes, directory, document, commands, whole, .. } = plan;
+    let Some(document) = document else { return Ok(None) };
     let environment = inventory::environment();
     let known = if whole { Known::default() } else { unmask(&mut job, &environment)? };
     let programs = commands.into_iter().map(|command| command.program).collect();
-    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
 }
 
 /// The same with other parameters. `parse` reads the document with them. Its roles must stay the same, because replicas
@@ -76,7 +79,8 @@ pub(crate) fn again_with(
     parse: impl FnOnce(&Path, &[(String, String)]) -> Result<Document, Diagnostic>,
 ) -> Result<Option<Submission>, Diagnostic> {
     let Some(plan) = read_versioned::<Plan>(run, &run.plan(), plan::VERSION)? else { return Ok(None) };
-    let Plan { job: old, mut params, engine, wishes, directory, .. } = plan;
+    let Plan { job: old, mut params, engine, wishes, directory, document, .. } = plan;
+    let Some(document) = document else { return Ok(None) };
     for (name, value) in given {
         params.retain(|(other, _)| other != name);
         params.push((name.clone(), value.clone()));
@@ -86,7 +90,7 @@ pub(crate) fn again_with(
             .row("parameter", name.clone())
             .hint(format!("add `-p {name}=VALUE`")));
     }
-    let Document { mut job, secrets: mut known, .. } = parse(&directory, &params)?;
+    let Document { mut job, secrets: mut known, .. } = parse(&document, &params)?;
     let shape = |job: &Job| job.roles.iter().map(|role| (role.name.clone(), role.replicas)).collect::<Vec<_>>();
     if shape(&job) != shape(&old) {
         return Err(Diagnostic::error(
@@ -99,7 +103,7 @@ pub(crate) fn again_with(
     let environment = inventory::environment();
     known.extend(&unmask(&mut job, &environment)?);
     let programs = programs(&job, EngineKind::parse(&engine)?, &directory, &environment)?;
-    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, environment, programs }))
+    Ok(Some(Submission { v: VERSION, job, params, engine, wishes, known, directory, document, environment, programs }))
 }
 
 /// Reads a versioned file of a run, if this umiak knows the version; `None` if it does not exist.

@@ -16,6 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::retry::budgets_are_new", &[], budgets)
         .test("run::retry::secrets_are_asked_again", &[], secrets)
         .test("run::retry::secrets_of_parameters_are_in_no_file", &[], secret_parameters)
+        .test("run::retry::settings_are_beside_the_document", &[], settings)
         .test("run::retry::killed_and_resumed", &[], killed_and_resumed);
 }
 
@@ -90,6 +91,19 @@ fn secrets() {
     fs::write(house.run().plan(), many).expect("the sandbox can be written");
     house.umiak("retry 1").finish().expect_code(125).expect_err("J0020");
     house.check_ended();
+}
+
+/// With another parameter the document is read again, with the settings beside it.
+fn settings() {
+    let house = House::new();
+    fs::create_dir(house.sandbox.path().join("jobs")).expect("the sandbox can be written");
+    house.sandbox.write("jobs/umiak.toml", "[flavour.tiny]\ncpu = 1\n");
+    house.sandbox.write(
+        "jobs/a.yaml",
+        "umiak: v1\nparams: {code: 7}\nroles:\n  trainer: {flavour: tiny, command: \"exit {{ code }}\"}\n",
+    );
+    house.umiak("run jobs/a.yaml").finish().expect_code(7);
+    house.umiak("retry 1 -p code=0").finish().expect_code(0);
 }
 
 /// Secrets in commands, in variables with harmless names, and in labels.
