@@ -23,7 +23,7 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
     match (style.codes, outcome) {
         (_, Outcome::Succeeded) => 0,
         (ExitCodes::Umiak | ExitCodes::Paddle, Outcome::Stopped) => STOPPED,
-        (ExitCodes::Umiak, Outcome::Interrupted) => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
+        (_, Outcome::Interrupted) => interrupted(style, signal.unwrap_or(15)),
         (ExitCodes::Umiak, Outcome::Failed) => {
             let cause = verdict.and_then(|verdict| verdict.causes.first());
             if cause.is_some_and(|cause| cause.timed_out.is_some()) {
@@ -34,11 +34,6 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
             // A cause that exits with 0 (stopped at our request, too few successes) must not read as success.
             if code == 0 { 1 } else { code }
         }
-        // The current launcher exits with the bare signal number; the legacy one is killed by the signal.
-        (ExitCodes::Paddle, Outcome::Interrupted) => match style.generation {
-            Generation::Current => signal.unwrap_or(15) as u8,
-            Generation::Legacy => 128u8.wrapping_add(signal.unwrap_or(15) as u8),
-        },
         (ExitCodes::Paddle, Outcome::Failed) => match style.generation {
             // The first nonzero process by rank, with -signal as a byte: hence 241 for SIGTERM.
             Generation::Current => ends.iter().find(|exit| !exit.is_success()).map_or(1, |exit| match exit {
@@ -48,6 +43,16 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
             Generation::Legacy => 1,
         },
         (ExitCodes::Torch, _) => 1,
+    }
+}
+
+/// The exit code after this signal to umiak.
+pub fn interrupted(style: CodeStyle, signal: i32) -> u8 {
+    match (style.codes, style.generation) {
+        (ExitCodes::Torch, _) => 1,
+        // Paddle's current launcher exits with the bare signal number; the legacy one is killed by the signal.
+        (ExitCodes::Paddle, Generation::Current) => signal as u8,
+        (ExitCodes::Umiak, _) | (ExitCodes::Paddle, Generation::Legacy) => 128u8.wrapping_add(signal as u8),
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Began, Fact, Outcome, StopReason, Subject};
+use umiak_core::machine::exit_code::STOPPED;
 use umiak_core::model::Exit;
 use umiak_core::status::Status;
 
@@ -148,7 +149,7 @@ fn close(home: &Home, run: &RunDir) -> Result<(), Diagnostic> {
     let mut facts = vec![super::record::supervised(Began::Resumed)];
     facts.push(Fact::Stopping { reason: StopReason::User });
     facts.extend(lost(writer.status()));
-    facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 });
+    facts.push(Fact::Finished { outcome: Outcome::Stopped, exit_code: STOPPED });
     let records = writer.number(clock.now(), facts);
     let written = writer.append(&records).and_then(|()| writer.sync());
     written.map_err(|error| crate::history::cannot_write(&run.journal(), &error))?;

@@ -306,7 +306,7 @@ impl Driver {
     /// Exits on the third signal without waiting for replicas. Closing our end of the guardian's socket makes it finish
     /// alone; the end is recorded here, so that the run does not look like one whose supervisor died.
     fn leave(mut self) -> Result<u8, Diagnostic> {
-        let code = 128u8.wrapping_add(self.core.now.last_signal as u8);
+        let code = self.core.machine.code_after(self.core.now.last_signal);
         let live = self.core.machine.live_ids();
         if !live.is_empty() {
             let replicas = live.iter().map(|id| self.core.machine.replica_name(id.slot)).collect();

@@ -9,6 +9,7 @@
 
 use super::Machine;
 use crate::facts::{Outcome, StopReason};
+use crate::machine::exit_code;
 
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
@@ -82,6 +83,11 @@ impl Machine {
     /// True if no waiting replica will start in this attempt.
     pub(super) fn starts_nothing(&self) -> bool {
         self.stop().is_some() || matches!(self.phase, Phase::Completed)
+    }
+
+    /// The exit code if this signal ends the supervisor before the machine has finished.
+    pub fn code_after(&self, signal: i32) -> u8 {
+        exit_code::interrupted(self.style, signal)
     }
 
     /// True between two attempts, and after an end in between.

@@ -172,9 +172,12 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     driver.run()
 }
 
+fn code_style(spec: &LaunchSpec) -> CodeStyle {
+    CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false }
+}
+
 fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
-    let codes = CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false };
-    let machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
+    let machine = Machine::new(plan.job.clone(), code_style(spec), fastrand::u64(..));
     let mut machine = machine.ranks_from(plan.first_rank()).numbered(plan.numbers());
     restart::expect_elsewhere(&mut machine, plan);
     if is_shared {

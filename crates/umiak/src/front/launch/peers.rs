@@ -10,7 +10,7 @@ use crate::rendezvous::{self, Gather, Host, LogDirMark, Net, NetOrder, NetReport
 use crate::screen::{Activity, StatusLine};
 use umiak_core::contract::Member;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::exit_code::STOPPED;
+use umiak_core::machine::exit_code::{self, STOPPED};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
@@ -21,7 +21,7 @@ use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
 use umiak_core::wire::auth::Key;
 
 use super::prepare::Outline;
-use super::{Around, NotRun, meeting, peer_words};
+use super::{Around, NotRun, code_style, meeting, peer_words};
 use crate::driver::short_signal;
 use crate::engine::{self, Engine as _, EngineNews};
 
@@ -165,7 +165,7 @@ impl Peers {
         if let Some(signal) = arrived.signals.first().copied() {
             self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
             around.say(&format!("stopped by {} while waiting for nodes", short_signal(signal)));
-            return Err(NotRun::Code(128u8.wrapping_add(signal as u8)));
+            return Err(NotRun::Code(exit_code::interrupted(code_style(&around.spec), signal)));
         }
         if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
             return Err(engine::lost("ranks").into());
@@ -267,7 +267,7 @@ impl AsFd for Peers {
 fn ended_before(around: &Around<'_>, why: Option<&Why>) -> NotRun {
     if let Some(Why::Interrupted { node, signal, .. }) = why {
         around.say(&format!("stopped by {}", peer_words::interrupted(node, *signal)));
-        return NotRun::Code(signal.map_or(STOPPED, |signal| 128u8.wrapping_add(signal as u8)));
+        return NotRun::Code(signal.map_or(STOPPED, |signal| exit_code::interrupted(code_style(&around.spec), signal)));
     }
     let told = why.and_then(peer_words::why);
     told.unwrap_or_else(|| peer_words::refused(&Refusal::TooLate)).into()
