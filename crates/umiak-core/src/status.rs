@@ -171,8 +171,9 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// True if it completed its work: a replica that exits with 0 because it was stopped has not.
     pub fn is_success(&self) -> bool {
-        self.exit.is_success() && self.timed_out.is_none()
+        self.exit.is_success() && self.timed_out.is_none() && !self.by_us
     }
 
     /// True if it ended before we sent a signal, or exceeded its time limit.

@@ -37,8 +37,9 @@ pub struct End {
 }
 
 impl End {
+    /// True if it completed its work: a replica that exits with 0 because it was stopped has not.
     pub fn is_success(&self) -> bool {
-        self.exit.is_success() && self.timed_out.is_none()
+        self.exit.is_success() && self.timed_out.is_none() && !self.by_us
     }
 
     /// True if it ended badly for a reason other than our stop.
@@ -248,7 +249,10 @@ mod tests {
             (&[Interrupt, Terminate], code(1), true),
             (&[Interrupt, Terminate], signal(15), true),
             (&[Interrupt, Kill], signal(9), true),
-            (&[Interrupt], code(0), false),
+            // So may a program that saves its state.
+            (&[Interrupt], code(0), true),
+            (&[Terminate], code(0), true),
+            (&[], code(0), false),
             (&[Interrupt], Exit::Lost, false),
             // A weaker signal changes nothing.
             (&[Terminate, Interrupt], code(1), false),

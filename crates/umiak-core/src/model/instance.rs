@@ -65,11 +65,11 @@ impl StopSent {
         Self { last: self.last.max(how), ..self }
     }
 
-    /// True if the stop caused this exit. An interrupted program may exit with any code: Python's is that of an unhandled
-    /// exception, and a handler chooses its own.
+    /// True if the stop caused this exit. A handler of SIGTERM may save its state and exit with 0. An interrupted program
+    /// may exit with any code: Python's is that of an unhandled exception, and a handler chooses its own.
     pub fn caused(self, exit: &Exit) -> bool {
         match exit {
-            Exit::Code { code } => *code != 0 && self.first == StopHow::Interrupt,
+            Exit::Code { code } => *code == 0 || self.first == StopHow::Interrupt,
             Exit::Signal { signal: SIGTERM, .. } => true,
             Exit::Signal { signal: SIGKILL, .. } => self.last == StopHow::Kill || self.first == StopHow::Interrupt,
             Exit::Signal { .. } => self.first == StopHow::Interrupt,

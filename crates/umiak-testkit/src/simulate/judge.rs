@@ -343,6 +343,7 @@ impl<'a> Judge<'a> {
         self.check(told && shadow.is_live(), Rule::OneEnd, || format!("rank {rank} ended out of nothing"));
         let expected = match exit {
             Exit::Signal { .. } | Exit::Code { code: 1.. } if shadow.interrupted => true,
+            Exit::Code { code: 0 } => shadow.interrupted || shadow.terminated || shadow.killed,
             Exit::Signal { signal: SIGTERM, .. } => shadow.terminated,
             Exit::Signal { signal: SIGKILL, .. } => shadow.killed,
             _ => false,

@@ -385,6 +385,7 @@ impl<'a> Judge<'a> {
         let late = shadow.timed_out.is_some();
         let ours = match exit {
             Exit::Signal { .. } | Exit::Code { code: 1.. } if shadow.interrupted => true,
+            Exit::Code { code: 0 } => shadow.asked.is_some() || shadow.killed.is_some(),
             Exit::Signal { signal: 15, .. } => shadow.asked.is_some(),
             Exit::Signal { signal: 9, .. } => shadow.killed.is_some(),
             _ => false,

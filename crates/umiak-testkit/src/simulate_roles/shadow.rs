@@ -29,11 +29,11 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn is_good(&self) -> bool {
-        self.exit == Exit::Code { code: 0 } && !self.timed_out
+        self.exit == Exit::Code { code: 0 } && !self.timed_out && !self.by_us
     }
 
     pub(super) fn is_bad(&self) -> bool {
-        !self.is_good() && (self.timed_out || !self.by_us)
+        self.timed_out || (self.exit != Exit::Code { code: 0 } && !self.by_us)
     }
 }
 

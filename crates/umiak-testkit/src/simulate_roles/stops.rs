@@ -64,6 +64,11 @@ impl Judge<'_> {
                 self.check(live, Rule::Terminate, || format!("{id:?} is not to be stopped"));
                 continue;
             }
+            let is_unsent = shadow.again.is_some() || self.started.is_none();
+            if is_unsent && shadow.stopped_before == Some(StopHow::Interrupt) && how == StopHow::Terminate {
+                // A new stop instead of the earlier supervisor's, with a grace period of its own.
+                (shadow.again, shadow.asked) = (None, None);
+            }
             let (asked, killed, timed_out) = (shadow.asked, shadow.killed, shadow.timed_out.is_some());
             let (interrupted, terminated) = (shadow.interrupted, shadow.terminated);
             shadow.asked = asked.or(Some(now));
@@ -81,7 +86,13 @@ impl Judge<'_> {
                     let recycling = self.groups[id.slot.role as usize].recycling.is_some();
                     (Rule::Terminate, self.stop.is_some() || timed_out || recycling)
                 }
-                StopHow::Terminate => (Rule::Terminate, interrupted && !terminated && waited(after_interrupt(grace))),
+                // An earlier supervisor interrupted it, and this one stops the job or its role for another reason.
+                StopHow::Terminate => {
+                    let other = self.stop.is_some_and(|(first, _)| first != StopReason::Signal { signal: 2 });
+                    let recycling = self.groups[id.slot.role as usize].recycling.is_some();
+                    let due = other || recycling || waited(after_interrupt(grace));
+                    (Rule::Terminate, interrupted && !terminated && due)
+                }
                 // A kill request skips the grace period, if it was for the whole job.
                 StopHow::Kill => {
                     let due = waited(grace) || (self.impatient && self.stop.is_some());

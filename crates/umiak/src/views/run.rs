@@ -303,7 +303,7 @@ pub(crate) fn how(ended: &Ended) -> String {
         Some(Limit::Start) => "was not ready in time".to_owned(),
         Some(Limit::Run) => "timed out".to_owned(),
         None if ended.unseen => "may never have run".to_owned(),
-        None if ended.by_us && !ended.exit.is_success() => match &ended.exit {
+        None if ended.by_us => match &ended.exit {
             Exit::Signal { signal, .. } => format!("stopped by us ({})", signal_word(*signal)),
             exit => format!("stopped by us, {}", exit.describe()),
         },

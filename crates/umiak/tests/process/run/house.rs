@@ -179,7 +179,7 @@ fn broken(records: &[Record], ledger: &BTreeMap<String, Vec<u32>>) -> Vec<String
             }
             Fact::Ended { subject, exit, by_us, .. } => {
                 let key = (subject.replica.clone(), subject.attempt);
-                if *exit == (Exit::Code { code: 0 }) {
+                if *exit == (Exit::Code { code: 0 }) && !by_us {
                     succeeded.insert(subject.replica.clone());
                 }
                 if !started.contains_key(&key) && !matches!(exit, Exit::Spawn(_) | Exit::Unmet { .. }) {

@@ -16,6 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::retry::budgets_are_new", &[], budgets)
         .test("run::retry::secrets_are_asked_again", &[], secrets)
         .test("run::retry::secrets_of_parameters_are_in_no_file", &[], secret_parameters)
+        .test("run::retry::a_graceful_exit_is_no_success", &[], graceful)
         .test("run::retry::settings_are_beside_the_document", &[], settings)
         .test("run::retry::killed_and_resumed", &[], killed_and_resumed);
 }
@@ -90,6 +91,26 @@ fn secrets() {
     assert_ne!(plan, many, "{plan}");
     fs::write(house.run().plan(), many).expect("the sandbox can be written");
     house.umiak("retry 1").finish().expect_code(125).expect_err("J0020");
+    house.check_ended();
+}
+
+/// A replica that saves its state on SIGTERM and exits with 0 has not done its work.
+fn graceful() {
+    let house = House::with(
+        "umiak: v1\nroles:\n  trainer: {replicas: 2, command: \"LEDGER; trap 'exit 0' TERM; touch up.$UMIAK_INDEX; test -e again && exit 0; while :; do sleep 0.01; done\"}\n",
+    );
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    for index in 0..2 {
+        house.wait_for_file(&format!("up.{index}"));
+    }
+    house.umiak("stop 1").finish_unwatched().expect_code(0);
+    let text = house.umiak("show 1").finish_unwatched().out();
+    assert_eq!(text.matches("⊘ stopped by us, exited with 0").count(), 2, "{text}");
+    house.touch("again");
+    house.umiak("retry 1").finish().expect_code(0);
+    let text = house.umiak("show 1").finish_unwatched().out();
+    assert_eq!(text.matches("✓ exited with 0").count(), 2, "{text}");
+    assert_eq!(house.umiak("logs 1 --attempt 2").finish_unwatched().code(), 0);
     house.check_ended();
 }
 
