@@ -26,7 +26,7 @@ pub static SIGNATURES: &[Signature] = &[
         "The program was built against a newer glibc or libstdc++ than this host has. Build it here, or run it \
          in a container with the newer system."),
     Signature::new("U1104", Cause, "a command was not found",
-        r"(command not found|^(ba|da|z|)sh: (line )?[0-9]+: .*: not found)$",
+        r"(command not found|^((\S*/)?(a|ba|da|k|z|)sh|[^ :]+: (line )?[0-9]+): [^ :]+: not found)$",
         "check the spelling and the `PATH` the ranks start with",
         "A shell script called a program that is not on the rank's `PATH`. Ranks get the environment of the \
          launcher, not that of a login shell."),

@@ -190,6 +190,9 @@ fn one_line_in_other_words() {
         ("ImportError: /lib/libc.so.6: version `GLIBC_2.34' not found (required by x.so)", "U1103"),
         ("ImportError: cannot import name 'foo' from 'bar' (bar.py)", "U1101"),
         ("sh: 1: nvcc: not found", "U1104"),
+        ("/bin/sh: 1: nosuchprog: not found", "U1104"),
+        ("./run.sh: 2: nosuchcmd: not found", "U1104"),
+        ("/bin/sh: nosuchprog: not found", "U1104"),
         ("/usr/bin/python3: No module named paddle_job", "U1101"),
         ("RuntimeError: Socket Timeout", "U4202"),
         (
