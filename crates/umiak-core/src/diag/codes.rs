@@ -197,6 +197,8 @@ register! {
         "The journal has facts of a newer umiak that this version does not know. They are not shown.";
     J0012, 124, "timed out waiting for a run",
         "The run did not end within `umiak wait --timeout`. It is still running.";
+    J0013, 0, "log without times",
+        "`umiak logs --since` selects lines by the time in them. This log has no times, so all its lines are shown. Add the time to the format of the trainer's logger.";
     J0020, 125, "not enough resources on this host",
         "The job needs more ports, loopback addresses, GPUs or (with `--strict-resources`) CPUs than are available, or a limit that cannot be set here. The message shows how many of which. A job is a gang unless `policy: {gang: false}` is set: no replica starts unless all of them fit.";
     J0021, 127, "command not found",

@@ -174,7 +174,7 @@ fn limits(
     }
     if !timeless.is_empty() {
         let message = "`--since` does not apply to logs without times: all their lines are shown";
-        talk(&Diagnostic::notice(Code::J0010, message).row("replicas", timeless.join(", ")));
+        talk(&Diagnostic::notice(Code::J0013, message).row("replicas", timeless.join(", ")));
     }
     Ok(limits)
 }

@@ -136,7 +136,7 @@ fn since() {
     let log = Runs::log(&run, "trainer-1", FIRST, "no times\n");
     fs::File::options().append(true).open(&log).expect("the log").set_modified(later).expect("a time");
     let outcome = runs.sandbox.umiak(["logs", "1", "trainer-1", "--since", "2036-11-15 03:00:02"]).finish();
-    outcome.expect_code(0).expect_err("notice[J0010]: `--since` does not apply to logs without times");
+    outcome.expect_code(0).expect_err("notice[J0013]: `--since` does not apply to logs without times");
     assert_eq!(outcome.out(), "no times\n");
     assert_eq!(runs.out("logs 1 --since 1h"), runs.out("logs 1"));
     runs.umiak("logs 1 --since yesterday").finish().expect_code(2);
