@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic, nearest};
@@ -146,7 +146,7 @@ fn argument(flag: &'static Flag) -> Arg {
 }
 
 /// Command names of other tools, and the ones here.
-const ELSEWHERE: &[(&str, &str)] = &[("status", "show"), ("kill", "stop"), ("ps", "ls")];
+const ELSEWHERE: &[(&str, &str)] = &[("status", "show"), ("kill", "stop"), ("ps", "ls"), ("list", "ls")];
 
 /// Runs one of our own commands.
 pub(super) fn run(argv: &[OsString]) -> ExitCode {
@@ -223,7 +223,10 @@ fn refuse(argv: &[OsString], error: &clap::Error) -> ExitCode {
     }
     let first = argv.get(1).map(|word| word.to_string_lossy()).unwrap_or_default();
     match error.kind() {
-        ErrorKind::InvalidSubcommand => fail(&[no_command(&first)]),
+        ErrorKind::InvalidSubcommand => match error.get(ContextKind::InvalidSubcommand) {
+            Some(ContextValue::String(word)) => fail(&[no_command(word)]),
+            _ => fail(&[no_command(&first)]),
+        },
         ErrorKind::UnknownArgument if first.starts_with('-') => {
             fail(&[Diagnostic::error(Code::L0001, format!("`umiak` has no flag `{first}`"))
                 .hint("flags of the launcher go after its name: `umiak launch --gpus 0,1 train.py`")])

@@ -278,6 +278,8 @@ fn other_words() {
         ("status train", "hint: use `umiak show train`"),
         ("kill --kill 3", "hint: use `umiak stop --kill 3`"),
         ("ps", "hint: use `umiak ls`"),
+        ("list", "hint: use `umiak ls`"),
+        ("help nosuch", "there is no command `nosuch`"),
     ] {
         house.umiak(line).finish_unwatched().expect_code(2).expect_err(hint);
     }
