@@ -48,9 +48,12 @@ variable. In a PaddleCloud pod, variables set by the platform are kept.
 const RANKS: &str = "
 ## Set for the ranks
 
-A rank inherits the environment of `umiak`, without `http_proxy` and `https_proxy` (kept as `http_proxy_original` and
-`https_proxy_original`, as in Paddle), plus these. The values are those of rank 1 of a sample job; the last column says
-if a variable is set only with certain flags or devices. `umiak launch --dry-run …` shows the values of a real job.
+A rank inherits the environment of `umiak`, plus these. The values are those of rank 1 of a sample job; the last column
+says if a variable is set only with certain flags or devices. `umiak launch --dry-run …` shows the values of a real job.
+
+If a proxy is set, the addresses of the nodes are added to `no_proxy`, and to `NO_PROXY` if it is set. Only
+`--compat paddle` renames `http_proxy` and `https_proxy` to `http_proxy_original` and `https_proxy_original`, as Paddle
+does.
 
 With several nodes, `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME` and `TP_SOCKET_IFNAME` name the interface that
 has this node's address, unless they are already set. `UMIAK_TOKEN` is never passed on.
