@@ -142,18 +142,14 @@ impl StopSoon for umiak_testkit::sandbox::Running<'_> {
 
 /// The supervisor takes the lock before it listens; `stop` waits in between.
 fn stop_as_it_begins() {
-    let mut stopped = 0;
     for _ in 0..trials(50).min(100) {
         let house = House::with(WAITS);
         let run = house.umiak("run job.yaml").start();
         wait_for("a lock", || umiak::history::is_held(&house.run()).unwrap_or(false));
-        let outcome = house.umiak("stop 1").finish_unwatched();
-        outcome.expect_code(0);
-        stopped += 1;
+        house.umiak("stop 1").finish_unwatched().expect_code(0);
         run.finish().expect_code(3);
         house.check_ended();
     }
-    assert!(stopped > 0);
 }
 
 /// Leftovers of the first attempt are stopped before the restart; signals work meanwhile.

@@ -107,14 +107,14 @@ fn stop_all() {
 /// The stop arrives after the replica has succeeded, while leftovers are being stopped.
 fn stopped_meanwhile() {
     let house = House::with(
-        "umiak: v1\npolicy: {grace: 1s}\nroles:\n  trainer: {command: \"LEDGER; setsid sh -c 'trap : TERM; touch up; while :; do sleep 0.01; done' & until test -e up; do sleep 0.01; done\"}\n",
+        "umiak: v1\npolicy: {grace: 60s}\nroles:\n  trainer: {command: \"LEDGER; setsid sh -c 'trap : TERM; touch up; while :; do sleep 0.01; done' & until test -e up; do sleep 0.01; done\"}\n",
     );
     house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
     house.wait_for_file("up");
     let is_sweeping =
         || house.records().iter().any(|record| matches!(record.fact, umiak_core::facts::Fact::Ended { .. }));
     wait_for("the replica's end", is_sweeping);
-    let outcome = house.umiak("stop").finish_unwatched();
+    let outcome = house.umiak("stop --kill").finish_unwatched();
     outcome.expect_code(0);
     assert_eq!(outcome.out(), "run-000001 had succeeded before it could be stopped\n");
     house.check_ended();
