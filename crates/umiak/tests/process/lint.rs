@@ -91,7 +91,7 @@ fn anchors() {
     let run = sandbox.umiak(["lint", "a.yaml"]).finish();
     run.expect_code(0)
         .expect_err("notice[F0052]: `$HOME` in `env` is not expanded")
-        .expect_err("hint: expand it in `command`");
+        .expect_err("hint: expand it in `command`, which a shell runs if it is a string");
     let run = sandbox.umiak(["run", "a.yaml"]).finish();
     run.expect_code(0);
     assert_eq!(run.out(), "$HOME/out\n");

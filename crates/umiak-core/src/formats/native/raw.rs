@@ -305,7 +305,7 @@ fn env(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<(At<Strin
             let message = format!("`{reference}` in `env` is not expanded: values are taken literally");
             reader.notice(Code::F0052, value.at, message, "");
             reader.notice_hint(
-                "expand it in `command`, which a shell runs if it is one line, or use a parameter: `{{ name }}`",
+                "expand it in `command`, which a shell runs if it is a string, or use a parameter: `{{ name }}`",
             );
         }
     }
