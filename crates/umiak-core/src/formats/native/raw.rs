@@ -368,8 +368,12 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
                 reader.error(Code::F0018, count.at, message, "a fixed port is a single port");
             }
             raw.count = count.map_or(1, |at| at.value);
-        } else {
-            raw.count = count(reader, &what, node).map_or(1, |at| at.value);
+        } else if let Some(count) = count(reader, &format!("the number of ports `{}`", raw.name.value), node) {
+            raw.count = count.value;
+        } else if let Value::Scalar(scalar) = &node.value
+            && let Ok(1..) = scalar.text.parse::<u16>()
+        {
+            reader.hint(format!("for a fixed port, write `{{port: {}}}`", scalar.text));
         }
         ports.push(raw);
     }

@@ -47,6 +47,14 @@ fn role(keys: &str) -> String {
 }
 
 #[test]
+fn a_port_number_is_not_a_count() {
+    let errors = refused(&role("ports: {http: 8080}"));
+    assert!(errors.contains("the number of ports `http` must be a whole number from 1 to 1024"), "{errors}");
+    assert!(errors.contains("hint: for a fixed port, write `{port: 8080}`"), "{errors}");
+    job(&role("ports: {http: {port: 8080}}"));
+}
+
+#[test]
 fn the_example_of_the_design() {
     let design = documents("good").into_iter().find(|path| path.ends_with("design.yaml")).unwrap();
     let document = parse(&source(&design), &[], &Settings::default()).unwrap();
