@@ -23,8 +23,47 @@ use super::{
 /// Planned commands. They get a message of their own instead of "there is no command".
 const LATER: &[&str] = &["submit", "store", "doctor", "top", "serve", "report", "rerun", "bugreport"];
 
-/// The whole command line for clap: parses our own commands, and generates help, man pages and completions of all.
+/// The whole command line for clap: parses our own commands, and generates help and man pages of all.
 pub fn command() -> Command {
+    with_verbose(
+        commands()
+            .subcommand(
+                runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true),
+            )
+            .subcommand(
+                Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
+                    Arg::new("directory")
+                        .required(true)
+                        .value_name("DIR")
+                        .value_parser(clap::value_parser!(std::path::PathBuf)),
+                ),
+            )
+            .subcommand(
+                Command::new("complete")
+                    .about("Print the completions of a word")
+                    .hide(true)
+                    .disable_help_flag(true)
+                    .arg(Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true)),
+            ),
+    )
+}
+
+/// The command line without the commands that umiak itself calls. Clap generates completions of hidden ones, too.
+pub(super) fn public() -> Command {
+    with_verbose(commands())
+}
+
+fn with_verbose(command: Command) -> Command {
+    command.mut_subcommands(|command| match command.get_name() {
+        "launch" | "complete" => command,
+        name => {
+            let is_hidden = SILENT.contains(&name);
+            command.arg(verbose().hide(is_hidden))
+        }
+    })
+}
+
+fn commands() -> Command {
     Command::new("umiak")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Launches and supervises distributed training jobs")
@@ -41,12 +80,6 @@ pub fn command() -> Command {
         .subcommand(stop::Arguments::augment_args(Command::new("stop")).about("Stop runs"))
         .subcommand(again::Resume::augment_args(Command::new("resume")).about("Resume a run whose supervisor died"))
         .subcommand(again::Retry::augment_args(Command::new("retry")).about("Rerun the replicas that have not succeeded in a run"))
-        .subcommand(runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true))
-        .subcommand(
-            Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
-                Arg::new("directory").required(true).value_name("DIR").value_parser(clap::value_parser!(std::path::PathBuf)),
-            ),
-        )
         .subcommand(ls::Arguments::augment_args(Command::new("ls")).about("List runs, past and present"))
         .subcommand(show::Arguments::augment_args(Command::new("show")).about("Show the state of a run"))
         .subcommand(logs::Arguments::augment_args(Command::new("logs")).about("Show the output of replicas"))
@@ -75,21 +108,9 @@ pub fn command() -> Command {
                 Arg::new("shell").required(true).value_parser(clap::value_parser!(clap_complete::Shell)),
             ),
         )
-        .subcommand(
-            Command::new("complete").about("Print the completions of a word").hide(true).disable_help_flag(true).arg(
-                Arg::new("word").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true),
-            ),
-        )
         .subcommand(Command::new("man").about("Print a man page").arg(
             Arg::new("command").value_name("COMMAND").help("Command whose page to print; the overview when omitted"),
         ))
-        .mut_subcommands(|command| match command.get_name() {
-            "launch" | "complete" => command,
-            name => {
-                let is_hidden = SILENT.contains(&name);
-                command.arg(verbose().hide(is_hidden))
-            }
-        })
 }
 
 /// Commands that only read and print: `--verbose` is not in their help.
@@ -255,7 +276,7 @@ fn usage_error(text: &str) -> Diagnostic {
 /// The error for an unknown command: a typo, or a script or document without its command.
 fn no_command(word: &str) -> Diagnostic {
     let error = Diagnostic::error(Code::L0001, format!("there is no command `{word}`"));
-    let command = command();
+    let command = public();
     let names = command.get_subcommands().map(Command::get_name).chain(["fleetrun", "torchrun"]);
     let is_document = Path::new(word).extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let is_script = Path::new(word).extension().is_some_and(|extension| extension == "py") || Path::new(word).is_file();

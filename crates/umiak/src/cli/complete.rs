@@ -4,8 +4,10 @@
 use clap_complete::Shell;
 use umiak_core::status::ReplicaStatus;
 
-use super::commands::command;
+use super::commands::public;
 use super::runs::load;
+use crate::history::find::is_live;
+use crate::history::index::IndexEntry;
 use crate::history::{Home, find, index};
 
 /// Commands whose arguments are runs.
@@ -18,7 +20,7 @@ const RUNS: usize = 50;
 /// The script for a shell.
 pub(super) fn script(shell: Shell) -> String {
     let mut bytes = Vec::new();
-    clap_complete::generate(shell, &mut command(), "umiak", &mut bytes);
+    clap_complete::generate(shell, &mut public(), "umiak", &mut bytes);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match shell {
         Shell::Bash => text + BASH,
@@ -42,8 +44,11 @@ _umiak_runs() {
     if [[ $COMP_CWORD -ge 2 && $word != -* ]]; then
         found=$(umiak complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
         if [[ -n $found ]]; then
-            local IFS=$'\n'
-            COMPREPLY=($(compgen -W "$found" -- "$word"))
+            local line
+            COMPREPLY=()
+            while IFS= read -r line; do
+                COMPREPLY+=("$(printf %q "$line")")
+            done <<< "$found"
             return 0
         fi
     fi
@@ -77,8 +82,8 @@ pub(super) fn candidates(words: &[&String]) -> Vec<String> {
     let found = match plain.as_slice() {
         _ if OF_DOCUMENTS.contains(&name) => documents(last),
         [run, ..] if matches!(name, "logs" | "attach") => replicas(run),
-        [] if OF_RUNS.contains(&name) => runs(),
-        [..] if ["wait", "stop", "rm"].contains(&name) => runs(),
+        [] if OF_RUNS.contains(&name) => runs(name),
+        [..] if ["wait", "stop", "rm"].contains(&name) => runs(name),
         _ => Vec::new(),
     };
     found.into_iter().filter(|word| word.starts_with(last.as_str())).collect()
@@ -86,7 +91,7 @@ pub(super) fn candidates(words: &[&String]) -> Vec<String> {
 
 /// True if this word is a flag whose value is the next word.
 fn takes_value(name: &str, word: &str) -> bool {
-    let command = command();
+    let command = public();
     let Some(command) = command.find_subcommand(name) else { return false };
     let is_it = |argument: &&clap::Arg| {
         let long = argument.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
@@ -96,18 +101,35 @@ fn takes_value(name: &str, word: &str) -> bool {
     command.get_arguments().find(is_it).is_some_and(|argument| argument.get_action().takes_values())
 }
 
-/// Names and ids, newest first, without duplicates.
-fn runs() -> Vec<String> {
-    let entries = Home::from_environment().and_then(|home| index::entries(&home)).unwrap_or_default();
-    let newest = || entries.iter().rev().take(RUNS);
+/// Names and ids of the runs that a command applies to, newest first, without duplicates. The shells read one word a
+/// line, so names with control characters are left out.
+fn runs(command: &str) -> Vec<String> {
+    let Ok(home) = Home::from_environment() else { return Vec::new() };
+    let entries = index::entries(&home).unwrap_or_default();
+    let newest = entries.iter().rev().filter(|entry| is_for(command, &home, entry)).take(RUNS);
+    let newest: Vec<&IndexEntry> = newest.collect();
+    let newest = || newest.iter();
     let mut found: Vec<String> = Vec::new();
-    let names = newest().map(|entry| entry.name.clone()).filter(|name| !name.is_empty());
+    let is_word = |name: &String| !name.is_empty() && !name.contains(char::is_control);
+    let names = newest().map(|entry| entry.name.clone()).filter(is_word);
     for word in names.chain(newest().map(|entry| entry.run.to_string())) {
         if !found.contains(&word) {
             found.push(word);
         }
     }
     found
+}
+
+/// True if the command applies to a run in this state.
+fn is_for(command: &str, home: &Home, entry: &IndexEntry) -> bool {
+    let is_finished = entry.state.is_finished();
+    match command {
+        "stop" | "attach" => is_live(home, entry),
+        "resume" => !is_finished && !is_live(home, entry),
+        "retry" => is_finished,
+        "rm" => !is_live(home, entry),
+        _ => true,
+    }
 }
 
 /// Roles and replicas of a run.

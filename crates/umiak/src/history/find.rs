@@ -91,7 +91,8 @@ pub fn only_live(home: &Home) -> Result<Option<RunDir>, Error> {
     }
 }
 
-fn is_live(home: &Home, entry: &IndexEntry) -> bool {
+/// True if the run is running now.
+pub fn is_live(home: &Home, entry: &IndexEntry) -> bool {
     let life = life_of(&RunDir::at(home, entry.run), entry.state.is_finished());
     matches!(life, Ok(Life::Live { .. }))
 }

@@ -306,11 +306,32 @@ fn completion() {
         outcome.out().lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(ask("umiak show q"), ["quick"]);
-    assert_eq!(ask("umiak attach run-"), ["run-000001"]);
+    assert_eq!(ask("umiak rm run-"), ["run-000001"]);
+    assert_eq!(ask("umiak retry q"), ["quick"]);
+    for command in ["stop", "attach", "resume"] {
+        assert!(!ask(&format!("umiak {command} q")).contains(&"quick".to_owned()), "{command}: it has ended");
+    }
     assert_eq!(ask("umiak logs quick tr"), ["trainer", "trainer-0", "trainer-1"]);
     assert_eq!(ask("umiak run jo"), ["job.yaml"]);
     assert!(ask("umiak show --ou").contains(&"--output".to_owned()));
     assert!(ask("umiak sh").contains(&"show".to_owned()));
+    // Names and files are never expanded by the shell.
+    house.sandbox.write("$(touch bad).yaml", "");
+    assert!(ask("umiak run ''").contains(&"\\$\\(touch\\ bad\\).yaml".to_owned()));
+    assert!(!house.sandbox.path().join("bad").exists());
+    let launch = house.sandbox.umiak(["launch", "-d", "--job_id", "my waits", "sleep", "60"]);
+    launch.env("UMIAK_HOME", house.home.path()).finish_unwatched().expect_code(0);
+    assert_eq!(ask("umiak stop ''"), ["my\\ waits", "run-000002"]);
+    assert_eq!(ask("umiak rm ''"), ["quick", "run-000001"]);
+    house.umiak("stop --kill").finish_unwatched().expect_code(0);
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = house.umiak(&format!("completions {shell}")).finish_unwatched().out();
+        let is_offered = |word: &str| {
+            let words = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            words.clone().any(|other| other == word)
+        };
+        assert!(is_offered("stop") && !is_offered("supervise"), "{shell}\n{script}");
+    }
     for shell in ["zsh", "fish"] {
         let script = house.umiak(&format!("completions {shell}")).finish_unwatched().out();
         assert!(script.contains("umiak complete "), "{script}");
