@@ -6,6 +6,7 @@ mod follow;
 mod merge;
 mod source;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -78,7 +79,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let pointers = source::pointers(&loaded.run)?;
     let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
         (Some(Which::All), _) => begun(replica),
-        (Some(Which::Number(number)), _) => vec![number],
+        // A further attempt may still begin.
+        (Some(Which::Number(number)), _) if arguments.follow => vec![number],
+        (Some(Which::Number(number)), _) => begun(replica).into_iter().filter(|begun| *begun == number).collect(),
         // When following, the attempt after the failed one matters.
         (None, Some(attempt)) if !arguments.follow => vec![attempt],
         (None, _) => begun(replica).last().copied().into_iter().collect(),
@@ -112,7 +115,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         return follow::follow(&loaded, &names, until, &wanted, &asked);
     }
     if wanted.is_empty() {
-        return Err(not_begun(&loaded, &chosen));
+        return Err(match arguments.attempt {
+            Some(Which::Number(number)) if chosen.iter().any(|replica| !begun(replica).is_empty()) => {
+                no_attempt(&loaded, &chosen, number)
+            }
+            _ => not_begun(&loaded, &chosen),
+        });
     }
     show(&loaded, &pointers, &wanted, &asked)
 }
@@ -262,6 +270,16 @@ fn not_begun(loaded: &LoadedRun, chosen: &[&ReplicaStatus]) -> Diagnostic {
     let name = chosen.first().map_or("", |replica| replica.replica.as_str());
     Diagnostic::error(Code::J0009, format!("`{name}` of `{}` has not been started", loaded.run.id()))
         .hint("`-f` waits for it")
+}
+
+fn no_attempt(loaded: &LoadedRun, chosen: &[&ReplicaStatus], number: u32) -> Diagnostic {
+    let whose = match chosen {
+        [one] => format!("`{}` of `{}`", one.replica, loaded.run.id()),
+        _ => format!("`{}`", loaded.run.id()),
+    };
+    let attempts: BTreeSet<u32> = chosen.iter().flat_map(|replica| begun(replica)).collect();
+    let attempts: Vec<String> = attempts.iter().map(u32::to_string).collect();
+    Diagnostic::error(Code::L0001, format!("{whose} has no attempt {number}")).row("attempts", attempts.join(", "))
 }
 
 /// Attempts that may have output, oldest first.

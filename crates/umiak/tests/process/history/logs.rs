@@ -199,7 +199,10 @@ fn attempts() {
     assert_eq!(runs.out("logs 1 trainer-1"), "second\n");
     assert_eq!(runs.out("logs 1 trainer-1 --attempt 1"), "first\n");
     assert_eq!(runs.out("logs 1 trainer-1 --attempt all"), "trainer-1 | first\ntrainer-1 | second\n");
-    assert!(runs.err("logs 1 trainer-1 --attempt 8", 125).contains("error[J0009]: the log of `trainer-1`, attempt 8"));
+    let text = runs.err("logs 1 trainer-1 --attempt 8", 2);
+    assert!(text.contains("error[L0001]: `trainer-1` of `run-000001` has no attempt 8"), "{text}");
+    assert!(text.contains("attempts  1, 2"), "{text}");
+    assert!(runs.err("logs 1 all --attempt 8", 2).contains("`run-000001` has no attempt 8"));
     assert!(runs.err("logs 1 trainer-1 --attempt last", 2).contains("or `all`"));
 }
 
