@@ -20,8 +20,8 @@ use crate::front::document::begin::{self, Beginning};
 use crate::front::document::detach::{self, Said};
 use crate::front::document::submit;
 use crate::history::{Home, RunDir, find, journal};
-use crate::views::Output;
 use crate::views::ends::DetachedRun;
+use crate::views::{Output, errors};
 
 use super::again::not_a_document;
 use super::runs::{Done, Format, print_json, print_text, talk};
@@ -293,7 +293,7 @@ fn wrong(talking: Talking, diagnostics: &[Diagnostic]) -> ExitCode {
     if talking.format.output == Output::Json {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         for error in errors {
-            let _ = crate::screen::write_data(&format!("{}\n", serde_json::json!({ "error": error })));
+            let _ = crate::screen::write_data(&errors::line(error));
         }
     }
     fail(diagnostics)

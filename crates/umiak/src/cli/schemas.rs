@@ -7,6 +7,7 @@ use umiak_core::formats::native;
 use umiak_core::plan::Plan;
 
 use crate::views::ends::{DetachedRun, RemovedRuns, StoppedRuns, WaitedRuns};
+use crate::views::errors::ReportedError;
 use crate::views::explanation::ExplainedRun;
 use crate::views::listing::RunListing;
 use crate::views::logs::LogLine;
@@ -25,6 +26,7 @@ pub struct FormatSchema {
 /// All of them, by name.
 pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "detached", path: "schemas/detached.v1.json", text: of::<DetachedRun> },
+    FormatSchema { name: "error", path: "schemas/error.v1.json", text: of::<ReportedError<'_>> },
     FormatSchema { name: "explain", path: "schemas/explain.v2.json", text: of::<ExplainedRun> },
     FormatSchema { name: "facts", path: "schemas/facts.v1.json", text: of::<Record> },
     FormatSchema { name: "job", path: "schemas/job.v1.json", text: job },

@@ -7,6 +7,7 @@
 //! | `listing` | runs, past and present: `ls` |
 //! | `run` | one run: `show` |
 //! | `facts` | facts as text: `events` |
+//! | `errors` | an error of `launch` and `run` as JSON |
 //! | `explanation` | why a run ended as it did: `explain` |
 //! | `logs` | the output of replicas: `logs` |
 //! | `plan` | a plan as text: `plan`, `--dry-run` |
@@ -14,6 +15,7 @@
 //! | `table`, `time`, `times` | columns, moments and durations, times of log lines |
 
 pub(crate) mod ends;
+pub(crate) mod errors;
 pub(crate) mod explanation;
 pub(crate) mod facts;
 pub(crate) mod listing;

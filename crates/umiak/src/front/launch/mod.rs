@@ -53,6 +53,7 @@ use crate::front::document::detach::Said;
 use crate::history::Error;
 use crate::host::inventory::{self, Extras};
 use crate::screen::{Screen, Style, write_data};
+use crate::views::errors;
 
 /// Runs the job and returns the exit code. The process must have only one thread.
 pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
@@ -88,8 +89,7 @@ fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
     use std::io::Write as _;
     let _ = std::io::stderr().write_all(style.diagnostic(diagnostic).as_bytes());
     if output == OutputMode::Json {
-        let line = serde_json::json!({ "error": diagnostic });
-        let _ = writeln!(std::io::stdout(), "{line}");
+        let _ = write_data(&errors::line(diagnostic));
     }
 }
 

@@ -241,6 +241,8 @@ fn schemas() {
         ("show", "show 1"),
         ("show", "show 2"),
         ("explain", "explain 1"),
+        ("error", "launch nosuch.sh"),
+        ("error", "run nosuch.yaml"),
         ("wait", "wait 1"),
         ("wait", "wait 2 --timeout 1ms"),
         ("stop", "stop 2"),

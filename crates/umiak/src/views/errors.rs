@@ -1,0 +1,17 @@
+//! An error as JSON: `launch`, `run`, `resume` and `retry` with `--output json`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use umiak_core::diag::Diagnostic;
+
+/// A line on stdout in place of the run's events.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ReportedError<'a> {
+    v: u32,
+    error: &'a Diagnostic,
+}
+
+/// The error as one line.
+pub(crate) fn line(error: &Diagnostic) -> String {
+    format!("{}\n", serde_json::to_string(&ReportedError { v: 1, error }).expect("a diagnostic is JSON"))
+}
