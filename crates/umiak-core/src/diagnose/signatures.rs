@@ -7,6 +7,9 @@
 mod patterns;
 mod table;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::facts::SignatureMatch;
 
 pub use table::SIGNATURES;
@@ -19,7 +22,8 @@ pub(super) const TERMINATED: &str = "U9101";
 pub(super) const STOPPED: &str = "U91";
 
 /// What the message says about the cause of the failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// This rank's own error.
     Cause,
@@ -29,6 +33,18 @@ pub enum Kind {
     Waiting,
     /// A peer ended first, or this rank was stopped from outside.
     Victim,
+}
+
+impl Kind {
+    /// The first word of an explanation.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Cause => "Cause",
+            Self::Consequence => "Consequence",
+            Self::Waiting => "Waiting",
+            Self::Victim => "Victim",
+        }
+    }
 }
 
 /// How specific a signature is, compared with others in the same line or message.

@@ -9,6 +9,7 @@ use umiak_core::status::{Ended, ReplicaStatus};
 use crate::history::{Error, Home, RunDir, find, journal};
 use crate::host::evidence;
 use crate::views::Output;
+use crate::views::codes::ExplainedCode;
 use crate::views::explanation::{ExplainedRun, human, is_told};
 use crate::views::standing::LoadedRun;
 
@@ -28,13 +29,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         let (_, run) = the_run_or_newest(None)?;
         return explain(run, arguments.format);
     };
-    if let Some(code) = Code::parse(what) {
-        let entry = code.entry();
-        let exit = if entry.exit == 0 { "none (a notice)".to_owned() } else { entry.exit.to_string() };
-        return print_text(&format!("{code}: {}\nexit code {exit}\n\n{}\n", entry.title, entry.text));
-    }
-    if let Some(signature) = diagnose::explain(what) {
-        return print_text(&format!("{}: {}\n\n{}\n", signature.code, signature.title, signature.text));
+    let code = Code::parse(what).map(|code| ExplainedCode::from(code.entry()));
+    if let Some(code) = code.or_else(|| diagnose::explain(what).map(Into::into)) {
+        return match arguments.format.output {
+            Output::Human => print_text(&code.human()),
+            Output::Quiet => print_text(&format!("{}\n", code.title)),
+            Output::Json => print_json(&code),
+        };
     }
     match find(&Home::from_environment()?, what) {
         Err(Error::NoRun { near: None, .. }) => Err(neither(what)),

@@ -6,6 +6,7 @@ use umiak_core::facts::Record;
 use umiak_core::formats::native;
 use umiak_core::plan::Plan;
 
+use crate::views::codes::ExplainedCode;
 use crate::views::ends::{DetachedRun, RemovedRuns, StoppedRuns, WaitedRuns};
 use crate::views::errors::ReportedError;
 use crate::views::explanation::ExplainedRun;
@@ -25,6 +26,7 @@ pub struct FormatSchema {
 
 /// All of them, by name.
 pub const SCHEMAS: &[FormatSchema] = &[
+    FormatSchema { name: "code", path: "schemas/code.v1.json", text: of::<ExplainedCode> },
     FormatSchema { name: "detached", path: "schemas/detached.v1.json", text: of::<DetachedRun> },
     FormatSchema { name: "error", path: "schemas/error.v1.json", text: of::<ReportedError<'_>> },
     FormatSchema { name: "explain", path: "schemas/explain.v2.json", text: of::<ExplainedRun> },

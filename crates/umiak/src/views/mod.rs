@@ -7,6 +7,7 @@
 //! | `listing` | runs, past and present: `ls` |
 //! | `run` | one run: `show` |
 //! | `facts` | facts as text: `events` |
+//! | `codes` | an error code: `explain` |
 //! | `errors` | an error of `launch` and `run` as JSON |
 //! | `explanation` | why a run ended as it did: `explain` |
 //! | `logs` | the output of replicas: `logs` |
@@ -14,6 +15,7 @@
 //! | `ends` | runs that were waited for, stopped or removed: `wait`, `stop`, `rm`, `gc` |
 //! | `table`, `time`, `times` | columns, moments and durations, times of log lines |
 
+pub(crate) mod codes;
 pub(crate) mod ends;
 pub(crate) mod errors;
 pub(crate) mod explanation;

@@ -117,6 +117,11 @@ fn explain() {
         assert_eq!(outcome.out().lines().next(), Some(first));
         assert_eq!(outcome.err(), "");
     }
+    // Everything on the reference page is printed.
+    let signature = starts_nothing(&shell, "umiak explain U1105").out();
+    for part in ["\n\nCause. The kernel cannot", "\nhint: check the file's", "\npattern: Exec format error|"] {
+        assert!(signature.contains(part), "{signature}");
+    }
 }
 
 fn own_address_is_not_listed() {

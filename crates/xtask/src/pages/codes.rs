@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use umiak_core::diag::codes::REGISTER;
-use umiak_core::diagnose::{Kind, SIGNATURES};
+use umiak_core::diagnose::SIGNATURES;
 
 use super::HEADER;
 use crate::markdown::{code, table};
@@ -25,7 +25,7 @@ pub(super) fn page() -> String {
             "\n### {}: {}\n\n{}. {}\n\n- hint: {}\n- pattern: {}\n",
             signature.code,
             signature.title,
-            kind(signature.kind),
+            signature.kind.title(),
             signature.text,
             signature.hint,
             code(signature.pattern)
@@ -50,12 +50,3 @@ the failure and counts in the ranking of causes:
 `U1` the environment, `U2` the program, `U3` memory and devices, `U4` communication, `U9` ranks that ended because of
 something outside them.
 ";
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Cause => "Cause",
-        Kind::Consequence => "Consequence",
-        Kind::Waiting => "Waiting",
-        Kind::Victim => "Victim",
-    }
-}

@@ -241,6 +241,8 @@ fn schemas() {
         ("show", "show 1"),
         ("show", "show 2"),
         ("explain", "explain 1"),
+        ("code", "explain U1104"),
+        ("code", "explain J0010"),
         ("error", "launch nosuch.sh"),
         ("error", "run nosuch.yaml"),
         ("wait", "wait 1"),
