@@ -116,6 +116,10 @@ pub fn resolve(command: &CommandRequest, files: &Files) -> Result<Resolved, Diag
             let program = if program.components().count() == 1 { Path::new(".").join(program) } else { program };
             Ok(Resolved { program, argv: with_args(vec![script.clone()], command) })
         }
+        ScriptFile::File { executable: false, .. } if extension == "yaml" || extension == "yml" => {
+            Err(Diagnostic::error(Code::L0012, format!("`{shown}` is a document, not a training script"))
+                .hint(format!("to run a document, write `umiak run {shown}`")))
+        }
         // Python would run it as a Python program and report a syntax error.
         ScriptFile::File { executable: false, .. }
             if extension != "py" && files.first_line.as_ref().is_some_and(|line| !line.is_python) =>
@@ -258,6 +262,8 @@ mod tests {
             ("train.py", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
             ("nothing", files(ScriptFile::Missing, None, py), Err(Code::L0011)),
             ("src", files(ScriptFile::Directory, None, py), Err(Code::L0012)),
+            ("job.yaml", files(plain, None, py), Err(Code::L0012)),
+            ("job.yml", files(executable, None, None), Ok(("./job.yml", "job.yml --lr 0.1"))),
             ("train.py", files(plain, None, None), Err(Code::L0013)),
             ("train.py", files(ScriptFile::File { executable: false, readable: false }, None, py), Err(Code::L0012)),
         ] {

@@ -40,6 +40,7 @@ pub(crate) fn register(suite: &mut Suite) {
 fn shell(gpus: Option<u32>) -> Shell {
     let shell = Shell::with_decoy();
     shell.sandbox.write("train.py", "");
+    shell.sandbox.write("job.yaml", "");
     std::fs::create_dir(shell.sandbox.path().join("directory")).expect("the sandbox can be written");
     if let Some(count) = gpus { shell.with_gpus(count) } else { shell }
 }

@@ -197,6 +197,12 @@ fn wrong(flag: &Flag, source: Source, expected: &str, text: &OsStr) -> Diagnosti
     }
     let diagnostic = Diagnostic::error(source.code(), message);
     match source {
+        // torchrun's words for one process for each device.
+        Source::Flag(name)
+            if flag.attribute == "nproc_per_node" && ["auto", "cpu", "gpu"].iter().any(|word| text == *word) =>
+        {
+            diagnostic.hint(format!("leave `{name}` out: one process starts for each device"))
+        }
         Source::Flag(_) => diagnostic,
         Source::Variable(name) => diagnostic.hint(stands_for(name, flag)),
     }

@@ -79,10 +79,13 @@ impl Checks<'_> {
                     Some(nodes) => found = found.or(Some((attribute, nodes))),
                     None => self.error(self.wrong_value(attribute, too_many(name, "asks for", nodes))),
                 },
-                Some(Count::Range) => self.error(Diagnostic::error(
-                    Code::L0003,
-                    format!("`{name}` is the range `{text}`, and elastic jobs are not supported yet"),
-                )),
+                Some(Count::Range) => {
+                    let message = format!("`{name}` is the range `{text}`, and elastic jobs are not supported yet");
+                    let least = text.split(':').next().unwrap_or_default();
+                    let between = if name.starts_with('-') { ' ' } else { '=' };
+                    let hint = format!("write `{name}{between}{least}`");
+                    self.error(Diagnostic::error(Code::L0003, message).hint(hint));
+                }
                 None => self.error(self.wrong_value(
                     attribute,
                     format!("`{name}` takes a number of nodes such as `1` or `2:4`, not `{text}`"),

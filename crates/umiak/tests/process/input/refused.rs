@@ -1,5 +1,5 @@
 //! Command lines that are refused before anything is started: line, exit code and stderr. `DIR` is the current
-//! directory, which holds `train.py`, an empty `directory` and `bin`.
+//! directory, which holds `train.py`, `job.yaml`, an empty `directory` and `bin`.
 
 /// Line, exit code, stderr.
 pub(super) type Row<'a> = (&'a str, i32, &'a str);
@@ -233,7 +233,17 @@ pub(super) const NOT_YET: &[Row<'_>] = &[
     (
         "umiak launch --nnodes 2:4 train.py",
         2,
-        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not supported yet\n",
+        "error[L0003]: `--nnodes` is the range `2:4`, and elastic jobs are not supported yet\nhint: write `--nnodes 2`\n",
+    ),
+    (
+        "umiak launch --nproc_per_node gpu train.py",
+        2,
+        "error[L0001]: `--nproc_per_node` takes a whole number, not `gpu`\nhint: leave `--nproc_per_node` out: one process starts for each device\n",
+    ),
+    (
+        "umiak launch job.yaml",
+        126,
+        "error[L0012]: `job.yaml` is a document, not a training script\nhint: to run a document, write `umiak run job.yaml`\n",
     ),
     (
         "umiak launch --elastic_server 127.0.0.1:2379 --np 2 --job_id job1 train.py",

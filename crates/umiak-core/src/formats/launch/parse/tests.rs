@@ -152,7 +152,7 @@ fn the_guides_other_lines_are_understood_and_refused() {
     );
     assert_eq!(
         refused("--nnodes 1:2 train.py"),
-        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not supported yet\n"
+        "error[L0003]: `--nnodes` is the range `1:2`, and elastic jobs are not supported yet\nhint: write `--nnodes 1`\n"
     );
 }
 
