@@ -6,6 +6,7 @@ pub mod launch;
 pub mod native;
 pub mod prefix;
 pub mod settings;
+pub mod units;
 
 use crate::diag::{Diagnostic, Source};
 use document::{Checked, Document, Format, Tree};

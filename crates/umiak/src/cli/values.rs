@@ -2,31 +2,22 @@
 
 use std::time::Duration;
 
+use umiak_core::formats::units;
 use umiak_sys::clock::{LocalTime, from_local};
 
 use crate::clock::wall_micros;
 
-/// `2d`, `12h`, `30min`, `90s`, `1w`.
+/// An age: a duration with a unit. A plain number is refused: it could be meant as days.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let seconds = match unit {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        "w" => 604_800,
-        _ => return Err("write a number and `s`, `min`, `h`, `d` or `w`, as in `2d`".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `2d`".to_owned())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| "the value is too large".to_owned())
+    if text.parse::<f64>().is_ok() {
+        return Err("write the unit, as in `2d`".to_owned());
+    }
+    limit(text)
 }
 
-/// A time limit: a span, seconds without a unit, or `500ms`.
+/// A duration; a plain number is seconds.
 pub(super) fn limit(text: &str) -> Result<Duration, String> {
-    let number = text.strip_suffix("ms").and_then(|number| number.parse().ok()).map(Duration::from_millis);
-    let seconds = || text.parse().ok().map(Duration::from_secs);
-    number.or_else(seconds).map_or_else(|| span(text), Ok)
+    units::duration(text).map_err(|expected| format!("expected {expected}"))
 }
 
 /// A point in time: a span before now, or a date with or without a time.
@@ -50,20 +41,9 @@ pub(super) fn point(text: &str) -> Result<u64, String> {
     from_local(time).filter(|_| is_time).map(|seconds| seconds * 1_000_000).ok_or_else(wrong)
 }
 
-/// `10G`, `512M`, `1T`; in powers of 1024.
+/// The size of files.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let shift = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err("write a number and `K`, `M`, `G` or `T`, as in `10G`".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|_| "write a number and a unit, as in `10G`".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "the value is too large".to_owned())
+    units::file_size(text).map_err(|expected| format!("expected {expected}"))
 }
 
 /// True if the pattern matches. `*` matches any characters, `?` one.
@@ -95,7 +75,7 @@ mod tests {
     #[test]
     fn spans_points_and_sizes() {
         assert_eq!(span("2d"), Ok(Duration::from_secs(172_800)));
-        assert_eq!(span("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(span("1h30min"), Ok(Duration::from_secs(5400)));
         assert!(span("2").is_err() && span("d").is_err() && span("2 years").is_err() && span("").is_err());
         assert_eq!(moment(point("2026-11-15 03:08").unwrap()), "2026-11-15 03:08:00");
         assert!(point("2026-02-31").is_err() && point("yesterday").is_err() && point("2026-11-15 25:00").is_err());

@@ -37,7 +37,7 @@ contracts: [paddle]
 ```
 
 - An empty key counts as omitted. Unknown and duplicate keys are errors.
-- Durations are `500ms`, `10s`, `5m`, `6h`, `1d` and sums of them (`1h30m`); a plain number is seconds.
+- Durations are `500ms`, `10s`, `5m` or `5min`, `6h`, `1d`, `1w` and sums of them (`1h30m`); a plain number is seconds.
 - `\"{{ name }}\"` in any text is replaced by a parameter after parsing, so a value cannot change the structure.
   The quotes are required because YAML reads braces as a mapping. `{{ '{{' }}` stands for two braces.
 - Anchors, aliases and merge keys work. A document is limited to 4 MiB.

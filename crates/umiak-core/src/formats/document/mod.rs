@@ -6,14 +6,13 @@
 //! | text to a tree with positions | `yaml`, `tree` |
 //! | the text that is recorded, without its secrets | `masked` |
 //! | templates are filled on the leaves | `template` |
-//! | tree to values, every error collected | `reader`, `units` |
+//! | tree to values, every error collected | `reader`, [`super::units`] |
 
 pub(super) mod masked;
 pub(super) mod reader;
 mod recognise;
 pub(super) mod template;
 pub(super) mod tree;
-pub(super) mod units;
 mod yaml;
 
 pub use recognise::{Format, decode};

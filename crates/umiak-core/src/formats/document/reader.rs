@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::tree::{Node, Scalar, ScalarKind, Value};
-use super::units;
 use crate::diag::{Code, Diagnostic, Source, Span, nearest};
+use crate::formats::units;
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]

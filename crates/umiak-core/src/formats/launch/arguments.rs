@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use super::flags::{self, Flag, ValueKind};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse::{self, Given};
+use crate::formats::units;
 use crate::model::Generation;
 use crate::quote::python;
 
@@ -185,8 +186,7 @@ fn convert(flag: &Flag, text: &OsStr) -> Result<Value, String> {
         ValueKind::Port => {
             super::own::port(text).map(|port| Value::Int(port.get().into())).ok_or("a port from 1 to 65535".to_owned())
         }
-        ValueKind::Duration if super::own::duration(text).is_some() => Ok(as_text()),
-        ValueKind::Duration => Err("a time such as `5s`, `500ms` or `2m`".to_owned()),
+        ValueKind::Duration => units::duration(text).map(|_| as_text()).map_err(str::to_owned),
     }
 }
 

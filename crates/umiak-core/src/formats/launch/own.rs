@@ -9,7 +9,7 @@ use super::environment::Environment;
 use super::{Compat, OwnFlags, Token};
 use crate::diag::{Code, Diagnostic};
 use crate::formats::argparse;
-use crate::formats::document::units;
+use crate::formats::units;
 use crate::model::{
     ExitCodes, LogNames, LogRequest, Omp, OutputMode, Policy, Port, Restart, Rotation, Show, StopPolicy, Whose,
 };
@@ -138,66 +138,11 @@ pub(super) fn port(text: &str) -> Option<Port> {
     argparse::int(text).and_then(|number| u16::try_from(number).ok()).and_then(Port::new)
 }
 
-/// As in documents: `500ms`, `5s`, `2m`, `1h`; a number without a unit is seconds.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+fn duration(text: &str) -> Option<Duration> {
     units::duration(text).ok()
 }
 
-/// `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024. Less than 4K is refused as a typo.
+/// Less than 4K is refused as a typo.
 pub(super) fn size(text: &str) -> Option<u64> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|size| *size >= 4096)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, expected) in [
-            ("64K", Some(64 << 10)),
-            ("100M", Some(100 << 20)),
-            ("1GiB", Some(1 << 30)),
-            ("1gb", Some(1 << 30)),
-            ("8192", Some(8192)),
-            ("1", None),
-            ("M", None),
-            ("1X", None),
-            ("-1M", None),
-            ("99999999999T", None),
-        ] {
-            assert_eq!(size(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn durations() {
-        for (text, expected) in [
-            ("500ms", Some(500)),
-            ("5s", Some(5000)),
-            ("0.5s", Some(500)),
-            ("2m", Some(120_000)),
-            ("1h", Some(3_600_000)),
-            ("0s", Some(0)),
-            ("5", Some(5000)),
-            ("s", None),
-            ("", None),
-            ("-1s", None),
-            ("5 s", None),
-            ("1.2.3s", None),
-            ("99999999999999999999999h", None),
-        ] {
-            assert_eq!(duration(text).map(|duration| duration.as_millis()), expected, "{text}");
-        }
-    }
+    units::file_size(text).ok().filter(|size| *size >= 4096)
 }

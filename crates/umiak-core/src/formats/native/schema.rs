@@ -20,7 +20,7 @@ pub fn schema() -> Value {
     definitions.insert(
         "duration".to_owned(),
         json!({
-            "description": "`10s`, `5m`, `6h`, `1d`, `500ms`; a number is seconds.",
+            "description": "`500ms`, `10s`, `5m` or `5min`, `6h`, `1d`, `1w`, and sums of them (`1h30m`); a number is seconds.",
             "oneOf": [{"type": "number", "minimum": 0}, {"type": "string"}],
         }),
     );

@@ -76,7 +76,8 @@ fn old() {
     assert_eq!(runs.out("gc --older-than 5d --output quiet"), "run-000002\n");
     assert_eq!(runs.sandbox.list("state/runs"), ["run-000004"], "live runs are kept");
     drop(live);
-    assert!(runs.err("gc --older-than soon", 2).contains("as in `2d`"));
+    assert!(runs.err("gc --older-than soon", 2).contains("expected a duration such as `10s`"));
+    assert!(runs.err("gc --older-than 30", 2).contains("write the unit, as in `2d`"));
 }
 
 fn keeps_size() {

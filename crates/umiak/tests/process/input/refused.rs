@@ -116,7 +116,7 @@ pub(super) const USAGE: &[Row<'_>] = &[
     (
         "umiak launch --grace 5x train.py",
         2,
-        "error[L0001]: `--grace` takes a time such as `5s`, `500ms` or `2m`, not `5x`\n",
+        "error[L0001]: `--grace` takes a duration such as `10s`, `5m`, `6h`, `1d` or `500ms`, not `5x`\n",
     ),
     ("umiak launch --output xml train.py", 2, "error[L0001]: `--output` takes `human`, `json` or `quiet`, not `xml`\n"),
     (

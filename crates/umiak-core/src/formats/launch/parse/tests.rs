@@ -243,7 +243,8 @@ fn values_that_cannot_be() {
         ("--backend mpi t", Code::L0007, "not `mpi`"),
         ("--backend nccl --run_mode ps t", Code::L0002, "works with collective jobs only"),
         ("--output loud t", Code::L0001, "`--output` takes `human`, `json` or `quiet`, not `loud`"),
-        ("--grace 5x t", Code::L0001, "a time such as `5s`, `500ms` or `2m`, not `5x`"),
+        ("--grace 5x t", Code::L0001, "takes a duration such as `10s`, `5m`, `6h`, `1d` or `500ms`, not `5x`"),
+        ("--grace=-5s t", Code::L0001, "takes a duration that is not negative, not `-5s`"),
     ] {
         let errors = run(Spelling::Launch, line, &[]).expect_err(line);
         assert_eq!(errors[0].code, code, "{line}");

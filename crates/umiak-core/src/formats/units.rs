@@ -1,12 +1,12 @@
-//! Durations, sizes and CPU counts in documents and `umiak.toml`. An error is the expected value, in words.
+//! Durations, sizes and CPU counts in documents, `umiak.toml` and flags. An error is the expected value, in words.
 
 use std::time::Duration;
 
-/// The longest duration. For no limit, the key is omitted.
+/// The longest duration. For no limit, the key or flag is omitted.
 const LONGEST: f64 = 10.0 * 366.0 * 86400.0;
 
-/// `500ms`, `10s`, `1h30m`; a plain number is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
+/// `500ms`, `10s`, `5m` or `5min`, `6h`, `1d`, `1w`, and sums of them: `1h30m`. A plain number is seconds.
+pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let text = text.trim();
     if text.starts_with('-') {
         return Err("a duration that is not negative");
@@ -28,9 +28,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
         let unit = match &rest[..letters] {
             "ms" => 0.001,
             "s" => 1.0,
-            "m" => 60.0,
+            "m" | "min" => 60.0,
             "h" => 3600.0,
             "d" => 86400.0,
+            "w" => 604_800.0,
             _ => return wanted,
         };
         total += number * unit;
@@ -41,14 +42,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 
 fn bounded(seconds: f64) -> Result<Duration, &'static str> {
     if seconds > LONGEST {
-        return Err("at most ten years; omit the key for no limit");
+        return Err("at most ten years; omit it for no limit");
     }
     // Rounded to milliseconds, so that binary fractions do not show.
     Ok(Duration::from_millis((seconds * 1000.0).round() as u64))
 }
 
 /// `2`, `0.5`, `500m`: in thousandths.
-pub(crate) fn cpu(text: &str) -> Result<u32, &'static str> {
+pub fn cpu(text: &str) -> Result<u32, &'static str> {
     let text = text.trim();
     let millis = match text.strip_suffix('m') {
         Some(millis) => decimal(millis),
@@ -62,7 +63,7 @@ pub(crate) fn cpu(text: &str) -> Result<u32, &'static str> {
 }
 
 /// `4Gi`, `512M`, or bytes.
-pub(crate) fn memory(text: &str) -> Result<u64, &'static str> {
+pub fn memory(text: &str) -> Result<u64, &'static str> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -89,6 +90,24 @@ pub(crate) fn memory(text: &str) -> Result<u64, &'static str> {
     }
 }
 
+/// The size of files: `64K`, `100M`, `1G`, with or without `B` or `iB`; powers of 1024.
+pub fn file_size(text: &str) -> Result<u64, &'static str> {
+    let text = text.trim();
+    let wanted = "a size such as `100M` or `1G`";
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wanted),
+    };
+    let number: u64 = number.parse().map_err(|_| wanted)?;
+    number.checked_mul(1 << shift).ok_or("less than 16 exabytes")
+}
+
 /// Digits with at most one point: no sign, no exponent, no infinity.
 fn decimal(text: &str) -> Option<f64> {
     let is_plain =
@@ -112,6 +131,9 @@ mod tests {
             ("0.5", 500),
             ("1.5h", 5_400_000),
             ("1h30m", 5_400_000),
+            ("10min", 600_000),
+            ("1h30min", 5_400_000),
+            ("2w", 1_209_600_000),
             ("0", 0),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
@@ -129,6 +151,24 @@ mod tests {
         }
         for bad in ["", "0", "0m", "-1", "two", "1e3", "2 cores", "inf"] {
             assert!(cpu(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_files() {
+        for (text, expected) in [
+            ("64K", Some(64 << 10)),
+            ("100M", Some(100 << 20)),
+            ("1GiB", Some(1 << 30)),
+            ("1gb", Some(1 << 30)),
+            ("8192", Some(8192)),
+            ("1", Some(1)),
+            ("M", None),
+            ("1X", None),
+            ("-1M", None),
+            ("99999999999T", None),
+        ] {
+            assert_eq!(file_size(text).ok(), expected, "{text}");
         }
     }
 
