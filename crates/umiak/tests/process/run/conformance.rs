@@ -184,7 +184,7 @@ const STOP: &[Row] = &[
         meanwhile: Meanwhile::Stop(""),
         in_parts: false,
         code: 3,
-        story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@1 started@1 ended@1=0")],
+        story: &[("run", "submitted stopping:user finished:stopped=3"), ("w-0", "starting@1 started@1 ended@1=0/us")],
     },
     Row {
         name: "Ctrl-C",
