@@ -63,6 +63,8 @@ pub enum Command {
     Grace { millis: u64 },
     /// Message to send on the socket that comes with this command if the front dies. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
+    /// Keep the descriptor that comes with this command until the end: a lock lasts as long as the processes it protects.
+    Keep,
     /// These ranks are over, and others will take their places: send SIGTERM to their leftovers. Remaining ones are
     /// killed when the new ranks start.
     Forsake(Vec<ProcessKey>),

@@ -77,6 +77,11 @@ impl Guardian {
         protocol::send_with(&mut self.stream, &Command::Hold { last_words }, socket)
     }
 
+    /// Gives the guardian a lock to hold until it exits.
+    pub fn keep(&mut self, lock: BorrowedFd<'_>) -> io::Result<()> {
+        protocol::send_with(&mut self.stream, &Command::Keep, lock)
+    }
+
     /// Reaps the guardian, which is about to exit or has exited.
     pub fn wait(&self) {
         // SAFETY: waits for our own child; nothing is written.

@@ -57,6 +57,8 @@ pub(super) struct Service {
     pub(super) grace: Duration,
     /// The socket to the coordinator of a job on several nodes, and the message to send on it.
     pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
+    /// Locks, released when the guardian exits.
+    pub(super) kept: Vec<OwnedFd>,
     pub(super) cgroup: Option<Cgroup>,
     pub(super) room: Option<MemoryCgroup>,
     /// Limits of the processes that are started next.
@@ -97,6 +99,7 @@ impl Service {
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
             last_words: None,
+            kept: Vec::new(),
             cgroup,
             room,
             limits: HashMap::new(),
@@ -236,6 +239,7 @@ impl Service {
             Command::Hold { last_words } => {
                 self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
             }
+            Command::Keep => self.kept.extend(self.inbox.descriptor()),
             Command::Forsake(keys) => {
                 for pid in self.left_by(&keys) {
                     descend::signal(pid, libc::SIGTERM);

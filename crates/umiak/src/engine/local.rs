@@ -269,6 +269,10 @@ impl Engine for Local {
         self.send(&Command::Forsake(keys(targets)));
     }
 
+    fn keep(&mut self, lock: BorrowedFd<'_>) {
+        let _ = self.guardian.keep(lock);
+    }
+
     fn hold(&mut self, connection: BorrowedFd<'_>, last_words: Vec<u8>) {
         let _ = self.guardian.hold(connection, last_words);
     }

@@ -190,6 +190,9 @@ pub(crate) trait Engine {
         false
     }
 
+    /// Holds a lock until the last replica is gone, even if the supervisor is killed.
+    fn keep(&mut self, _lock: BorrowedFd<'_>) {}
+
     /// Sets the last message to send over this connection if the supervisor dies.
     fn hold(&mut self, _connection: BorrowedFd<'_>, _last_words: Vec<u8>) {}
 

@@ -11,6 +11,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("log_dir::a_later_launch_writes_below_it", &[], later_launch)
         .test("log_dir::without_a_record_the_process_names_it", &[], unrecorded)
         .test("log_dir::free_again_when_the_first_was_killed", &[], killed)
+        .test("log_dir::held_until_the_ranks_of_a_killed_launch_are_gone", &[], killed_with_ranks)
+        .test("log_dir::runs_of_the_same_number", &[], same_number)
         .test("log_dir::a_log_that_was_overwritten_is_not_shown", &[], overwritten)
         .test("log_dir::a_killed_run_ends_where_the_next_begins", &[], killed_run_ends)
         .test("log_dir::nodes_of_one_job_share_it", &[Netns], nodes_share);
@@ -74,6 +76,49 @@ fn killed() {
     let later = sandbox.launch_toy("--nproc_per_node 1", &["0:print second"]).finish();
     later.expect_code(0);
     assert!(!later.err().contains("in use"), "{}", later.err());
+}
+
+/// The ranks of a killed launch still write, and the run lives until they are gone.
+fn killed_with_ranks() {
+    let sandbox = Sandbox::new();
+    let actions = ["0:stubborn;print first;touch up;await go"];
+    let running = sandbox.launch_toy("--nproc_per_node 1 --grace 60s", &actions).start();
+    running.wait_for_file("up");
+    running.signal(9);
+    running.finish_unchecked();
+    let later = sandbox.launch_toy("--nproc_per_node 1", &["0:print second"]).start().finish_unchecked();
+    later.expect_code(0).expect_err("`./log` is in use by another launch");
+    let shown = sandbox.umiak(["show", "1", "--output", "quiet"]).start().finish_unchecked();
+    assert_eq!(shown.out(), "running\n");
+    sandbox.write("go", "");
+    let third = || {
+        let third = sandbox.launch_toy("--nproc_per_node 1", &["0:print third"]).start().finish_unchecked();
+        !third.err().contains("in use")
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !third() {
+        assert!(std::time::Instant::now() < deadline, "the lock outlives the ranks");
+    }
+    sandbox.assert_nothing_left();
+}
+
+/// Launches with different homes have runs of the same number.
+fn same_number() {
+    let sandbox = Sandbox::new();
+    let running = first(&sandbox);
+    let launch = |home: &str, actions: &str| {
+        let run = sandbox.launch_toy("--nproc_per_node 1", &[actions]);
+        run.env("UMIAK_HOME", sandbox.path().join(home)).start()
+    };
+    let second = launch("a", "0:print second;touch up2;await fail");
+    second.wait_for_file("up2");
+    let third = launch("b", "0:print third").finish_unchecked();
+    third.expect_code(0).expect_err("logs ./log/run-000001-2");
+    assert_eq!(sandbox.read("log/run-000001/workerlog.0"), "second\n");
+    assert_eq!(sandbox.read("log/run-000001-2/workerlog.0"), "third\n");
+    sandbox.write("fail", "");
+    second.finish_unchecked().expect_code(0);
+    running.finish().expect_code(7);
 }
 
 fn overwritten() {

@@ -6,6 +6,7 @@
 //! an exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
 
 use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::Nodes;
 use umiak_core::plan::Plan;
 use umiak_sys::hold;
+
+use crate::engine::Engine;
 
 use super::Around;
 use super::door::shown;
@@ -25,6 +28,11 @@ pub(super) struct LogDirLock {
 }
 
 impl LogDirLock {
+    /// The engine holds the locks too: ranks outlive a killed launch for a while, and still write.
+    pub(super) fn share(&self, engine: &mut dyn Engine) {
+        self.held.iter().for_each(|file| engine.keep(file.as_fd()));
+    }
+
     /// Locks the first log file of this node. Another job on several nodes also has a shared lock on the directory;
     /// this lock detects it.
     pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
@@ -48,6 +56,7 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
     }
     let name = around.run_name().unwrap_or_else(|| format!("launch-{}", std::process::id()));
     let in_use = shown(&around.spec.request.logs.dir);
+    let (name, lock) = take_below(&outline.log_dir, name, several)?;
     outline.log_dir.push(&name);
     let mut spec = (*around.spec).clone();
     spec.request.logs.dir.push(&name);
@@ -56,8 +65,20 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
         .hint("give each launch its own directory with `--log_dir`");
     outline.notices.push(notice);
     around.spec = Arc::new(spec);
-    make(&outline.log_dir)?;
-    Ok(lock(&outline.log_dir, several).unwrap_or_default())
+    Ok(lock)
+}
+
+/// Makes a directory for this launch alone. Launches with different homes, or on different hosts, may have the same name.
+fn take_below(path: &Path, first: String, several: bool) -> Result<(String, LogDirLock), Diagnostic> {
+    let (mut name, mut number) = (first.clone(), 1);
+    loop {
+        make(&path.join(&name))?;
+        if let Some(lock) = lock(&path.join(&name), several) {
+            return Ok((name, lock));
+        }
+        number += 1;
+        name = format!("{first}-{number}");
+    }
 }
 
 fn make(path: &Path) -> Result<(), Diagnostic> {

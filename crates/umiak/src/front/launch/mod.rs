@@ -136,7 +136,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let journal = None;
     let mut around = Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal };
     let prepared = prepare(&mut around, env);
-    let Around { spec, mut sources, engine, scratch, screen, journal, .. } = around;
+    let Around { spec, mut sources, mut engine, scratch, screen, journal, .. } = around;
     let spec = &spec;
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
@@ -156,7 +156,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     };
     let machine = machine(spec, &plan, door.peers.is_some());
     let mut notices = plan.notices.clone();
-    let recorder = record(spec, journal, &door, &mut notices);
+    let recorder = record(spec, journal, &door, &mut engine, &mut notices);
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
     // A launched job has its devices from the start.
@@ -191,6 +191,7 @@ fn record(
     spec: &LaunchSpec,
     begun: Option<Result<Journal, Error>>,
     door: &LaunchDoor,
+    engine: &mut Local,
     notices: &mut Vec<Diagnostic>,
 ) -> Recorder {
     let is_host = door.peers.as_ref().is_none_or(|peers| peers.is_host);
@@ -203,6 +204,10 @@ fn record(
         };
         journal.inspect_err(|error| notices.push(not_recorded(error))).ok()
     });
+    // The guardian outlives a killed launch until the last rank is gone. The run ends with it.
+    if let Some(journal) = &journal {
+        engine.keep(journal.writer.lock());
+    }
     Recorder::new(journal, Began::Submitted)
 }
 
@@ -287,6 +292,7 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
             });
         }
     };
+    log_dir.share(&mut around.engine);
     let door = LaunchDoor {
         spec: Arc::clone(&spec),
         _log_dir: log_dir,

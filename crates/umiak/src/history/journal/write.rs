@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,6 +43,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// The open file whose lock says that the run is live.
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Starts the journal of a new run.
     pub fn create(run: &RunDir) -> Result<Self, Error> {
         Self::begin(run, File::options().append(true).read(true).create_new(true).mode(0o600))
