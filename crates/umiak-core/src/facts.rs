@@ -36,9 +36,8 @@ pub struct Record {
     pub fact: Fact,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
-fn is_zero(epoch: &u32) -> bool {
-    *epoch == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
@@ -153,6 +152,9 @@ pub enum Fact {
 pub struct LogEnd {
     /// The length of the file at the end of the attempt.
     pub at: u64,
+    /// The number of the last file that rotation had finished by then; 0 if there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rotated: u64,
     /// Digest of the first and last bytes of the attempt's output. It differs if the file was rewritten.
     pub digest: String,
 }
@@ -250,6 +252,9 @@ pub struct PlannedReplica {
     /// The log file, and the offset at which the output of this attempt begins.
     pub log: String,
     pub log_start: u64,
+    /// The number of the last file of the log that rotation had finished by then; 0 if there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub log_rotated: u64,
 }
 
 /// The resource usage of a process, as reported by the kernel.
@@ -480,6 +485,7 @@ mod tests {
             devices: vec!["0".into()],
             log: "log".into(),
             log_start: 7,
+            log_rotated: 0,
         };
         let planned = Planned {
             job: "job".into(),
@@ -517,7 +523,7 @@ mod tests {
                 by_us: false,
                 order: 1,
                 usage: None,
-                log_end: Some(LogEnd { at: 70, digest: LogEnd::digest(b"loss 0.1\n", b"") }),
+                log_end: Some(LogEnd { at: 70, rotated: 0, digest: LogEnd::digest(b"loss 0.1\n", b"") }),
             },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },

@@ -5,6 +5,8 @@
 //! so a reader that follows the log finds the file after the last one it read. The oldest files beyond the number to
 //! keep are removed. Files are cut at line ends where possible.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -135,6 +137,20 @@ pub fn numbers(path: &Path) -> Vec<u64> {
         .collect();
     numbers.sort_unstable();
     numbers
+}
+
+/// The number of the last finished file of each log in a directory that has one, by the name of the log.
+pub fn last_numbers(directory: &Path) -> HashMap<OsString, u64> {
+    let mut last = HashMap::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some((log, number)) = name.to_str().and_then(|name| name.rsplit_once('.')) else { continue };
+        if let Ok(number) = number.parse::<u64>() {
+            let last = last.entry(log.into()).or_insert(0);
+            *last = number.max(*last);
+        }
+    }
+    last
 }
 
 /// The path of the finished file with this number.

@@ -214,7 +214,7 @@ fn replicas(
             ports: Vec::new(),
             devices: member.devices.clone(),
             cpus: cpus.get_mut(member.local_rank as usize).map(std::mem::take).unwrap_or_default(),
-            log: Some(Log { path, start: 0 }),
+            log: Some(Log::new(path)),
             member: Some(Membership { group: 0, member: position as u32 }),
             env: Vec::new(),
         }

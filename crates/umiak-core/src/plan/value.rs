@@ -153,11 +153,20 @@ pub enum LogLayout {
 }
 
 impl LogLayout {
+    /// True if the logs are rotated.
+    pub fn rotates(&self) -> bool {
+        matches!(self, Self::Files { rotation: Some(_), .. })
+    }
+
     pub fn dir(&self) -> &Path {
         match self {
             Self::Files { dir, .. } | Self::Attempts { dir } => dir,
         }
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The log of one attempt: a file and the offset where its part begins.
@@ -166,6 +175,16 @@ pub struct Log {
     pub path: PathBuf,
     #[serde(default)]
     pub start: u64,
+    /// The number of the last file that rotation had finished when the attempt began; 0 if there is none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rotated: u64,
+}
+
+impl Log {
+    /// A log that no earlier attempt has written to.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, start: 0, rotated: 0 }
+    }
 }
 
 /// A server on another node, which reports when it listens.
@@ -297,7 +316,7 @@ impl Plan {
 
     /// The log of an attempt.
     pub fn log(&self, replica: &Replica, attempt: u32) -> Log {
-        let own = || Log { path: self.attempt_dir(replica, attempt).unwrap_or_default().join("log"), start: 0 };
+        let own = || Log::new(self.attempt_dir(replica, attempt).unwrap_or_default().join("log"));
         replica.log.clone().unwrap_or_else(own)
     }
 

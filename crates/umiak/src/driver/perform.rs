@@ -69,7 +69,7 @@ impl Driver {
             && let Some(log) = subject.rank.and_then(|rank| self.core.plan.replica(rank)?.log.as_ref())
         {
             // The file is shared with other attempts and runs.
-            *log_end = log_end::read(&log.path, log.start).ok();
+            *log_end = log_end::read(log, self.core.plan.logs.rotates()).ok();
         }
         self.core.recorder.fact(fact);
     }

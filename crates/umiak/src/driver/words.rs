@@ -98,7 +98,7 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
         decides: plan.job.roles.iter().any(|role| role.name == place.name && role.completion.decides),
     };
     let replica = |replica: &Replica| {
-        let Log { path, start } = plan.log(replica, machine.number(replica.slot));
+        let Log { path, start, rotated } = plan.log(replica, machine.number(replica.slot));
         let devices = replica.devices.iter().chain(pool.devices_of(replica.slot));
         PlannedReplica {
             replica: replica.name.clone(),
@@ -108,6 +108,7 @@ pub(super) fn fact(plan: &Plan, machine: &Machine, pool: &Pool) -> Fact {
             devices: devices.map(|device| device.label.clone()).collect(),
             log: path.to_string_lossy().into_owned(),
             log_start: start,
+            log_rotated: rotated,
         }
     };
     Fact::Planned(Planned {

@@ -422,7 +422,7 @@ mod tests {
             argv: Vec::new(),
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             dir: None,
-            log: Log { path: PathBuf::new(), start: 0 },
+            log: Log::new(PathBuf::new()),
             error_file: PathBuf::new(),
             inherit_stdin: false,
             cpus: Vec::new(),

@@ -3,19 +3,23 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use umiak_core::facts::LogEnd;
+use umiak_core::plan::Log;
+use umiak_sys::logger;
 use umiak_sys::wait::fill_at;
 
 /// Length of the digested part at each end of the output. Shorter output is digested whole.
 const LOOKED_AT: u64 = 16 << 10;
 
-/// Returns the current end of the output that begins at `start`.
-pub(crate) fn read(path: &Path, start: u64) -> io::Result<LogEnd> {
-    let file = File::open(path)?;
+/// Returns the current end of an attempt's output.
+pub(crate) fn read(log: &Log, rotates: bool) -> io::Result<LogEnd> {
+    let file = File::open(&log.path)?;
     let at = file.metadata()?.len();
-    Ok(LogEnd { at, digest: digest(&file, start, at)? })
+    let rotated = if rotates { logger::numbers(&log.path).last().copied().unwrap_or(0) } else { log.rotated };
+    // A file that was begun by rotation is the attempt's from its first byte.
+    let start = if rotated > log.rotated { 0 } else { log.start };
+    Ok(LogEnd { at, rotated, digest: digest(&file, start, at)? })
 }
 
 /// False if the file was rewritten since.
@@ -50,7 +54,7 @@ mod tests {
         let long = "a line that is written by one run\n".repeat(2000);
         for own in ["", "loss 0.1\n", &long] {
             fs::write(&path, format!("of an earlier run\n{own}")).unwrap();
-            let end = read(&path, 18).unwrap();
+            let end = read(&Log { path: path.clone(), start: 18, rotated: 0 }, false).unwrap();
             let is_same = || is_same(&File::open(&path).unwrap(), 18, &end).unwrap();
             assert!(is_same());
             fs::write(&path, format!("of an earlier run\n{own}and of a later one\n")).unwrap();

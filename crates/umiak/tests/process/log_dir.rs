@@ -1,6 +1,6 @@
 //! Several launches with one log directory: each writes, explains and shows only its own lines.
 
-use umiak_testkit::components::Component::Netns;
+use umiak_testkit::components::Component::{Netns, Python};
 use umiak_testkit::sandbox::{Running, Sandbox};
 use umiak_testkit::suite::Suite;
 
@@ -12,6 +12,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("log_dir::without_a_record_the_process_names_it", &[], unrecorded)
         .test("log_dir::free_again_when_the_first_was_killed", &[], killed)
         .test("log_dir::held_until_the_ranks_of_a_killed_launch_are_gone", &[], killed_with_ranks)
+        .test("log_dir::rotated_logs_of_several_runs", &[Python], rotated)
         .test("log_dir::runs_of_the_same_number", &[], same_number)
         .test("log_dir::a_log_that_was_overwritten_is_not_shown", &[], overwritten)
         .test("log_dir::a_killed_run_ends_where_the_next_begins", &[], killed_run_ends)
@@ -100,6 +101,41 @@ fn killed_with_ranks() {
         assert!(std::time::Instant::now() < deadline, "the lock outlives the ranks");
     }
     sandbox.assert_nothing_left();
+}
+
+/// Each run is shown with its own lines, wherever rotation has put them.
+fn rotated() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "talk.py",
+        "import sys\nfor n in range(int(sys.argv[2])): print(sys.argv[1], n, 'y' * 80, flush=True)\n",
+    );
+    let launch = |flags: &str, name: &str, lines: usize| {
+        let words = format!("launch --nproc_per_node 1 --show none {flags} python3 -u talk.py {name} {lines}");
+        sandbox.umiak(words.split_whitespace()).finish().expect_code(0);
+    };
+    let logs = |run: &str| {
+        let outcome = sandbox.umiak(["logs", run]).finish();
+        let names: Vec<String> =
+            outcome.out().lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+        (outcome.code(), names)
+    };
+    let keep = "--log-max-size 4K --log-keep 1000";
+    launch("", "a", 10);
+    launch(keep, "b", 200);
+    launch("", "c", 10);
+    launch(keep, "d", 200);
+    for (run, name, lines) in [("1", "a", 10), ("2", "b", 200), ("3", "c", 10), ("4", "d", 200)] {
+        assert_eq!(logs(run), (0, vec![name.to_owned(); lines]));
+    }
+    // Rotation keeps few files, and those of later runs only.
+    launch("--log-max-size 4K --log-keep 1", "e", 400);
+    for run in ["1", "2", "3", "4"] {
+        assert_eq!(logs(run), (125, Vec::new()), "{run}");
+    }
+    let (code, names) = logs("5");
+    // A file may begin within a line.
+    assert!(code == 0 && names.len() > 10 && names.iter().skip(1).all(|name| name == "e"), "{names:?}");
 }
 
 /// Launches with different homes have runs of the same number.

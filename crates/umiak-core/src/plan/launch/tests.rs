@@ -48,7 +48,7 @@ fn four_ranks_on_cpu() {
     assert_eq!(plan.job.policy.stop.grace, Duration::from_secs(5));
     let last = &plan.replicas[3];
     let env = plan.known_variables(last);
-    assert_eq!(plan.log(last, 0), Log { path: "/w/log/workerlog.3".into(), start: 0 });
+    assert_eq!(plan.log(last, 0), Log::new("/w/log/workerlog.3".into()));
     assert_eq!(get(&env, "PADDLE_MASTER"), Some("127.0.0.1:7001"));
     assert_eq!(get(&env, "MASTER_PORT"), Some("7002"));
     assert_eq!(get(&env, "PADDLE_CURRENT_ENDPOINT"), Some("127.0.0.1:6173"));

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::facts::{Fact, LogEnd};
+use umiak_core::facts::{Fact, LogEnd, PlannedReplica};
 use umiak_sys::logger;
 use umiak_sys::wait::{fill_at, read_at};
 
@@ -22,12 +22,25 @@ pub(super) struct Pointer {
     replica: String,
     attempt: u32,
     path: PathBuf,
-    start: u64,
+    start: LogPlace,
     /// Recorded when the attempt ends: what follows is of another run.
     end: Option<LogEnd>,
-    /// For an attempt without a recorded end: where a later run begins in the same file.
-    later: Option<u64>,
+    /// For an attempt without a recorded end: where a later run begins in the same log.
+    later: Option<LogPlace>,
     is_gone: bool,
+}
+
+/// A place in a log: the number of the last file that rotation has finished, and an offset in the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LogPlace {
+    rotated: u64,
+    offset: u64,
+}
+
+impl LogPlace {
+    fn start_of(place: &PlannedReplica) -> Self {
+        Self { rotated: place.log_rotated, offset: place.log_start }
+    }
 }
 
 /// All pointers of a run, in the order of the plans.
@@ -49,7 +62,7 @@ pub(super) fn pointers(run: &RunDir) -> Result<Vec<Pointer>, Diagnostic> {
 
 /// Where later runs began in log files, in the order of the runs. A killed supervisor has not recorded where its own
 /// run ended.
-fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, u64)>, Diagnostic> {
+fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, LogPlace)>, Diagnostic> {
     let home = run.home();
     let mut starts = Vec::new();
     let mut later: Vec<RunId> = ids(&home)?.into_iter().filter(|id| *id > run.id()).collect();
@@ -59,7 +72,8 @@ fn later_starts(run: &RunDir) -> Result<Vec<(PathBuf, u64)>, Diagnostic> {
         let Ok(mut reader) = journal::Reader::open(&later) else { continue };
         while let Ok(Some(item)) = reader.next() {
             if let Fact::Planned(planned) = &item.record.fact {
-                starts.extend(planned.replicas.iter().map(|place| (later.path().join(&place.log), place.log_start)));
+                let places = planned.replicas.iter();
+                starts.extend(places.map(|place| (later.path().join(&place.log), LogPlace::start_of(place))));
                 break;
             }
         }
@@ -74,7 +88,7 @@ pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
             replica: place.replica.clone(),
             attempt: planned.attempt,
             path: run.path().join(&place.log),
-            start: place.log_start,
+            start: LogPlace::start_of(place),
             end: None,
             later: None,
             is_gone: false,
@@ -87,6 +101,33 @@ pub(super) fn note(run: &RunDir, fact: &Fact, pointers: &mut Vec<Pointer>) {
             }
         }
         _ => {}
+    }
+}
+
+impl Pointer {
+    /// The files with the attempt's output, and whether rotation has finished some. `next` is where the next attempt
+    /// begins.
+    fn parts(&self, next: Option<LogPlace>) -> (Vec<Part>, bool) {
+        let recorded = self.end.as_ref().map(|end| LogPlace { rotated: end.rotated, offset: end.at });
+        let end = next.into_iter().chain(recorded.or(self.later)).min();
+        let finished = logger::numbers(&self.path);
+        let last = end.map_or(u64::MAX, |end| end.rotated);
+        let first = |number: u64| if number == self.start.rotated + 1 { self.start.offset } else { 0 };
+        let ours = finished.iter().copied().filter(|number| (self.start.rotated + 1..=last).contains(number));
+        let mut parts: Vec<Part> = ours
+            .map(|number| Part { start: first(number), ..Part::whole(logger::finished(&self.path, number)) })
+            .collect();
+        let is_cut = !parts.is_empty() || last != u64::MAX && last > self.start.rotated;
+        // The file that was written last: a later run may have rotated it, and dropped it.
+        let (path, is_dropped) = match finished.iter().find(|number| **number > last) {
+            Some(number) if *number == last + 1 => (logger::finished(&self.path, *number), false),
+            Some(_) => (self.path.clone(), true),
+            None => (self.path.clone(), false),
+        };
+        let start = if is_cut { 0 } else { self.start.offset };
+        let (own, is_gone) = (self.end.clone(), self.is_gone || is_dropped);
+        parts.push(Part { path, start, end: end.map(|end| end.offset), own, is_gone });
+        (parts, is_cut)
     }
 }
 
@@ -129,25 +170,25 @@ impl Source {
     /// Finds the log in the run directory, else at the place that the plan of the attempt names.
     pub(super) fn find(run: &RunDir, pointers: &[Pointer], replica: &str, attempt: u32) -> Self {
         let own = run.attempt(None, replica, attempt).join("log");
-        let part = match pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt)
-        {
+        let pointer = pointers.iter().rev().find(|pointer| pointer.replica == replica && pointer.attempt == attempt);
+        let (parts, is_cut) = match pointer {
             Some(pointer) if !own.exists() => {
                 let later = pointers
                     .iter()
                     .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
-                let own = pointer.end.clone();
-                let known = own.as_ref().map(|end| end.at).or(pointer.later);
-                let end = later.map(|other| other.start).chain(known).min();
-                Part { path: pointer.path.clone(), start: pointer.start, end, own, is_gone: pointer.is_gone }
+                pointer.parts(later.map(|other| other.start).min())
             }
-            _ => Part::whole(own),
+            _ => Self::in_own_directory(own),
         };
-        let finished = logger::numbers(&part.path);
-        let is_cut = !finished.is_empty();
-        let mut parts: Vec<Part> =
-            finished.into_iter().map(|number| Part::whole(logger::finished(&part.path, number))).collect();
-        parts.push(if is_cut { Part::whole(part.path) } else { part });
         Self { replica: replica.to_owned(), attempt, parts, is_cut }
+    }
+
+    /// The log of an attempt with a directory of its own.
+    fn in_own_directory(path: PathBuf) -> (Vec<Part>, bool) {
+        let finished = logger::numbers(&path);
+        let is_cut = !finished.is_empty();
+        let finished = finished.into_iter().map(|number| logger::finished(&path, number));
+        (finished.chain([path.clone()]).map(Part::whole).collect(), is_cut)
     }
 
     /// The file that grows, and where this attempt begins in it.
@@ -177,7 +218,7 @@ impl Source {
             };
             let length = file.metadata().map_err(fail)?.len();
             let is_same = match &part.own {
-                Some(end) => log_end::is_same(&file, part.start, end).map_err(fail)?,
+                Some(end) => !part.is_gone && log_end::is_same(&file, part.start, end).map_err(fail)?,
                 None => !part.is_gone && part.end.is_none_or(|end| end >= part.start),
             };
             if !is_same {

@@ -121,7 +121,7 @@ mod tests {
             argv: Vec::new(),
             env: Vec::new(),
             dir: Some("/".into()),
-            log: Log { path: dir.join("log"), start: 0 },
+            log: Log::new(dir.join("log")),
             error_file: dir.join("error.json"),
             inherit_stdin: false,
             cpus: Vec::new(),

@@ -232,7 +232,7 @@ impl Peers {
     pub(super) fn send_logs(&mut self, plan: &Plan) -> std::io::Result<Option<Logs>> {
         let Some(options) = self.logs.take() else { return Ok(None) };
         let files = plan.replicas.iter().map(|replica| {
-            let Log { path, start } = plan.log(replica, plan.attempt);
+            let Log { path, start, .. } = plan.log(replica, plan.attempt);
             LogFile { rank: replica.rank.0, path, start }
         });
         Logs::start(LogsOptions { files: files.collect(), ..options }).map(Some)

@@ -15,6 +15,7 @@ use umiak_core::model::{Crew, FIRST_ATTEMPT, Generation, Mode, Part, Port, PortR
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
+use umiak_sys::logger;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 
 use crate::engine::{NotLeased, no_sockets};
@@ -309,6 +310,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
         write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
     }
     let mirrored = plan.mirrored().map(|replica| replica.rank);
+    let rotated = logger::last_numbers(plan.logs.dir());
     for (rank, log) in plan.replicas.iter_mut().filter_map(|replica| Some((replica.rank, replica.log.as_mut()?))) {
         // The mirror needs an existing file; the other files are created when their ranks start.
         let start = if mirrored == Some(rank) || overwrite {
@@ -317,6 +319,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
             Ok(std::fs::metadata(&log.path).map_or(0, |metadata| metadata.len()))
         };
         log.start = start.map_err(|error| file_error(&log.path, &error))?;
+        log.rotated = log.path.file_name().and_then(|name| rotated.get(name)).copied().unwrap_or(0);
     }
     Ok(())
 }
