@@ -14,10 +14,10 @@ use umiak_core::model::{JobId, OutputMode, Show, Whose};
 use umiak_core::plan::document::Submission;
 use umiak_core::plan::{Wishes, capable};
 
-use crate::driver::Talk;
+use crate::driver::{Talk, short_signal};
 use crate::engine::EngineKind;
 use crate::front::document::begin::{self, Beginning};
-use crate::front::document::detach::{self, Said};
+use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
 use crate::history::{Home, RunDir, find, journal};
 use crate::views::ends::DetachedRun;
@@ -174,8 +174,13 @@ fn forget_unborn(run: &RunDir, made: Option<u64>) {
 pub(super) fn detached(home: &Home, run: &RunDir, why: Began, mut notices: Vec<Diagnostic>, talking: Talking) -> Done {
     let made = inode(run);
     notices.extend(detach::ends_at_logout());
-    let noticed = detach::start(home, run, why, &notices).inspect_err(|_| forget_unborn(run, made))?;
-    notices.extend(noticed);
+    match detach::start(home, run, why, &notices) {
+        Ok(noticed) => notices.extend(noticed),
+        Err(why) => {
+            forget_unborn(run, made);
+            return not_begun(why);
+        }
+    }
     if talking.format.output == Output::Human {
         notices.iter().for_each(talk);
     }
@@ -195,7 +200,7 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
         let error = Diagnostic::error(Code::L0001, "`--detach` cannot be used with `--no-record`");
         return wrong(talking, &[error.hint("commands find a detached run by its record")]);
     }
-    let result = detach::launch().and_then(|launched| {
+    let result = detach::launch().map_or_else(not_begun, |launched| {
         if output == Output::Human {
             detach::ends_at_logout().iter().chain(&launched.notices).for_each(talk);
         }
@@ -209,6 +214,16 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
         tell_detached(&run, output)
     });
     ended(talking, result)
+}
+
+fn not_begun(why: NotBegun) -> Done {
+    match why {
+        NotBegun::Failed(diagnostic) => Err(*diagnostic),
+        NotBegun::Interrupted { signal } => {
+            super::say(&format!("stopped by {} before it was detached\n", short_signal(signal)));
+            Ok(ExitCode::from(128u8.wrapping_add(signal as u8)))
+        }
+    }
 }
 
 /// Prints the id of a detached run, and how to follow it.

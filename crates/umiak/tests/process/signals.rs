@@ -25,6 +25,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("signals::a_terminal_that_goes_away_stops_the_job", &[], terminal_goes_away)
         .test("signals::closed_input_and_a_closed_pipe", &[], closed_streams)
         .test("signals::nobody_reads_while_nodes_are_awaited", &[], nobody_reads)
+        .test("signals::interrupted_before_it_is_detached", &[], not_yet_detached)
         .test("signals::a_family_that_ignores_sigterm_is_gone", &[], stubborn_family)
         .test("signals::process_one_reaps_and_passes_the_code_on", &[Namespaces], process_one)
         .test("signals::process_one_stops_by_a_signal", &[Namespaces], process_one_is_stopped)
@@ -224,6 +225,22 @@ fn closed_streams() {
 }
 
 /// stderr cannot be written: the first signal ends the wait for nodes, another one the wait for pending output.
+/// A launch that waits for nodes is not detached yet: Ctrl-C ends it.
+fn not_yet_detached() {
+    for signal in [SIGINT, SIGTERM] {
+        let sandbox = Sandbox::new();
+        let flags = "-d --nnodes 2 --rank 0 --host 127.0.0.2 --master 127.0.0.1:24118 --rdzv-timeout 1m";
+        let run = sandbox.launch_toy(flags, &["*:print text"]).start();
+        let listens = || std::net::TcpStream::connect("127.0.0.1:24118").is_ok();
+        run.wait_until("it waits for nodes", listens);
+        run.signal(signal);
+        let outcome = run.finish();
+        let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+        outcome.expect_code(128 + signal).expect_err(&format!("stopped by {name} before it was detached"));
+        assert!(!listens(), "nothing waits any more");
+    }
+}
+
 fn nobody_reads() {
     let sandbox = Sandbox::new();
     let (reader, mut writer) = std::io::pipe().expect("a pipe");

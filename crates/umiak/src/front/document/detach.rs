@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,12 @@ use serde::{Deserialize, Serialize};
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Began;
 use umiak_core::plan::DETACHED;
+use umiak_sys::wait::{Signals, readable};
 
 use crate::history::{Home, RunDir, RunId};
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
 
 /// A line of JSON on the stdout of a new supervisor. The last one is `Ready`, `Begun` or `Failed`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,7 +45,7 @@ pub(crate) fn start(
     run: &RunDir,
     why: Began,
     notices: &[Diagnostic],
-) -> Result<Vec<Diagnostic>, Diagnostic> {
+) -> Result<Vec<Diagnostic>, NotBegun> {
     let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find its own executable", &error))?;
     let mut command = Command::new(program);
     command.arg("supervise").arg(run.id().to_string()).args(flag(why));
@@ -58,12 +63,7 @@ fn flag(why: Began) -> Option<&'static str> {
 }
 
 /// Starts this command as the supervisor of the run.
-fn begin(
-    home: &Home,
-    run: &RunDir,
-    mut command: Command,
-    notices: &[Diagnostic],
-) -> Result<Vec<Diagnostic>, Diagnostic> {
+fn begin(home: &Home, run: &RunDir, mut command: Command, notices: &[Diagnostic]) -> Result<Vec<Diagnostic>, NotBegun> {
     command.env("UMIAK_HOME", home.path()).stdin(Stdio::piped());
     let text = serde_json::to_vec(notices).expect("notices are JSON");
     let lost = |how: Lost| {
@@ -84,7 +84,7 @@ pub(crate) struct DetachedLaunch {
 }
 
 /// Starts this command line again in its own session, and waits until its run has begun.
-pub(crate) fn launch() -> Result<DetachedLaunch, Diagnostic> {
+pub(crate) fn launch() -> Result<DetachedLaunch, NotBegun> {
     let home = Home::from_environment().map_err(|error| error.diagnostic())?;
     home.make().map_err(|error| error.diagnostic())?;
     // It moves to the run's directory once that exists.
@@ -100,6 +100,21 @@ pub(crate) fn launch() -> Result<DetachedLaunch, Diagnostic> {
     };
     let log = std::fs::rename(&log, run.supervisor_log()).map_or(log, |()| run.supervisor_log());
     Ok(DetachedLaunch { run: Some(run), notices, log })
+}
+
+/// Why a supervisor has not begun.
+pub(crate) enum NotBegun {
+    Failed(Box<Diagnostic>),
+    /// By a signal to the process that started it.
+    Interrupted {
+        signal: i32,
+    },
+}
+
+impl From<Diagnostic> for NotBegun {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self::Failed(Box::new(diagnostic))
+    }
 }
 
 /// How a supervisor ended before it had begun.
@@ -122,7 +137,7 @@ fn spawn(
     log: &Path,
     input: &[u8],
     lost: impl FnOnce(Lost) -> Diagnostic,
-) -> Result<(Vec<Diagnostic>, Option<RunId>), Diagnostic> {
+) -> Result<(Vec<Diagnostic>, Option<RunId>), NotBegun> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log);
     let file = file.map_err(|error| crate::history::cannot_write(log, &error))?;
     command.envs(crate::log::inherited()).stdout(Stdio::piped()).stderr(file);
@@ -133,8 +148,26 @@ fn spawn(
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input);
     }
+    // Until it has begun, Ctrl-C is meant for it.
+    let signals = Signals::block(&[SIGINT, SIGTERM]).map_err(|error| Diagnostic::failed("wait for signals", &error))?;
+    let mut interrupted = None;
     let mut noticed = Vec::new();
-    for line in BufReader::new(child.stdout.take().expect("it was piped")).lines().map_while(Result::ok) {
+    let mut output = BufReader::new(child.stdout.take().expect("it was piped"));
+    loop {
+        if output.buffer().is_empty() {
+            let ready = readable(&[output.get_ref().as_fd(), signals.as_fd()], None);
+            if ready.is_ok_and(|ready| ready[1]) {
+                for signal in signals.read() {
+                    umiak_sys::descend::signal(child.id(), signal);
+                    interrupted = Some(signal);
+                }
+                continue;
+            }
+        }
+        let mut line = String::new();
+        if !output.read_line(&mut line).is_ok_and(|count| count > 0) {
+            break;
+        }
         match serde_json::from_str(&line) {
             Ok(Said::Notice(notice)) => noticed.push(notice),
             Ok(Said::Ready) => return Ok((noticed, None)),
@@ -142,15 +175,18 @@ fn spawn(
             Ok(Said::Failed(error)) => {
                 // It removes its files before it exits, and the error is reported after that.
                 let _ = child.wait();
-                return Err(error);
+                return Err(error.into());
             }
             Err(_) => break,
         }
     }
     let status = child.wait().map_err(|error| Diagnostic::failed("wait for its supervisor", &error))?;
+    if let Some(signal) = interrupted {
+        return Err(NotBegun::Interrupted { signal });
+    }
     // It was killed, or its error is only in its log.
     let said = std::fs::read_to_string(log).unwrap_or_default().trim().to_owned();
-    Err(lost(Lost { status, said }))
+    Err(lost(Lost { status, said }).into())
 }
 
 /// The notices to record, from the stdin of this supervisor.
