@@ -31,6 +31,11 @@ pub fn is_foreground(stream: &impl AsFd) -> bool {
     nix::unistd::tcgetpgrp(stream).is_ok_and(|group| group == nix::unistd::getpgrp())
 }
 
+/// True while this process is in the background of its controlling terminal, which is behind `stream`.
+pub fn is_background(stream: &impl AsFd) -> bool {
+    nix::unistd::tcgetpgrp(stream).is_ok_and(|group| group != nix::unistd::getpgrp())
+}
+
 /// True if `stream` is a regular file or `/dev/null`, so that output to it cannot reach the terminal. The reader of a
 /// pipe may print to the terminal at any time.
 pub fn is_file_or_null(stream: &impl AsFd) -> bool {

@@ -151,7 +151,9 @@ impl Driver {
             let mut process = self.core.plan.process(&attempt);
             process.inherit_stdin = match self.core.now.console.stdin {
                 Some(reader) => reader == id.slot,
-                None => process.inherit_stdin && can.stdin,
+                // A replica has a session of its own: in the background nothing would stop it from reading what is typed
+                // for the shell.
+                None => process.inherit_stdin && can.stdin && !umiak_sys::terminal::is_background(&std::io::stdin()),
             };
             if let Err(error) = self.door.make(&mut self.core, *id, &process) {
                 self.core.pool.give_back(id.slot);

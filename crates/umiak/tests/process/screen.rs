@@ -19,6 +19,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("screen::no_status_line_beside_a_pipe", &[], pipe)
         .test("screen::status_line_beside_a_file_or_null", &[], file)
         .test("screen::no_status_line_in_the_background", &[], background)
+        .test("screen::what_is_typed_is_the_shells_in_the_background", &[], typed_in_background)
         .test("screen::status_line_comes_and_goes_with_the_foreground", &[], foreground)
         .test("screen::plain_lines_have_a_heartbeat", &[], heartbeat);
 }
@@ -205,6 +206,21 @@ fn background() {
     session.type_keys(b"exit\n");
     let (_, bytes) = session.finish();
     draws_nothing(&bytes);
+}
+
+fn typed_in_background() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::of(shell(&sandbox), SIZE);
+    let launch = format!("{} launch --nproc_per_node 1 {} toy '0:stdin;await go' &", binary().display(), toy());
+    typed(&mut session, &launch);
+    session.wait_for("the rank has read its stdin", |screen| has(screen, "stdin \"\""));
+    for number in 0..5 {
+        session.type_keys(format!("echo typed{number} | tr d D\n").as_bytes());
+    }
+    session.wait_for("every line", |screen| (0..5).all(|number| has(screen, &format!("typeD{number}"))));
+    session.type_keys(b"touch go; wait; echo over; exit\n");
+    session.wait_for("the end", |screen| screen.iter().any(|line| line == "over"));
+    session.finish();
 }
 
 fn foreground() {
