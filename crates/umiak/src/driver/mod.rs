@@ -181,6 +181,7 @@ impl Now {
         self.log_at_stop.clear();
         self.over_limit.clear();
         self.stopping = None;
+        self.attempt_started = None;
         (self.killed, self.told, self.told_while_going, self.told_started) = (false, false, false, false);
     }
 }

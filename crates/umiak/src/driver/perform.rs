@@ -2,11 +2,12 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Instant;
 
 use tracing::trace;
 use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
-use umiak_core::model::{Exit, Rank, Slot, SpawnError, SpawnStage, StopHow, Unit};
+use umiak_core::model::{Exit, FIRST_ATTEMPT, Rank, Slot, SpawnError, SpawnStage, StopHow, Unit};
 use umiak_core::plan::{self, Log};
 
 use super::probe::Prober;
@@ -140,6 +141,9 @@ impl Driver {
             Unit::Replica => TOGETHER,
             Unit::Gang => usize::MAX,
         };
+        if self.core.machine.attempt() > FIRST_ATTEMPT {
+            self.core.now.attempt_started.get_or_insert_with(Instant::now);
+        }
         for id in attempts {
             let given = self.core.pool.take(id.slot, self.core.plan.role(id.slot).work.resources);
             let Some(given) = given else {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use unicode_width::UnicodeWidthStr as _;
+
 use super::style::{Mark, Style, fit};
 
 /// The content of the status line.
@@ -48,13 +50,17 @@ impl StatusLine {
             }
         };
         let mark = style.mark(mark);
+        // The terminal shows `^C` after the line, and would wrap it.
+        let room = width.saturating_sub(3);
         let text = if width < 60 {
             format!(" {mark} {elapsed} {what}")
         } else {
-            format!(" {mark} {}  {elapsed}  {what}{more}", self.job)
+            let text = format!(" {mark} {}  {elapsed}  {what}", self.job);
+            let whole = format!("{text}{more}");
+            if whole.width() <= room { whole } else { text }
         };
         let text = if style.ascii { text.replace(['‹', '›'], "") } else { text };
-        style.dim(&fit(&text, width.saturating_sub(1)))
+        style.dim(&fit(&text, room))
     }
 
     /// The same for a plain line: the verb and the other parts.
@@ -80,7 +86,7 @@ impl StatusLine {
 
 fn with_hint(who: String, stopping: bool) -> (Mark, String, &'static str) {
     if stopping {
-        (Mark::Stopped, who, "  stopping, press Ctrl-C again to kill")
+        (Mark::Stopped, who, "  stopping  ‹Ctrl-C kill›")
     } else {
         (Mark::Running, who, "  ‹Ctrl-C stop›")
     }
@@ -95,6 +101,20 @@ fn clock(elapsed: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hint_is_whole_or_left_out_and_leaves_room() {
+        for stopping in [false, true] {
+            for width in 20..120 {
+                let style = Style { fixed_width: Some(width), ..Style::default() };
+                let doing = Activity::Ranks { live: 2, total: 2, stopping };
+                let line = StatusLine { job: "slow".to_owned(), since: Instant::now(), doing }.render(&style);
+                assert!(line.width() + 3 <= width, "{width}: {line}");
+                assert_eq!(line.contains("‹Ctrl-C"), line.ends_with('›'), "{width}: {line}");
+                assert!(width < 60 || line.ends_with('›'), "{width}: {line}");
+            }
+        }
+    }
 
     #[test]
     fn clocks() {

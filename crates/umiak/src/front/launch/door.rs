@@ -152,7 +152,6 @@ impl Door for LaunchDoor {
         }
         if self.run.attempt > self.told_attempt {
             self.told_attempt = self.run.attempt;
-            core.now.attempt_started = Some(Instant::now());
             let parts = words::planned(&core.plan, &shown(&self.spec.request.logs.dir), None);
             core.say(|style| style.progress("Planned", &parts, &time_of_day()));
         }
