@@ -293,7 +293,7 @@ impl Plan {
     }
 
     /// The endpoints that a replica listens on when it is ready.
-    pub fn answers(&self, replica: &Replica) -> Vec<Awaited> {
+    pub fn listens_at(&self, replica: &Replica) -> Vec<Awaited> {
         if self.is_document() {
             let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
             let endpoints = ports.map(|port| Endpoint { address: replica.host.clone(), port: *port }.to_string());

@@ -45,7 +45,7 @@ pub(super) struct Script {
     pub(super) refused: Option<SpawnError>,
     /// From the request to the start notification.
     pub(super) announced: Duration,
-    /// From the request until its ports answer.
+    /// From the request until it listens on its ports.
     pub(super) ready: Option<Duration>,
     /// How long it runs undisturbed, and how it ends then.
     pub(super) life: Option<Duration>,

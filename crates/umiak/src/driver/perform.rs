@@ -238,7 +238,7 @@ impl Driver {
 
     fn await_ready(&mut self, id: AttemptId) {
         if !self.engine.await_ready(id) {
-            let at = self.core.plan.at(id.slot).map(|replica| self.core.plan.answers(replica)).unwrap_or_default();
+            let at = self.core.plan.at(id.slot).map(|replica| self.core.plan.listens_at(replica)).unwrap_or_default();
             if let Some(prober) = self.prober() {
                 prober.await_own(id, at);
             }

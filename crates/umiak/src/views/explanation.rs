@@ -237,7 +237,7 @@ fn why(finding: &Finding, status: &Status) -> String {
     let signature = evidence.and_then(|evidence| evidence.signature.as_ref());
     let is_oom = |fact: &KernelFact| matches!(fact, KernelFact::OomKilled { .. });
     let reason = match &finding.exit {
-        _ if finding.timed_out == Some(Limit::Start) => "its ports did not answer in time".to_owned(),
+        _ if finding.timed_out == Some(Limit::Start) => "it did not listen on its ports in time".to_owned(),
         _ if finding.timed_out == Some(Limit::Run) => "it ran longer than its time limit".to_owned(),
         _ if evidence.is_some_and(|evidence| evidence.kernel.iter().any(is_oom)) => {
             "the OOM killer killed it".to_owned()

@@ -90,7 +90,7 @@ pub(crate) fn describe(fact: &Fact) -> String {
             known if known.is_empty() => format!("{} started", who(subject)),
             known => format!("{} started, {known}", who(subject)),
         },
-        Fact::Ready { subject } => format!("{} is ready: its ports answer", who(subject)),
+        Fact::Ready { subject } => format!("{} is ready: it listens on its ports", who(subject)),
         Fact::TimedOut { subject, what: Limit::Start, limit_micros } => {
             format!("{} was not ready within {}", who(subject), micros(*limit_micros))
         }

@@ -9,7 +9,7 @@ use crate::machine::role;
 use crate::model::{Exit, StartAfter, When};
 
 /// Extra time for replicas on other nodes. Their own node stops a late replica and reports it, so this limit only
-/// catches replicas that listen there and cannot be reached from here.
+/// catches a node that does not report.
 const ELSEWHERE: Duration = Duration::from_secs(5);
 
 impl Machine {
@@ -183,7 +183,7 @@ impl Machine {
     pub(super) fn miss_elsewhere(&mut self, role: u16, now: Timestamp, effects: &mut Vec<Effect>) {
         let missing = self.roles[role as usize].elsewhere.clone().unwrap_or_default();
         let limit = self.job.roles[role as usize].timeouts.start.unwrap_or_default().as_secs_f64();
-        let why = format!("no answer from {} within {limit} s", missing.join(", "));
+        let why = format!("no report that {} listens within {limit} s", missing.join(", "));
         let unmet = Unmet { why, limit: Some(Limit::Start) };
         let waits = |other: &u16| self.job.roles[*other as usize].start_after.iter().any(|after| after.role == role);
         let waiting: Vec<u16> = (0..self.job.roles.len() as u16).filter(waits).collect();

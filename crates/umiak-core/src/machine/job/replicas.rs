@@ -21,7 +21,7 @@ pub(super) struct Replica {
     pub(super) number: u32,
     /// True once the attempt of that number has been announced.
     pub(super) begun: bool,
-    /// True if all its ports answer.
+    /// True if it listens on all its ports.
     pub(super) ready: bool,
     pub(super) timed_out: Option<Limit>,
     /// True during the back-off before a restart.

@@ -163,7 +163,7 @@ impl Peers {
             umiak_sys::wait::stop_ourselves();
         }
         if let Some(signal) = arrived.signals.first().copied() {
-            self.stand(0, Stage::Interrupted { signal: Some(signal), kill: false });
+            self.stand(FIRST_ATTEMPT, Stage::Interrupted { signal: Some(signal), kill: false });
             around.say(&format!("stopped by {} while waiting for nodes", short_signal(signal)));
             return Err(NotRun::Code(exit_code::interrupted(code_style(&around.spec), signal)));
         }

@@ -250,7 +250,7 @@ fn reasons() {
         (
             "\"weight\":\"possible\"",
             "\"weight\":\"possible\",\"timed_out\":\"start\"",
-            "its ports did not answer in time\n",
+            "it did not listen on its ports in time\n",
         ),
     ] {
         runs.with_journal(&LEFT_EARLY.replace(from, to));

@@ -253,7 +253,7 @@ fn servers_that_cannot_be_reached_are_named_in_time() {
     let effects = story.give(Event::Gathered(vec![]));
     let told = stands(&effects);
     let [Stand::Told(ends)] = told.as_slice() else { panic!("{told:?}") };
-    let reason = "no answer from 10.0.0.3:6170 within 60 s".to_owned();
+    let reason = "no report that 10.0.0.3:6170 listens within 60 s".to_owned();
     assert_eq!(ends[0].exit, Exit::Unmet { role: "pserver".to_owned(), reason });
     assert_eq!(ends[0].timed_out, Some(Limit::Start));
 }
