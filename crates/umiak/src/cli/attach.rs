@@ -2,16 +2,18 @@
 //! running.
 //!
 //! A child process, `umiak logs -f`, shows the output of replicas; Ctrl-C may end it. This process shows what happens
-//! to the run.
+//! to the run, and ends with the child if the output can no longer be shown.
 
 use std::os::fd::AsFd as _;
-use std::process::{Child, Command, ExitCode};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::Fact;
 use umiak_core::status::{State, Status};
-use umiak_sys::wait::Signals;
+use umiak_sys::wait::{Signals, readable};
 
 use crate::clock::time_of_day;
 use crate::driver::stop::elsewhere;
@@ -24,11 +26,12 @@ use crate::views::run::head;
 use crate::views::standing::{LoadedRun, RunStanding};
 
 use super::logs::choose;
-use super::runs::{Done, load};
+use super::runs::{Done, load, reader_of_stdout};
 use super::wait::lost;
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
+const SIGCHLD: i32 = 17;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -72,13 +75,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let mut console =
         console(&run, arguments, has_roles).map_err(|error| Diagnostic::failed("follow the console", &error))?;
     // Blocked after the child has started: it inherits the mask, and Ctrl-C must end it.
-    let signals = Signals::block(&[SIGINT, SIGTERM]);
+    let signals = Signals::block(&[SIGINT, SIGTERM, SIGCHLD]);
     let signals = signals.map_err(|error| {
         end(&mut console);
         Diagnostic::failed("wait for signals", &error)
     })?;
     let style = Style::detect(arguments.ascii, false);
-    let followed = follow(&mut follower, &run, &style, &signals);
+    let followed = follow(&mut follower, &run, &style, &signals, &mut console);
     match followed {
         Ok(Followed::Ended(status, code)) => {
             // It exits by itself after the last line.
@@ -95,6 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             ));
             Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
         }
+        Ok(Followed::Unread(code)) => Ok(ExitCode::from(code)),
         Err(diagnostic) => {
             end(&mut console);
             Err(diagnostic)
@@ -120,10 +124,18 @@ enum Followed {
     Ended(Box<Status>, u8),
     /// This signal arrived.
     Left(i32),
+    /// The output can no longer be shown; with the child's code.
+    Unread(u8),
 }
 
-/// Shows what happens to the run until it has ended or a signal arrives.
-fn follow(follower: &mut Follower, run: &RunDir, style: &Style, signals: &Signals) -> Result<Followed, Diagnostic> {
+/// Shows what happens to the run until it has ended, a signal arrives or its output can no longer be shown.
+fn follow(
+    follower: &mut Follower,
+    run: &RunDir,
+    style: &Style,
+    signals: &Signals,
+    console: &mut Child,
+) -> Result<Followed, Diagnostic> {
     let counts = Status::counts(&follower.status().replicas);
     let parts = [run.id().to_string(), follower.status().name.clone(), format!("{} running", counts.live)];
     super::say(&style.progress("Attached", &parts, &time_of_day()));
@@ -143,12 +155,25 @@ fn follow(follower: &mut Follower, run: &RunDir, style: &Style, signals: &Signal
         if life == Life::Lost && is_quiet && follower.life()? == Life::Lost {
             return Err(lost(run));
         }
-        if follower.wait(&[signals.as_fd()])?
-            && let Some(signal) = signals.read().first()
-        {
-            return Ok(Followed::Left(*signal));
+        // Before the child is asked: Ctrl-C ends it, too.
+        if let Some(signal) = signals.read().into_iter().find(|signal| *signal != SIGCHLD) {
+            return Ok(Followed::Left(signal));
         }
+        if let Ok(Some(status)) = console.try_wait()
+            && let Some(code) = unread(status)
+        {
+            return Ok(Followed::Unread(code));
+        }
+        follower.wait(&[signals.as_fd()])?;
     }
+}
+
+/// The code of a child that could not show the output. Its success means that the reader is gone, or that the named
+/// replicas have ended.
+fn unread(status: ExitStatus) -> Option<u8> {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    let is_gone = || readable(&reader_of_stdout(), Some(Duration::ZERO)).is_ok_and(|ready| ready.contains(&true));
+    (code != 0 || is_gone()).then(|| u8::try_from(code).unwrap_or(1))
 }
 
 /// True for facts about the run as a whole; single replicas are seen in their output.

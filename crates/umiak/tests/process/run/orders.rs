@@ -11,6 +11,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::orders::attach_follows_to_the_end", &[], attach)
         .test("run::orders::attach_shows_every_role", &[], attach_roles)
         .test("run::orders::ctrl_c_leaves_an_attached_run_alone", &[], leave)
+        .test("run::orders::attach_ends_without_a_reader", &[], unread)
         .test("run::orders::stop_all_and_only", &[], stop_all)
         .test("run::orders::stop_says_how_it_ended", &[], stopped_meanwhile)
         .test("run::orders::taken_up_again_detached", &[], detached)
@@ -84,6 +85,23 @@ fn leave() {
     house.wait_until_free();
     let (status, _) = session.finish();
     assert_eq!(status.code(), Some(130));
+    house.check_ended();
+}
+
+fn unread() {
+    let house = House::with(WAITS);
+    house.umiak("run -d job.yaml").finish_unwatched().expect_code(0);
+    house.wait_for_file("up");
+    let umiak = umiak_testkit::sandbox::binary().display();
+    for (redirection, code, err) in [("| head -1", 0, ""), (">/dev/full", 125, "umiak could not write its output")] {
+        let line = format!("set -o pipefail; {umiak} attach {redirection}");
+        let attached = house.sandbox.program("/bin/bash".as_ref(), ["-c", &line]).env("UMIAK_HOME", house.home.path());
+        attached.finish_unwatched().expect_code(code).expect_err(err);
+        assert_eq!(house.umiak("show 1 --output quiet").finish_unwatched().out(), "running\n");
+    }
+    house.touch("go");
+    house.umiak("wait 1").finish_unwatched().expect_code(7);
+    house.wait_until_free();
     house.check_ended();
 }
 
