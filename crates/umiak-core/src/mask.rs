@@ -1,5 +1,5 @@
-//! Masks secrets in anything umiak writes. They are found by the name of the variable, as a password inside a URL, or
-//! because the value is a known secret.
+//! Masks secrets in anything umiak writes. They are found by the name of a variable, a flag, a header or a key of JSON, as
+//! a password or a signature inside a URL, or because the value is a known secret.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -8,8 +8,25 @@ use serde::{Deserialize, Serialize};
 
 /// Parts of the names of secrets, compared in upper case. Short ones, which occur inside harmless words (`KEY` in
 /// `MONKEY_COUNT`), are matched only as whole words between underscores.
-const PARTS: &[&str] = &["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "APIKEY", "PRIVATE_KEY", "COOKIE"];
-const WORDS: &[&str] = &["KEY", "PASS", "PWD", "AUTH", "DSN", "SK", "AK"];
+const PARTS: &[&str] = &[
+    TOKEN,
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "APIKEY",
+    "ACCESSKEY",
+    "PRIVATEKEY",
+    "PRIVATE_KEY",
+    "COOKIE",
+    "AUTHORIZATION",
+];
+const WORDS: &[&str] = &["KEY", "PASS", "PWD", "AUTH", "DSN", "SK", "AK", "PAT", "JWT"];
+/// Words of the names of secrets in the query of a URL.
+const SIGNATURES: &[&str] = &["SIG", "SIGNATURE"];
+/// In the arguments of a training script it often means a token of text (`--max_tokens`, `tokenizer.name`).
+const TOKEN: &str = "TOKEN";
 
 /// The replacement for a secret.
 pub const MASK: &str = "********";
@@ -25,41 +42,63 @@ pub fn is_secret(name: &str) -> bool {
 
 /// Returns the value with secrets masked.
 pub fn masked(name: &str, value: &str) -> String {
-    if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { without_password(value) }
+    if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { replaced(value, secrets_of_urls(value)) }
 }
 
 /// Returns the words of a command line with secrets masked: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may
-/// be a line for a shell.
+/// be a line for a shell, a header or JSON.
 pub fn words(words: &[OsString]) -> Vec<OsString> {
     let mut is_value = false;
-    let mut written = |word: &OsString| match word.to_str() {
-        None => word.clone(),
-        Some(text) if !is_value && text.contains(char::is_whitespace) => line(text).into(),
-        Some(text) => masked_word(text, &mut is_value).into(),
+    let mut written = |word: &OsString| {
+        let Some(text) = word.to_str() else { return word.clone() };
+        let mut found = Vec::new();
+        if !is_value && text.contains(char::is_whitespace) {
+            find_in_line(text, 0, &mut found);
+        } else {
+            find_in_word(text, 0, &mut is_value, &mut found);
+        }
+        found.extend(secrets_of_json(text));
+        found.extend(secrets_of_urls(text));
+        replaced(text, found).into()
     };
     words.iter().map(&mut written).collect()
 }
 
 /// Masks secrets in a line, whose words are separated by spaces and may be quoted.
 pub fn line(text: &str) -> String {
+    replaced(text, [secrets_of_line(text), secrets_of_urls(text)].concat())
+}
+
+/// The byte ranges of secrets in a line, except those in URLs. They do not overlap.
+pub fn secrets_of_line(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    find_in_line(text, 0, &mut found);
+    found.extend(secrets_of_json(text));
+    joined(found)
+}
+
+fn replaced(text: &str, secrets: Vec<Range<usize>>) -> String {
     let mut shown = String::with_capacity(text.len());
-    let (mut end, mut is_value) = (0, false);
-    for word in word_spans(text) {
-        shown += &text[end..word.start];
-        shown += &masked_word(&text[word.clone()], &mut is_value);
-        end = word.end;
+    let mut end = 0;
+    for secret in joined(secrets) {
+        shown += &text[end..secret.start];
+        shown += MASK;
+        end = secret.end;
     }
     shown + &text[end..]
 }
 
-/// The byte ranges of the values of secret flags in a line.
-pub fn secrets_of_line(text: &str) -> Vec<Range<usize>> {
-    let mut is_value = false;
-    let secret = |word: Range<usize>| {
-        let start = secret_part(&text[word.clone()], &mut is_value)?;
-        Some(word.start + start..word.end)
-    };
-    word_spans(text).filter_map(secret).collect()
+/// Joins ranges that overlap, and orders them.
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 fn word_spans(text: &str) -> impl Iterator<Item = Range<usize>> {
@@ -88,31 +127,114 @@ fn word_end(text: &str) -> usize {
     end.unwrap_or(text.len())
 }
 
-fn masked_word(text: &str, is_value: &mut bool) -> String {
-    match secret_part(text, is_value) {
-        Some(start) => format!("{}{MASK}", &text[..start]),
-        None => without_password(text),
+/// `at` is the offset of the line in the whole text.
+fn find_in_line(text: &str, at: usize, found: &mut Vec<Range<usize>>) {
+    let mut is_value = false;
+    for (position, word) in word_spans(text).enumerate() {
+        // A header: `Authorization: Basic abc`.
+        if position == 0
+            && text[word.clone()].strip_suffix(':').is_some_and(|name| is_plain(name) && names_a_secret(name))
+        {
+            let value = text[word.end..].trim();
+            let start = text.len() - text[word.end..].trim_start().len();
+            found.extend((!value.is_empty()).then_some(at + start..at + start + value.len()));
+            return;
+        }
+        find_in_word(&text[word.clone()], at + word.start, &mut is_value, found);
     }
 }
 
-/// The offset at which the secret in a word begins. `is_value` is true if the word is the value of a secret flag, and is
-/// set for the next word.
-fn secret_part(text: &str, is_value: &mut bool) -> Option<usize> {
+/// `is_value` is true if the word is a secret because of the word before it, and is set for the next word.
+fn find_in_word(text: &str, at: usize, is_value: &mut bool, found: &mut Vec<Range<usize>>) {
     if std::mem::take(is_value) && !text.starts_with('-') {
-        return Some(0);
+        return found.push(at..at + text.len());
     }
-    if let Some((name, value)) = text.split_once('=') {
-        return (names_a_secret(name) && !value.is_empty()).then_some(name.len() + 1);
+    let is_name = |name: &str| !name.contains("://") && !name.contains(char::is_whitespace);
+    let (name, value) = text.split_once('=').filter(|(name, _)| is_name(name)).unwrap_or(("", text));
+    if names_a_secret(name) {
+        if !value.is_empty() {
+            found.push(at + text.len() - value.len()..at + text.len());
+        }
+        return;
     }
-    *is_value = text.starts_with('-') && names_a_secret(text);
-    None
+    let quotes = ['"', '\'', '\\'];
+    let start = value.len() - value.trim_start_matches(quotes).len();
+    let inner = value.trim_matches(quotes);
+    if start > 0 && inner.contains(char::is_whitespace) {
+        return find_in_line(inner, at + text.len() - value.len() + start, found);
+    }
+    let is_scheme = inner.rsplit(':').next().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
+    let is_flag = inner.starts_with('-') && is_plain(inner) && names_a_secret(inner);
+    *is_value = name.is_empty() && (is_scheme || is_flag);
 }
 
-/// Stricter than [`is_secret`]: `token` in the arguments of a training script often means a token of text.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+/// True for names of flags, headers and keys. Stricter than [`is_secret`] for tokens.
 fn names_a_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
+    let is_in = |word: &str, part: &str| if part == TOKEN { word.ends_with(part) } else { word.contains(part) };
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| WORDS.contains(&word) || PARTS.iter().any(|part| word.ends_with(part)))
+    words.any(|word| WORDS.contains(&word) || PARTS.iter().any(|part| is_in(word, part)))
+}
+
+/// The values of keys that name a secret, in JSON or the like: `{"password": "abc"}`, also with escaped quotes.
+fn secrets_of_json(text: &str) -> Vec<Range<usize>> {
+    let secret = |(colon, _)| {
+        let key = text[..colon].trim_end();
+        let quote = ["\\\"", "\"", "'"].into_iter().find(|quote| key.ends_with(quote))?;
+        let key = key.strip_suffix(quote)?;
+        let name = &key[key.rfind(quote)? + quote.len()..];
+        if !names_a_secret(name) {
+            return None;
+        }
+        let value = text[colon + 1..].trim_start();
+        let start = text.len() - value.len();
+        if let Some(value) = value.strip_prefix(quote) {
+            let is_end = |(at, _): &(usize, &str)| quote.len() > 1 || !value[..*at].ends_with('\\');
+            let length = value.match_indices(quote).find(is_end).map_or(value.len(), |(at, _)| at);
+            let start = start + quote.len();
+            return (length > 0).then_some(start..start + length);
+        }
+        let length = value.find(|c: char| c.is_whitespace() || ",}]'\"".contains(c)).unwrap_or(value.len());
+        (length > 0 && !value.starts_with(['{', '['])).then_some(start..start + length)
+    };
+    text.match_indices(':').filter_map(secret).collect()
+}
+
+/// The passwords in `https://user:secret@host`, and the values of names such as `sig` in queries.
+fn secrets_of_urls(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    for (colon, mark) in text.match_indices("://") {
+        let start = colon + mark.len();
+        let end = text[start..].find(['/', '?', '#', ',', ' ']).map_or(text.len(), |length| start + length);
+        let authority = &text[start..end];
+        if let Some((user, _)) = authority.rsplit_once('@')
+            && let Some((name, _)) = user.split_once(':')
+        {
+            found.push(start + name.len() + 1..start + user.len());
+        }
+        let is_over = |c: char| c.is_whitespace() || matches!(c, ',' | '"' | '\'' | '\\');
+        let url = &text[start..start + text[start..].find(is_over).unwrap_or(text.len() - start)];
+        for (mark, _) in url.match_indices(['?', '&']) {
+            let part = &url[mark + 1..];
+            let part = &part[..part.find(['&', '#']).unwrap_or(part.len())];
+            if let Some((name, value)) = part.split_once('=')
+                && !value.is_empty()
+                && (names_a_secret(name) || name.split('-').any(is_signature))
+            {
+                let at = start + mark + 1 + name.len() + 1;
+                found.push(at..at + value.len());
+            }
+        }
+    }
+    found
+}
+
+fn is_signature(word: &str) -> bool {
+    SIGNATURES.iter().any(|signature| word.eq_ignore_ascii_case(signature))
 }
 
 /// Values that are known to be secrets; they are masked in any text.
@@ -164,31 +286,6 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// Masks the password in `https://user:secret@host`.
-fn without_password(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    let mut rest = value;
-    while let Some(start) = rest.find("://") {
-        let (head, tail) = rest.split_at(start + 3);
-        text.push_str(head);
-        let end = tail.find(['/', '?', '#', ',', ' ']).unwrap_or(tail.len());
-        let authority = &tail[..end];
-        match authority.rsplit_once('@').and_then(|(user, host)| Some((user.split_once(':')?.0, host))) {
-            Some((user, host)) => {
-                text.push_str(user);
-                text.push(':');
-                text.push_str(MASK);
-                text.push('@');
-                text.push_str(host);
-            }
-            None => text.push_str(authority),
-        }
-        rest = &tail[end..];
-    }
-    text.push_str(rest);
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,12 +303,30 @@ mod tests {
             "NPM_AUTH",
             "SENTRY_DSN",
             "OPENAI_APIKEY",
+            "SSH_PASSPHRASE",
+            "GITHUB_PAT",
+            "SSH_PRIVATEKEY",
+            "JWT",
+            "AUTHORIZATION",
         ] {
             assert!(is_secret(secret), "{secret}");
+            assert!(names_a_secret(secret), "{secret}");
         }
-        for harmless in ["PATH", "PWD", "OLDPWD", "PADDLE_TRAINER_ID", "MONKEY_COUNT", "AUTHOR", "KEYBOARD", "TASK_ID"]
-        {
+        for harmless in [
+            "PATH",
+            "PWD",
+            "OLDPWD",
+            "PADDLE_TRAINER_ID",
+            "MONKEY_COUNT",
+            "AUTHOR",
+            "KEYBOARD",
+            "TASK_ID",
+            "PATIENCE",
+            "PYTHONPATH",
+            "COMPAT",
+        ] {
             assert!(!is_secret(harmless), "{harmless}");
+            assert!(!names_a_secret(harmless) || harmless.ends_with("PWD"), "{harmless}");
         }
     }
 
@@ -222,15 +337,28 @@ mod tests {
             ("a --password 'b c' d\n  --api-key  x\n", "a --password ******** d\n  --api-key  ********\n"),
             ("API_KEY=x exec a --token --lr 1", "API_KEY=******** exec a --token --lr 1"),
             ("echo don't --token x; curl http://li:pw@h/", "echo don't --token ******** curl http://li:********@h/"),
+            (
+                "curl -H 'Authorization: Bearer x y' -H \"X-Api-Key: z\" https://h/a",
+                "curl -H 'Authorization: ********' -H \"X-Api-Key: ********\" https://h/a",
+            ),
+            (
+                "sh -c 'train --passphrase x --lr 1' --cmd=\"a --token y\"",
+                "sh -c 'train --passphrase ******** --lr 1' --cmd=\"a --token ********\"",
+            ),
+            (
+                "train --db '{\"password\": \"x y\", \"host\": \"h\"}' --lr 1",
+                "train --db '{\"password\": \"********\", \"host\": \"h\"}' --lr 1",
+            ),
             ("", ""),
             ("  ", "  "),
+            ("Authorization: ", "Authorization: "),
         ] {
             assert_eq!(line(text), shown, "{text}");
             let mut masked = text.to_owned();
             for span in secrets_of_line(text).into_iter().rev() {
                 masked.replace_range(span, MASK);
             }
-            assert_eq!(without_password(&masked), shown, "{text}");
+            assert_eq!(super::masked("", &masked), shown, "{text}");
             let words: Vec<OsString> = ["sh", "-c", text, "--token", "a b"].map(OsString::from).to_vec();
             let expected: Vec<OsString> = ["sh", "-c", shown, "--token", MASK].map(OsString::from).to_vec();
             assert_eq!(super::words(&words), expected);
@@ -243,6 +371,16 @@ mod tests {
         assert_eq!(masked("HF_TOKEN", ""), "");
         assert_eq!(masked("X", "http://li:pw@proxy:80/a"), "http://li:********@proxy:80/a");
         assert_eq!(masked("X", "http://proxy:80/a@b:c"), "http://proxy:80/a@b:c");
+        for (url, shown) in [
+            ("https://h/c?sv=1&sig=a%2Fb&se=2", "https://h/c?sv=1&sig=********&se=2"),
+            ("https://h/o?X-Amz-Signature=ab#x", "https://h/o?X-Amz-Signature=********#x"),
+            ("'https://h?access_token=ab' x", "'https://h?access_token=********' x"),
+            ("https://u:p@h/?key=a&design=b", "https://u:********@h/?key=********&design=b"),
+            ("s3://bucket/key/x?version=3", "s3://bucket/key/x?version=3"),
+        ] {
+            assert_eq!(masked("X", url), shown);
+            assert_eq!(line(url), shown);
+        }
         assert_eq!(masked("X", "a=redis://:pw@h,b=redis://u:p@h2"), "a=redis://:********@h,b=redis://u:********@h2");
     }
 
@@ -256,6 +394,15 @@ mod tests {
             ),
             ("--password --verbose x", "--password --verbose x"),
             ("--token", "--token"),
+            (
+                "--passphrase a --credentials b --private-key c --jwt=d --PAT e",
+                "--passphrase ******** --credentials ******** --private-key ******** --jwt=******** --PAT ********",
+            ),
+            ("--path a --patience 3 --compat x --sig 1", "--path a --patience 3 --compat x --sig 1"),
+            ("Bearer abc bearer.py", "Bearer ******** bearer.py"),
+            ("Authorization:Bearer abc", "Authorization:Bearer ********"),
+            ("{\"db\":{\"password\":\"a\",\"port\":5}}", "{\"db\":{\"password\":\"********\",\"port\":5}}"),
+            ("{\\\"token\\\":\\\"a\\\"} {'key':3}", "{\\\"token\\\":\\\"********\\\"} {'key':********}"),
             ("--max_tokens 4096 tokenizer.name=bert", "--max_tokens 4096 tokenizer.name=bert"),
         ] {
             let given: Vec<OsString> = line.split(' ').map(Into::into).collect();

@@ -291,7 +291,8 @@ fn unbuffered() {
 fn secrets() {
     let stage = Stage::new("local");
     let home = stage.run_dir().parent().and_then(Path::parent).expect("a home").to_owned();
-    let arguments = "--token=verysecret --password verysecret API_KEY=verysecret http://li:verysecret@host/";
+    let arguments = "--token=verysecret --password verysecret API_KEY=verysecret http://li:verysecret@host/?sig=verysecret \
+        --passphrase verysecret --credentials verysecret Bearer verysecret {\\\"password\\\":\\\"verysecret\\\"}";
     let words = arguments.replace(' ', "', '");
     // The script does not print them; a replica's output is not masked.
     stage.sandbox.write("train.sh", "echo $#; exit 3\n");
