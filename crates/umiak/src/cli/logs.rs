@@ -4,6 +4,7 @@
 
 mod follow;
 mod merge;
+mod nodes;
 mod source;
 
 use std::collections::BTreeSet;
@@ -11,7 +12,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use umiak_core::diag::{Code, Diagnostic, nearest};
-use umiak_core::model::Whose;
+use umiak_core::facts::PlannedNode;
+use umiak_core::model::{Whose, replica_parts};
 use umiak_core::status::{ReplicaStatus, Stage, Status};
 
 use crate::views::logs::LogPrinter;
@@ -75,7 +77,11 @@ fn which(text: &str) -> Result<Which, String> {
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let (loaded, words) = the_run_and_whose(arguments)?;
-    let (chosen, cause) = choose(&loaded, &words)?;
+    let Chosen { replicas: chosen, attempt: cause, elsewhere } = choose(&loaded, &words)?;
+    if !elsewhere.is_empty() {
+        let shown = chosen.iter().map(|replica| replica.replica.as_str()).collect::<Vec<_>>().join(", ");
+        talk(&nodes::not_here(&loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
+    }
     let pointers = source::pointers(&loaded.run)?;
     let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
         (Some(Which::All), _) => begun(replica),
@@ -140,8 +146,8 @@ fn the_run_and_whose(arguments: &Arguments) -> Result<(LoadedRun, Vec<String>), 
         Ok((_, run)) => Ok((load(run)?, arguments.whose.clone())),
         Err(error) => {
             let Ok(newest) = the_run_or_newest(None).and_then(|(_, run)| load(run)) else { return Err(error) };
-            let replicas = || newest.status.replicas.iter().map(|replica| (replica.replica.as_str(), replica.rank));
-            if Whose::parse([first.as_str()]).unknown(&replicas()).is_some() {
+            let replicas = nodes::all(&newest.status);
+            if Whose::parse([first.as_str()]).unknown(&replicas.iter().copied()).is_some() {
                 return Err(error);
             }
             Ok((newest, std::iter::once(first).chain(&arguments.whose).cloned().collect()))
@@ -221,41 +227,58 @@ fn show(loaded: &LoadedRun, pointers: &[Pointer], wanted: &[(String, u32)], aske
     Ok(ExitCode::SUCCESS)
 }
 
-/// The replicas that the words name. Without words, the replica that failed first and its attempt.
-pub(super) fn choose<'a>(
-    loaded: &'a LoadedRun,
-    words: &[String],
-) -> Result<(Vec<&'a ReplicaStatus>, Option<u32>), Diagnostic> {
+/// The replicas whose output is shown.
+pub(super) struct Chosen<'a> {
+    replicas: Vec<&'a ReplicaStatus>,
+    /// The attempt that failed first.
+    attempt: Option<u32>,
+    /// Chosen replicas whose logs are on other nodes.
+    elsewhere: Vec<PlannedNode>,
+}
+
+/// The replicas that the words name. Without words, the replica that failed first and its attempt. It is an error if all
+/// that the words name are on other nodes.
+pub(super) fn choose<'a>(loaded: &'a LoadedRun, words: &[String]) -> Result<Chosen<'a>, Diagnostic> {
     let status = &loaded.status;
     if !words.is_empty() {
         let whose = Whose::parse(words.iter().map(String::as_str));
-        let known = status.replicas.iter().map(|replica| (replica.replica.as_str(), replica.rank));
-        return match whose.unknown(&known) {
+        return match whose.unknown(&nodes::all(status).iter().copied()) {
             Some(word) => Err(nobody(loaded, &word)),
             None if whose.is_empty() => Err(nobody(loaded, &words.join(" "))),
             None => {
                 let is_of = |replica: &&ReplicaStatus| whose.is_of(&replica.replica, replica.rank);
-                Ok((status.replicas.iter().filter(is_of).collect(), None))
+                let replicas: Vec<&ReplicaStatus> = status.replicas.iter().filter(is_of).collect();
+                let elsewhere = nodes::elsewhere(status, |name, rank| whose.is_of(name, rank));
+                if replicas.is_empty() {
+                    return Err(nodes::not_here(loaded, &elsewhere, Diagnostic::error));
+                }
+                Ok(Chosen { replicas, attempt: None, elsewhere })
             }
         };
     }
     let cause = loaded.verdict().and_then(|verdict| verdict.causes.first()).map(|cause| &cause.subject);
     if let Some((cause, replica)) = cause.and_then(|cause| Some((cause, status.replica(&cause.replica)?))) {
-        return Ok((vec![replica], Some(cause.attempt)));
+        return Ok(Chosen { replicas: vec![replica], attempt: Some(cause.attempt), elsewhere: Vec::new() });
     }
+    let elsewhere = nodes::elsewhere(status, |name, _| cause.is_some_and(|cause| cause.replica == name));
     let decides = status.roles.iter().find(|role| role.decides).map(|role| role.role.as_str());
     let first = status.replicas.iter().find(|replica| decides.is_none_or(|role| replica.role() == role));
-    first.map(|replica| (vec![replica], None)).ok_or_else(|| {
+    let first = first.or(status.replicas.first());
+    first.map(|replica| Chosen { replicas: vec![replica], attempt: None, elsewhere }).ok_or_else(|| {
         Diagnostic::error(Code::J0009, format!("`{}` has no replicas yet", loaded.run.id()))
             .hint(format!("`umiak events {} -f` shows its progress", loaded.run.id()))
     })
 }
 
 fn nobody(loaded: &LoadedRun, words: &str) -> Diagnostic {
-    let replicas = &loaded.status.replicas;
-    let names = replicas.iter().map(|replica| replica.replica.as_str());
-    let mut roles: Vec<&str> = replicas.iter().map(ReplicaStatus::role).collect();
-    roles.dedup();
+    let replicas = nodes::all(&loaded.status);
+    let names = replicas.iter().map(|(name, _)| *name);
+    let mut roles: Vec<&str> = Vec::new();
+    for (role, _) in names.clone().map(replica_parts) {
+        if !roles.contains(&role) {
+            roles.push(role);
+        }
+    }
     let near = nearest(words, roles.iter().copied().chain(names));
     let error = Diagnostic::error(Code::L0001, format!("`{}` has no role or replica `{words}`", loaded.run.id()))
         .row("roles", roles.join(", "))

@@ -267,7 +267,10 @@ fn tell(
         let _ = writeln!(text, "  used {cpu} CPU, {} peak", size(usage.max_rss_kib));
     }
     let more = place.run.as_ref().map(|run| format!("{}umiak explain {run}", style.separator()));
-    let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
+    // The journal does not have the logs of other nodes.
+    if !place.log.is_empty() {
+        let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
+    }
 }
 
 /// `ranks 0-3 on gpu-a`, `trainer 0-3`.

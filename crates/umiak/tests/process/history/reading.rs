@@ -281,13 +281,37 @@ fn several_nodes() {
         "\"diagnosed\",\"causes\":[{\"subject\":{\"replica\":\"trainer-1\",\"rank\":1",
         "\"diagnosed\",\"causes\":[{\"subject\":{\"replica\":\"trainer-3\",\"rank\":3",
     );
-    runs.with_journal(&(planned + &elsewhere));
+    let run = runs.with_journal(&(planned + &elsewhere));
+    for rank in 0..2 {
+        Runs::log(&run, &format!("trainer-{rank}"), 1, format!("rank {rank}\n"));
+    }
     for command in ["show", "explain"] {
         let text = runs.out(command);
         assert!(text.contains("10.0.0.1  trainer 0-1, recorded here\n"), "{text}");
         assert!(text.contains("10.0.0.2  trainer 2-3: states and logs are on that node\n"), "{text}");
         assert!(text.contains("rank 3 on 10.0.0.2"), "{text}");
+        assert!(!text.contains("  log :"), "{text}");
     }
+    for words in ["trainer-3", "3"] {
+        let text = runs.err(&format!("logs 1 {words}"), 125);
+        let expected = "error[J0009]: `trainer-3` ran on node 10.0.0.2; its log is on that node\nhint: `--gather-logs`";
+        assert!(text.starts_with(expected), "{text}");
+    }
+    assert!(runs.err("logs 1 4", 2).contains("  ranks  0 to 3\n"));
+    for (line, out, notice) in [
+        ("logs", "rank 0\n", "`trainer-3` ran on node 10.0.0.2; its log is on that node"),
+        (
+            "logs 1 all",
+            "trainer-0 | rank 0\ntrainer-1 | rank 1\n",
+            "`trainer 2-3` ran on node 10.0.0.2; their logs are on that node",
+        ),
+    ] {
+        let outcome = runs.umiak(line).finish();
+        outcome.expect_code(0).expect_err(notice);
+        assert_eq!(outcome.out(), out);
+    }
+    let own = runs.umiak("logs 1 trainer-1").finish();
+    assert_eq!((own.out(), own.err()), ("rank 1\n".to_owned(), String::new()));
     assert!(runs.out("show").contains("  roles       trainer 4\n"), "{}", runs.out("show"));
 }
 

@@ -77,6 +77,8 @@ fn gathered() {
     assert_eq!(bytes(&cluster.sandboxes[0], 4), b"anew\n");
     assert_eq!(bytes(&cluster.sandboxes[0], 2), b"");
     assert_gathered(&cluster);
+    let outcome = cluster.sandboxes[0].umiak(["logs", "3", "4"]).finish();
+    outcome.expect_code(125).expect_err("`trainer-4` ran on node 192.168.0.3;").expect_err("/log/workerlog.4\n");
 }
 
 /// Connections survive lost packets and a link that goes down.
