@@ -199,6 +199,18 @@ impl Checks<'_> {
         PathBuf::from(directory)
     }
 
+    /// A negative number is 0, as in Paddle.
+    pub(super) fn max_restart(&mut self) -> Option<u32> {
+        let number = self.arguments.int("max_restart")?;
+        let times = u32::try_from(number.max(0)).ok();
+        if times.is_none() {
+            let name = self.arguments.name("max_restart");
+            let message = format!("`{name}` takes a number from 0 to {}, not `{number}`", u32::MAX);
+            self.error(self.wrong_value("max_restart", message));
+        }
+        times
+    }
+
     pub(super) fn nproc_per_node(&mut self) -> Option<u32> {
         // 0 is "not given" in Paddle's current launcher.
         let is_omitted = self.compat == Compat::Paddle && self.generation == Generation::Current;

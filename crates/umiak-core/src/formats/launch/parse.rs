@@ -134,7 +134,7 @@ pub fn parse(spelling: Spelling, argv: &[OsString], env: &BTreeMap<String, Strin
         },
         gpu_log: arguments.is_switched_on("enable_gpu_log"),
     };
-    let max_restart = arguments.int("max_restart").map(|times| u32::try_from(times.max(0)).unwrap_or(u32::MAX));
+    let max_restart = checks.max_restart();
     let given_name = arguments.text("job_id").map(|_| job_id.to_string());
     let request = Request {
         name: given_name.unwrap_or_else(|| name::of(&script, &line.script_args)),

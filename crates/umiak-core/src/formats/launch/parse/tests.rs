@@ -227,6 +227,7 @@ fn usage_errors_say_what_to_do() {
 fn values_that_cannot_be() {
     for (line, code, part) in [
         ("--nproc_per_node -2 t", Code::L0001, "a number from 1 to 65535, not `-2`"),
+        ("--max_restart 99999999999999 t", Code::L0001, "a number from 0 to 4294967295, not `99999999999999`"),
         ("--log_level loud t", Code::L0001, "not `loud`"),
         ("--log_dir= t", Code::L0001, "name a directory"),
         ("--job_id a/b t", Code::L0001, "`--job_id` cannot be `a/b`: it would be a path"),
