@@ -13,6 +13,7 @@ pub mod summary;
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -85,6 +86,8 @@ pub struct Screen {
     waker: Arc<Waker>,
     done: Arc<Waker>,
     lost: Arc<Mutex<Option<io::Error>>>,
+    /// All writers are being stopped. Not a message: the thread may show their last output before it reads one.
+    is_stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -95,6 +98,7 @@ impl Screen {
         let done = Arc::new(Waker::new()?);
         let lost = Arc::new(Mutex::new(None));
         let mut painter = Painter::new(style, mirror_to, lost.clone());
+        let is_stopping = painter.is_stopping.clone();
         let thread = std::thread::Builder::new().name("screen".into()).stack_size(256 << 10).spawn({
             let (waker, done) = (waker.clone(), done.clone());
             move || {
@@ -110,7 +114,7 @@ impl Screen {
                 sent
             })
         });
-        Ok(Self { sender, waker, done, lost, thread: Some(thread) })
+        Ok(Self { sender, waker, done, lost, is_stopping, thread: Some(thread) })
     }
 
     fn send(&self, message: Message) {
@@ -156,11 +160,15 @@ impl Screen {
 
     /// A mirrored rank, or all of them, is being stopped, or has ended.
     pub fn let_go(&self, rank: Option<u32>, ended: bool) {
+        if rank.is_none() && !ended {
+            self.is_stopping.store(true, Ordering::Relaxed);
+        }
         self.send(Message::LetGo { rank, ended });
     }
 
     /// A mirrored rank has been started, maybe again.
     pub fn take_up(&self, rank: u32) {
+        self.is_stopping.store(false, Ordering::Relaxed);
         self.send(Message::TakeUp { rank });
     }
 
@@ -208,6 +216,7 @@ struct Painter {
     mirror_meets_us: bool,
     /// The user's output there ends with a line feed.
     at_line_start: bool,
+    is_stopping: Arc<AtomicBool>,
     /// Data that could not be written.
     lost: Arc<Mutex<Option<io::Error>>>,
 }
@@ -233,6 +242,7 @@ impl Painter {
             last_text: String::new(),
             mirror_meets_us,
             at_line_start: true,
+            is_stopping: Arc::default(),
             lost,
         }
     }
@@ -398,8 +408,11 @@ impl Painter {
             // The reader has gone: the job continues, and its log has everything.
             let log = self.mirrors.path().map_or_else(|| "the logs".to_owned(), |path| path.display().to_string());
             (self.mirrors, self.open) = (Mirrors::default(), None);
-            self.held
-                .push(format!("the output can no longer be shown ({error}); the job continues, and writes to {log}\n"));
+            // Ctrl-C stops the reader, too: `umiak launch … | tee out.txt`.
+            if !self.is_stopping.load(Ordering::Relaxed) {
+                let message = format!("the output can no longer be shown ({error}); the job continues");
+                self.held.push(format!("{message}, and writes to {log}\n"));
+            }
             return false;
         }
         true

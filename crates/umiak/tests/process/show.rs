@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("show::bars_of_several_are_shown_as_they_end", &[], bars)
         .test("show::a_flood_of_many_ranks_is_complete", &[], flood)
         .test("show::a_reader_that_does_not_read_holds_up_no_rank", &[], slow_reader)
+        .test("show::a_reader_that_ctrl_c_stopped_is_not_reported", &[], stopped_reader)
         .test("show::every_attempt_is_shown", &[], attempts);
 }
 
@@ -187,6 +188,18 @@ fn slow_reader() {
     running.wait_for_file("done1");
     drop(running.take_stdout());
     running.finish().expect_code(0).expect_err("the output can no longer be shown");
+}
+
+fn stopped_reader() {
+    let sandbox = Sandbox::new();
+    sandbox.write("train.sh", "trap 'echo bye; exit 3' INT; touch up; while :; do sleep 0.01; done\n");
+    let mut running = sandbox.umiak("launch --nproc_per_node 1 /bin/sh train.sh".split(' ')).start_unread();
+    running.wait_for_file("up");
+    drop(running.take_stdout());
+    running.signal(2);
+    let outcome = running.finish();
+    outcome.expect_code(130).expect_err("with SIGINT");
+    assert!(!outcome.err().contains("no longer be shown"), "{}", outcome.err());
 }
 
 fn attempts() {
