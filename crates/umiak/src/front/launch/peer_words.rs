@@ -107,15 +107,19 @@ fn explain(
 ) -> Diagnostic {
     match refusal {
         Refusal::OtherNodes { ours, theirs } => {
-            let what = if matches!((ours, theirs), (Expects::List(_), Expects::List(_))) {
-                "the lists of nodes differ"
-            } else {
-                "the numbers of nodes differ"
+            let (what, hint) = match (ours, theirs) {
+                (Expects::List(_), Expects::List(_)) => {
+                    ("the lists of nodes differ", "give every node the same list, in the same order")
+                }
+                (Expects::Count { nodes: ours, .. }, Expects::Count { nodes: theirs, .. }) if ours == theirs => {
+                    ("only some nodes have `--sort_ip`", "give it to all nodes, or to none")
+                }
+                (Expects::Count { .. }, Expects::Count { .. }) => {
+                    ("the numbers of nodes differ", "give every node the same `--nnodes`")
+                }
+                _ => ("only some nodes have a list of nodes", "give every node the same list, or none of them"),
             };
-            new(code, what.to_owned())
-                .row(host, nodes(ours))
-                .row(guest, nodes(theirs))
-                .hint("give every node the same list, in the same order")
+            new(code, what.to_owned()).row(host, nodes(ours)).row(guest, nodes(theirs)).hint(hint)
         }
         Refusal::NotListed { address, list } => new(code, format!("`{address}` is not in the list of nodes"))
             .row("nodes", nodes(&Expects::List(list.clone())))

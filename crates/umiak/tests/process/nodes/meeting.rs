@@ -249,6 +249,12 @@ fn other_order() {
     let first = first.finish();
     first.expect_code(123).expect_err("the lists of nodes differ").expect_err("refused          192.168.0.2 (");
     first.expect_err("192.168.0.1,192.168.0.3,192.168.0.2");
+    let flags = "--nproc_per_node 1 --master 192.168.0.1:7100 --nnodes";
+    let runs = vec![cluster.launch(0, &format!("{flags} 2"), HELLO), cluster.launch(1, &format!("{flags} 3"), HELLO)];
+    for outcome in finish(runs) {
+        outcome.expect_code(123).expect_err("the numbers of nodes differ");
+        outcome.expect_err("hint: give every node the same `--nnodes`\n");
+    }
     snapshot.assert_as_before();
 }
 
