@@ -254,7 +254,9 @@ fn why(finding: &Finding, status: &Status) -> String {
             (None, None) => "its log ends with an error of its own".to_owned(),
         },
         _ if finding.weight == Weight::Likely => {
-            "it failed before any other was stopped; no error was found in its log".to_owned()
+            let is_shown = evidence.is_some_and(|evidence| evidence.headline.is_some());
+            let log = if is_shown { "the error above is from its log" } else { "no error was found in its log" };
+            format!("it failed before any other was stopped; {log}")
         }
         _ => match signature {
             Some(signature) => format!("its log says: {}", signature.title),

@@ -269,6 +269,10 @@ fn reasons() {
         text.contains("why it is the cause: it failed before any other was stopped; no error was found in its log\n"),
         "{text}"
     );
+    let headline = r#""weight":"likely","evidence":{"headline":{"text":"OSError: disk","number":1}}"#;
+    runs.with_journal(&silent.replace("\"weight\":\"possible\"", headline));
+    let text = runs.out("explain");
+    assert!(text.contains("it failed before any other was stopped; the error above is from its log\n"), "{text}");
 }
 
 fn several_nodes() {
