@@ -209,7 +209,7 @@ fn tell(
             let limit = place.start_limit.unwrap_or("start_timeout");
             format!("was stopped: it did not listen on its ports within its `{limit}`, after {ran}")
         }
-        exit => format!("{} after {ran}", exit.describe()),
+        exit => format!("{} after {ran}", described(exit, group.len())),
     };
     let who = match &place.name {
         _ if group.len() > 1 => several(group, place_of),
@@ -252,7 +252,9 @@ fn tell(
     match (shown, evidence.is_some_and(|evidence| !evidence.traceback.is_empty())) {
         (Some(shown), true) => {
             let whose = crowd([*shown], place_of).names;
-            let _ = writeln!(text, "  {}", style.dim(&format!("the traceback is above, in the output of {whose}")));
+            let is_line = evidence.is_some_and(|evidence| evidence.traceback.len() == 1);
+            let what = if is_line { "error" } else { "traceback" };
+            let _ = writeln!(text, "  {}", style.dim(&format!("the {what} is above, in the output of {whose}")));
         }
         (Some(_), false) => {}
         (None, _) => {
@@ -270,6 +272,15 @@ fn tell(
     // The journal does not have the logs of other nodes.
     if !place.log.is_empty() {
         let _ = writeln!(text, "  log {}{}{}", place.log, number.unwrap_or_default(), more.unwrap_or_default());
+    }
+}
+
+/// `was lost`, or `were lost` for several.
+fn described(exit: &Exit, count: usize) -> String {
+    let words = exit.describe();
+    match words.strip_prefix("was ").filter(|_| count > 1) {
+        Some(rest) => format!("were {}", rest.replacen(" with its node", " with their node", 1)),
+        None => words,
     }
 }
 
@@ -310,16 +321,17 @@ fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Op
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
         let why = finding.evidence.as_ref().and_then(|evidence| evidence.signature.as_ref());
-        let what = match why {
-            Some(signature) => format!("{} ({})", finding.exit.describe(), signature.title),
-            None => finding.exit.describe(),
-        };
-        match groups.iter_mut().find(|(other, _)| *other == what) {
+        let why = why.map(|signature| format!(" ({})", signature.title)).unwrap_or_default();
+        let is_same = |other: &Finding| other.exit.describe() == finding.exit.describe();
+        match groups.iter_mut().find(|(other, findings)| *other == why && is_same(findings[0])) {
             Some((_, findings)) => findings.push(finding),
-            None => groups.push((what, vec![finding])),
+            None => groups.push((why, vec![finding])),
         }
     }
-    let told = groups.into_iter().map(|(what, findings)| format!("{} {what}", crowd(findings, place).names));
+    let told = groups.into_iter().map(|(why, findings)| {
+        let how = described(&findings[0].exit, findings.len());
+        format!("{} {how}{why}", crowd(findings, place).names)
+    });
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| told.join("; "))
 }
@@ -435,9 +447,22 @@ mod tests {
           the traceback is above, in the output of rank 0
           log ./log/workerlog.1:7
         ");
+        let mut line = failed(0, "0x1");
+        line.evidence.as_mut().unwrap().traceback = vec!["ValueError: bad batch".into()];
+        assert!(told(vec![line], Some(0)).contains("  the error is above, in the output of rank 0\n"));
         let mut from_file = failed(0, "0x1");
         from_file.evidence.as_mut().unwrap().headline.as_mut().unwrap().number = None;
         assert!(told(vec![from_file], Some(0)).contains("Traceback"), "torch's error file is in no log");
+    }
+
+    #[test]
+    fn several_were_lost() {
+        let lost = |rank| finding(rank, Exit::Lost, Evidence::default());
+        assert!(told(vec![lost(0), lost(1)], None).starts_with("✗ ranks 0-1 on node-a were lost after 3m12s\n"));
+        assert!(told(vec![lost(0)], None).starts_with("✗ rank 0 on node-a (pid 4000) was lost after 3m12s\n"));
+        let verdict = Verdict { causes: vec![failed(2, "0x1")], victims: vec![lost(0), lost(1)] };
+        let text = failure(&Style::default(), &verdict, &Others::Nobody, |_| ReplicaPlace::default());
+        assert!(text.contains("ranks 0-1 were lost"), "{text}");
     }
 
     #[test]
