@@ -7,14 +7,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::facts::{Finding, Limit, PlannedNode};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, replica_parts, signal_name};
-use umiak_core::status::{Ended, ReplicaStatus, Stage, State, Status};
+use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status};
 
 use super::listing::roles;
 use super::standing::{LoadedRun, RunStanding};
 use super::table::{Giving, TableCell, painted, table};
 use super::time::{ago, between, moment};
 use crate::clock::wall_micros;
-use crate::history::index::IndexEntry;
+use crate::history::index::{IndexEntry, RoleSize};
 use crate::history::{RunDir, RunId};
 use crate::screen::Style;
 use crate::screen::style::Mark;
@@ -53,7 +53,12 @@ pub(crate) struct ShownRun {
 
 impl ShownRun {
     pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry) -> Self {
-        let LoadedRun { run, status, standing } = loaded;
+        let LoadedRun { run, mut status, standing } = loaded;
+        if status.roles.is_empty() {
+            // The plan of a launch names no role if all ranks are trainers, which then decide.
+            let role = |size: &RoleSize| RoleStatus { role: size.role.clone(), replicas: size.replicas, decides: true };
+            status.roles = entry.roles.iter().map(role).collect();
+        }
         Self {
             v: 2,
             run: run.id(),

@@ -317,6 +317,8 @@ fn several_nodes() {
     let own = runs.umiak("logs 1 trainer-1").finish();
     assert_eq!((own.out(), own.err()), ("rank 1\n".to_owned(), String::new()));
     assert!(runs.out("show").contains("  roles       trainer 4\n"), "{}", runs.out("show"));
+    let json: serde_json::Value = serde_json::from_str(&runs.out("show --output json")).expect("JSON");
+    assert_eq!(json["roles"], serde_json::json!([{"role": "trainer", "replicas": 4, "decides": true}]));
 }
 
 fn codes() {
