@@ -156,7 +156,7 @@ register! {
     R0001, 123, "not all nodes joined",
         "Every node runs the same command, and the job starts when all of them have joined. Some did not join within `--rdzv-timeout`. The message lists them and shows whether their addresses respond.";
     R0002, 123, "the coordinator refused this node",
-        "This node does not match the coordinator's job: the node list, the number of processes, the token or the version differs, or its place is already taken. Both consoles show the difference.";
+        "This node does not match the coordinator's job: the node list, the mode, the number of processes, the token or the version differs, or its place is already taken. Both consoles show the difference.";
     R0003, 125, "the rendezvous port is in use",
         "The first node listens on one port for the others, and another process already uses it. If that is another umiak job, give each its own `--job_id`; otherwise choose another port with `--rdzv-port`.";
     R0004, 123, "a node was lost",

@@ -248,6 +248,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         address: script.address,
         host: script.host(),
         expects: script.expects.clone(),
+        kind: None,
         rank: script.rank,
         uneven: scenario.uneven,
         logs: false,

@@ -155,6 +155,7 @@ impl Job {
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),
                 host: format!("node-{launch:05}.cluster"),
                 expects: Expects::Count { nodes: self.nodes, sort_ip: false },
+                kind: None,
                 rank: None,
                 uneven: false,
                 logs: false,

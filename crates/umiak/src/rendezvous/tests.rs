@@ -81,6 +81,7 @@ impl Job {
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 host: format!("node-{launch}"),
                 expects: self.expects.clone(),
+                kind: None,
                 rank: None,
                 uneven: false,
                 logs: false,

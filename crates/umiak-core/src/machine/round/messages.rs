@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::diagnose;
 use crate::facts::{Outcome, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
-use crate::model::{Device, DeviceKind, Endpoint, Part, Port};
+use crate::model::{Device, DeviceKind, Endpoint, Mode, Part, Port};
 
 /// From an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct Join {
     pub address: IpAddr,
     pub host: String,
     pub expects: Expects,
+    /// Equal on all nodes; unknown for a node of an earlier umiak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<JobKind>,
     /// `--rank`.
     pub rank: Option<u32>,
     /// `--uneven`: nodes may have different numbers of processes.
@@ -46,6 +49,34 @@ pub struct Join {
     /// `--gather-logs`: the node will send the logs of its ranks.
     pub logs: bool,
     pub standing: Standing,
+}
+
+/// The kind of job: `--run_mode`, or implied by other flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    Collective,
+    Rpc,
+    Servers,
+}
+
+impl JobKind {
+    pub fn of(mode: &Mode) -> Self {
+        match mode {
+            Mode::Collective => Self::Collective,
+            Mode::Rpc => Self::Rpc,
+            Mode::Servers(_) => Self::Servers,
+        }
+    }
+
+    /// The value of `--run_mode`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Collective => "collective",
+            Self::Rpc => "rpc",
+            Self::Servers => "ps",
+        }
+    }
 }
 
 /// The nodes that a node expects.
@@ -230,6 +261,8 @@ pub struct NodeName {
 pub enum Refusal {
     /// The lists of nodes differ.
     OtherNodes { ours: Expects, theirs: Expects },
+    /// The kinds of job differ.
+    Kinds { ours: JobKind, theirs: JobKind, first: NodeName },
     /// Its address is not in the list.
     NotListed { address: IpAddr, list: Vec<IpAddr> },
     /// Another live node has that place; with another command it is probably a second job.
@@ -251,7 +284,11 @@ impl Refusal {
     /// is just not needed.
     pub fn is_contradiction(&self) -> bool {
         match self {
-            Self::OtherNodes { .. } | Self::Rank { .. } | Self::MixedRanks | Self::Processes { .. } => true,
+            Self::OtherNodes { .. }
+            | Self::Kinds { .. }
+            | Self::Rank { .. }
+            | Self::MixedRanks
+            | Self::Processes { .. } => true,
             Self::NotListed { .. } | Self::Taken { .. } | Self::Full { .. } | Self::TooLate => false,
         }
     }

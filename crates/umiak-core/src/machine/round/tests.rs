@@ -5,8 +5,8 @@ use super::agent::{self, Agent, News};
 use super::coordinator::{self, Coordinator, Effect, Event, Options};
 use super::limits::{ANSWER, GOODBYE, Limits, NEWS, REFUSED, TELL};
 use super::messages::{
-    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart, Servers, Stage,
-    Standing, Start, Stop, ToAgent, Told, Why,
+    Answer, Decision, Expects, FromAgent, JobKind, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart,
+    Servers, Stage, Standing, Start, Stop, ToAgent, Told, Why,
 };
 use crate::diagnose;
 use crate::facts::{Evidence, Limit, Outcome, Subject};
@@ -44,6 +44,7 @@ fn join(last: u8, expects: &Expects) -> Join {
         address: address(last),
         host: format!("host{last}"),
         expects: expects.clone(),
+        kind: Some(JobKind::Collective),
         rank: None,
         uneven: false,
         logs: false,
@@ -218,6 +219,9 @@ fn who_is_refused() {
     };
     is(&three, vec![join(1, &three)], join(2, &list(&[1, 3, 2])), |why| matches!(why, Refusal::OtherNodes { .. }));
     is(&three, vec![join(1, &three)], join(2, &any), |why| matches!(why, Refusal::OtherNodes { .. }));
+    is(&three, vec![join(1, &three)], Join { kind: Some(JobKind::Servers), ..join(2, &three) }, |why| {
+        matches!(why, Refusal::Kinds { ours: JobKind::Collective, theirs: JobKind::Servers, .. })
+    });
     is(&three, vec![join(1, &three)], Join { address: address(9), ..join(2, &three) }, |why| {
         matches!(why, Refusal::NotListed { .. })
     });

@@ -74,6 +74,7 @@ fn from_agent() -> Vec<FromAgent> {
                 address: V6,
                 host: "node0".to_owned(),
                 expects,
+                kind: Some(JobKind::Servers),
                 rank: Some(0),
                 uneven: false,
                 logs: false,
@@ -87,6 +88,7 @@ fn from_agent() -> Vec<FromAgent> {
 fn refusals() -> Vec<Refusal> {
     vec![
         Refusal::OtherNodes { ours: list(), theirs: count() },
+        Refusal::Kinds { ours: JobKind::Servers, theirs: JobKind::Rpc, first: node() },
         Refusal::NotListed { address: V4, list: vec![V6] },
         Refusal::Taken { by: node(), same_command: true },
         Refusal::Rank { rank: 3, nodes: 2, by: Some(node()) },

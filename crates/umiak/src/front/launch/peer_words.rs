@@ -45,6 +45,7 @@ pub(super) fn short(answer: &Answer) -> &str {
         Answer::OtherJob { .. } => "another job",
         Answer::TurnedAway(refusal) => match **refusal {
             Refusal::OtherNodes { .. } | Refusal::NotListed { .. } => "other list of nodes",
+            Refusal::Kinds { .. } => "another `--run_mode`",
             Refusal::Taken { .. } => "already joined",
             Refusal::Rank { .. } | Refusal::MixedRanks => "`--rank` does not fit",
             Refusal::Processes { .. } => "other number of processes",
@@ -120,6 +121,10 @@ fn explain(
                 _ => ("only some nodes have a list of nodes", "give every node the same list, or none of them"),
             };
             new(code, what.to_owned()).row(host, nodes(ours)).row(guest, nodes(theirs)).hint(hint)
+        }
+        Refusal::Kinds { ours, theirs, first } => {
+            new(code, format!("{guest} runs a `{}` job, but {} a `{}` job", theirs.word(), node(first), ours.word()))
+                .hint("give every node the same `--run_mode` and the same flags for servers")
         }
         Refusal::NotListed { address, list } => new(code, format!("`{address}` is not in the list of nodes"))
             .row("nodes", nodes(&Expects::List(list.clone())))

@@ -14,7 +14,7 @@ use umiak_core::machine::exit_code::{self, STOPPED};
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Join, Refusal, Stage, Standing, Start, Why};
+use umiak_core::machine::round::messages::{JobKind, Join, Refusal, Stage, Standing, Start, Why};
 use umiak_core::model::{Endpoint, FIRST_ATTEMPT, Nodes, OutputMode, Port};
 use umiak_core::plan::paddle_lines::copy_to_others;
 use umiak_core::plan::{self, Inventory, Log, Plan, Share, nodes};
@@ -113,6 +113,7 @@ impl Peers {
             address: place.address,
             host: inventory.hostname.clone(),
             expects: place.expects,
+            kind: Some(JobKind::of(&spec.request.mode)),
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,

@@ -255,6 +255,16 @@ fn other_order() {
         outcome.expect_code(123).expect_err("the numbers of nodes differ");
         outcome.expect_err("hint: give every node the same `--nnodes`\n");
     }
+    let flags = "--master 192.168.0.1:7100 --nnodes 2";
+    let runs = vec![
+        cluster.launch(0, &format!("{flags} --run_mode ps --server_num 1 --trainer_num 1"), HELLO),
+        cluster.launch(1, &format!("{flags} --nproc_per_node 2"), HELLO),
+    ];
+    let expected = " node runs a `collective` job, but 192.168.0.1 (";
+    for outcome in finish(runs) {
+        outcome.expect_code(123).expect_err("error[R0002]").expect_err(expected).expect_err("`--run_mode`");
+        assert!(outcome.out().is_empty(), "nothing was started");
+    }
     snapshot.assert_as_before();
 }
 
