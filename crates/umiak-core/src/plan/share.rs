@@ -55,6 +55,7 @@ impl Share {
             nodes: addresses.iter().enumerate().map(share).collect(),
             paddle_store: store(stores[0]),
             torch_store: store(stores[1]),
+            restarts: None,
             you: you as u32,
         };
         Self::of(request, layout, &start)

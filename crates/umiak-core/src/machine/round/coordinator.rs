@@ -462,6 +462,7 @@ impl Coordinator {
             nodes: shares.collect(),
             paddle_store: paddle.unwrap_or_else(|| store(offer.stores[0])),
             torch_store: store(offer.stores[1]),
+            restarts: Some(self.options.restart.max),
             you: 0,
         };
         self.send_all(ToAgent::Start(start.clone()), effects);

@@ -342,6 +342,9 @@ pub struct Start {
     pub nodes: Vec<NodeShare>,
     pub paddle_store: Endpoint,
     pub torch_store: Endpoint,
+    /// The coordinator's `--max_restart`, which applies to all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<u32>,
     /// The receiving node. Not sent, so that all nodes receive the same bytes: an agent finds itself by its launch id.
     #[serde(skip)]
     pub you: u32,

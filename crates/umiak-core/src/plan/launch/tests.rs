@@ -179,6 +179,7 @@ fn start() -> Start {
         nodes: vec![node(1, 2), node(2, 3), node(3, 1)],
         paddle_store: endpoint(7001),
         torch_store: endpoint(7002),
+        restarts: None,
         you: 1,
     }
 }

@@ -144,7 +144,14 @@ fn to_agent() -> Vec<ToAgent> {
     let mut messages = vec![
         ToAgent::Welcome,
         ToAgent::Waiting(waiting()),
-        ToAgent::Start(Start { attempt: 1, nodes: vec![share], paddle_store: store, torch_store: store, you: 0 }),
+        ToAgent::Start(Start {
+            attempt: 1,
+            nodes: vec![share],
+            paddle_store: store,
+            torch_store: store,
+            restarts: Some(3),
+            you: 0,
+        }),
         ToAgent::Servers(Servers { attempt: 1, missing: vec![0, 7] }),
         ToAgent::Suspects { nodes: vec![node()] },
         ToAgent::Beat,

@@ -158,6 +158,14 @@ fn explain(
     }
 }
 
+/// The notice on a node whose `--max_restart` does not apply.
+pub(super) fn other_restarts(restarts: u32, own: u32) -> Diagnostic {
+    Diagnostic::notice(Code::L0023, "the coordinator's `--max_restart` applies to all nodes")
+        .row("coordinator", restarts.to_string())
+        .row("this node", own.to_string())
+        .hint("give every node the same `--max_restart`")
+}
+
 /// The error if the coordinator rejects this node.
 pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {

@@ -201,7 +201,13 @@ impl Peers {
                     };
                 }
                 News::Waiting(waiting) => shown.text = peer_words::waiting(&waiting),
-                News::Start(start) => return Ok(Some(start)),
+                News::Start(start) => {
+                    let own = around.spec.request.policy.restart.max;
+                    if let Some(restarts) = start.restarts.filter(|restarts| *restarts != own) {
+                        around.notice(&peer_words::other_restarts(restarts, own));
+                    }
+                    return Ok(Some(start));
+                }
                 News::Refused(refusal) => return Err(peer_words::refused(&refusal).into()),
                 News::TurnedAway(answer) => return Err(peer_words::turned_away(&answer, &self.at).into()),
                 News::TimeUp(answer) => return Err(peer_words::not_reached(&answer, &self.at).into()),

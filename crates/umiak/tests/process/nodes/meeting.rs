@@ -22,6 +22,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::the_late_are_waited_for", &[Netns], late)
         .test("nodes::time_is_up", &[Netns], time_up)
         .test("nodes::another_order_of_ips", &[Netns], other_order)
+        .test("nodes::another_number_of_restarts", &[Netns], other_restarts)
         .test("nodes::unequal_numbers_of_processes", &[Netns], unequal)
         .test("nodes::a_node_that_cannot_start_ends_the_others", &[Netns], unable)
         .test("nodes::the_same_address_twice", &[Netns], twice)
@@ -266,6 +267,17 @@ fn other_order() {
         assert!(outcome.out().is_empty(), "nothing was started");
     }
     snapshot.assert_as_before();
+}
+
+fn other_restarts() {
+    let cluster = Cluster::new(2);
+    let flags = "--nproc_per_node 1 --master 192.168.0.1:7100 --nnodes 2 --max_restart";
+    let runs = vec![cluster.launch(0, &format!("{flags} 1"), HELLO), cluster.launch(1, &format!("{flags} 2"), HELLO)];
+    let [first, second] = &finish(runs)[..] else { panic!("two nodes") };
+    let applies = "the coordinator's `--max_restart` applies to all nodes\n  coordinator  1\n  this node    2\n";
+    second.expect_code(0).expect_err(applies);
+    first.expect_code(0);
+    assert!(!first.err().contains("max_restart"), "{}", first.err());
 }
 
 /// Before it has joined, as the coordinator or as another node, first or last.
