@@ -1,4 +1,4 @@
-//! `umiak gc`: removes old runs.
+//! `umiak gc`: removes old runs, and old logs of detached launches without a run.
 
 use std::time::Duration;
 
@@ -32,12 +32,26 @@ pub(super) struct Arguments {
     format: Format,
 }
 
+impl Arguments {
+    /// What ended before this time is removed, in microseconds since the Unix epoch.
+    fn limit(&self) -> Option<u64> {
+        let older_than = match (self.older_than, self.keep_size) {
+            (None, None) => Some(OLD),
+            (given, _) => given,
+        };
+        older_than.map(|span| wall_micros().saturating_sub(span.as_micros() as u64))
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Done {
     let home = Home::from_environment()?;
     let entries = index::entries(&home)?;
     let chosen = choose(&home, &entries, arguments);
     if !arguments.dry_run {
         remove::sweep(&home);
+        if let Some(limit) = arguments.limit() {
+            remove::sweep_detached(&home, limit);
+        }
         umiak_sys::memory::clean_all_orphans();
     }
     take_away(&home, &chosen, arguments.dry_run, arguments.format)
@@ -51,11 +65,7 @@ fn last_heard_of(home: &Home, entry: &IndexEntry) -> u64 {
 
 /// The runs to remove, oldest first: only ended or lost ones.
 fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<RunDir> {
-    let older_than = match (arguments.older_than, arguments.keep_size) {
-        (None, None) => Some(OLD),
-        (given, _) => given,
-    };
-    let limit = older_than.map(|span| wall_micros().saturating_sub(span.as_micros() as u64));
+    let limit = arguments.limit();
     let mut total: u64 = match arguments.keep_size {
         Some(_) => entries.iter().map(|entry| remove::size(RunDir::at(home, entry.run).path())).sum(),
         None => 0,

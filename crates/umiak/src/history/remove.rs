@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Error, Home, RunDir, RunId, index, journal};
 
@@ -49,6 +50,26 @@ pub fn sweep(home: &Home) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Removes logs of detached launches that have no run here, unless they were written after `limit` or are in use.
+pub fn sweep_detached(home: &Home, limit: u64) {
+    let limit = UNIX_EPOCH + Duration::from_micros(limit);
+    for entry in fs::read_dir(home.path()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_log = name.to_str().is_some_and(|name| name.starts_with("detached-"));
+        let is_old = || entry.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|changed| changed < limit);
+        if is_log && is_old() && !is_stderr(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// True if a process of this host has the file as its stderr.
+fn is_stderr(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.map(|process| process.path().join("fd/2")).any(|fd| fs::read_link(fd).is_ok_and(|link| link == path))
 }
 
 /// Returns the disk space that a directory uses.

@@ -11,6 +11,7 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::rm_removes", &[], removes)
         .test("history::rm_refuses_live_runs", &[], refuses)
         .test("history::gc_takes_old_ones", &[], old)
+        .test("history::gc_takes_old_logs_of_detached_launches", &[], detached_logs)
         .test("history::gc_keeps_a_size", &[], keeps_size);
 }
 
@@ -43,6 +44,34 @@ fn refuses() {
     drop(live);
     runs.out("rm 1 2");
     assert_eq!(runs.sandbox.list("state/runs"), [""; 0]);
+}
+
+fn detached_logs() {
+    let runs = Runs::new();
+    fs::create_dir_all(runs.home.path()).expect("made");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(40 * 86_400);
+    let log = |name: &str, is_old: bool| {
+        let file = fs::File::create(runs.home.path().join(name)).expect("made");
+        if is_old {
+            file.set_modified(old).expect("set");
+        }
+        file
+    };
+    log("detached-1.log", true);
+    log("detached-2.log", false);
+    log("other.log", true);
+    let mut user = std::process::Command::new("sleep");
+    let mut user = user.arg("60").stderr(log("detached-3.log", true)).spawn().expect("it starts");
+    let logs = || runs.sandbox.list("state").into_iter().filter(|name| name.contains(".log")).collect::<Vec<_>>();
+    runs.out("gc --dry-run");
+    assert_eq!(logs().len(), 4);
+    runs.out("gc");
+    assert_eq!(logs(), ["detached-2.log", "detached-3.log", "other.log"]);
+    user.kill().and_then(|()| user.wait()).expect("it ends");
+    runs.out("gc --keep-size 1G");
+    assert_eq!(logs().len(), 3);
+    runs.out("gc --older-than 1d");
+    assert_eq!(logs(), ["detached-2.log", "other.log"]);
 }
 
 /// Returns the fixture's journal with all times set to this many days ago.
