@@ -54,6 +54,7 @@ pub fn messages() -> Vec<FromAgent> {
         address: [10, 0, 0, 1].into(),
         host: "node0".to_owned(),
         expects: Expects::Count { nodes: 2, sort_ip: false },
+        kind: None,
         rank: None,
         uneven: false,
         logs: false,

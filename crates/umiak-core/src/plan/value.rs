@@ -165,6 +165,7 @@ impl LogLayout {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
