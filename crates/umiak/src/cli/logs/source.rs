@@ -178,17 +178,17 @@ impl Source {
                     .filter(|other| other.replica == replica && other.attempt > attempt && other.path == pointer.path);
                 pointer.parts(later.map(|other| other.start).min())
             }
-            _ => Self::in_own_directory(own),
+            _ => Self::in_own_directory(&own),
         };
         Self { replica: replica.to_owned(), attempt, parts, is_cut }
     }
 
     /// The log of an attempt with a directory of its own.
-    fn in_own_directory(path: PathBuf) -> (Vec<Part>, bool) {
-        let finished = logger::numbers(&path);
+    fn in_own_directory(path: &Path) -> (Vec<Part>, bool) {
+        let finished = logger::numbers(path);
         let is_cut = !finished.is_empty();
-        let finished = finished.into_iter().map(|number| logger::finished(&path, number));
-        (finished.chain([path.clone()]).map(Part::whole).collect(), is_cut)
+        let finished = finished.into_iter().map(|number| logger::finished(path, number));
+        (finished.chain([path.to_owned()]).map(Part::whole).collect(), is_cut)
     }
 
     /// The file that grows, and where this attempt begins in it.

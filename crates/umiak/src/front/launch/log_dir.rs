@@ -56,7 +56,7 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
     }
     let name = around.run_name().unwrap_or_else(|| format!("launch-{}", std::process::id()));
     let in_use = shown(&around.spec.request.logs.dir);
-    let (name, lock) = take_below(&outline.log_dir, name, several)?;
+    let (name, lock) = take_below(&outline.log_dir, &name, several)?;
     outline.log_dir.push(&name);
     let mut spec = (*around.spec).clone();
     spec.request.logs.dir.push(&name);
@@ -69,8 +69,8 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
 }
 
 /// Makes a directory for this launch alone. Launches with different homes, or on different hosts, may have the same name.
-fn take_below(path: &Path, first: String, several: bool) -> Result<(String, LogDirLock), Diagnostic> {
-    let (mut name, mut number) = (first.clone(), 1);
+fn take_below(path: &Path, first: &str, several: bool) -> Result<(String, LogDirLock), Diagnostic> {
+    let (mut name, mut number) = (first.to_owned(), 1);
     loop {
         make(&path.join(&name))?;
         if let Some(lock) = lock(&path.join(&name), several) {
