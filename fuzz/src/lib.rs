@@ -1,6 +1,6 @@
 //! A valid exchange with fixed nonces: the reference of the targets, and the source of the seeds.
 
-use umiak_core::machine::round::messages::{Expects, FromAgent, Join, Stage, Standing};
+use umiak_core::machine::round::messages::{Expects, FromAgent, JobKind, Join, Stage, Standing};
 use umiak_core::model::JobId;
 use umiak_core::wire::Session;
 use umiak_core::wire::auth::Key;
@@ -54,7 +54,7 @@ pub fn messages() -> Vec<FromAgent> {
         address: [10, 0, 0, 1].into(),
         host: "node0".to_owned(),
         expects: Expects::Count { nodes: 2, sort_ip: false },
-        kind: None,
+        kind: JobKind::Collective,
         rank: None,
         uneven: false,
         logs: false,

@@ -11,7 +11,7 @@ use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::{Event, Machine};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator::{self, Coordinator, Options};
-use umiak_core::machine::round::messages::{Decision, Join, Servers, Standing, Start};
+use umiak_core::machine::round::messages::{Decision, JobKind, Join, Servers, Standing, Start};
 use umiak_core::model::{ExitCodes, FIRST_ATTEMPT, Generation, Job, JobId, Policy, StopPolicy, Timestamp};
 
 use super::judge::{self, Violation};
@@ -248,7 +248,7 @@ fn new_node(scenario: &Scenario, node: usize) -> Node {
         address: script.address,
         host: script.host(),
         expects: script.expects.clone(),
-        kind: None,
+        kind: JobKind::Collective,
         rank: script.rank,
         uneven: scenario.uneven,
         logs: false,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use umiak_core::machine::round::agent::News;
 use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
-use umiak_core::machine::round::messages::{Expects, Join, NodeProcess, Offer, Stage, Standing};
+use umiak_core::machine::round::messages::{Expects, JobKind, Join, NodeProcess, Offer, Stage, Standing};
 use umiak_core::model::{Device, DeviceKind, FIRST_ATTEMPT, JobId, Port};
 use umiak_core::wire::auth::Key;
 use umiak_sys::wait::{Waker, readable};
@@ -155,7 +155,7 @@ impl Job {
                 address: IpAddr::V4(Ipv4Addr::new(10, 128, high, low)),
                 host: format!("node-{launch:05}.cluster"),
                 expects: Expects::Count { nodes: self.nodes, sort_ip: false },
-                kind: None,
+                kind: JobKind::Collective,
                 rank: None,
                 uneven: false,
                 logs: false,

@@ -14,8 +14,8 @@ use umiak_core::machine::round::coordinator;
 use umiak_core::machine::round::limits::Limits;
 use umiak_core::machine::round::logs::{Have, Hello, ToSender};
 use umiak_core::machine::round::messages::{
-    Answer, Decision, Expects, FromAgent, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Stage, Standing, Start,
-    Told, Why,
+    Answer, Decision, Expects, FromAgent, JobKind, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Stage, Standing,
+    Start, Told, Why,
 };
 use umiak_core::model::{Exit, FIRST_ATTEMPT, JobId, Port, Rank};
 use umiak_core::wire::Session;
@@ -81,7 +81,7 @@ impl Job {
                 address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 host: format!("node-{launch}"),
                 expects: self.expects.clone(),
-                kind: None,
+                kind: JobKind::Collective,
                 rank: None,
                 uneven: false,
                 logs: false,

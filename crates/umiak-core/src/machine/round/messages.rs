@@ -39,9 +39,8 @@ pub struct Join {
     pub address: IpAddr,
     pub host: String,
     pub expects: Expects,
-    /// Equal on all nodes; unknown for a node of an earlier umiak.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<JobKind>,
+    /// Equal on all nodes.
+    pub kind: JobKind,
     /// `--rank`.
     pub rank: Option<u32>,
     /// `--uneven`: nodes may have different numbers of processes.

@@ -44,7 +44,7 @@ fn join(last: u8, expects: &Expects) -> Join {
         address: address(last),
         host: format!("host{last}"),
         expects: expects.clone(),
-        kind: Some(JobKind::Collective),
+        kind: JobKind::Collective,
         rank: None,
         uneven: false,
         logs: false,
@@ -219,7 +219,7 @@ fn who_is_refused() {
     };
     is(&three, vec![join(1, &three)], join(2, &list(&[1, 3, 2])), |why| matches!(why, Refusal::OtherNodes { .. }));
     is(&three, vec![join(1, &three)], join(2, &any), |why| matches!(why, Refusal::OtherNodes { .. }));
-    is(&three, vec![join(1, &three)], Join { kind: Some(JobKind::Servers), ..join(2, &three) }, |why| {
+    is(&three, vec![join(1, &three)], Join { kind: JobKind::Servers, ..join(2, &three) }, |why| {
         matches!(why, Refusal::Kinds { ours: JobKind::Collective, theirs: JobKind::Servers, .. })
     });
     is(&three, vec![join(1, &three)], Join { address: address(9), ..join(2, &three) }, |why| {

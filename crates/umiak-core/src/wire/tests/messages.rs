@@ -74,7 +74,7 @@ fn from_agent() -> Vec<FromAgent> {
                 address: V6,
                 host: "node0".to_owned(),
                 expects,
-                kind: Some(JobKind::Servers),
+                kind: JobKind::Servers,
                 rank: Some(0),
                 uneven: false,
                 logs: false,

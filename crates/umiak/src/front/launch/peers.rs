@@ -113,7 +113,7 @@ impl Peers {
             address: place.address,
             host: inventory.hostname.clone(),
             expects: place.expects,
-            kind: Some(JobKind::of(&spec.request.mode)),
+            kind: JobKind::of(&spec.request.mode),
             rank: spec.request.node_rank,
             uneven: spec.request.may_be_uneven(),
             logs: spec.own.gather_logs,

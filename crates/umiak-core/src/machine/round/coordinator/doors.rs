@@ -122,11 +122,8 @@ impl Coordinator {
             let (ours, theirs) = (self.options.expects.clone(), join.expects.clone());
             return Err(Refusal::OtherNodes { ours, theirs });
         }
-        if let Some(first) = self.nodes.first()
-            && let (Some(ours), Some(theirs)) = (first.join.kind, join.kind)
-            && ours != theirs
-        {
-            return Err(Refusal::Kinds { ours, theirs, first: self.name(0) });
+        if let Some(ours) = self.nodes.first().map(|first| first.join.kind).filter(|ours| *ours != join.kind) {
+            return Err(Refusal::Kinds { ours, theirs: join.kind, first: self.name(0) });
         }
         let taken =
             |by: usize| Refusal::Taken { by: self.name(by), same_command: self.nodes[by].join.command == join.command };
