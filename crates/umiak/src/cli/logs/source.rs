@@ -379,7 +379,7 @@ pub(super) fn unreadable(replica: &str, attempt: u32, path: impl AsRef<Path>, er
 fn written_anew(who: &str, path: &Path) -> Diagnostic {
     Diagnostic::error(Code::J0009, format!("the log of {who} was overwritten"))
         .row("file", path.display().to_string())
-        .row("reason", "a later run used `--log_overwrite`, or the file was replaced by hand")
+        .row("reason", "a later run overwrote or rotated it, or the file was replaced by hand")
         .hint("the current content of the file is not of this run")
 }
 

@@ -1,7 +1,7 @@
 //! Allows one live launch per log directory. Log files have the same names in every launch, so two launches would mix
 //! their lines.
 //!
-//! The lock is on the directory itself: it leaves no file behind, and ends with the process that holds it. Nodes of one
+//! The lock is on the directory itself: it leaves no file behind, and ends with the launch and its guardian. Nodes of one
 //! job may share a directory, since their files are named by global rank: they take a shared lock, launches on one node
 //! an exclusive one. On a file system without directory locks (NFS), a launch runs without the lock.
 
