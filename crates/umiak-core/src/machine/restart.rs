@@ -62,8 +62,8 @@ pub fn delay(policy: &Restart, past: &[Timestamp], now: Timestamp, seed: u64) ->
     if counted >= policy.max {
         return None;
     }
-    let doubled = 1u32.checked_shl(counted).map_or(Duration::MAX, |times| policy.backoff.saturating_mul(times));
-    let longest = doubled.min(policy.max_backoff);
+    let times = 1u32.checked_shl(counted).unwrap_or(u32::MAX);
+    let longest = policy.backoff.saturating_mul(times).min(policy.max_backoff);
     // Jitter: jobs that lost the same file server must not all restart at the same moment.
     let share = (longest.as_micros() / 4 * u128::from(mix(seed) >> 32)) >> 32;
     Some(longest.saturating_sub(Duration::from_micros(share as u64)))
@@ -106,7 +106,9 @@ mod tests {
         }
         assert!(seen.len() > 200, "the seeds make no difference");
         let none = Restart { backoff: Duration::ZERO, ..policy };
-        assert_eq!(delay(&none, &[], at(0), 1), Some(Duration::ZERO));
+        for past in 0..100 {
+            assert_eq!(delay(&none, &vec![at(0); past], at(0), 1), Some(Duration::ZERO), "after {past}");
+        }
         let endless = Restart { backoff: Duration::MAX, max_backoff: Duration::MAX, ..policy };
         assert!(delay(&endless, &[at(0)], at(0), 1).is_some(), "no size overflows");
     }

@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("restart::every_attempt_has_its_own_surroundings", &[], own_surroundings)
         .test("restart::fixed_ports_stay", &[], fixed_ports_stay)
         .test("restart::backoff_comes_between", &[], backoff_comes_between)
+        .test("restart::no_backoff_stays_none", &[], no_backoff_stays_none)
         .test("restart::only_the_window_counts", &[], only_the_window_counts)
         .test("restart::a_signal_ends_the_wait", &[], a_signal_ends_the_wait)
         .test("restart::a_killed_front_in_the_wait_leaves_nothing", &[], killed_in_the_wait)
@@ -153,6 +154,17 @@ fn backoff_comes_between() {
     // A fact is stamped when it is written, slightly after the decision that starts the wait.
     let at = |index: usize| facts[index]["at"].as_u64().unwrap();
     assert!(at(second[0]) - at(last_of_first) >= fact["delay_micros"].as_u64().unwrap(), "{facts:?}");
+}
+
+fn no_backoff_stays_none() {
+    let sandbox = Sandbox::new();
+    let flags = "--max_restart 35 --restart-backoff 0s --output json";
+    let outcome = sandbox.launch_toy(flags, &["*:exit 4"]).finish();
+    outcome.expect_code(4);
+    let facts = outcome.facts();
+    let delays: Vec<u64> =
+        places(&facts, "restarting").iter().map(|index| facts[*index]["delay_micros"].as_u64().unwrap()).collect();
+    assert_eq!(delays, [0; 35]);
 }
 
 fn only_the_window_counts() {
