@@ -60,9 +60,17 @@ pub fn process_start(pid: u32) -> Option<u64> {
 
 /// True if a process is stopped by a signal, as by Ctrl-Z.
 pub fn is_paused(pid: u32) -> bool {
-    let stat = read_small(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state(pid) == Some('T')
+}
+
+/// True if a process has ended, and its parent has not read its status yet.
+pub fn is_zombie(pid: u32) -> bool {
+    matches!(state(pid), Some('Z' | 'X'))
+}
+
+fn state(pid: u32) -> Option<char> {
     // The name in parentheses may contain anything.
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    read_small(format!("/proc/{pid}/stat"))?.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 #[cfg(test)]

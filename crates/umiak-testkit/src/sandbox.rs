@@ -348,6 +348,13 @@ impl Outcome {
         self
     }
 
+    /// Fails unless stdout contains this text.
+    #[track_caller]
+    pub fn expect_out(&self, text: &str) -> &Self {
+        assert!(self.out().contains(text), "stdout lacks {text:?}:\n{}", self.out());
+        self
+    }
+
     /// The facts of `--output json`.
     pub fn facts(&self) -> Vec<serde_json::Value> {
         self.out()

@@ -180,7 +180,7 @@ register! {
     J0003, 125, "the journal could not be written",
         "Events could not be written to the run's journal until the end, usually because the disk is full. The replicas kept running. The message names what is missing; the run cannot be resumed beyond what is in the journal.";
     J0004, 125, "the journal cannot be read",
-        "A line of `journal.jsonl` is invalid, and it is not the last one, which a killed supervisor may have left incomplete. The file was edited or damaged. `umiak events` shows the records before that line.";
+        "A file of the run cannot be read, or a record of `journal.jsonl` is not what its supervisor wrote: it was changed, removed, repeated or moved, or belongs to another run. (An incomplete last line, which a killed supervisor may have left, is not damage.) `show`, `events`, `explain` and `logs` show what is recorded before it. `resume` and `retry` refuse such a run; with `--accept-damage` they continue from the records before the damage and keep the damaged journal beside the new one. What was recorded later is then done again.";
     J0005, 125, "the run was written by a newer umiak",
         "The journal was written by a newer version of umiak. This version shows what it understands, but does not write to it. Use the newer version.";
     J0006, 2, "the run is still running",

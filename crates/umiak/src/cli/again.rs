@@ -14,7 +14,8 @@ use crate::driver::stop::elsewhere;
 use crate::front::document::begin::{self, Beginning};
 use crate::front::document::submit;
 use crate::history::index::Word;
-use crate::history::{Home, Life, RunDir, journal, life_of, tidy};
+use crate::history::journal::{self, Replay};
+use crate::history::{Home, Life, RunDir, life_of, tidy};
 use crate::views::run::again as start_again;
 use crate::views::standing::RunStanding;
 
@@ -30,6 +31,9 @@ pub(super) struct Resume {
     /// Return at once; the run continues without this terminal
     #[arg(short, long)]
     detach: bool,
+    /// Continue a run with a damaged journal from the records before the damage. The journal is kept beside the new one
+    #[arg(long)]
+    accept_damage: bool,
     #[command(flatten)]
     talking: Talking,
     #[command(flatten)]
@@ -37,16 +41,19 @@ pub(super) struct Resume {
 }
 
 pub(super) fn resume(arguments: &Resume) -> ExitCode {
-    let result = unsupervised(arguments.run.as_deref(), "resume").and_then(|(home, run, status)| {
+    let taken = unsupervised(arguments.run.as_deref(), "resume", arguments.accept_damage);
+    let result = taken.and_then(|Taken { home, run, status, is_damaged }| {
         if status.is_finished() {
             tidy(&run);
             let error = Diagnostic::error(Code::J0025, format!("{} has ended", run.id())).row("how", how(&status));
             let all = if is_success(&status) { "--all " } else { "" };
-            return Err(error.hint(format!("`umiak retry {all}{}` runs it again", run.id())));
+            let accept = if is_damaged { "--accept-damage " } else { "" };
+            return Err(error.hint(format!("`umiak retry {all}{accept}{}` runs it again", run.id())));
         }
-        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run, &run.secrets()))?;
         let talking = (arguments.talking, &arguments.showing);
-        take_up(&home, run, submission, Began::Resumed, arguments.detach, talking)
+        let notices = accepted(&run, is_damaged)?;
+        take_up(&home, run, submission, Began::Resumed, notices, arguments.detach, talking)
     });
     ended(arguments.talking, result)
 }
@@ -65,6 +72,9 @@ pub(super) struct Retry {
     /// Return at once; the run continues without this terminal
     #[arg(short, long)]
     detach: bool,
+    /// Continue a run with a damaged journal from the records before the damage. The journal is kept beside the new one
+    #[arg(long)]
+    accept_damage: bool,
     #[command(flatten)]
     talking: Talking,
     #[command(flatten)]
@@ -72,10 +82,17 @@ pub(super) struct Retry {
 }
 
 pub(super) fn retry(arguments: &Retry) -> ExitCode {
-    let result = unsupervised(arguments.run.as_deref(), "retry").and_then(|(home, run, status)| {
-        if !status.is_finished() {
+    let taken = unsupervised(arguments.run.as_deref(), "retry", arguments.accept_damage);
+    let result = taken.and_then(|Taken { home, run, status, is_damaged }| {
+        // The records before the damage may be of a run that had not ended yet.
+        let is_cut = !status.is_finished() && is_damaged;
+        if !status.is_finished() && !is_cut {
             let error = Diagnostic::error(Code::J0025, format!("{} did not finish: its supervisor died", run.id()));
             return Err(error.hint(format!("`umiak resume {}` continues it", run.id())));
+        }
+        if is_cut && arguments.all {
+            return Err(Diagnostic::error(Code::J0025, format!("{} had not ended before the damage", run.id()))
+                .hint("omit `--all`, or run the document again"));
         }
         if is_success(&status) && !arguments.all {
             return Err(Diagnostic::error(Code::J0025, format!("{} has succeeded", run.id()))
@@ -86,9 +103,19 @@ pub(super) fn retry(arguments: &Retry) -> ExitCode {
         } else {
             submit::again_with(&run, &arguments.param, |file, params| parse(&run, file, params))?
         };
-        let submission = submission.ok_or_else(|| not_a_document(&run))?;
-        let why = if arguments.all { Began::RetriedAll } else { Began::Retried };
-        take_up(&home, run, submission, why, arguments.detach, (arguments.talking, &arguments.showing))
+        let submission = submission.ok_or_else(|| not_a_document(&run, &run.plan()))?;
+        let notices = accepted(&run, is_damaged)?;
+        let why = match arguments.all {
+            _ if is_cut => {
+                // As a run that has not ended has them.
+                let written = submit::write(&submission, &run);
+                written.map_err(|error| crate::history::cannot_write(&run.secrets(), &error))?;
+                Began::Resumed
+            }
+            true => Began::RetriedAll,
+            false => Began::Retried,
+        };
+        take_up(&home, run, submission, why, notices, arguments.detach, (arguments.talking, &arguments.showing))
     });
     ended(arguments.talking, result)
 }
@@ -109,6 +136,7 @@ fn take_up(
     run: RunDir,
     submission: Submission,
     why: Began,
+    notices: Vec<Diagnostic>,
     detach: bool,
     (talking, showing): (Talking, &Showing),
 ) -> Done {
@@ -118,17 +146,33 @@ fn take_up(
             let written = submit::write(&submission, &run);
             written.map_err(|error| crate::history::cannot_write(&run.secrets(), &error))?;
         }
-        return detached(home, &run, why, Vec::new(), talking);
+        return detached(home, &run, why, notices, talking);
     }
-    let beginning = Beginning { home, run, submission, notices: Vec::new(), why, talk: talking.talk(showing, false) };
+    let talk = talking.talk(showing, false);
+    let beginning = Beginning { home, run, submission, notices, why, talk };
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 
+/// A run that this command may take up.
+struct Taken {
+    home: Home,
+    run: RunDir,
+    status: Status,
+    /// The status is the one before a damaged record, which the user accepts.
+    is_damaged: bool,
+}
+
+/// Removes the damage from the journal, just before the run is taken up.
+fn accepted(run: &RunDir, is_damaged: bool) -> Result<Vec<Diagnostic>, Diagnostic> {
+    let accepted = if is_damaged { journal::accept_damage(run)? } else { None };
+    Ok(accepted.map(|(damage, copy)| damage.accepted(&copy)).into_iter().collect())
+}
+
 /// The run of a document that this command (`resume` or `retry`) may take up: no supervisor is running.
-fn unsupervised(run: Option<&str>, command: &str) -> Result<(Home, RunDir, Status), Diagnostic> {
+fn unsupervised(run: Option<&str>, command: &str, accept_damage: bool) -> Result<Taken, Diagnostic> {
     let (home, run) = the_run_or_newest(run)?;
-    let status = journal::replay(&run)?.status;
-    let life = life_of(&run, status.is_finished())?;
+    let replay = journal::replay(&run)?;
+    let life = life_of(&run, replay.is_finished())?;
     match &life {
         Life::Live { .. } => {
             let id = run.id();
@@ -136,14 +180,18 @@ fn unsupervised(run: Option<&str>, command: &str) -> Result<(Home, RunDir, Statu
                 .hint(format!("`umiak attach {id}` follows it, `umiak stop {id}` stops it")));
         }
         Life::Elsewhere { host } => return Err(elsewhere(&run, host, command)),
-        Life::Lost | Life::Finished => has_document(&run, &status)?,
+        Life::Lost | Life::Finished => has_document(&run, &replay)?,
     }
-    Ok((home, run, status))
+    match replay.seen.damage {
+        Some(damage) if !accept_damage => Err(damage.diagnostic()),
+        damage => Ok(Taken { home, run, status: replay.status, is_damaged: damage.is_some() }),
+    }
 }
 
 /// Refuses runs without a document: a launch is repeated with its command line.
-fn has_document(run: &RunDir, status: &Status) -> Result<(), Diagnostic> {
-    if run.document().exists() || status.next_seq == 0 {
+fn has_document(run: &RunDir, replay: &Replay) -> Result<(), Diagnostic> {
+    let status = &replay.status;
+    if run.document().exists() || status.next_seq == 0 && replay.seen.damage.is_none() {
         return Ok(());
     }
     let id = run.id();
@@ -157,11 +205,24 @@ fn has_document(run: &RunDir, status: &Status) -> Result<(), Diagnostic> {
         .hint(format!("{before}{}", start_again(status))))
 }
 
-pub(super) fn not_a_document(run: &RunDir) -> Diagnostic {
+/// The error for a run whose submission is not in its file.
+pub(super) fn not_a_document(run: &RunDir, file: &Path) -> Diagnostic {
     match journal::replay(run) {
-        Ok(replay) if replay.status.next_seq == 0 => {
+        Ok(replay) if replay.status.next_seq == 0 && replay.seen.damage.is_none() => {
             Diagnostic::error(Code::J0025, format!("{} never began: `umiak run` was killed before", run.id()))
                 .hint(format!("run the document again; `umiak rm {}` removes this run", run.id()))
+        }
+        Ok(replay) if run.document().exists() => {
+            let id = run.id();
+            let error = Diagnostic::error(Code::J0004, format!("`{}` is missing", file.display()));
+            let retry = match replay.seen.damage {
+                _ if file != run.secrets() => return error.hint("run the document again"),
+                Some(_) => format!("`umiak retry --accept-damage {id}`"),
+                None => format!("`umiak stop {id}` records its end; then `umiak retry {id}`"),
+            };
+            error
+                .row("content", "the environment and the secrets that the run was submitted with")
+                .hint(format!("{retry} runs what is not done, with the environment of that command"))
         }
         Ok(replay) => Diagnostic::error(Code::J0028, format!("{} was not started from a document", run.id()))
             .hint(start_again(&replay.status)),

@@ -56,6 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(word) => find(&home, word)?,
         None => only_live(&home)?.map_or_else(|| newest(&home), Ok)?,
     };
+    if let LoadedRun { damage: Some(damage), .. } = load(RunDir::at(&home, run.id()))? {
+        return Err(damage.diagnostic());
+    }
     match life(&run)? {
         Life::Live { .. } => {}
         Life::Elsewhere { host } => return Err(elsewhere(&run, &host, "attach")),
@@ -87,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             // It exits by itself after the last line.
             let _ = console.wait();
             let standing = RunStanding::Is(Word::of(status.state));
-            super::say(&head(&style, &LoadedRun { run, status: *status, standing }));
+            super::say(&head(&style, &LoadedRun { run, status: *status, standing, damage: None }));
             Ok(ExitCode::from(code))
         }
         Ok(Followed::Left(signal)) => {

@@ -56,10 +56,16 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         let mut text = Vec::new();
         // Checked before reading: everything written until then is read.
         let life = follower.life()?;
-        while let Some(item) = follower.next()? {
-            lines.add(&mut text, &item.record, item.raw);
-        }
-        if !write(&text)? || follower.status().is_finished() {
+        // Lines before a damaged one are shown before the error.
+        let end = loop {
+            match follower.next() {
+                Ok(Some(item)) => lines.add(&mut text, &item.record, item.raw),
+                other => break other.map(|_| ()),
+            }
+        };
+        let is_read = write(&text)?;
+        end?;
+        if !is_read || follower.status().is_finished() {
             return Ok(ExitCode::SUCCESS);
         }
         if life == Life::Lost && text.is_empty() && follower.life()? == Life::Lost {

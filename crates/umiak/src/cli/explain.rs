@@ -13,7 +13,7 @@ use crate::views::codes::ExplainedCode;
 use crate::views::explanation::{ExplainedRun, human, is_told};
 use crate::views::standing::LoadedRun;
 
-use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest};
+use super::runs::{Done, Format, load, print_json, print_text, shown, the_run_or_newest};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -51,21 +51,21 @@ fn neither(word: &str) -> Diagnostic {
 fn explain(run: RunDir, format: Format) -> Done {
     let loaded = load(run)?;
     let mut told: Vec<(u64, Fact)> = Vec::new();
-    let seen = journal::each(&loaded.run, |item| {
+    journal::each(&loaded.run, |item| {
         if is_told(&item.record.fact) {
             told.push((item.record.at, item.record.fact.clone()));
         }
-    });
-    seen?;
+    })?;
     let tolerated = tolerated(&loaded);
-    match format.output {
+    let code = match format.output {
         Output::Human => print_text(&human(&format.style(), &loaded, &told, &tolerated)),
         Output::Quiet => {
             let causes = loaded.verdict().into_iter().flat_map(|verdict| &verdict.causes);
             print_text(&causes.fold(String::new(), |text, cause| text + &format!("{}\n", cause.subject.replica)))
         }
         Output::Json => print_json(&ExplainedRun::new(&loaded, &told, tolerated)),
-    }
+    };
+    shown(code?, loaded.damage.as_deref())
 }
 
 /// Failures that did not fail the run, with evidence from their logs: the journal has no verdict on them.

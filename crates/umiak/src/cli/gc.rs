@@ -73,7 +73,7 @@ fn choose(home: &Home, entries: &[IndexEntry], arguments: &Arguments) -> Vec<Run
     let mut chosen = Vec::new();
     for entry in entries {
         let standing = RunStanding::of_entry(home, entry);
-        if !standing.is_over() && standing != RunStanding::Lost {
+        if !standing.is_over() && !standing.is_lost() {
             continue;
         }
         let is_old = limit.is_some_and(|limit| last_heard_of(home, entry) < limit);

@@ -19,7 +19,7 @@ use umiak_core::status::{ReplicaStatus, Stage, Status};
 use crate::views::logs::LogPrinter;
 use crate::views::standing::LoadedRun;
 
-use super::runs::{Done, Format, load, talk, the_run, the_run_or_newest};
+use super::runs::{Done, Format, load, shown, talk, the_run, the_run_or_newest};
 use super::values;
 use merge::Telling;
 use source::{Pointer, Source, Window};
@@ -77,10 +77,21 @@ fn which(text: &str) -> Result<Which, String> {
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let (loaded, words) = the_run_and_whose(arguments)?;
-    let Chosen { replicas: chosen, attempt: cause, elsewhere } = choose(&loaded, &words)?;
+    let done = print(arguments, &loaded, &words);
+    match (done, &loaded.damage) {
+        (Err(missing), Some(damage)) => {
+            talk(&missing);
+            Err(damage.diagnostic())
+        }
+        (done, damage) => shown(done?, damage.as_deref()),
+    }
+}
+
+fn print(arguments: &Arguments, loaded: &LoadedRun, words: &[String]) -> Done {
+    let Chosen { replicas: chosen, attempt: cause, elsewhere } = choose(loaded, words)?;
     if !elsewhere.is_empty() {
         let shown = chosen.iter().map(|replica| replica.replica.as_str()).collect::<Vec<_>>().join(", ");
-        talk(&nodes::not_here(&loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
+        talk(&nodes::not_here(loaded, &elsewhere, Diagnostic::notice).row("shown", shown));
     }
     let pointers = source::pointers(&loaded.run)?;
     let attempts = |replica: &ReplicaStatus| match (arguments.attempt, cause) {
@@ -115,20 +126,21 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         ranked,
     );
     let asked = Asked { window, since: arguments.since, printer: &printer };
-    if arguments.follow {
+    // No more can be known about a damaged run: what it has written until now is shown.
+    if arguments.follow && loaded.damage.is_none() {
         // Without names, the whole run is followed.
         let until = if words.is_empty() { &[][..] } else { &names[..] };
-        return follow::follow(&loaded, &names, until, &wanted, &asked);
+        return follow::follow(loaded, &names, until, &wanted, &asked);
     }
     if wanted.is_empty() {
         return Err(match arguments.attempt {
             Some(Which::Number(number)) if chosen.iter().any(|replica| !begun(replica).is_empty()) => {
-                no_attempt(&loaded, &chosen, number)
+                no_attempt(loaded, &chosen, number)
             }
-            _ => not_begun(&loaded, &chosen),
+            _ => not_begun(loaded, &chosen),
         });
     }
-    show(&loaded, &pointers, &wanted, &asked)
+    show(loaded, &pointers, &wanted, &asked)
 }
 
 /// Which part of each log to show, and how.

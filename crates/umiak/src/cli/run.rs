@@ -166,7 +166,7 @@ fn inode(run: &RunDir) -> Option<u64> {
 /// Removes the directory of a run that has recorded nothing, unless another process has made it anew since.
 fn forget_unborn(run: &RunDir, made: Option<u64>) {
     let is_ours = made.is_some() && inode(run) == made;
-    if is_ours && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0) {
+    if is_ours && journal::replay(run).is_ok_and(|replay| replay.status.next_seq == 0 && replay.seen.damage.is_none()) {
         let _ = std::fs::remove_dir_all(run.path());
     }
 }
@@ -278,7 +278,7 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
     let begun = std::cell::Cell::new(false);
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
         let run = find(&home, &arguments.run)?;
-        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run))?;
+        let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run, &run.secrets()))?;
         let (notices, why) = (detach::notices(), arguments.why());
         let beginning = Beginning { home: &home, run, submission, notices, why, talk };
         begin::supervise(beginning, |noticed| {

@@ -11,7 +11,8 @@ use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::VERSION;
 
 use crate::history::index::Word;
-use crate::history::{Home, RunDir, find, journal, life_of, newest};
+use crate::history::journal::{self, Damage, Replay, Seen};
+use crate::history::{Home, RunDir, find, life_of, newest};
 use crate::screen::{Style, style::has_colour};
 use crate::views::Output;
 use crate::views::standing::{LoadedRun, RunStanding};
@@ -112,8 +113,14 @@ pub(super) fn reader_of_stdout() -> Vec<BorrowedFd<'static>> {
 
 pub(super) fn load(run: RunDir) -> Result<LoadedRun, Diagnostic> {
     let replay = journal::replay(&run)?;
-    note_newer(&run, replay.newer, replay.unknown);
-    let life = life_of(&run, replay.status.is_finished())?;
-    let standing = RunStanding::of(Word::of(replay.status.state), life);
-    Ok(LoadedRun { run, status: replay.status, standing })
+    note_newer(&run, replay.seen.newer, replay.seen.unknown);
+    let life = life_of(&run, replay.is_finished())?;
+    let Replay { status, seen: Seen { damage, .. } } = replay;
+    let standing = RunStanding::of(Word::of(status.state), life, damage.is_some());
+    Ok(LoadedRun { run, status, standing, damage })
+}
+
+/// The result of a command that has shown what is recorded before the damage, if there is any.
+pub(super) fn shown(code: ExitCode, damage: Option<&Damage>) -> Done {
+    damage.map_or(Ok(code), |damage| Err(damage.diagnostic()))
 }

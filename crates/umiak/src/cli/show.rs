@@ -6,7 +6,7 @@ use crate::history::index::{self, IndexEntry};
 use crate::views::Output;
 use crate::views::run::{ShownRun, human};
 
-use super::runs::{Done, Format, load, print_json, print_text, the_run_or_newest};
+use super::runs::{Done, Format, load, print_json, print_text, shown, the_run_or_newest};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,9 +25,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let loaded = load(run)?;
     let entry = index::entries(&home)?.into_iter().find(|entry| entry.run == loaded.run.id());
     let entry = entry.unwrap_or_else(|| IndexEntry::new(loaded.run.id(), &loaded.status));
-    match arguments.format.output {
+    let damage = loaded.damage.clone();
+    let code = match arguments.format.output {
         Output::Quiet => print_text(&format!("{}\n", loaded.standing.word())),
         Output::Human => print_text(&human(&arguments.format.style(), &loaded, &entry, arguments.all)),
         Output::Json => print_json(&ShownRun::new(loaded, entry)),
-    }
+    };
+    shown(code?, damage.as_deref())
 }

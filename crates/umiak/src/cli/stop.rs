@@ -13,7 +13,7 @@ use crate::views::ends::{StoppedRun, StoppedRuns};
 use crate::views::standing::RunStanding;
 
 use super::fail;
-use super::runs::{Done, Format, print_json, print_text};
+use super::runs::{Done, Format, print_json, print_text, talk};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -67,7 +67,15 @@ fn meant(home: &Home, arguments: &Arguments) -> Result<Vec<Result<RunDir, Diagno
 
 fn stop_one(home: &Home, run: &RunDir, arguments: &Arguments) -> Result<StoppedRun, Diagnostic> {
     let stopped = stop::stop(home, run, arguments.kill, !arguments.no_wait)?;
-    let word = Word::of(journal::replay(run)?.status.state);
+    let replay = journal::replay(run)?;
+    let word = match &replay.seen.damage {
+        // It was asked to stop, and is gone: its journal does not say more.
+        Some(damage) => {
+            talk(&damage.notice());
+            Word::Stopped
+        }
+        None => Word::of(replay.status.state),
+    };
     let status = match stopped {
         Stopped::Asked => Word::Stopping,
         Stopped::Over | Stopped::Closed => word,

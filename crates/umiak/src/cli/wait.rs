@@ -9,7 +9,7 @@ use umiak_core::status::State;
 
 use crate::history::index::Word;
 use crate::history::journal::Follower;
-use crate::history::{Home, Life, RunDir, find, newest, only_live};
+use crate::history::{Error, Home, Life, RunDir, find, life_of, newest, only_live};
 use crate::screen::style::duration;
 use crate::views::Output;
 use crate::views::ends::{WaitedRun, WaitedRuns};
@@ -72,13 +72,20 @@ fn end_of(run: RunDir, deadline: Option<(Instant, Duration)>) -> Result<(LoadedR
     loop {
         // Checked before reading: everything written until then is read.
         let life = follower.life()?;
-        follower.catch_up()?;
-        if let State::Finished { exit_code, .. } = follower.status().state {
+        let damage = match follower.catch_up() {
+            Err(Error::Damaged(damage)) => Some(damage),
+            other => other.map(|()| None)?,
+        };
+        if let Some(damage) = damage {
+            // The end is not known, but it can be waited for.
+            if !matches!(life_of(&run, false)?, Life::Live { .. }) {
+                return Err(damage.diagnostic());
+            }
+        } else if let State::Finished { exit_code, .. } = follower.status().state {
             let status = follower.status().clone();
             let standing = RunStanding::Is(Word::of(status.state));
-            return Ok((LoadedRun { run, status, standing }, exit_code));
-        }
-        if life == Life::Lost && follower.life()? == Life::Lost {
+            return Ok((LoadedRun { run, status, standing, damage: None }, exit_code));
+        } else if life == Life::Lost && follower.life()? == Life::Lost {
             return Err(lost(&run));
         }
         let left = deadline.map(|(at, _)| at.saturating_duration_since(Instant::now()));

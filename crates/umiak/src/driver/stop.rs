@@ -30,8 +30,8 @@ pub(crate) enum Stopped {
 }
 
 pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<Stopped, Diagnostic> {
-    let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
-    match life_of(run, status.is_finished()).map_err(|error| error.diagnostic())? {
+    let replay = journal::replay(run).map_err(|error| error.diagnostic())?;
+    match life_of(run, replay.is_finished()).map_err(|error| error.diagnostic())? {
         Life::Finished => Err(ended(run)),
         Life::Elsewhere { host } => Err(elsewhere(run, &host, "stop")),
         Life::Lost => close(home, run).map(|()| Stopped::Closed),
@@ -46,7 +46,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
             match ask(run, kill) {
                 Ok(answer) if answer.ok => {}
                 // The supervisor was killed a moment ago, and its replicas end with it: the end is recorded below.
-                _ if !supervisor.as_ref().is_none_or(is_there) => {}
+                _ if !supervisor.as_ref().is_none_or(Supervisor::is_alive) => {}
                 Ok(answer) => return Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let why = format!("no answer within {} s", control::ANSWER.as_secs());
@@ -59,8 +59,10 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
             }
             wait_for_end(run)?;
             // The supervisor may have died before it recorded the end.
-            let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
-            if status.is_finished() { Ok(Stopped::Over) } else { close(home, run).map(|()| Stopped::Closed) }
+            let replay = journal::replay(run).map_err(|error| error.diagnostic())?;
+            // A damaged journal does not say it, and is not written to.
+            let is_over = replay.status.is_finished() || replay.seen.damage.is_some();
+            if is_over { Ok(Stopped::Over) } else { close(home, run).map(|()| Stopped::Closed) }
         }
     }
 }
@@ -96,11 +98,6 @@ pub(crate) fn elsewhere(run: &RunDir, host: &str, command: &str) -> Diagnostic {
     ))
 }
 
-/// True if the supervisor's process still exists.
-fn is_there(supervisor: &Supervisor) -> bool {
-    umiak_sys::hold::process_start(supervisor.pid) == Some(supervisor.start)
-}
-
 /// The error for a run whose socket could not be created.
 fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
     let pid = supervisor.map_or(0, |supervisor| supervisor.pid);
@@ -129,7 +126,7 @@ fn wait_for_end(run: &RunDir) -> Result<(), Diagnostic> {
     let mut pause = Duration::from_millis(2);
     let begin = Instant::now();
     // Until the lock is released: the next command may need the run.
-    while is_held(run).map_err(|error| error.diagnostic())? {
+    while matches!(life_of(run, false).map_err(|error| error.diagnostic())?, Life::Live { .. }) {
         std::thread::sleep(pause);
         let longest = if begin.elapsed() > Duration::from_secs(2) { 200 } else { 20 };
         pause = (pause * 2).min(Duration::from_millis(longest));

@@ -1,11 +1,13 @@
 //! Errors about recorded runs, and their messages.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use umiak_core::diag::{Code, Diagnostic};
 
+use super::is_held;
+use super::journal::Damage;
 use super::run_dir::RunId;
 
 /// A failed operation on the home or on a run.
@@ -26,8 +28,8 @@ pub enum Error {
     Ambiguous { word: String, candidates: Vec<RunId> },
     #[error("cannot {doing} `{}`", path.display())]
     Journal { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("line {line} of `{}` is not a valid record", path.display())]
-    Garbage { path: PathBuf, line: u64, why: String },
+    #[error("{}", .0.message())]
+    Damaged(Box<Damage>),
     #[error("`{}` was written by a newer umiak", path.display())]
     Newer { path: PathBuf, found: u32, known: u32 },
     #[error("`{run}` is still running")]
@@ -64,12 +66,7 @@ impl Error {
                 error(Code::J0002).row("runs", some_of(candidates)).hint("use more digits")
             }
             Self::Journal { source, .. } => error(Code::J0004).row("reason", reason(source)),
-            Self::Garbage { path, line, why } => {
-                let run = path.parent().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy();
-                error(Code::J0004)
-                    .row("found", why)
-                    .hint(format!("`umiak events {run}` shows the events before line {line}"))
-            }
+            Self::Damaged(damage) => damage.diagnostic(),
             Self::Newer { found, known, .. } => error(Code::J0005)
                 .row("journal", format!("version {found}"))
                 .row("this umiak", format!("{}, up to version {known}", env!("CARGO_PKG_VERSION")))
@@ -77,6 +74,46 @@ impl Error {
             Self::Held { run } => error(Code::J0006)
                 .hint(format!("stop it with `umiak stop {run}`, or wait for its end with `umiak wait {run}`")),
         }
+    }
+}
+
+impl Damage {
+    /// The damage as an error: something is not known because of it.
+    pub fn diagnostic(&self) -> Diagnostic {
+        self.fill(Diagnostic::error(Code::J0004, self.message()))
+    }
+
+    /// The damage as a notice: the command did what it was asked.
+    pub fn notice(&self) -> Diagnostic {
+        self.fill(Diagnostic::notice(Code::J0004, self.message()))
+    }
+
+    /// The notice that what follows was removed; `copy` still has it.
+    pub fn accepted(&self, copy: &Path) -> Diagnostic {
+        Diagnostic::notice(Code::J0004, self.message())
+            .row("found", self.why.clone())
+            .row("kept as", copy.display().to_string())
+            .hint("the run continues from the records before it")
+    }
+
+    fn message(&self) -> String {
+        format!("the journal of {} is damaged at record {} (byte {})", self.run.id(), self.record, self.offset)
+    }
+
+    fn fill(&self, diagnostic: Diagnostic) -> Diagnostic {
+        let id = self.run.id();
+        let hint = if is_held(&self.run).unwrap_or(false) {
+            format!("the run continues, and its end is not known; `umiak stop {id}` stops it")
+        } else if !self.run.document().exists() {
+            format!("`umiak show {id}` and `umiak logs {id}` show what is known; `umiak rm {id}` removes the run")
+        } else {
+            let command = if self.run.secrets().exists() { "resume" } else { "retry" };
+            format!(
+                "`umiak {command} --accept-damage {id}` continues from the records before it: what is recorded later is \
+                 forgotten, and done again"
+            )
+        };
+        diagnostic.row("file", self.run.journal().display().to_string()).row("found", self.why.clone()).hint(hint)
     }
 }
 

@@ -93,7 +93,7 @@ pub fn only_live(home: &Home) -> Result<Option<RunDir>, Error> {
 
 /// True if the run is running now.
 pub fn is_live(home: &Home, entry: &IndexEntry) -> bool {
-    let life = life_of(&RunDir::at(home, entry.run), entry.state.is_finished());
+    let life = life_of(&RunDir::at(home, entry.run), entry.is_final());
     matches!(life, Ok(Life::Live { .. }))
 }
 

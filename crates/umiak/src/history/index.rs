@@ -42,6 +42,9 @@ pub struct IndexEntry {
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
     pub user: String,
+    /// The state is the one before a damaged record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
 }
 
 /// `trainer 4`.
@@ -110,13 +113,20 @@ impl IndexEntry {
             roles: roles(status),
             labels: BTreeMap::new(),
             user: user(),
+            damaged: false,
         }
+    }
+
+    /// True if the run has ended, and nothing else will be known about it.
+    pub fn is_final(&self) -> bool {
+        self.state.is_finished() && !self.damaged
     }
 
     /// Reads the entry from the run's own files.
     pub fn of(run: &RunDir) -> Option<Self> {
         let replay = journal::replay(run).ok()?;
         let mut entry = Self::new(run.id(), &replay.status);
+        entry.damaged = replay.seen.damage.is_some();
         let metadata = fs::metadata(run.path()).ok()?;
         if entry.created == 0 {
             entry.created = u64::try_from(metadata.ctime()).unwrap_or(0) * 1_000_000;
@@ -255,7 +265,7 @@ pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
     let mut changed: Vec<IndexEntry> = Vec::new();
     for run in &present {
         let old = read.entries.get(run);
-        if old.is_some_and(|entry| entry.state.is_finished()) {
+        if old.is_some_and(IndexEntry::is_final) {
             continue;
         }
         // A run that cannot be read is listed by its number; `show` reports why.
@@ -278,7 +288,7 @@ pub fn entries(home: &Home) -> Result<Vec<IndexEntry>, Error> {
         }
     }
     let missing = changed.iter().filter(|entry| !read.entries.contains_key(&entry.run)).count();
-    let finished: Vec<IndexEntry> = changed.iter().filter(|entry| entry.state.is_finished()).cloned().collect();
+    let finished: Vec<IndexEntry> = changed.iter().filter(|entry| entry.is_final()).cloned().collect();
     read.entries.extend(changed.into_iter().map(|entry| (entry.run, entry)));
     let is_long = read.lines > 2 * read.entries.len() + 1000;
     if read.damaged || is_long || is_behind || missing > 100 {

@@ -23,7 +23,7 @@ pub enum Life {
 
 /// Returns the life of a run whose journal was not read yet.
 pub fn life(run: &RunDir) -> Result<Life, Error> {
-    life_of(run, journal::replay(run)?.status.is_finished())
+    life_of(run, journal::replay(run)?.is_finished())
 }
 
 /// Returns the life of a run whose journal was read. A supervisor that has recorded the end and is about to exit does
@@ -37,6 +37,8 @@ pub fn life_of(run: &RunDir, is_finished: bool) -> Result<Life, Error> {
         return Ok(Life::Live { supervisor });
     }
     Ok(match supervisor {
+        // It holds the lock of a file that was replaced or removed.
+        Some(supervisor) if supervisor.is_alive() => Life::Live { supervisor: Some(supervisor) },
         // Same boot: its locks are visible here. Same name: this host, before a reboot.
         Some(supervisor) if !supervisor.is_of_this_boot() && supervisor.host != umiak_sys::host::name() => {
             Life::Elsewhere { host: supervisor.host }
@@ -48,7 +50,7 @@ pub fn life_of(run: &RunDir, is_finished: bool) -> Result<Life, Error> {
 /// True if a supervisor or its guardian holds the journal's lock.
 pub fn is_held(run: &RunDir) -> Result<bool, Error> {
     let path = run.journal();
-    let held = match File::open(&path) {
+    let held = match journal::open(run, File::options().read(true)) {
         // No journal yet, so no lock.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -61,9 +63,9 @@ pub fn is_held(run: &RunDir) -> Result<bool, Error> {
 /// recorded the end. Holds the lock meanwhile, so that no process resumes the run and loses new files, and then checks
 /// again that it has ended: it may have been resumed before.
 pub fn tidy(run: &RunDir) {
-    let Ok(file) = File::options().write(true).open(run.journal()) else { return };
+    let Ok(file) = journal::open(run, File::options().write(true)) else { return };
     let is_ours = umiak_sys::hold::try_exclusive(&file).unwrap_or(false);
-    if !is_ours || !journal::replay(run).is_ok_and(|replay| replay.status.is_finished()) {
+    if !is_ours || !journal::replay(run).is_ok_and(|replay| replay.is_finished()) {
         return;
     }
     for path in [run.secrets(), run.control()] {

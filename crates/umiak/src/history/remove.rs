@@ -28,8 +28,10 @@ pub fn remove(home: &Home, runs: &[RunDir]) -> Result<(), Error> {
 fn remove_one(home: &Home, run: &RunDir) -> Result<(), Error> {
     let path = run.journal();
     // Held until the rename: a supervisor that opens the run at this moment is refused.
-    let _lock = match File::options().write(true).open(&path) {
+    let _lock = match journal::open(run, File::options().write(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        // A supervisor locks only a regular file.
+        Err(_) if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) => None,
         Err(source) => return Err(Error::Journal { doing: "open", path, source }),
         Ok(file) => {
             journal::lock(&file, run)?;

@@ -266,6 +266,13 @@ impl Supervisor {
         }
     }
 
+    /// True if its process still runs on this host.
+    pub fn is_alive(&self) -> bool {
+        self.is_of_this_boot()
+            && umiak_sys::hold::process_start(self.pid) == Some(self.start)
+            && !umiak_sys::hold::is_zombie(self.pid)
+    }
+
     /// True if it runs on another host. False after a reboot of this host: then it does not run at all.
     pub fn is_elsewhere(&self) -> bool {
         !self.is_of_this_boot() && self.host != umiak_sys::host::name()

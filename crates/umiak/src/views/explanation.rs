@@ -126,7 +126,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
 }
 
 pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tolerated: &[Finding]) -> String {
-    let LoadedRun { run, status, standing } = loaded;
+    let LoadedRun { run, status, standing, .. } = loaded;
     let mut text = head(style, loaded);
     for line in nodes(status) {
         let _ = writeln!(text, "  {} {line}", style.dim("node"));
@@ -221,6 +221,7 @@ fn without_verdict(loaded: &LoadedRun) -> String {
             }
             _ => "its supervisor was killed before the run had ended".to_owned(),
         },
+        (RunStanding::Damaged, ..) => "its journal is damaged: how it ended is not known".to_owned(),
         (RunStanding::Elsewhere(host), ..) => format!("its supervisor is on {host}, and its journal has no end yet"),
         (_, Some(Outcome::Succeeded), _) => "it succeeded".to_owned(),
         (_, Some(_), Some(reason)) if reason != StopReason::Completed => {

@@ -71,7 +71,7 @@ pub(crate) fn human(style: &Style, chosen: &[(IndexEntry, RunStanding)], now: u6
                 RunStanding::Elsewhere(host) => format!("{} on {host}", style.mark(mark)),
                 _ => format!("{} {}", style.mark(mark), standing.word()),
             };
-            let end = entry.ended.or((!standing.is_over() && *standing != RunStanding::Lost).then_some(now));
+            let end = entry.ended.or((!standing.is_over() && !standing.is_lost()).then_some(now));
             vec![
                 entry.run.to_string().into(),
                 TableCell::marked(status, mark),

@@ -53,7 +53,7 @@ pub(crate) struct ShownRun {
 
 impl ShownRun {
     pub(crate) fn new(loaded: LoadedRun, entry: IndexEntry) -> Self {
-        let LoadedRun { run, mut status, standing } = loaded;
+        let LoadedRun { run, mut status, standing, .. } = loaded;
         if status.roles.is_empty() {
             // The plan of a launch names no role if all ranks are trainers, which then decide.
             let role = |size: &RoleSize| RoleStatus { role: size.role.clone(), replicas: size.replicas, decides: true };
@@ -77,7 +77,7 @@ impl ShownRun {
 }
 
 pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: bool) -> String {
-    let LoadedRun { run, status, standing } = loaded;
+    let LoadedRun { run, status, standing, .. } = loaded;
     let mut text = head(style, loaded);
     let mut row = |name: &str, value: String| {
         if !value.is_empty() {
@@ -105,7 +105,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     for (position, line) in nodes(status).into_iter().enumerate() {
         row(if position == 0 { "nodes" } else { "" }, line);
     }
-    text.push_str(&replicas(run, style, status, all, *standing == RunStanding::Lost));
+    text.push_str(&replicas(run, style, status, all, standing.is_lost()));
     if let Some(verdict) = loaded.verdict() {
         text.push('\n');
         text.push_str(&summary::failure(style, verdict, &Others::Nobody, |finding| place(run, status, finding)));
@@ -122,7 +122,8 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
                 run.id()
             );
         }
-        RunStanding::Is(_) => {}
+        // The error about the damage has the hint.
+        RunStanding::Is(_) | RunStanding::Damaged => {}
     }
     text
 }
@@ -148,7 +149,7 @@ pub(crate) fn nodes(status: &Status) -> Vec<String> {
 
 /// `✗ run-000032 bert-ft failed with 3`
 pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
-    let LoadedRun { run, status, standing } = loaded;
+    let LoadedRun { run, status, standing, .. } = loaded;
     let mark = standing.mark();
     let code = match status.state {
         State::Finished { exit_code, .. } if exit_code != 0 => format!(" with {exit_code}"),
@@ -187,7 +188,7 @@ fn supervisor(run: &RunDir, status: &Status, standing: &RunStanding) -> String {
         1 => ", after 1 earlier supervisor".to_owned(),
         count => format!(", after {count} earlier supervisors"),
     };
-    let gone = if *standing == RunStanding::Lost { ", died" } else { "" };
+    let gone = if standing.is_lost() { ", died" } else { "" };
     format!("pid {pid} on {host}{before}{gone}")
 }
 

@@ -4,6 +4,7 @@ use umiak_core::facts::Verdict;
 use umiak_core::status::Status;
 
 use crate::history::index::{IndexEntry, Word};
+use crate::history::journal::Damage;
 use crate::history::{Home, Life, RunDir, life_of};
 use crate::screen::style::Mark;
 
@@ -12,14 +13,19 @@ use crate::screen::style::Mark;
 pub(crate) enum RunStanding {
     Is(Word),
     Lost,
+    /// No supervisor, and a journal that does not say how the run ended.
+    Damaged,
     /// Its supervisor is on this other host.
     Elsewhere(String),
 }
 
 impl RunStanding {
-    pub(crate) fn of(word: Word, life: Life) -> Self {
+    /// `damaged`: the word is the one before a damaged record.
+    pub(crate) fn of(word: Word, life: Life, damaged: bool) -> Self {
         match life {
+            Life::Live { .. } if damaged && word.is_finished() => Self::Is(Word::Running),
             Life::Live { .. } | Life::Finished => Self::Is(word),
+            Life::Lost if damaged => Self::Damaged,
             Life::Lost => Self::Lost,
             Life::Elsewhere { host } => Self::Elsewhere(host),
         }
@@ -28,7 +34,7 @@ impl RunStanding {
     /// A run that cannot be examined counts as lost.
     pub(crate) fn of_entry(home: &Home, entry: &IndexEntry) -> Self {
         let run = RunDir::at(home, entry.run);
-        Self::of(entry.state, life_of(&run, entry.state.is_finished()).unwrap_or(Life::Lost))
+        Self::of(entry.state, life_of(&run, entry.is_final()).unwrap_or(Life::Lost), entry.damaged)
     }
 
     pub(crate) fn word(&self) -> &'static str {
@@ -42,6 +48,7 @@ impl RunStanding {
             Self::Is(Word::Interrupted) => "interrupted",
             Self::Is(Word::Stopped) => "stopped",
             Self::Lost => "lost",
+            Self::Damaged => "damaged",
             Self::Elsewhere(_) => "elsewhere",
         }
     }
@@ -56,6 +63,7 @@ impl RunStanding {
         "interrupted",
         "stopped",
         "lost",
+        "damaged",
         "elsewhere",
     ];
 
@@ -67,8 +75,13 @@ impl RunStanding {
             Self::Is(Word::Succeeded) => Mark::Done,
             Self::Is(Word::Failed) => Mark::Failed,
             Self::Is(Word::Stopping | Word::Interrupted | Word::Stopped) => Mark::Stopped,
-            Self::Lost | Self::Elsewhere(_) => Mark::Lost,
+            Self::Lost | Self::Damaged | Self::Elsewhere(_) => Mark::Lost,
         }
+    }
+
+    /// True if no supervisor runs it, and its end is not recorded.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost | Self::Damaged)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -82,6 +95,8 @@ pub(crate) struct LoadedRun {
     pub(crate) run: RunDir,
     pub(crate) status: Status,
     pub(crate) standing: RunStanding,
+    /// Why the status is only a part of what was recorded.
+    pub(crate) damage: Option<Box<Damage>>,
 }
 
 impl LoadedRun {

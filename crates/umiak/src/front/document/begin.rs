@@ -57,7 +57,7 @@ pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnosti
 fn take_back(run: &RunDir, why: Began) {
     match why {
         Began::Submitted => drop(std::fs::remove_dir_all(run.path())),
-        Began::Retried | Began::RetriedAll if journal::replay(run).is_ok_and(|replay| replay.status.is_finished()) => {
+        Began::Retried | Began::RetriedAll if journal::replay(run).is_ok_and(|replay| replay.is_finished()) => {
             let _ = std::fs::remove_file(run.secrets());
         }
         Began::Resumed | Began::Retried | Began::RetriedAll => {}

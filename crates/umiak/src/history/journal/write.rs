@@ -14,7 +14,7 @@ use umiak_core::status::Status;
 use umiak_sys::hooks::{self, JournalDeath};
 
 use super::super::{Error, RunDir};
-use super::Reader;
+use super::{Chain, Reader};
 
 /// A check of a run's life holds its lock for a moment: locking is retried this often, at this interval.
 const TRIES: u32 = 20;
@@ -28,6 +28,7 @@ pub struct Writer {
     status: Status,
     epoch: u32,
     next_seq: u64,
+    chain: Chain,
     /// Lines that are not completely in the file yet, and how much of them is.
     pending: Vec<u8>,
     written: usize,
@@ -62,16 +63,17 @@ impl Writer {
     fn begin(run: &RunDir, options: &std::fs::OpenOptions) -> Result<Self, Error> {
         let path = run.journal();
         let failed = |doing| move |source| Error::Journal { doing, path: run.journal(), source };
-        let file = options.open(&path).map_err(failed("open"))?;
+        let file = super::open(run, options).map_err(failed("open"))?;
         lock(&file, run)?;
         let reading = file.try_clone().map_err(failed("open"))?;
-        let mut reader = Reader::new(BufReader::new(reading), path.clone());
+        let mut reader = Reader::new(BufReader::new(reading), run);
         let mut status = Status::default();
-        while let Some(item) = reader.next()? {
-            status.add(&item.record);
-        }
-        if let Some(found) = reader.newer() {
+        let seen = super::read_through(&mut reader, run, run.supervisor().exists(), |item| status.add(&item.record))?;
+        if let Some(found) = seen.newer {
             return Err(Error::Newer { path, found, known: VERSION });
+        }
+        if let Some(damage) = seen.damage {
+            return Err(Error::Damaged(damage));
         }
         let length = reader.end();
         if file.metadata().map_err(failed("access"))?.len() > length {
@@ -83,6 +85,7 @@ impl Writer {
             file,
             run: run.clone(),
             next_seq: status.next_seq,
+            chain: reader.chain(),
             status,
             epoch,
             pending: Vec::new(),
@@ -126,6 +129,7 @@ impl Writer {
         for record in records {
             let begin = self.pending.len();
             serde_json::to_writer(&mut self.pending, record).expect("a record is JSON");
+            self.chain.seal(&mut self.pending, begin, record.epoch);
             self.pending.push(b'\n');
             if let Some(death) = self.death
                 && let Some(at) = death.within(record.seq, self.pending.len() - begin)

@@ -118,8 +118,7 @@ fn damaged() {
     assert_eq!(text.lines().count(), 4, "{text}");
     assert!(text.contains("ctr-dnn") && text.contains(&broken.id().to_string()));
     assert!(
-        runs.err("show 3", 125)
-            .contains("error[J0004]: line 1 of `HOME/runs/run-000003/journal.jsonl` is not a valid record")
+        runs.err("show 3", 125).contains("error[J0004]: the journal of run-000003 is damaged at record 1 (byte 0)")
     );
 }
 

@@ -9,7 +9,7 @@ mod waiting;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use umiak::history::journal::Writer;
+use umiak::history::journal::{Writer, sealed};
 use umiak::history::{Home, RunDir, Supervisor};
 use umiak_core::facts::{Fact, Record};
 use umiak_core::model::Timestamp;
@@ -43,9 +43,10 @@ impl Runs {
         self.with_journal(&fixture(name))
     }
 
+    /// Creates a run with these records, which get its checksums.
     fn with_journal(&self, journal: &str) -> RunDir {
         let run = RunDir::create(&self.home).expect("the sandbox can be written");
-        fs::write(run.journal(), journal).expect("the sandbox can be written");
+        fs::write(run.journal(), sealed(run.id(), journal)).expect("the sandbox can be written");
         run
     }
 
@@ -57,7 +58,9 @@ impl Runs {
             fixture(name).lines().map(|line| serde_json::from_str(line).expect("a record")).collect();
         let later = rest.split_off(records);
         writer.append(&rest).expect("the sandbox can be written");
-        run.write_supervisor(&Supervisor::here(0, Path::new(""))).expect("the sandbox can be written");
+        // The process of the test outlives the supervisor that it plays.
+        let supervisor = Supervisor { start: 0, ..Supervisor::here(0, Path::new("")) };
+        run.write_supervisor(&supervisor).expect("the sandbox can be written");
         (run, Live { writer, later })
     }
 
@@ -119,6 +122,15 @@ impl Live {
 fn fixture(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/journals").join(format!("{name}.jsonl"));
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns records without their checksums, as `events` prints them.
+fn unsealed(journal: &str) -> String {
+    let end = ",\"sum\":\"0123456789abcdef\"}".len();
+    let line = |line: &str| {
+        if line.contains(",\"sum\":\"") { format!("{}}}\n", &line[..line.len() - end]) } else { format!("{line}\n") }
+    };
+    journal.lines().map(line).collect()
 }
 
 /// Returns the first lines of a text, with their line feeds.

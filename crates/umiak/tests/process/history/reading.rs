@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::path::Path;
 
+use umiak::history::Supervisor;
 use umiak_testkit::suite::Suite;
 
-use super::{Runs, first, fixture};
+use super::{Runs, first, fixture, unsealed};
 
 pub(super) fn register(suite: &mut Suite) {
     suite
@@ -13,7 +15,8 @@ pub(super) fn register(suite: &mut Suite) {
         .test("history::show_folds_many_replicas", &[], folds)
         .test("history::show_as_json_keeps_to_its_schema", &[], json)
         .test("history::a_torn_end_does_not_matter", &[], torn)
-        .test("history::damage_in_the_middle_names_its_line", &[], damage)
+        .test("history::damage_is_named_and_what_is_before_it_is_shown", &[], damage)
+        .test("history::a_journal_that_is_empty_or_no_file_is_named", &[], odd)
         .test("history::newer_journals_are_shown_as_far_as_they_go", &[], newer)
         .test("history::events_are_the_journals_own_bytes", &[], events)
         .test("history::events_follow_until_the_end", &[], follow)
@@ -88,27 +91,66 @@ fn torn() {
     assert_eq!(runs.out("events 2 --output json"), of_run(2, &whole));
 }
 
+/// What is before the damage is shown, and the damage is named.
 fn damage() {
     let runs = Runs::new();
-    let mut lines: Vec<String> = fixture("v1-success").lines().map(str::to_owned).collect();
-    "\u{0}\u{0}\u{0}oops".clone_into(&mut lines[4]);
-    let run = runs.with_journal(&(lines.join("\n") + "\n"));
-    for command in ["show", "logs", "explain", "wait"] {
-        let text = runs.err(&format!("{command} 1"), 125);
-        assert!(
-            text.contains("error[J0004]: line 5 of `HOME/runs/run-000001/journal.jsonl` is not a valid record"),
-            "{text}"
-        );
-        assert!(
-            text.contains("oops") && text.contains("hint: `umiak events run-000001` shows the events before line 5")
-        );
+    let text = fixture("v1-launch-failed");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let run = runs.fixture("v1-launch-failed");
+    let offset = lines[..4].concat().len();
+    let changed = lines[4].replacen("\"at\":1", "\"at\":2", 1);
+    for (what, fifth, found) in [
+        ("garbage", vec!["\u{0}\u{0}\u{0}oops\n"], "oops"),
+        ("changed", vec![changed.as_str()], "the record was changed"),
+        ("removed", vec![], "`seq` is 5 instead of 4: records before it were removed or moved"),
+        ("doubled", vec![lines[3], lines[4]], "`seq` is 3 instead of 4: the record was repeated or moved"),
+        ("without its checksum", vec!["{\"v\":1,\"seq\":4,\"at\":9,\"type\":\"paused\"}\n"], "no checksum"),
+    ] {
+        let journal = lines[..4].concat() + &fifth.concat() + &lines[5..].concat();
+        fs::write(run.journal(), journal).expect("the sandbox can be written");
+        for command in ["show", "logs", "explain", "wait", "events", "attach", "events -f", "logs -f", "resume", "stop"]
+        {
+            let outcome = runs.umiak(&format!("{command} 1")).finish();
+            if command == "resume" {
+                // A launched run has no document.
+                outcome.expect_code(2).expect_err("J0028");
+                continue;
+            }
+            outcome.expect_code(125);
+            outcome
+                .expect_err(&format!("error[J0004]: the journal of run-000001 is damaged at record 5 (byte {offset})"));
+            outcome.expect_err(found).expect_err("`umiak rm run-000001` removes the run");
+            match command {
+                "events" | "events -f" => assert_eq!(outcome.out().lines().count(), 4, "{what}: {}", outcome.out()),
+                "show" | "explain" => assert!(outcome.out().contains("damaged"), "{what}: {}", outcome.out()),
+                _ => {}
+            }
+        }
+        assert!(runs.out("ls").contains("? damaged"), "{}", runs.out("ls"));
+        assert!(runs.out("ls --status damaged --output quiet").contains("run-000001"));
     }
-    let outcome = runs.umiak("events 1").finish();
-    outcome.expect_code(125);
-    assert_eq!(outcome.out().lines().count(), 4, "the records before it are shown");
+}
+
+/// A journal that is no file, or has no record: the run can still be shown and removed.
+fn odd() {
+    let runs = Runs::new();
+    let run = runs.fixture("v1-success");
+    let supervisor = Supervisor { start: 0, ..Supervisor::here(0, Path::new("")) };
+    run.write_supervisor(&supervisor).expect("the sandbox can be written");
+    for bytes in ["", "{\"v\":1,\"se"] {
+        fs::write(run.journal(), bytes).expect("the sandbox can be written");
+        for command in ["show", "stop", "explain", "logs"] {
+            let text = runs.err(&format!("{command} 1"), 125);
+            assert!(text.contains("damaged at record 1 (byte 0)") && text.contains("no record"), "{command}: {text}");
+        }
+    }
     fs::remove_file(run.journal()).expect("removed");
     fs::create_dir(run.journal()).expect("made");
     assert!(runs.err("show 1", 125).contains("error[J0004]: cannot read `HOME/runs/run-000001/journal.jsonl`"));
+    assert!(runs.err("show 1", 125).contains("it is not a regular file"));
+    runs.out("ls");
+    runs.out("rm 1");
+    assert!(!run.path().exists());
 }
 
 fn newer() {
@@ -127,7 +169,9 @@ fn newer() {
 
 /// Adds the run to each line of a journal, as `events` prints it.
 fn of_run(run: u32, journal: &str) -> String {
-    journal.lines().fold(String::new(), |text, line| text + &format!("{{\"run\":\"run-{run:06}\",{}\n", &line[1..]))
+    unsealed(journal)
+        .lines()
+        .fold(String::new(), |text, line| text + &format!("{{\"run\":\"run-{run:06}\",{}\n", &line[1..]))
 }
 
 fn events() {

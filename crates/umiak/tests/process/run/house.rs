@@ -68,12 +68,16 @@ impl House {
     }
 
     pub(super) fn status(&self) -> Status {
-        journal::replay(&self.run()).expect("a journal that can be read").status
+        let replay = journal::replay(&self.run()).expect("a journal that can be read");
+        assert!(replay.seen.damage.is_none(), "{:?}", replay.seen.damage);
+        replay.status
     }
 
     pub(super) fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
-        journal::each(&self.run(), |item| records.push(item.record.clone())).expect("a journal that can be read");
+        let seen = journal::each(&self.run(), |item| records.push(item.record.clone()));
+        let seen = seen.expect("a journal that can be read");
+        assert!(seen.damage.is_none(), "{:?}", seen.damage);
         records
     }
 

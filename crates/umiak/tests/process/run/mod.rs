@@ -5,6 +5,7 @@ mod chaos;
 mod cluster;
 mod conformance;
 mod control;
+mod damage;
 mod detach;
 mod disk;
 mod examples;
@@ -37,6 +38,7 @@ pub(crate) fn register(suite: &mut Suite) {
     chaos::register(suite);
     cluster::register(suite);
     disk::register(suite);
+    damage::register(suite);
     detach::register(suite);
     control::register(suite);
     orders::register(suite);
@@ -77,10 +79,15 @@ impl Stage {
         self.sandbox.path().join("state/runs/run-000001")
     }
 
-    /// Returns the journal's records so far, without a record that is still being written.
+    /// Returns the journal's records so far, without their checksums, and without a record that is still being written.
     fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.run_dir().join("journal.jsonl")).unwrap_or_default();
-        text.split_inclusive('\n').filter_map(|line| serde_json::from_str(line).ok()).collect()
+        let record = |line| {
+            let mut record: Value = serde_json::from_str(line).ok()?;
+            record.as_object_mut()?.shift_remove("sum");
+            Some(record)
+        };
+        text.split_inclusive('\n').filter_map(record).collect()
     }
 
     /// Waits until no supervisor holds the run: the lock of a killed one is released slightly after its exit.

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
+use umiak::history::journal::sealed;
 use umiak::history::{Home, RunDir, RunId};
 use umiak_testkit::floor::monotonic_nanos;
 
@@ -36,7 +37,7 @@ pub(crate) fn make_runs(setting: &Setting, umiak: &Path, home: &Path, count: u32
         let run = RunDir::at(&home, RunId::new(number));
         let model = if number.is_multiple_of(FAILED) { &badly } else { &well };
         std::fs::create_dir(run.path())?;
-        std::fs::write(run.journal(), &model.journal)?;
+        std::fs::write(run.journal(), sealed(run.id(), &model.journal))?;
         index.push_str(&model.index.replace(&RunId::new(1).to_string(), &run.id().to_string()));
     }
     std::fs::write(home.index(), index)?;
@@ -45,7 +46,7 @@ pub(crate) fn make_runs(setting: &Setting, umiak: &Path, home: &Path, count: u32
 
 /// A run that others are copied from.
 struct Model {
-    journal: Vec<u8>,
+    journal: String,
     /// Its lines in the index.
     index: String,
 }
@@ -59,7 +60,8 @@ impl Model {
             anyhow::bail!("a run of `{program}` could not be recorded: {trouble}");
         }
         let home = Home::at(directory.path().join("home"));
-        let journal = std::fs::read(RunDir::at(&home, RunId::new(1)).journal()).context("the run has no journal")?;
+        let journal =
+            std::fs::read_to_string(RunDir::at(&home, RunId::new(1)).journal()).context("the run has no journal")?;
         let index = std::fs::read_to_string(home.index()).context("the run is in no index")?;
         Ok(Self { journal, index })
     }
