@@ -17,6 +17,9 @@ const AROUND: usize = 1 + TAG;
 /// Rank and offset, before the bytes of a log.
 const LOG_HEAD: usize = 12;
 
+/// The longest text in the first message of a connection, with its escapes.
+const MAX_FIRST_TEXT: usize = 64 << 10;
+
 /// The position of `gone`: it is prepared in advance, when its real position is not known.
 const NO_POSITION: u64 = u64::MAX;
 
@@ -68,6 +71,8 @@ pub enum FrameError {
 pub enum MessageError {
     #[error("message of {length} bytes exceeds the limit of {limit}")]
     TooLong { length: usize, limit: usize },
+    #[error("a text of the message exceeds the limit of {limit} bytes")]
+    LongText { limit: usize },
     #[error("malformed message")]
     Json(#[source] serde_json::Error),
 }
@@ -114,6 +119,24 @@ impl Payload {
     pub fn frame_length(&self) -> usize {
         HEAD + self.bytes.len() + TAG
     }
+}
+
+/// Reads the first message of a connection. Refuses texts that no field of it holds, known or not.
+pub fn read_first<M: DeserializeOwned>(payload: &[u8]) -> Result<M, MessageError> {
+    let mut bytes = payload.iter();
+    while bytes.any(|byte| *byte == b'"') {
+        let mut length = 0;
+        while let Some(byte) = bytes.next().filter(|byte| **byte != b'"') {
+            length += 1;
+            if length > MAX_FIRST_TEXT {
+                return Err(MessageError::LongText { limit: MAX_FIRST_TEXT });
+            }
+            if *byte == b'\\' {
+                bytes.next();
+            }
+        }
+    }
+    read_message(payload)
 }
 
 /// Reads the payload of [`Frame::Message`]. Unknown fields are ignored.
@@ -192,6 +215,12 @@ impl Decoder {
     /// Sets the maximum length of frames, from the next one on.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+    }
+
+    /// The length of the frame that has begun, once its head has been received.
+    pub fn begun(&self) -> Option<usize> {
+        let [length @ .., _] = self.head;
+        (self.head_length == HEAD).then(|| u32::from_le_bytes(length) as usize)
     }
 
     /// Consumes bytes up to the end of the next frame. Returns `None` if it is not complete yet. After an error every

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::auth::{Key, Nonce, Nonces, PROOF};
 use super::{Session, Side, VERSION};
+use crate::machine::round::bounds::cut;
 use crate::model::JobId;
 
 const MAGIC: &[u8; 6] = b"UMIAK\0";
@@ -315,13 +316,10 @@ fn append_head(send: &mut Vec<u8>) {
 }
 
 fn append_refusal(send: &mut Vec<u8>, status: u8, text: &str) {
-    let mut length = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(length) {
-        length -= 1;
-    }
+    let text = cut(text, MAX_TEXT);
     send.push(status);
-    send.extend_from_slice(&(length as u16).to_le_bytes());
-    send.extend_from_slice(&text.as_bytes()[..length]);
+    send.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    send.extend_from_slice(text.as_bytes());
 }
 
 /// Text of an unauthenticated peer, made safe for a terminal.

@@ -14,7 +14,7 @@ pub mod handshake;
 mod tests;
 
 /// The protocol version. Sides with different versions refuse each other.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Maximum length of a frame from an agent that has not joined.
 pub const BEFORE_JOIN: usize = 1 << 20;

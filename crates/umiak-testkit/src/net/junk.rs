@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use umiak_core::wire::VERSION;
 
 use super::Host;
 use super::helper::{Helper, say, work};
@@ -24,7 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const TIMEOUTS: usize = 10;
 
 /// The start of a connection to a coordinator: magic and version, see `docs/design/rendezvous.md`.
-const GREETING: &[u8] = b"UMIAK\0\x02\0";
+const GREETING: &[u8] = {
+    let [low, high] = VERSION.to_le_bytes();
+    &[b'U', b'M', b'I', b'A', b'K', 0, low, high]
+};
 
 /// Hostile connections from a host; closed when dropped.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! | [`Relay`] | a TCP relay on a host that adds a delay in each direction |
 //! | [`Echo`] | an unrelated program that holds a port and echoes |
 //! | [`Junk`] | thousands of hostile connections |
+//! | [`Spam`] | thousands of joins by a process that knows the job id |
 //! | [`Snapshot`] | the state before a test, for comparison with the state after it |
 //!
 //! Code that has to run inside a namespace is this test binary again: entering one from a thread needs `unsafe`.
@@ -20,6 +21,7 @@ mod kernel;
 mod relay;
 mod rules;
 mod snapshot;
+mod spam;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ pub use host::Host;
 pub use junk::{Junk, Report};
 pub use relay::Relay;
 pub use snapshot::Snapshot;
+pub use spam::{Spam, Stranger};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 static SWEPT: Once = Once::new();
@@ -148,6 +151,7 @@ pub fn run_if_asked() -> Option<u8> {
     match arguments.get(1)?.as_str() {
         relay::MODE => Some(relay::run(rest)),
         junk::MODE => Some(junk::run(rest)),
+        spam::MODE => Some(spam::run(rest)),
         echo::MODE => Some(echo::run(rest)),
         echo::ASK => Some(echo::ask(rest)),
         _ => None,

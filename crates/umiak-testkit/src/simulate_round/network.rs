@@ -74,7 +74,7 @@ impl World {
     fn deliver_up(&mut self, conn: usize, packet: Packet) {
         let link = conn as u64;
         self.coordinator(match packet {
-            Packet::FromAgent(FromAgent::Join(join)) => coordinator::Event::Joined { link, join },
+            Packet::FromAgent(FromAgent::Join(join)) => coordinator::Event::Joined { link, join, source: None },
             Packet::FromAgent(FromAgent::Standing(standing)) => coordinator::Event::Standing { link, standing },
             Packet::FromAgent(FromAgent::Beat) => coordinator::Event::Beat { link },
             Packet::FromAgent(FromAgent::Bye) => coordinator::Event::Bye { link },
@@ -171,7 +171,7 @@ impl World {
                     self.coordinator_later(coordinator::Event::Probed { address, answer: Answer::Refused });
                 }
             }
-            Effect::Refused { .. } => self.refusals += 1,
+            Effect::RefusedMore { .. } | Effect::Refused { .. } => self.refusals += 1,
             Effect::Finish => {
                 self.end_coordinator();
                 self.leave_if_over(0);

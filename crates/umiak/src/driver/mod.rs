@@ -404,9 +404,14 @@ impl Core {
         }
     }
 
+    /// Records a notice that is shown already.
+    pub(crate) fn record_notice(&mut self, notice: &Diagnostic) {
+        self.recorder.fact(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+    }
+
     /// Records and shows a notice.
     pub(crate) fn notice(&mut self, notice: &Diagnostic) {
-        self.recorder.fact(Fact::Noticed { code: notice.code.to_string(), message: notice.message.clone() });
+        self.record_notice(notice);
         self.say(|style| style.diagnostic(notice));
     }
 }

@@ -8,22 +8,25 @@ use std::time::Duration;
 
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout, timeout_at};
 use umiak_core::machine::round::messages::{Answer, FromAgent};
 use umiak_core::model::JobId;
 use umiak_core::wire::auth::Key;
-use umiak_core::wire::frame::{Frame, read_message};
+use umiak_core::wire::frame::{Frame, read_first};
 use umiak_core::wire::handshake::{AgentHandshake, CoordinatorHandshake, HandshakeError, MAX_FROM_AGENT, MAX_TEXT};
 use umiak_core::wire::{AFTER_JOIN, Session};
 
 use super::events::NetEvent;
-use super::frames;
+use super::frames::{self, First};
 use super::link::{Halves, Parts, write_all};
 use super::{SEND_BUFFER, Target};
 
 /// Time for the whole handshake, on both sides.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Memory for the first messages of agents that have not joined: one of the longest, and many usual ones.
+const ROOM: usize = 16 << 20;
 /// Time for a rejected peer to read the reason.
 const HEAR_WHY: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(2);
@@ -35,6 +38,14 @@ pub(super) struct Identity {
     pub(super) key: Key,
     /// Sent to agents of other jobs.
     pub(super) describe: String,
+    /// Memory for the first messages of agents, in bytes.
+    room: Arc<Semaphore>,
+}
+
+impl Identity {
+    pub(super) fn new(job_id: JobId, key: Key, describe: String) -> Self {
+        Self { job_id, key, describe, room: Arc::new(Semaphore::new(ROOM)) }
+    }
 }
 
 /// Why a handshake ended.
@@ -51,15 +62,20 @@ impl From<io::Error> for Failure {
 
 /// The coordinator's side. A silent peer costs a socket, a timer and this task.
 pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>, events: Sender<NetEvent>) {
-    let Ok(peer) = stream.peer_addr() else {
+    let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
         let _ = events.send(NetEvent::Left { link }).await;
         return;
     };
+    let address = peer.ip().to_canonical();
+    let is_here = address.is_loopback() || address == local.ip().to_canonical();
+    let source = (!is_here).then_some(address);
     let _ = stream.set_nodelay(true);
     let mut halves = stream.into_split();
     match timeout(HANDSHAKE, prove(&mut halves, &identity)).await {
         Ok(Ok((session, rest))) => {
-            if let Ok(Some(event)) = timeout(HANDSHAKE, welcome(link, halves, *session, rest)).await {
+            if let Ok(Some(event)) =
+                timeout(HANDSHAKE, welcome(link, source, halves, *session, rest, &identity.room)).await
+            {
                 let _ = events.send(event).await;
                 return;
             }
@@ -72,7 +88,6 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
                 _ => None,
             };
             if let Some(answer) = answer {
-                let address = peer.ip().to_canonical();
                 let _ = events.send(NetEvent::TurnedAway { address, answer }).await;
                 let (mut reader, writer) = halves;
                 // Closing with unread bytes would reset the connection and discard our answer.
@@ -86,13 +101,21 @@ pub(super) async fn greet(link: u64, stream: TcpStream, identity: Arc<Identity>,
 }
 
 /// Reads the first message of an authenticated peer, which says what the connection is for.
-async fn welcome(link: u64, mut halves: Halves, mut session: Session, rest: Vec<u8>) -> Option<NetEvent> {
-    let (frame, rest) = frames::first(&mut halves.0, &mut session.decoder, rest).await.ok()?;
+async fn welcome(
+    link: u64,
+    source: Option<IpAddr>,
+    mut halves: Halves,
+    mut session: Session,
+    rest: Vec<u8>,
+    room: &Arc<Semaphore>,
+) -> Option<NetEvent> {
+    let First { frame, rest, room } = frames::first(&mut halves.0, &mut session.decoder, rest, room).await.ok()?;
     let Frame::Message(payload) = frame else { return None };
-    match read_message(&payload).ok()? {
+    match read_first(&payload).ok()? {
         FromAgent::Join(join) => {
             session.decoder.set_limit(AFTER_JOIN);
-            Some(NetEvent::Joined { link, parts: Box::new(Parts { halves, session, rest }), join })
+            let parts = Box::new(Parts { halves, session, rest });
+            Some(NetEvent::Joined { link, parts, join, source, room })
         }
         FromAgent::Logs(hello) => {
             Some(NetEvent::Logs { link, parts: Box::new(Parts { halves, session, rest }), hello })

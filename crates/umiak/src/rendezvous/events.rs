@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
 use tokio::time::sleep;
 use umiak_core::machine::round::logs::Hello;
@@ -28,6 +29,10 @@ pub(super) enum NetEvent {
         link: u64,
         parts: Box<Parts>,
         join: Box<Join>,
+        /// The address it connects from; `None` from this host.
+        source: Option<IpAddr>,
+        /// The memory that a long first message takes, until the loop has handled it.
+        room: Option<OwnedSemaphorePermit>,
     },
     /// A new connection has authenticated and sends logs.
     Logs {

@@ -2,14 +2,18 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use umiak_core::wire::frame::{Decoder, Frame, FrameError};
 
 /// Size of one read.
 const CHUNK: usize = 16 << 10;
+/// A first frame of this length fits into what every new connection may use.
+const SHORT: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -56,17 +60,32 @@ impl Frames {
     }
 }
 
-/// Returns the first frame, and the bytes read after it.
+/// The first frame of a connection.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) frame: Frame,
+    /// Bytes read after it.
+    pub(super) rest: Vec<u8>,
+    /// Its share of the memory for first frames; a short one needs none.
+    pub(super) room: Option<OwnedSemaphorePermit>,
+}
+
+/// Returns the first frame. A long one waits until there is room for it, a permit for each byte.
 pub(super) async fn first(
     half: &mut OwnedReadHalf,
     decoder: &mut Decoder,
     rest: Vec<u8>,
-) -> io::Result<(Frame, Vec<u8>)> {
+    all_room: &Arc<Semaphore>,
+) -> io::Result<First> {
     let mut bytes = rest;
+    let mut room = None;
     loop {
         let mut input = bytes.as_slice();
         if let Some(frame) = decoder.next(&mut input).map_err(broken)? {
-            return Ok((frame, input.to_vec()));
+            return Ok(First { frame, rest: input.to_vec(), room });
+        }
+        if let (None, Some(length)) = (&room, decoder.begun().filter(|length| *length > SHORT)) {
+            room = Arc::clone(all_room).acquire_many_owned(length as u32).await.ok();
         }
         half.readable().await?;
         bytes = some(half)?;

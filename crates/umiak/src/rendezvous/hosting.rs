@@ -29,6 +29,8 @@ use crate::clock::Clock;
 const MAX_UNPROVEN: usize = 4096;
 /// The maximum number of nodes, each with a second connection that replaces the first.
 const MAX_LINKS: usize = 2 * 16_384;
+/// Limit on dismissed connections whose peers have not closed them.
+const MAX_CLOSING: usize = 4096;
 const MAX_PROBES: usize = 64;
 /// Delay after an error of the listener.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -156,8 +158,13 @@ impl Round {
             }
             coordinator::Effect::Close { link: id } => {
                 if let Some(link) = host.links.get_mut(&id) {
-                    link.close();
+                    link.dismiss();
                     self.closing.push_back((now + LINGER, id));
+                }
+                while self.closing.len() > MAX_CLOSING
+                    && let Some((_, oldest)) = self.closing.pop_front()
+                {
+                    self.forget(oldest);
                 }
             }
             coordinator::Effect::Probe { addresses } => {
@@ -168,6 +175,7 @@ impl Round {
                 info!(%address, host, ?refusal, "node refused");
                 self.reporter.tell(NetReport::Refused { address, host, refusal });
             }
+            coordinator::Effect::RefusedMore { count } => self.reporter.tell(NetReport::RefusedMore { count }),
             coordinator::Effect::Finish => {
                 info!(links = host.links.len(), "round over");
                 // A node that sends logs may still reconnect.
@@ -213,7 +221,7 @@ impl Round {
         }
     }
 
-    pub(super) fn admit(&mut self, id: u64, parts: Parts, join: Join) {
+    pub(super) fn admit(&mut self, id: u64, parts: Parts, join: Join, source: Option<IpAddr>) {
         let Some(host) = &mut self.host else { return };
         host.unproven.remove(&id);
         if host.machine.is_over() || host.links.len() >= MAX_LINKS {
@@ -231,7 +239,7 @@ impl Round {
         if join.logs {
             host.senders.insert(join.launch);
         }
-        self.decide(coordinator::Event::Joined { link: id, join: Box::new(join) });
+        self.decide(coordinator::Event::Joined { link: id, join: Box::new(join), source });
     }
 
     pub(super) fn take_logs(&mut self, id: u64, parts: Parts, hello: Hello) {

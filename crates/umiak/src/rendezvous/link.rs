@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde::de::DeserializeOwned;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -74,6 +74,8 @@ pub(super) struct PeerLink {
     /// `None` while closing.
     queue: Option<UnboundedSender<Outgoing>>,
     queued: Arc<AtomicUsize>,
+    /// True if what arrives is discarded.
+    deaf: Arc<AtomicBool>,
     tasks: [AbortHandle; 2],
 }
 
@@ -84,9 +86,10 @@ impl PeerLink {
         let queued = Arc::new(AtomicUsize::new(0));
         let closed = (ear.events.clone(), (ear.wrap)(ear.id, Said::Closed));
         let writer = tokio::spawn(write(write_half, session.sealer, outgoing, Arc::clone(&queued), closed));
-        let reader = Reader { half: read_half, decoder: session.decoder, ear };
+        let deaf = Arc::new(AtomicBool::new(false));
+        let reader = Reader { half: read_half, decoder: session.decoder, ear, deaf: Arc::clone(&deaf) };
         let reader = tokio::spawn(reader.run(rest));
-        Self { queue: Some(queue), queued, tasks: [writer.abort_handle(), reader.abort_handle()] }
+        Self { queue: Some(queue), queued, deaf, tasks: [writer.abort_handle(), reader.abort_handle()] }
     }
 
     /// Queues data. Returns false if the peer is too slow: the caller drops the link.
@@ -102,6 +105,12 @@ impl PeerLink {
     /// Closes our direction after what is queued. The connection ends when the peer closes its own.
     pub(super) fn close(&mut self) {
         self.queue = None;
+    }
+
+    /// Closes it, and discards everything that the peer still sends.
+    pub(super) fn dismiss(&mut self) {
+        self.deaf.store(true, Ordering::Relaxed);
+        self.close();
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -168,6 +177,7 @@ struct Reader<M> {
     half: OwnedReadHalf,
     decoder: Decoder,
     ear: Ear<M>,
+    deaf: Arc<AtomicBool>,
 }
 
 impl<M: DeserializeOwned> Reader<M> {
@@ -191,6 +201,7 @@ impl<M: DeserializeOwned> Reader<M> {
         let mut buffer = [0; CHUNK];
         match self.half.try_read(&mut buffer) {
             Ok(0) => false,
+            Ok(_) if self.deaf.load(Ordering::Relaxed) => true,
             Ok(count) => self.understand(&buffer[..count], said),
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }

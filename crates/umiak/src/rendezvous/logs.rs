@@ -196,7 +196,7 @@ impl Follower {
         let follow = |log| Follow { log, file: None, sent: 0, enough: false };
         Self {
             coordinator,
-            identity: Arc::new(Identity { job_id, key, describe: String::new() }),
+            identity: Arc::new(Identity::new(job_id, key, String::new())),
             limits,
             launch,
             growth: watch(&log_dir),

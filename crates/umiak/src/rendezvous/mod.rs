@@ -118,6 +118,10 @@ pub(crate) enum NetReport {
         host: String,
         refusal: Refusal,
     },
+    /// The same for so many more nodes.
+    RefusedMore {
+        count: u64,
+    },
     /// A new connection to the coordinator: a duplicate for the guardian, and the frame that announces the death of
     /// this front.
     Lifeline {

@@ -72,7 +72,7 @@ impl Round {
             clock,
             reporter,
             events,
-            identity: Arc::new(Identity { job_id, key, describe }),
+            identity: Arc::new(Identity::new(job_id, key, describe)),
             last_id: 0,
             agent: Agent::new(join, limits, now),
             target,
@@ -155,7 +155,7 @@ impl Round {
 
     fn apply(&mut self, event: NetEvent) {
         match event {
-            NetEvent::Joined { link, parts, join } => self.admit(link, *parts, *join),
+            NetEvent::Joined { link, parts, join, source, room: _room } => self.admit(link, *parts, *join, source),
             NetEvent::Logs { link, parts, hello } => self.take_logs(link, *parts, hello),
             NetEvent::TurnedAway { address, answer } => {
                 info!(%address, ?answer, "connection turned away");
@@ -189,7 +189,7 @@ impl Round {
     }
 
     /// Drops a closed link whose peer has not closed in time.
-    fn forget(&mut self, id: u64) {
+    pub(super) fn forget(&mut self, id: u64) {
         if matches!(&self.line, Line::Up { id: line, .. } if *line == id) {
             self.line = Line::Down;
         }

@@ -19,8 +19,11 @@ use crate::facts::Outcome;
 use crate::model::{self, Endpoint, Exit, FIRST_ATTEMPT, Part, Timestamp};
 
 mod doors;
+mod refusals;
 mod time;
 mod verdict;
+
+use refusals::Refusals;
 
 /// A connection, numbered by the network; never reused.
 pub type Link = u64;
@@ -46,6 +49,8 @@ pub enum Event {
     Joined {
         link: Link,
         join: Box<Join>,
+        /// The address it connects from; `None` from this host.
+        source: Option<IpAddr>,
     },
     Standing {
         link: Link,
@@ -89,6 +94,8 @@ pub enum Effect {
     Probe { addresses: Vec<IpAddr> },
     /// For the console beside the coordinator: this node was refused.
     Refused { address: IpAddr, host: String, refusal: Refusal },
+    /// The same for so many more nodes.
+    RefusedMore { count: u64 },
     /// No node is waited for any more.
     Finish,
 }
@@ -107,7 +114,8 @@ pub struct Coordinator {
     /// How many nodes were refused because they contradict the others, or came after such a refusal.
     misfits: usize,
     /// Nodes that joined before the node beside the coordinator.
-    early: Vec<(Link, Join)>,
+    early: Vec<(Link, Join, Option<IpAddr>)>,
+    refusals: Refusals,
     restarts: Vec<Timestamp>,
     /// The decision on the previous attempt, for nodes that missed it.
     last: Option<Box<Decision>>,
@@ -133,6 +141,8 @@ struct News {
 #[derive(Debug, Clone)]
 struct Node {
     join: Join,
+    /// Where its first connection came from; `None` for this host.
+    source: Option<IpAddr>,
     link: Option<Link>,
     heard: Timestamp,
     /// Since when it has no connection.
@@ -172,6 +182,7 @@ impl Coordinator {
             answers: Vec::new(),
             misfits: 0,
             early: Vec::new(),
+            refusals: Refusals::default(),
             restarts: Vec::new(),
             last: None,
             turns: 0,
@@ -189,7 +200,7 @@ impl Coordinator {
         let mut effects = Vec::new();
         self.wake(now);
         match event {
-            Event::Joined { link, join } => self.joined(link, *join, now, &mut effects),
+            Event::Joined { link, join, source } => self.joined(link, *join, source, now, &mut effects),
             Event::Standing { link, standing } => {
                 if let Some(node) = self.hear(link, now) {
                     self.standing(node, standing, now, &mut effects);
@@ -326,7 +337,7 @@ impl Coordinator {
     }
 
     fn closed(&mut self, link: Link, now: Timestamp) {
-        self.early.retain(|(other, _)| *other != link);
+        self.early.retain(|(other, ..)| *other != link);
         let Some(node) = self.by_link(link) else { return };
         if self.is_forming() {
             return self.forget(node);
@@ -400,6 +411,7 @@ impl Coordinator {
                 let came = !decision.is_refusal() || self.nodes.len() + self.misfits >= expected;
                 if (came && self.nodes.iter().all(goodbye)) || now >= *since + GOODBYE {
                     self.phase = Phase::Over;
+                    effects.extend(self.refusals.rest().map(|count| Effect::RefusedMore { count }));
                     effects.push(Effect::Finish);
                 }
             }

@@ -9,6 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::bounds::{Bounded, HOST, TEXT, listed};
 use crate::diagnose;
 use crate::facts::{Outcome, StopReason, Verdict};
 use crate::machine::job::{Decided, NODE_LOST};
@@ -37,6 +38,7 @@ pub struct Join {
     /// Hash of the script and its arguments, equal on all nodes of one job.
     pub command: u64,
     pub address: IpAddr,
+    #[serde(with = "Bounded::<HOST>")]
     pub host: String,
     pub expects: Expects,
     /// Equal on all nodes.
@@ -83,7 +85,7 @@ impl JobKind {
 #[serde(rename_all = "snake_case")]
 pub enum Expects {
     /// These, in this order: `--ips`.
-    List(Vec<IpAddr>),
+    List(#[serde(deserialize_with = "listed")] Vec<IpAddr>),
     /// This many, at any address: `--master` and `--nnodes`.
     Count { nodes: u32, sort_ip: bool },
 }
@@ -134,6 +136,7 @@ pub enum Stage {
     },
     /// This attempt cannot start on this node.
     Unable {
+        #[serde(with = "Bounded::<TEXT>")]
         why: String,
     },
 }
@@ -182,9 +185,12 @@ pub struct Told {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct RankPlace {
     pub rank: u32,
+    #[serde(with = "Bounded::<HOST>")]
     pub host: String,
     pub pid: Option<u32>,
+    #[serde(with = "Bounded::<TEXT>")]
     pub devices: String,
+    #[serde(with = "Bounded::<TEXT>")]
     pub log: String,
 }
 
@@ -264,8 +270,9 @@ pub enum Refusal {
     Kinds { ours: JobKind, theirs: JobKind, first: NodeName },
     /// Its address is not in the list.
     NotListed { address: IpAddr, list: Vec<IpAddr> },
-    /// Another live node has that place; with another command it is probably a second job.
-    Taken { by: NodeName, same_command: bool },
+    /// Another live node has that place, or that address from another source; with another command it is probably a
+    /// second job. `from` is where that node connected from, if its address does not say so.
+    Taken { by: NodeName, from: Option<IpAddr>, same_command: bool },
     /// `--rank` is a duplicate or out of range.
     Rank { rank: u32, nodes: u32, by: Option<NodeName> },
     /// Only some of the nodes use `--rank`.
@@ -291,6 +298,29 @@ impl Refusal {
             Self::NotListed { .. } | Self::Taken { .. } | Self::Full { .. } | Self::TooLate => false,
         }
     }
+
+    pub fn kind(&self) -> RefusalKind {
+        match self {
+            Self::OtherNodes { .. } | Self::NotListed { .. } => RefusalKind::OtherNodes,
+            Self::Kinds { .. } => RefusalKind::Kinds,
+            Self::Taken { .. } => RefusalKind::Taken,
+            Self::Rank { .. } | Self::MixedRanks => RefusalKind::Rank,
+            Self::Processes { .. } => RefusalKind::Processes,
+            Self::Full { .. } | Self::TooLate => RefusalKind::TooLate,
+        }
+    }
+}
+
+/// A [`Refusal`] without its details, which may be long and come from a stranger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    OtherNodes,
+    Kinds,
+    Taken,
+    Rank,
+    Processes,
+    TooLate,
 }
 
 /// Which nodes have joined, and which are missing.
@@ -325,7 +355,7 @@ pub enum Answer {
         text: String,
     },
     /// It connected, and was refused for this reason.
-    TurnedAway(Box<Refusal>),
+    TurnedAway(RefusalKind),
     /// It had joined and left.
     Left,
     Failed {

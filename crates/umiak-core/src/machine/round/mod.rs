@@ -1,6 +1,7 @@
 //! Jobs on several nodes: the coordinator's machine and the agent's. See `docs/design/rendezvous.md`.
 
 pub mod agent;
+pub mod bounds;
 pub mod coordinator;
 pub mod limits;
 pub mod logs;

@@ -89,7 +89,11 @@ impl Round {
     }
 
     fn join(&mut self, join: Join) -> Vec<Effect> {
-        self.step(Event::Joined { link: join.launch, join: Box::new(join) })
+        self.join_from(None, join)
+    }
+
+    fn join_from(&mut self, source: Option<u8>, join: Join) -> Vec<Effect> {
+        self.step(Event::Joined { link: join.launch, join: Box::new(join), source: source.map(address) })
     }
 
     fn stands(&mut self, link: u64, attempt: u32, stage: Stage) -> Vec<Effect> {
@@ -246,6 +250,57 @@ fn who_is_refused() {
 }
 
 #[test]
+fn an_address_belongs_to_one_source() {
+    let three = count(3, false);
+    let round = |source: Option<u8>| {
+        let mut round = Round::new(options(&three, 0));
+        round.join(join(1, &three));
+        assert_eq!(refusal(&round.join_from(source, join(2, &three))), None);
+        round
+    };
+    let same_address = Join { launch: 3, address: address(2), ..join(3, &three) };
+    // Two nodes of one host.
+    assert_eq!(refusal(&round(Some(2)).join_from(Some(2), same_address.clone())), None);
+    assert_eq!(refusal(&round(None).join_from(None, same_address.clone())), None);
+    for (first, second, shown) in
+        [(Some(2), Some(66), None), (Some(66), Some(2), Some(address(66))), (None, Some(66), None)]
+    {
+        let refused = refusal(&round(first).join_from(second, same_address.clone()));
+        assert!(matches!(refused, Some(Refusal::Taken { from, .. }) if from == shown), "{refused:?}");
+    }
+    // A node that reconnects is known by its launch.
+    let mut round = round(Some(2));
+    round.step(Event::Closed { link: 2 });
+    assert_eq!(refusal(&round.join_from(Some(2), join(2, &three))), None);
+}
+
+#[test]
+fn refusals_are_summed_up() {
+    let mut round = Round::running(0);
+    let mut shown = 0;
+    let mut summed = Vec::new();
+    let mut count = |effects: Vec<Effect>| {
+        for effect in effects {
+            match effect {
+                Effect::Refused { .. } => shown += 1,
+                Effect::RefusedMore { count } => summed.push(count),
+                _ => {}
+            }
+        }
+    };
+    for launch in 100..3_100 {
+        count(round.join(Join { launch, ..join(4, &list(&[1, 2, 3])) }));
+    }
+    count(round.pass(10_000, &[1, 2, 3]));
+    // Other addresses are named too, but not all of them.
+    for last in 5..50 {
+        count(round.join(Join { launch: 9, ..join(last, &list(&[1, 2, 3])) }));
+    }
+    count(round.pass(10_000, &[1, 2, 3]));
+    assert_eq!((shown, summed), (8, vec![2_999, 45 - 7]));
+}
+
+#[test]
 fn nodes_that_contradict_each_other_end_all_and_a_second_job_does_not() {
     let three = list(&[1, 2, 3]);
     for (command, ends) in [(1, true), (2, false)] {
@@ -297,7 +352,7 @@ fn the_others_hear_which_nodes_have_servers_that_do_not_listen() {
     assert_eq!(heard(&round.step(listens(2))), [[0; 0]; 0], "a repeated report is not forwarded");
     // A reconnected node receives the last message again, at once.
     let back = Join { standing: Standing::new(1, Stage::Running), ..join(1, &expects) };
-    assert_eq!(heard(&round.step(Event::Joined { link: 9, join: Box::new(back) })), [[2]]);
+    assert_eq!(heard(&round.step(Event::Joined { link: 9, join: Box::new(back), source: None })), [[2]]);
     assert_eq!(heard(&round.step(listens(3))), [[0; 0]]);
 }
 
@@ -482,7 +537,7 @@ fn who_comes_back_hears_the_current_order() {
     let expects = list(&[1, 2, 3]);
     let back = |attempt, stage| Join { standing: Standing::new(attempt, stage), ..join(2, &expects) };
     let again = |round: &mut Round, join: Join| {
-        let effects = round.step(Event::Joined { link: 22, join: Box::new(join) });
+        let effects = round.step(Event::Joined { link: 22, join: Box::new(join), source: None });
         sent(&effects).into_iter().filter(|(links, _)| *links == [22]).map(|(_, message)| message).collect::<Vec<_>>()
     };
     let mut round = Round::running(1);

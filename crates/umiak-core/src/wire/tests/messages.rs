@@ -9,7 +9,7 @@ use crate::facts::{Evidence, Line, Outcome, Subject, Usage, Verdict};
 use crate::machine::round::logs::Hello;
 use crate::machine::round::messages::*;
 use crate::model::{Device, DeviceKind, Endpoint, Exit, Port, Rank};
-use crate::wire::frame::read_message;
+use crate::wire::frame::{MessageError, read_first, read_message};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -90,7 +90,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal::OtherNodes { ours: list(), theirs: count() },
         Refusal::Kinds { ours: JobKind::Servers, theirs: JobKind::Rpc, first: node() },
         Refusal::NotListed { address: V4, list: vec![V6] },
-        Refusal::Taken { by: node(), same_command: true },
+        Refusal::Taken { by: node(), from: Some(V6), same_command: true },
         Refusal::Rank { rank: 3, nodes: 2, by: Some(node()) },
         Refusal::MixedRanks,
         Refusal::Processes { ours: 8, theirs: 4, first: node() },
@@ -111,7 +111,7 @@ fn waiting() -> Waiting {
         Answer::Left,
         Answer::Failed { why: "?".to_owned() },
     ];
-    answers.extend(refusals().into_iter().map(|refusal| Answer::TurnedAway(Box::new(refusal))));
+    answers.extend(refusals().into_iter().map(|refusal| Answer::TurnedAway(refusal.kind())));
     let missing = answers.into_iter().map(|answer| Missing { address: V4, answer }).collect();
     Waiting { joined: 1, of: 20, missing }
 }
@@ -237,4 +237,41 @@ fn what_is_deep_or_huge_is_refused() {
     }
     assert!(read_message::<FromAgent>(b"{\"type\":\"bye\"} {}").is_err());
     assert!(read_message::<FromAgent>(b"{\"type\":\"\xff\"}").is_err());
+}
+
+#[test]
+fn texts_of_a_join_are_bounded() {
+    let join = |host: usize, why: usize| {
+        let FromAgent::Join(mut join) =
+            from_agent().into_iter().find(|message| matches!(message, FromAgent::Join(_))).unwrap()
+        else {
+            panic!("a join")
+        };
+        join.host = "\u{e9}".repeat(host / 2);
+        join.standing.stage = Stage::Unable { why: "x".repeat(why) };
+        FromAgent::Join(join)
+    };
+    let read = |value: &serde_json::Value| read_first::<FromAgent>(&serde_json::to_vec(value).unwrap());
+    // Ours are cut.
+    let sent = serde_json::to_value(join(1_000, 100_000)).unwrap();
+    let Ok(FromAgent::Join(received)) = read(&sent) else { panic!("it is valid") };
+    assert_eq!(received.host.len(), 254);
+    assert!(matches!(received.standing.stage, Stage::Unable { why } if why.len() == 8192));
+    // Those of others are refused, in any field.
+    for (pointer, value) in [
+        ("/host", "x".repeat(256)),
+        ("/host", "\u{1}".repeat(100_000)),
+        ("/standing/stage/unable/why", "x".repeat(8193)),
+        ("/kind", "x".repeat(70_000)),
+    ] {
+        let mut wrong = sent.clone();
+        *wrong.pointer_mut(pointer).unwrap() = value.into();
+        assert!(read(&wrong).is_err(), "{pointer}");
+    }
+    let mut unknown = sent.clone();
+    unknown["other"] = "x".repeat(70_000).into();
+    assert!(matches!(read(&unknown), Err(MessageError::LongText { .. })));
+    let mut long = sent;
+    long["expects"] = serde_json::json!({ "list": vec!["10.0.0.1"; 16_385] });
+    assert!(read(&long).is_err());
 }

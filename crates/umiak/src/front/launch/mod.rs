@@ -134,9 +134,10 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
     let screen = talk(spec).screen(style)?;
     let journal = None;
-    let mut around = Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal };
+    let shown = Vec::new();
+    let mut around = Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal, shown };
     let prepared = prepare(&mut around, env);
-    let Around { spec, mut sources, mut engine, scratch, screen, journal, .. } = around;
+    let Around { spec, mut sources, mut engine, scratch, screen, journal, shown, .. } = around;
     let spec = &spec;
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
@@ -164,6 +165,9 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);
     let mut driver = Driver { core, engine: Box::new(engine), door: Box::new(door) };
     driver.announce(&notices)?;
+    for notice in &shown {
+        driver.core.record_notice(notice);
+    }
     if spec.own.detach {
         let run = driver.core.recorder.run_name().and_then(|run| run.parse().ok());
         notices.into_iter().map(Said::Notice).chain([Said::Begun(run)]).for_each(|said| said.say());
@@ -222,6 +226,8 @@ struct Around<'a> {
     screen: Screen,
     /// Begun early if the name of the run is needed.
     journal: Option<Result<Journal, Error>>,
+    /// Notices that were shown and are not recorded yet.
+    shown: Vec<Diagnostic>,
 }
 
 impl Around<'_> {
@@ -238,6 +244,12 @@ impl Around<'_> {
         if self.spec.own.output == OutputMode::Human {
             self.screen.talk(self.style.diagnostic(notice));
         }
+    }
+
+    /// Shows a notice now, and records it once there is a record.
+    fn notice_and_record(&mut self, notice: Diagnostic) {
+        self.notice(&notice);
+        self.shown.push(notice);
     }
 
     /// Shows a line about other nodes.

@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use crate::driver::short_signal;
 use umiak_core::diag::{Code, Diagnostic};
-use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, Waiting, Why};
+use umiak_core::machine::round::messages::{Answer, Expects, Loss, NodeName, Refusal, RefusalKind, Waiting, Why};
 
 use crate::screen::style::duration;
 
 /// Number of missing nodes that are named.
 const NAMED: usize = 4;
+/// A longer list of nodes is not shown in full.
+const LISTED: usize = 64;
 
 /// `joined 6/8, missing 10.0.0.7 (no route), 10.0.0.8 (other token)`.
 pub(super) fn waiting(waiting: &Waiting) -> String {
@@ -43,13 +45,13 @@ pub(super) fn short(answer: &Answer) -> &str {
         Answer::OtherVersion { .. } => "another version",
         Answer::OtherToken => "other token",
         Answer::OtherJob { .. } => "another job",
-        Answer::TurnedAway(refusal) => match **refusal {
-            Refusal::OtherNodes { .. } | Refusal::NotListed { .. } => "other list of nodes",
-            Refusal::Kinds { .. } => "another `--run_mode`",
-            Refusal::Taken { .. } => "already joined",
-            Refusal::Rank { .. } | Refusal::MixedRanks => "`--rank` does not fit",
-            Refusal::Processes { .. } => "other number of processes",
-            Refusal::Full { .. } | Refusal::TooLate => "too late",
+        Answer::TurnedAway(refusal) => match refusal {
+            RefusalKind::OtherNodes => "other list of nodes",
+            RefusalKind::Kinds => "another `--run_mode`",
+            RefusalKind::Taken => "already joined",
+            RefusalKind::Rank => "`--rank` does not fit",
+            RefusalKind::Processes => "other number of processes",
+            RefusalKind::TooLate => "too late",
         },
         Answer::Left => "left",
         Answer::Failed { why } => why,
@@ -81,8 +83,18 @@ pub(super) fn node(node: &NodeName) -> String {
     format!("{} ({})", node.address, node.host)
 }
 
-fn nodes(expects: &Expects) -> String {
+/// A list of nodes; of a long one, the first place where it differs from the other list.
+fn nodes(expects: &Expects, other: &Expects) -> String {
     match expects {
+        Expects::List(list) if list.len() > LISTED => {
+            let nodes = format!("{} nodes", list.len());
+            let Expects::List(other) = other else { return nodes };
+            let same = list.iter().zip(other).take_while(|(ours, theirs)| ours == theirs).count();
+            match list.get(same) {
+                Some(address) if !other.is_empty() => format!("{nodes}; number {} is {address}", same + 1),
+                _ => nodes,
+            }
+        }
         Expects::List(list) => list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(","),
         Expects::Count { nodes, sort_ip: true } => format!("{nodes}, with `--sort_ip`"),
         Expects::Count { nodes, sort_ip: false } => nodes.to_string(),
@@ -98,6 +110,13 @@ pub(super) fn refused(refusal: &Refusal) -> Diagnostic {
 pub(super) fn has_refused(address: IpAddr, host: &str, refusal: &Refusal) -> Diagnostic {
     let notice = explain(Diagnostic::notice, Code::R0008, refusal, ("that node", "this node"));
     notice.row("node", format!("{address} ({host})"))
+}
+
+/// The same for nodes that are not named.
+pub(super) fn refused_more(count: u64) -> Diagnostic {
+    let nodes = if count == 1 { "connection that does not fit" } else { "connections that do not fit" };
+    Diagnostic::notice(Code::R0008, format!("refused {count} more {nodes} this job"))
+        .hint("start a job with a token (`--token-file`) to refuse strangers before they can send anything")
 }
 
 fn explain(
@@ -120,22 +139,26 @@ fn explain(
                 }
                 _ => ("only some nodes have a list of nodes", "give every node the same list, or none of them"),
             };
-            new(code, what.to_owned()).row(host, nodes(ours)).row(guest, nodes(theirs)).hint(hint)
+            new(code, what.to_owned()).row(host, nodes(ours, theirs)).row(guest, nodes(theirs, ours)).hint(hint)
         }
         Refusal::Kinds { ours, theirs, first } => {
             new(code, format!("{guest} runs a `{}` job, but {} a `{}` job", theirs.word(), node(first), ours.word()))
                 .hint("give every node the same `--run_mode` and the same flags for servers")
         }
         Refusal::NotListed { address, list } => new(code, format!("`{address}` is not in the list of nodes"))
-            .row("nodes", nodes(&Expects::List(list.clone())))
+            .row("nodes", nodes(&Expects::List(list.clone()), &Expects::List(Vec::new())))
             .hint("name one of the listed nodes with `--host`"),
-        Refusal::Taken { by, same_command } => {
+        Refusal::Taken { by, from, same_command } => {
             let hint = if *same_command {
                 "stop the umiak that runs there, or give each job its own `--job_id`"
             } else {
                 "give each job on the same nodes its own `--job_id`"
             };
-            new(code, format!("`{}` has already joined this job", by.address)).row("joined", node(by)).hint(hint)
+            let joined = match from {
+                Some(from) => format!("{} from {from}", node(by)),
+                None => node(by),
+            };
+            new(code, format!("`{}` has already joined this job", by.address)).row("joined", joined).hint(hint)
         }
         Refusal::Rank { rank, nodes, by: Some(by) } => {
             new(code, format!("`--rank {rank}` was given to two of {nodes} nodes")).row("the other", node(by))

@@ -180,7 +180,11 @@ impl Peers {
             let news = match report {
                 NetReport::News(news) => news,
                 NetReport::Refused { address, host, refusal } => {
-                    around.notice(&peer_words::has_refused(address, &host, &refusal));
+                    around.notice_and_record(peer_words::has_refused(address, &host, &refusal));
+                    continue;
+                }
+                NetReport::RefusedMore { count } => {
+                    around.notice_and_record(peer_words::refused_more(count));
                     continue;
                 }
                 NetReport::Lifeline { socket, frame } => {

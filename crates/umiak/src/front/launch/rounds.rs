@@ -26,6 +26,7 @@ impl LaunchDoor {
                 NetReport::Refused { address, host, refusal } => {
                     core.notice(&peer_words::has_refused(address, &host, &refusal));
                 }
+                NetReport::RefusedMore { count } => core.notice(&peer_words::refused_more(count)),
                 NetReport::Lifeline { socket, frame } => engine.hold(socket.as_fd(), frame),
                 NetReport::Gather(news) => self.hear_gatherer(core, &news),
                 NetReport::Ended => self.peers_ended(),

@@ -10,7 +10,14 @@ use super::{Coordinator, Effect, Link, Node, Phase};
 use crate::model::Timestamp;
 
 impl Coordinator {
-    pub(super) fn joined(&mut self, link: Link, join: Join, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn joined(
+        &mut self,
+        link: Link,
+        join: Join,
+        source: Option<IpAddr>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
         if let Some(node) = self.nodes.iter().position(|node| node.join.launch == join.launch) {
             return self.rejoined(node, link, join, now, effects);
         }
@@ -18,7 +25,7 @@ impl Coordinator {
         let is_own = join.launch == self.options.launch;
         if self.is_forming() && !is_own && self.nodes.is_empty() {
             if self.early.len() < self.options.expects.nodes() {
-                self.early.push((link, join));
+                self.early.push((link, join, source));
             } else {
                 effects.push(Effect::Close { link });
             }
@@ -31,13 +38,14 @@ impl Coordinator {
             effects.push(Effect::Send { links: vec![link], message: ToAgent::Decision(decision.clone()) });
             return effects.push(Effect::Close { link });
         }
-        if let Err(refusal) = self.admit(&join) {
+        if let Err(refusal) = self.admit(&join, source) {
             return self.refuse(link, join, refusal, now, effects);
         }
         self.answers.retain(|(address, _)| *address != join.address);
         let standing = join.standing.clone();
         self.nodes.push(Node {
             join,
+            source,
             link: Some(link),
             heard: now,
             down: None,
@@ -53,20 +61,20 @@ impl Coordinator {
         effects.push(Effect::Send { links: vec![link], message: ToAgent::Welcome });
         self.news.pending = true;
         self.standing(self.nodes.len() - 1, standing, now, effects);
-        for (link, join) in std::mem::take(&mut self.early) {
+        for (link, join, source) in std::mem::take(&mut self.early) {
             // If the first node cannot start, the others hear that decision.
             self.advance(now, effects);
-            self.joined(link, join, now, effects);
+            self.joined(link, join, source, now, effects);
         }
     }
 
     /// Refuses a node; both sides display it. If nodes of one job contradict each other, the whole job ends. A node
     /// with another command belongs to a second job, which does not end this one.
     fn refuse(&mut self, link: Link, join: Join, refusal: Refusal, now: Timestamp, effects: &mut Vec<Effect>) {
-        self.answered(join.address, Answer::TurnedAway(Box::new(refusal.clone())));
+        self.answered(join.address, Answer::TurnedAway(refusal.kind()));
         let same_command = self.nodes.first().is_some_and(|first| first.join.command == join.command);
         let is_common = same_command && refusal.is_contradiction();
-        if !is_common {
+        if !is_common && self.refusals.is_new(join.address, refusal.kind(), now) {
             // Our own console first: the other node may disconnect as soon as it is refused.
             let (address, host) = (join.address, join.host.clone());
             effects.push(Effect::Refused { address, host, refusal: refusal.clone() });
@@ -114,7 +122,7 @@ impl Coordinator {
     }
 
     /// Whether a new node may take part.
-    pub(super) fn admit(&self, join: &Join) -> Result<(), Refusal> {
+    pub(super) fn admit(&self, join: &Join, source: Option<IpAddr>) -> Result<(), Refusal> {
         if !self.is_forming() {
             return Err(Refusal::TooLate);
         }
@@ -125,8 +133,14 @@ impl Coordinator {
         if let Some(ours) = self.nodes.first().map(|first| first.join.kind).filter(|ours| *ours != join.kind) {
             return Err(Refusal::Kinds { ours, theirs: join.kind, first: self.name(0) });
         }
-        let taken =
-            |by: usize| Refusal::Taken { by: self.name(by), same_command: self.nodes[by].join.command == join.command };
+        let taken = |by: usize| {
+            let node = &self.nodes[by];
+            Refusal::Taken {
+                by: self.name(by),
+                from: node.source.filter(|source| *source != node.join.address),
+                same_command: node.join.command == join.command,
+            }
+        };
         match &self.options.expects {
             Expects::List(list) => {
                 if !list.contains(&join.address) {
@@ -139,6 +153,11 @@ impl Coordinator {
             Expects::Count { nodes, .. } => {
                 if self.nodes.len() >= *nodes as usize {
                     return Err(Refusal::Full { nodes: *nodes });
+                }
+                // Several nodes of one host share its address. From elsewhere it is a mistake, or not a node.
+                let shares = |node: &Node| node.join.address == join.address && node.source != source;
+                if let Some(by) = self.nodes.iter().position(shares) {
+                    return Err(taken(by));
                 }
                 if self.nodes.iter().any(|node| node.join.rank.is_some() != join.rank.is_some()) {
                     return Err(Refusal::MixedRanks);

@@ -65,6 +65,7 @@ impl Coordinator {
             self.next_beat = now + self.options.limits.beat();
             self.send_all(ToAgent::Beat, effects);
         }
+        effects.extend(self.refusals.due(now).map(|count| Effect::RefusedMore { count }));
         self.lose(now, effects);
         self.suspect(now, effects);
         if !self.is_forming() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use umiak_testkit::components::Component::Netns;
 use umiak_testkit::components::trials;
-use umiak_testkit::net::{Junk, Relay};
+use umiak_testkit::net::{Junk, Relay, Spam, Stranger};
 use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
@@ -22,7 +22,8 @@ pub(super) fn register(suite: &mut Suite) {
         .test("nodes::faults::broken_connections_come_back", &[Netns], connections_come_back)
         .test("nodes::faults::delayed_by_200_ms", &[Netns], delayed)
         .test("nodes::faults::a_part_of_all_packets_is_lost", &[Netns], packets_are_lost)
-        .test("nodes::faults::junk_at_the_door", &[Netns], junk);
+        .test("nodes::faults::junk_at_the_door", &[Netns], junk)
+        .test("nodes::faults::joins_of_strangers", &[Netns], strangers);
 }
 
 /// The coordinator's port, in tests that need a fixed one.
@@ -205,4 +206,49 @@ fn junk() {
     }
     drop(more);
     snapshot.assert_as_before();
+}
+
+/// A stranger that knows the job id, when the job has no token: thousands of joins under the address of another node.
+fn strangers() {
+    const JOINS: usize = 3_000;
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let to = cluster.network.host(0).at(PORT);
+    let flags = format!("--master {to} --nnodes 3 --rdzv-timeout 300s --node-timeout 30s --grace 1s");
+    let mut runs: Vec<Running<'_>> = (0..2).map(|host| launch_aloud(&cluster, host, &flags, &["*:exit 0"])).collect();
+    await_words(&cluster, 0, "joined 2/3");
+    let front = runs[0].pid();
+    let before = memory(front, "VmRSS:");
+    let spam = |count, stranger| Spam::start(cluster.network.host(2), to, count, stranger);
+    let address = cluster.network.host(1).ip();
+    // Names that no host has: closed without an answer, and not shown.
+    assert_eq!(spam(JOINS / 10, Stranger::Joins { address, name: 100_000 }).made(), 0);
+    assert!(!console(&cluster, 0).contains("refused"), "{}", console(&cluster, 0));
+    // An address that has joined from elsewhere: refused, the first in full.
+    assert_eq!(spam(JOINS, Stranger::Joins { address, name: 255 }).made(), JOINS);
+    // Long messages that never end.
+    let mut stalls = spam(JOINS, Stranger::Stalls { bytes: 1_000_000 });
+    stalls.made();
+    let peak = memory(front, "VmHWM:");
+    assert!(peak < before + (64 << 20), "{before} bytes before, {peak} at most");
+    // The last node joins nevertheless.
+    runs.push(launch_aloud(&cluster, 2, &flags, &["*:exit 0"]));
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    drop(stalls);
+    let console = console(&cluster, 0);
+    assert_eq!(console.matches("`192.168.0.2` has already joined this job").count(), 1, "{console}");
+    assert_eq!(summed(&console), JOINS - 1, "{console}");
+    assert!(console.len() < 8 << 10, "{} bytes", console.len());
+    // The record has the same lines.
+    let events = cluster.sandboxes[0].umiak(["events", "--output", "json"]).finish();
+    assert_eq!(summed(&events.expect_code(0).out()), JOINS - 1);
+    snapshot.assert_as_before();
+}
+
+/// The sum of all `refused N more`.
+fn summed(text: &str) -> usize {
+    let after = text.split("refused ").skip(1).filter_map(|rest| rest.split_once(" more ")?.0.parse::<usize>().ok());
+    after.sum()
 }
