@@ -9,6 +9,8 @@
 //! | [`descend`] | finding and stopping all descendants |
 //! | [`ports`] | free ports, leased until the job ends |
 //! | [`devices`] | accelerators, from the driver's files |
+//! | [`exposed`] | secrets in `/proc/PID/cmdline` and `/proc/PID/environ` |
+//! | [`regular`] | files that must be regular |
 //! | [`hold`] | locks on files, and identifying a boot or a process |
 //! | [`hooks`] | hooks with which tests stop or delay umiak; only with the feature `test-hooks` |
 //! | [`host`] | addresses, CPUs and name of this host |
@@ -29,6 +31,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod descend;
 pub mod devices;
+pub mod exposed;
 mod fork;
 pub mod guardian;
 pub mod helper;
@@ -42,6 +45,7 @@ pub mod memory;
 pub mod net;
 pub mod ports;
 pub mod protocol;
+pub mod regular;
 mod spawn;
 pub mod terminal;
 pub mod wait;

@@ -30,7 +30,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "UMIAK_TOKEN",
-        text: "Secret shared by all nodes of a job. `--token` overrides it. It is removed from the ranks' environment and never shown.",
+        text: "Secret shared by all nodes of a job. `--token` and `--token-file` override it. `launch` overwrites it in its own environment once it is read, ranks do not get it, and it is never shown.",
     },
     Variable { name: "UMIAK_PORT", text: "Port where the nodes of `--ips` meet. `--rdzv-port` overrides it." },
     Variable {

@@ -59,7 +59,7 @@ const GLOO: &str = "PADDLE_GLOO_HTTP_ENDPOINT";
 const ENDPOINTS: &str = "PADDLE_TRAINER_ENDPOINTS";
 
 /// The token is for nodes only; ranks do not get it.
-const TOKEN: &str = "UMIAK_TOKEN";
+pub const TOKEN: &str = "UMIAK_TOKEN";
 /// Marks the launch process that continues without its terminal.
 pub const DETACHED: &str = "UMIAK_DETACHED";
 

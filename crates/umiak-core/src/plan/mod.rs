@@ -25,7 +25,7 @@ mod value;
 
 pub use capable::capable;
 pub use console::Console;
-pub use launch::{DETACHED, Layout, Run, finish, layout};
+pub use launch::{DETACHED, Layout, Run, TOKEN, finish, layout};
 pub use masked::by_name;
 pub use ports::{Ports, STORES, too_few_ports};
 pub use process::{Attempt, MAX_VARIABLE, Memory, Process};

@@ -31,7 +31,7 @@ use tracing::{debug, info};
 use umiak_core::diag::Diagnostic;
 use umiak_core::formats::launch::{LaunchSpec, Parsed, parse};
 use umiak_core::formats::prefix::{Front, recognise};
-use umiak_core::plan::DETACHED;
+use umiak_core::plan::{DETACHED, TOKEN};
 
 use crate::log;
 use crate::screen::Style;
@@ -40,9 +40,16 @@ pub use commands::command;
 pub use pages::man_page;
 pub use schemas::SCHEMAS;
 
+/// The flag with a secret.
+const TOKEN_FLAG: &str = "--token";
+
 /// Everything `main` does.
 pub fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
+    // First of all: every process of this host can read it.
+    if argv.iter().any(|word| word.as_encoded_bytes().starts_with(TOKEN_FLAG.as_bytes())) {
+        umiak_sys::exposed::hide_argument(TOKEN_FLAG);
+    }
     match recognise(&argv) {
         Front::Wrapped { wrapper, rest } => match wrapper::resolve(&wrapper, &rest) {
             Ok(argv) => enter(recognise(&argv), &argv),
@@ -69,7 +76,10 @@ fn enter(front: Front, argv: &[OsString]) -> ExitCode {
                     }
                     options(&spec);
                     if spec.own.detach && !spec.own.dry_run && !is_detached {
-                        return run::launch_detached(&spec.own);
+                        return run::launch_detached(&spec.own, argv);
+                    }
+                    if env.contains_key(TOKEN) {
+                        umiak_sys::exposed::hide_variable(TOKEN);
                     }
                     ExitCode::from(crate::front::launch::launch(*spec, env))
                 }

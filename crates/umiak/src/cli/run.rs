@@ -1,5 +1,6 @@
 //! `umiak run FILE`, `resume`, `retry`, `stop`, `plan`, and the supervisor that `run -d` starts.
 
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -188,7 +189,7 @@ pub(super) fn detached(home: &Home, run: &RunDir, why: Began, mut notices: Vec<D
 }
 
 /// `umiak launch -d`.
-pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
+pub(super) fn launch_detached(own: &OwnFlags, argv: &[OsString]) -> ExitCode {
     let output = match own.output {
         OutputMode::Human => Output::Human,
         OutputMode::Json => Output::Json,
@@ -200,7 +201,7 @@ pub(super) fn launch_detached(own: &OwnFlags) -> ExitCode {
         let error = Diagnostic::error(Code::L0001, "`--detach` cannot be used with `--no-record`");
         return wrong(talking, &[error.hint("commands find a detached run by its record")]);
     }
-    let result = detach::launch().map_or_else(not_begun, |launched| {
+    let result = detach::launch(argv).map_or_else(not_begun, |launched| {
         if output == Output::Human {
             detach::ends_at_logout().iter().chain(&launched.notices).for_each(talk);
         }

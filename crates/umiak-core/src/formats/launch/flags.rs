@@ -367,7 +367,8 @@ pub const FLAGS: &[Flag] = &[
         .default("1s"),
     Flag::new(Umiak, Heading::Umiak, "--restart-window", "restart-window", Duration, "TIME", "Count only restarts of the last TIME against `--max_restart`; `0s` counts those of the whole run.")
         .default("0s"),
-    Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "Secret shared by all nodes; a node without it cannot join. When omitted, `UMIAK_TOKEN`, which does not show in `ps`."),
+    Flag::new(Umiak, Heading::Umiak, "--token", "token", Text, "TEXT", "Secret shared by all nodes; a node without it cannot join. It is removed from what `ps` shows, but a shell may keep it in its history: prefer `--token-file` or `UMIAK_TOKEN`."),
+    Flag::new(Umiak, Heading::Umiak, "--token-file", "token-file", Path, "FILE", "File with the token, in one line. When omitted, `UMIAK_TOKEN`."),
     Flag::new(Umiak, Heading::Umiak, "--rdzv-port", "rdzv-port", Port, "PORT", "Port on the first listed node where the nodes meet. When omitted, `UMIAK_PORT`, or a port from 7168 up that depends on the job and the list."),
     Flag::new(Umiak, Heading::Umiak, "--rdzv-timeout", "rdzv-timeout", Duration, "TIME", "Longest wait for all nodes to join.").default("10m"),
     Flag::new(Umiak, Heading::Umiak, "--node-timeout", "node-timeout", Duration, "TIME", "A node that is silent for this long is lost.").default("30s"),

@@ -324,8 +324,16 @@ impl Checks<'_> {
 }
 
 /// Flags of umiak that have an effect only with several nodes.
-const SEVERAL_NODES: [&str; 7] =
-    ["--token", "--rdzv-port", "--rdzv-timeout", "--node-timeout", "--reconnect-window", "--uneven", "--gather-logs"];
+const SEVERAL_NODES: [&str; 8] = [
+    "--token",
+    "--token-file",
+    "--rdzv-port",
+    "--rdzv-timeout",
+    "--node-timeout",
+    "--reconnect-window",
+    "--uneven",
+    "--gather-logs",
+];
 
 fn too_many(name: &str, verb: &str, nodes: i64) -> String {
     format!("`{name}` {verb} {nodes} nodes; the maximum is {MAX_NODES}")

@@ -33,6 +33,7 @@ pub(super) fn lower(arguments: &Arguments) -> OwnFlags {
         detach: arguments.is_switched_on("detach"),
         isolate: arguments.is_switched_on("isolate"),
         token: arguments.text("token").and_then(Token::new),
+        token_file: arguments.raw("token-file").map(PathBuf::from),
         rdzv_port: arguments.int("rdzv-port").and_then(|port| u16::try_from(port).ok()).and_then(Port::new),
         rdzv_timeout: arguments.text("rdzv-timeout").and_then(duration).unwrap_or(default.rdzv_timeout),
         node_timeout: arguments.text("node-timeout").and_then(duration).unwrap_or(default.node_timeout),
@@ -96,7 +97,7 @@ pub(super) fn server_timeout(arguments: &Arguments) -> Option<Duration> {
 
 /// Fills flags that are not on the command line from umiak's variables. Unlike Paddle's, they never override flags.
 pub(super) fn fill(own: &mut OwnFlags, env: &Environment) -> Result<(), Diagnostic> {
-    if own.token.is_none() {
+    if own.token.is_none() && own.token_file.is_none() {
         own.token = env.get("UMIAK_TOKEN").and_then(|text| Token::new(text));
     }
     if let (None, Some(text)) = (own.rdzv_port, env.get("UMIAK_PORT").filter(|text| !text.is_empty())) {
@@ -114,6 +115,10 @@ pub(super) fn check(arguments: &Arguments) -> Vec<Diagnostic> {
     if arguments.raw("token").is_some_and(OsStr::is_empty) {
         let error = Diagnostic::error(Code::L0001, "`--token` is empty");
         errors.push(error.hint("use the same token on every node, or leave the flag out"));
+    }
+    if arguments.raw("token").is_some() && arguments.raw("token-file").is_some() {
+        let error = Diagnostic::error(Code::L0002, "`--token` cannot be combined with `--token-file`");
+        errors.push(error.hint("leave one of the flags out"));
     }
     for (flag, attribute) in [("--rdzv-timeout", "rdzv-timeout"), ("--node-timeout", "node-timeout")] {
         if arguments.text(attribute).and_then(duration).is_some_and(|time| time.is_zero()) {

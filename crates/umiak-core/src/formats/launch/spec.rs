@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::diag::Diagnostic;
@@ -93,6 +94,8 @@ pub struct OwnFlags {
     pub detach: bool,
     /// `--token`, else `UMIAK_TOKEN`: the secret that authenticates nodes to each other.
     pub token: Option<Token>,
+    /// `--token-file`: where the token is read from.
+    pub token_file: Option<PathBuf>,
     /// `--rdzv-port`, else `UMIAK_PORT`: the port where the nodes of a list meet.
     pub rdzv_port: Option<Port>,
     /// Longest wait for all nodes to join.
@@ -115,6 +118,11 @@ impl Token {
     /// `None` for an empty text, which protects nothing.
     pub fn new(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    /// True if a recorded handshake lets others guess it.
+    pub fn is_short(&self) -> bool {
+        self.0.len() < 16
     }
 
     /// The secret itself, to derive a key from.
@@ -144,6 +152,7 @@ impl Default for OwnFlags {
             no_record: false,
             detach: false,
             token: None,
+            token_file: None,
             rdzv_port: None,
             rdzv_timeout: Duration::from_secs(600),
             node_timeout: Duration::from_secs(30),

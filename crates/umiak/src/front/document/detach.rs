@@ -1,5 +1,6 @@
 //! A supervisor that outlives its terminal: the same program in its own session.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
@@ -84,15 +85,15 @@ pub(crate) struct DetachedLaunch {
 }
 
 /// Starts this command line again in its own session, and waits until its run has begun.
-pub(crate) fn launch() -> Result<DetachedLaunch, NotBegun> {
+pub(crate) fn launch(argv: &[OsString]) -> Result<DetachedLaunch, NotBegun> {
     let home = Home::from_environment().map_err(|error| error.diagnostic())?;
     home.make().map_err(|error| error.diagnostic())?;
     // It moves to the run's directory once that exists.
     let log = home.path().join(format!("detached-{}.log", std::process::id()));
     let program = std::env::current_exe().map_err(|error| Diagnostic::failed("find its own executable", &error))?;
     let mut command = Command::new(program);
-    let mut words = std::env::args_os();
-    command.arg0(words.next().unwrap_or_default()).args(words).env(DETACHED, "1").stdin(Stdio::null());
+    let (name, words) = argv.split_first().expect("a program has a name");
+    command.arg0(name).args(words).env(DETACHED, "1").stdin(Stdio::null());
     let lost = |how: Lost| how.of(Diagnostic::error(Code::J0007, "the launch ended before its ranks were started"));
     let (notices, run) = spawn(command, &log, &[], lost).inspect_err(|_| drop(std::fs::remove_file(&log)))?;
     let Some(run) = run.map(|run| RunDir::at(&home, run)) else {

@@ -5,6 +5,7 @@
 //! | [`prepare`] | from a command line to a plan, with ports that are held and files that are written |
 //! | [`door`] | what only a launched job has: shared logs, Paddle's own lines, its peers |
 //! | [`meeting`], [`peers`], [`rounds`] | other nodes: where they meet, until all have joined, and after that |
+//! | [`token`] | the secret that nodes share |
 //! | [`log_dir`] | one live launch in a log directory |
 //! | [`restart`] | from a failed attempt to the next one |
 //! | [`leaving`] | the end of a job on several nodes: logs on their way |
@@ -22,6 +23,7 @@ mod pod_log;
 pub(crate) mod prepare;
 mod restart;
 mod rounds;
+mod token;
 mod words;
 
 use std::collections::BTreeMap;
@@ -56,10 +58,17 @@ use crate::screen::{Screen, Style, write_data};
 use crate::views::errors;
 
 /// Runs the job and returns the exit code. The process must have only one thread.
-pub(crate) fn launch(spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
+pub(crate) fn launch(mut spec: LaunchSpec, env: BTreeMap<String, String>) -> u8 {
+    let token = token::complete(&mut spec);
     let spec = Arc::new(spec);
     let style = talk(&spec).style();
-    let result = if spec.own.dry_run { dry(&spec, env, &style) } else { run(&spec, env, &style) };
+    let result = if let Err(diagnostic) = token {
+        Err(diagnostic)
+    } else if spec.own.dry_run {
+        dry(&spec, env, &style)
+    } else {
+        run(&spec, env, &style)
+    };
     result.unwrap_or_else(|diagnostic| {
         report(&style, talk(&spec).output, &diagnostic);
         let code = diagnostic.exit_code();

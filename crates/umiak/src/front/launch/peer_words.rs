@@ -192,7 +192,7 @@ pub(super) fn other_restarts(restarts: u32, own: u32) -> Diagnostic {
 /// The error if the coordinator rejects this node.
 pub(super) fn turned_away(answer: &Answer, at: &str) -> Diagnostic {
     let hint = match answer {
-        Answer::OtherToken => "give every node the same `--token` or `UMIAK_TOKEN`",
+        Answer::OtherToken => "give every node the same `--token-file` or `UMIAK_TOKEN`",
         Answer::OtherVersion { .. } => "install the same umiak on every node",
         _ => "give each job its own `--job_id`, or choose another port",
     };

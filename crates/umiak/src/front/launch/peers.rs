@@ -66,7 +66,7 @@ impl Peers {
         if may_start && spec.own.token.is_none() && !place.is_loopback() {
             let notice =
                 Diagnostic::notice(Code::R0007, "without a token, any process that knows the job id can join this job")
-                    .hint("on a shared network, give every node the same `--token` or `UMIAK_TOKEN`");
+                    .hint("on a shared network, give every node the same `--token-file` or `UMIAK_TOKEN`");
             around.notice(&notice);
         }
         let limits = Limits {

@@ -1,10 +1,12 @@
 //! How nodes find each other, and which they refuse.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use umiak_testkit::components::Component::{Netns, Python};
 use umiak_testkit::net::Echo;
+use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::suite::Suite;
 
 use super::{Cluster, WAIT, finish};
@@ -27,6 +29,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("nodes::a_node_that_cannot_start_ends_the_others", &[Netns], unable)
         .test("nodes::the_same_address_twice", &[Netns], twice)
         .test("nodes::another_token", &[Netns], other_token)
+        .test("nodes::tokens_are_not_exposed", &[Netns], exposed_tokens)
+        .test("nodes::token_files", &[], token_files)
         .test("nodes::another_version", &[Netns, Python], other_version)
         .test("nodes::two_jobs_at_once", &[Netns], two_jobs)
         .test("nodes::a_port_that_is_taken", &[Netns], taken_port)
@@ -488,4 +492,83 @@ fn not_listed() {
     outcome.expect_code(2).expect_err("this host is not in `--ips`").expect_err("192.168.0.1 (eth0)");
     let outcome = cluster.launch(0, "--ips 127.0.0.1,192.168.0.8 --nproc_per_node 1", HELLO).finish();
     outcome.expect_code(2).expect_err("`127.0.0.1` cannot be one of several nodes");
+}
+
+/// Neither the command line nor the environment of any process on any node shows the token, however it was given.
+fn exposed_tokens() {
+    const TOKEN: &str = "correct-horse-battery-staple";
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let file = cluster.sandboxes[2].write("token", format!("{TOKEN}\n"));
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let ways = [format!("--token {TOKEN}"), String::new(), format!("--token-file {}", file.display())];
+    let runs: Vec<_> = (0..3)
+        .map(|host| {
+            let flags = format!("--ips {} --nproc_per_node 1 --rdzv-timeout 60s {}", cluster.network.ips(), ways[host]);
+            let mut run = cluster.sandboxes[host].launch_toy(&flags, &["*:touch up;await go"]);
+            if ways[host].is_empty() {
+                run = run.env("UMIAK_TOKEN", TOKEN);
+            }
+            run.on(cluster.network.host(host)).start()
+        })
+        .collect();
+    for run in &runs {
+        run.wait_for_file("up");
+    }
+    for host in cluster.network.hosts() {
+        let processes = host.processes();
+        // The front, the guardian and the rank.
+        assert!(processes.len() >= 3, "{processes:?}");
+        for (pid, _) in processes {
+            for file in ["cmdline", "environ"] {
+                let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                let text = String::from_utf8_lossy(&bytes);
+                assert!(!text.contains(TOKEN), "{file} of {pid}: {text}");
+            }
+        }
+    }
+    cluster.go();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+        assert!(!outcome.err().contains("R0012"), "{}", outcome.err());
+    }
+    snapshot.assert_as_before();
+}
+
+fn token_files() {
+    let sandbox = Sandbox::new();
+    let dry = |file: &str| sandbox.launch_toy(&format!("--nnodes 2 --dry-run --token-file {file}"), HELLO).finish();
+    let mode = |name: &str, text: &[u8], mode: u32| {
+        let path = sandbox.write(name, text);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let fifo = std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap();
+    assert!(fifo.success());
+    mode("empty", b" \n", 0o600);
+    mode("lines", b"one\ntwo\n", 0o600);
+    mode("long", &[b'x'; 4097], 0o600);
+    mode("odd", b"\xff\xfe", 0o600);
+    mode("writable", b"0123456789abcdef\n", 0o666);
+    for (file, reason) in [
+        ("missing", "No such file"),
+        ("pipe", "it is a named pipe, not a regular file"),
+        ("/dev/zero", "it is a device, not a regular file"),
+        (".", "it is a directory, not a regular file"),
+        ("empty", "it is empty"),
+        ("lines", "it has more than one line"),
+        ("long", "it has more than 4096 bytes"),
+        ("odd", "it is not text"),
+        ("writable", "every user of this host can write it"),
+    ] {
+        let message = format!("error[R0011]: the token file `{file}` cannot be used");
+        dry(file).expect_code(2).expect_err(&message).expect_err(reason);
+    }
+    mode("good", b"0123456789abcdef\n", 0o600);
+    assert!(!dry("good").expect_code(0).err().contains("R0012"));
+    mode("readable", b"0123456789abcdef\n", 0o644);
+    dry("readable").expect_code(0).expect_err("notice[R0012]: every user of this host can read the token file");
+    mode("short", b"0123456789abcde\n", 0o600);
+    let short = dry("short");
+    short.expect_code(0).expect_err("notice[R0012]: the token has fewer than 16 characters and can be guessed");
+    assert_eq!(short.err().matches("R0012").count(), 1);
 }

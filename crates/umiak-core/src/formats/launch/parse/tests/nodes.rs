@@ -162,9 +162,12 @@ fn flags_for_several_nodes() {
     assert_eq!((own.token, own.rdzv_port), (Token::new("lamp"), Port::new(8888)));
     let own = launch_in("--nnodes 2 --token sesame --rdzv-port 7777 t", &env).own;
     assert_eq!((own.token, own.rdzv_port), (Token::new("sesame"), Port::new(7777)));
+    let own = launch_in("--nnodes 2 --token-file a/b t", &env).own;
+    assert_eq!((own.token, own.token_file), (None, Some("a/b".into())));
     assert_eq!(launch_in("t", &[("UMIAK_TOKEN", ""), ("UMIAK_PORT", "")]).own, OwnFlags::default());
     for (line, part) in [
         ("--token= t", "`--token` is empty"),
+        ("--token a --token-file b t", "error[L0002]: `--token` cannot be combined with `--token-file`"),
         ("--rdzv-port 0 t", "`--rdzv-port` takes a port from 1 to 65535, not `0`"),
         ("--rdzv-port 70000 t", "not `70000`"),
         ("--rdzv-timeout 0s t", "`--rdzv-timeout` must be greater than zero"),

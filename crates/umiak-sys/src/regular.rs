@@ -1,0 +1,38 @@
+//! Opens files that must be regular. Opening a named pipe waits until another process opens it too, and opening a device
+//! can have effects: neither is what a path to a file means.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Opens a regular file, without waiting.
+pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let kind = match &opened {
+        Ok(file) => file.metadata()?.file_type(),
+        // A named pipe without a reader, a socket, a device without a driver.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => std::fs::metadata(path)?.file_type(),
+        Err(_) => return opened,
+    };
+    if kind.is_file() { opened } else { Err(special(kind)) }
+}
+
+/// Fails if the path leads to something that is neither a regular file nor a directory.
+pub fn check(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(special(metadata.file_type())),
+        _ => Ok(()),
+    }
+}
+
+fn special(kind: FileType) -> io::Error {
+    let kind = match kind {
+        kind if kind.is_fifo() => "a named pipe",
+        kind if kind.is_socket() => "a socket",
+        kind if kind.is_char_device() || kind.is_block_device() => "a device",
+        kind if kind.is_dir() => "a directory",
+        _ => "a special file",
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file"))
+}
