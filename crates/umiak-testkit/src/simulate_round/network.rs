@@ -115,7 +115,7 @@ impl World {
 
     /// Answers a connection attempt.
     pub(super) fn connected(&mut self, node: usize, tried: u64, began: Timestamp) {
-        if tried != self.nodes[node].tries || self.nodes[node].conn.is_some() {
+        if tried != self.nodes[node].tries {
             return;
         }
         let given_up = began + HANDSHAKE;
@@ -138,7 +138,10 @@ impl World {
         }
         let conn = self.conns.len();
         self.conns.push(Conn { node, cut: false, last: [self.now; 2] });
-        self.nodes[node].conn = Some(conn);
+        // A second connection replaces the first.
+        if let Some(old) = self.nodes[node].conn.replace(conn) {
+            self.transmit(old, true, Packet::Fin);
+        }
         self.agent(node, agent::Event::Connected);
     }
 

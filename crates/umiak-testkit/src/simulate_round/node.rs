@@ -59,7 +59,7 @@ impl World {
 
     pub(super) fn perform_agent(&mut self, node: usize, effect: agent::Effect) {
         match effect {
-            agent::Effect::Connect => self.connect(node),
+            agent::Effect::Connect { .. } => self.connect(node),
             agent::Effect::Disconnect => {
                 if let Some(conn) = self.nodes[node].conn.take() {
                     self.transmit(conn, true, Packet::Fin);

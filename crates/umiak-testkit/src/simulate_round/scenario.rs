@@ -337,7 +337,7 @@ impl Scenario {
         self.quiet_from()
             + limits.rendezvous
             + round
-            + limits.silence
+            + limits.lost()
             + HANDSHAKE
             + limits.reconnect
             + REFUSED

@@ -181,7 +181,8 @@ async fn drain(reader: &mut OwnedReadHalf) -> io::Result<()> {
 }
 
 /// The agent's side: resolves, connects and authenticates.
-pub(super) async fn reach(target: Target, identity: Arc<Identity>) -> Result<Box<Parts>, Answer> {
+/// Each address must accept `within` this time.
+pub(super) async fn reach(target: Target, identity: Arc<Identity>, within: Duration) -> Result<Box<Parts>, Answer> {
     let until = Instant::now() + HANDSHAKE;
     let addresses = match target {
         Target::Address(address) => vec![address],
@@ -192,7 +193,7 @@ pub(super) async fn reach(target: Target, identity: Arc<Identity>) -> Result<Box
     for address in addresses {
         // A silent address leaves time for the others.
         let now = Instant::now();
-        let share = until.saturating_duration_since(now) / left;
+        let share = within.min(until.saturating_duration_since(now) / left);
         left -= 1;
         let stream = match timeout(share, connect(address)).await {
             Ok(Ok(stream)) => stream,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use tracing::{debug, info, trace};
@@ -30,40 +31,60 @@ impl Round {
         trace!(effects = effects.len(), "agent");
         for effect in effects {
             match effect {
-                agent::Effect::Connect => self.connect(),
-                agent::Effect::Disconnect => self.line = Line::Down,
+                agent::Effect::Connect { within } => self.connect(within),
+                agent::Effect::Disconnect => self.drop_line(),
                 agent::Effect::Send(message) => self.say(message),
                 agent::Effect::Tell(news) => self.reporter.tell(NetReport::News(news)),
             }
         }
-        if let (true, Line::Trying { task, .. }) = (self.agent.is_over(), &self.line) {
+        if self.agent.is_over() {
+            self.end_attempts();
+        }
+    }
+
+    fn drop_line(&mut self) {
+        self.end_attempts();
+        self.line = Line::Down;
+    }
+
+    fn end_attempts(&mut self) {
+        if let Some((_, task)) = self.second.take() {
+            task.abort();
+        }
+        if let Line::Trying { task, .. } = &self.line {
             task.abort();
             self.line = Line::Down;
         }
     }
 
-    fn connect(&mut self) {
+    fn connect(&mut self, within: Duration) {
         self.last_id += 1;
         let id = self.last_id;
         let (target, identity) = (self.target.clone(), Arc::clone(&self.identity));
         let events = self.events.clone();
         let task = tokio::spawn(async move {
-            let result = door::reach(target, identity).await;
+            let result = door::reach(target, identity, within).await;
             let _ = events.send(NetEvent::Reached { line: id, result }).await;
         });
         debug!(coordinator = ?self.target, "connect");
-        self.line = Line::Trying { id, task: task.abort_handle() };
+        match self.line {
+            Line::Up { .. } => self.second = Some((id, task.abort_handle())),
+            Line::Down | Line::Trying { .. } => self.line = Line::Trying { id, task: task.abort_handle() },
+        }
     }
 
     pub(super) fn reached(&mut self, line: u64, result: Result<Box<Parts>, Answer>) {
-        if !matches!(&self.line, Line::Trying { id, .. } if *id == line) {
+        let is_second = self.second.take_if(|(id, _)| *id == line).is_some();
+        if !is_second && !matches!(&self.line, Line::Trying { id, .. } if *id == line) {
             return;
         }
         let parts = match result {
             Ok(parts) => *parts,
             Err(answer) => {
                 debug!(?answer, "coordinator not reached");
-                self.line = Line::Down;
+                if !is_second {
+                    self.line = Line::Down;
+                }
                 return self.step(agent::Event::NotConnected(answer));
             }
         };
@@ -91,7 +112,7 @@ impl Round {
         match Payload::message(&message) {
             Ok(payload) => {
                 if !link.send(Outgoing::Payload(Arc::new(payload))) {
-                    self.line = Line::Down;
+                    self.drop_line();
                     self.step(agent::Event::Closed);
                 }
             }
@@ -107,7 +128,7 @@ impl Round {
             Said::Message(message) => agent::Event::Heard(Box::new(message)),
             Said::Gone => return,
             Said::Closed => {
-                self.line = Line::Down;
+                self.drop_line();
                 agent::Event::Closed
             }
         };
@@ -125,6 +146,7 @@ impl Round {
         if let Some(gatherer) = self.host.as_ref().and_then(|host| host.gatherer.as_ref()) {
             gatherer.finish();
         }
+        self.end_attempts();
         match &mut self.line {
             Line::Up { id, link, gone, .. } if link.is_open() => {
                 if !self.said_bye {
@@ -133,11 +155,7 @@ impl Round {
                 link.close();
                 self.closing.push_back((self.clock.now() + LINGER, *id));
             }
-            Line::Trying { task, .. } => {
-                task.abort();
-                self.line = Line::Down;
-            }
-            Line::Up { .. } | Line::Down => {}
+            Line::Up { .. } | Line::Trying { .. } | Line::Down => {}
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use umiak_core::machine::round::limits::{Limits, REFUSED, RETRY};
+use umiak_core::machine::round::limits::{CONNECT, Limits, REFUSED, RETRY};
 use umiak_core::machine::round::logs::{CHUNK, FromSender, Hello, ToSender};
 use umiak_core::machine::round::messages::{Answer, FromAgent};
 use umiak_core::model::JobId;
@@ -213,7 +213,7 @@ impl Follower {
         let mut refused: Option<Instant> = None;
         let mut pause = RETRY.0;
         loop {
-            match door::reach(self.coordinator.clone(), Arc::clone(&self.identity)).await {
+            match door::reach(self.coordinator.clone(), Arc::clone(&self.identity), CONNECT).await {
                 Ok(parts) => {
                     (refused, pause) = (None, RETRY.0);
                     if let Some(ended) = self.converse(*parts).await {

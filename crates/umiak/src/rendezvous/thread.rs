@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{Sender, UnboundedReceiver};
+use tokio::task::AbortHandle;
 use tracing::{error, info};
 use umiak_core::machine::round::agent::{self, Agent};
 use umiak_core::machine::round::coordinator;
@@ -50,6 +51,8 @@ pub(super) struct Round {
     pub(super) agent: Agent,
     pub(super) target: Target,
     pub(super) line: Line,
+    /// The attempt at another connection while the line is up.
+    pub(super) second: Option<(u64, AbortHandle)>,
     pub(super) said_bye: bool,
     /// Launch id of this node.
     pub(super) launch: u64,
@@ -77,6 +80,7 @@ impl Round {
             agent: Agent::new(join, limits, now),
             target,
             line: Line::Down,
+            second: None,
             said_bye: false,
             launch,
             host,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::limits::{ANSWER, Limits, REFUSED, RETRY};
+use super::limits::{ANSWER, CONNECT, Limits, REFUSED, RETRY};
 use super::messages::{
     Answer, Decision, FromAgent, Join, Loss, NodeName, Refusal, Servers, Stage, Standing, Start, Stop, ToAgent, Waiting,
 };
@@ -12,7 +12,7 @@ use crate::model::Timestamp;
 /// Input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The answer to [`Effect::Connect`]: both sides are authenticated.
+    /// The answer to [`Effect::Connect`]: both sides are authenticated. It replaces a connection that is up.
     Connected,
     /// The other answer to [`Effect::Connect`].
     NotConnected(Answer),
@@ -34,7 +34,11 @@ pub enum Event {
 /// Output of the machine, to be performed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    Connect,
+    /// Connects; the address must accept within this time. While a connection is up, that one stays until
+    /// [`Event::Connected`].
+    Connect {
+        within: Duration,
+    },
     Disconnect,
     Send(FromAgent),
     Tell(News),
@@ -86,6 +90,9 @@ pub struct Agent {
     refused: Option<Timestamp>,
     answer: Answer,
     quiet: bool,
+    /// While the coordinator is silent, a second connection is tried. After a cut, TCP repeats what was lost only after
+    /// a pause as long as the cut, and a node that waits for that is lost although it could be reached.
+    second: Second,
     /// Time of the last step.
     stepped: Timestamp,
     next_beat: Timestamp,
@@ -99,6 +106,12 @@ pub struct Agent {
     told: Option<Timestamp>,
     ended: bool,
     over: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Second {
+    Waiting { until: Timestamp },
+    Trying { next: Timestamp },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +142,7 @@ impl Agent {
             refused: None,
             answer: Answer::Unknown,
             quiet: false,
+            second: Second::Waiting { until: now },
             stepped: now,
             next_beat: now,
             started: None,
@@ -196,6 +210,7 @@ impl Agent {
             Link::Up { heard, .. } => {
                 times.push(Some(self.next_beat));
                 times.push(Some(heard + if self.quiet { self.limits.silence } else { self.limits.suspect() }));
+                times.push(self.second_due());
             }
         }
         times.push(self.down.filter(|_| self.welcomed).map(|down| down + self.limits.reconnect));
@@ -218,8 +233,24 @@ impl Agent {
         matches!(self.link, Link::Up { .. })
     }
 
+    /// When another connection may reach the coordinator sooner than this one. A merely slow one is kept: what is on its
+    /// way would be lost with it.
+    fn second_due(&self) -> Option<Timestamp> {
+        let (Link::Up { heard, welcome: true }, Second::Waiting { until }) = (self.link, self.second) else {
+            return None;
+        };
+        Some(until.max(heard + self.limits.second()))
+    }
+
+    /// Ends the attempt at a second connection, if there is one.
+    fn end_second(&mut self) -> bool {
+        let Second::Trying { next } = self.second else { return false };
+        self.second = Second::Waiting { until: next };
+        true
+    }
+
     fn connected(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.link != Link::Trying {
+        if !self.end_second() && self.link != Link::Trying {
             return;
         }
         self.link = Link::Up { heard: now, welcome: false };
@@ -229,7 +260,7 @@ impl Agent {
     }
 
     fn not_connected(&mut self, answer: Answer, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.link != Link::Trying {
+        if self.end_second() || self.link != Link::Trying {
             return;
         }
         let closed_to_us = matches!(answer, Answer::OtherToken | Answer::OtherVersion { .. } | Answer::OtherJob { .. });
@@ -255,6 +286,7 @@ impl Agent {
 
     /// Reconnects at once, since most connections break only for a moment; with a growing delay if not yet accepted.
     fn lost_link(&mut self, now: Timestamp) {
+        self.end_second();
         if let Link::Up { welcome: true, .. } = self.link {
             self.link = Link::Waiting { until: now };
             self.pause = RETRY.0;
@@ -427,6 +459,11 @@ impl Agent {
                 effects.push(Effect::Tell(News::Quiet));
             }
         }
+        if self.second_due().is_some_and(|due| now >= due) {
+            let within = self.limits.attempt();
+            self.second = Second::Trying { next: now + within };
+            effects.push(Effect::Connect { within });
+        }
         if self.is_up() && now >= self.next_beat {
             self.next_beat = now + self.limits.beat();
             effects.push(Effect::Send(FromAgent::Beat));
@@ -451,7 +488,9 @@ impl Agent {
             && now >= until
         {
             self.link = Link::Trying;
-            effects.push(Effect::Connect);
+            let within =
+                if self.welcomed { self.limits.suspect().clamp(self.limits.attempt(), CONNECT) } else { CONNECT };
+            effects.push(Effect::Connect { within });
         }
     }
 }

@@ -29,12 +29,31 @@ impl Limits {
         self.silence / 6
     }
 
+    /// Silence until a node is lost, counted from the last message: the next one was due a heartbeat later, and a cut
+    /// begins after the last message.
+    pub fn lost(&self) -> Duration {
+        self.silence + self.beat().min(Duration::from_millis(500))
+    }
+
+    /// Silence until an agent tries a second connection.
+    pub fn second(&self) -> Duration {
+        self.silence / 3
+    }
+
+    /// Time for one attempt at a second connection, and the interval between them.
+    pub fn attempt(&self) -> Duration {
+        (self.silence / 20).clamp(Duration::from_millis(250), Duration::from_secs(1))
+    }
+
     /// Interval between heartbeats.
     pub fn beat(&self) -> Duration {
         (self.silence / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 }
 
+/// Time until an address has accepted a connection. Longer for the first one than for later ones, which are repeated
+/// more often.
+pub const CONNECT: Duration = Duration::from_secs(5);
 /// Reconnections refused for this long mean that the coordinator is gone.
 pub const REFUSED: Duration = Duration::from_secs(2);
 /// How long the ends of ranks are collected, counted from the stop, after the settle window.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::agent::{self, Agent, News};
 use super::coordinator::{self, Coordinator, Effect, Event, Options};
-use super::limits::{ANSWER, GOODBYE, Limits, NEWS, REFUSED, TELL};
+use super::limits::{ANSWER, CONNECT, GOODBYE, Limits, NEWS, REFUSED, TELL};
 use super::messages::{
     Answer, Decision, Expects, FromAgent, JobKind, Join, Loss, NodeProcess, Offer, RankPlace, Refusal, Restart,
     Servers, Stage, Standing, Start, Stop, ToAgent, Told, Why,
@@ -729,7 +729,7 @@ fn goodbye() {
 fn welcomed() -> Agent {
     let expects = list(&[1, 2]);
     let mut agent = Agent::new(join(2, &expects), Limits::default(), at(0));
-    assert_eq!(agent.step(agent::Event::Tick, at(0)), [agent::Effect::Connect]);
+    assert_eq!(agent.step(agent::Event::Tick, at(0)), [agent::Effect::Connect { within: CONNECT }]);
     let effects = agent.step(agent::Event::Connected, at(1));
     assert!(matches!(&effects[..], [agent::Effect::Send(FromAgent::Join(_))]));
     hear(&mut agent, ToAgent::Welcome, 2);
@@ -787,7 +787,7 @@ fn an_agent_tries_until_its_time_is_up() {
     while let Some(deadline) = agent.deadline() {
         let effects = agent.step(agent::Event::Tick, deadline);
         told.extend(news(&effects));
-        if effects.contains(&agent::Effect::Connect) {
+        if effects.iter().any(|effect| matches!(effect, agent::Effect::Connect { .. })) {
             tries += 1;
             told.extend(news(&agent.step(agent::Event::NotConnected(Answer::Refused), deadline)));
         }
@@ -832,7 +832,7 @@ fn an_agent_starts_stops_and_ends() {
 fn a_coordinator_that_is_gone() {
     // Refused for two seconds.
     let mut agent = welcomed();
-    assert_eq!(agent.step(agent::Event::Closed, at(10)), [agent::Effect::Connect], "at once");
+    assert_eq!(agent.step(agent::Event::Closed, at(10)), [agent::Effect::Connect { within: CONNECT }], "at once");
     let mut now = at(10);
     let mut told = Vec::new();
     while !agent.is_over() {
@@ -850,7 +850,7 @@ fn a_coordinator_that_is_gone() {
         now = deadline.max(now);
         let effects = agent.step(agent::Event::Tick, now);
         told.extend(news(&effects));
-        if effects.contains(&agent::Effect::Connect) {
+        if effects.iter().any(|effect| matches!(effect, agent::Effect::Connect { .. })) {
             now = now + Duration::from_secs(5);
             told.extend(news(&agent.step(agent::Event::NotConnected(Answer::Silent), now)));
         }
@@ -933,4 +933,40 @@ fn links_are_numbered_and_strangers_say_nothing() {
         assert_eq!(round.step(event), vec![] as Vec<coordinator::Effect>);
     }
     assert_eq!(before, format!("{:?}", round.coordinator));
+}
+
+#[test]
+fn an_agent_tries_a_second_connection_while_the_coordinator_is_silent() {
+    let limits = Limits { silence: Duration::from_secs(6), ..Limits::default() };
+    let mut agent = Agent::new(join(2, &list(&[1, 2])), limits, at(0));
+    agent.step(agent::Event::Tick, at(0));
+    agent.step(agent::Event::Connected, at(0));
+    hear(&mut agent, ToAgent::Welcome, 0);
+    let mut attempts = Vec::new();
+    let mut pass = |agent: &mut Agent, until: u64| {
+        while let Some(due) = agent.deadline().filter(|due| *due < at(until)) {
+            for effect in agent.step(agent::Event::Tick, due) {
+                match effect {
+                    agent::Effect::Connect { within } => attempts.push((due, within)),
+                    agent::Effect::Disconnect => panic!("the connection stays"),
+                    _ => {}
+                }
+            }
+            // Not reached: the packet was lost.
+            if attempts.last().is_some_and(|(began, _)| *began == due) {
+                agent.step(agent::Event::NotConnected(Answer::Silent), due + Duration::from_millis(299));
+            }
+        }
+    };
+    pass(&mut agent, 5_500);
+    let within = Duration::from_millis(300);
+    assert_eq!(attempts, (0..12).map(|n| (at(2_000 + n * 300), within)).collect::<Vec<_>>());
+    // The one that succeeds replaces the silent connection, and the node joins again.
+    agent.step(agent::Event::Tick, at(5_600));
+    let effects = agent.step(agent::Event::Connected, at(5_610));
+    assert!(matches!(&effects[..], [agent::Effect::Send(FromAgent::Join(_))]), "{effects:?}");
+    assert_eq!(news(&hear(&mut agent, ToAgent::Welcome, 5_620)), [News::Back]);
+    // Answers without an attempt are ignored.
+    assert_eq!(agent.step(agent::Event::Connected, at(5_630)), []);
+    assert_eq!(agent.step(agent::Event::NotConnected(Answer::Refused), at(5_640)), []);
 }

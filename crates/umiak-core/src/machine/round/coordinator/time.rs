@@ -50,7 +50,7 @@ impl Coordinator {
         for node in self.nodes.iter().filter(|node| node.lost.is_none()) {
             match node.down {
                 Some(down) => times.push(down + limits.reconnect),
-                None => times.push(node.heard + limits.silence),
+                None => times.push(node.heard + limits.lost()),
             }
         }
         times.into_iter().min()
@@ -99,7 +99,7 @@ impl Coordinator {
                 Some(down) => {
                     (now >= down + limits.reconnect).then_some(Loss::Disconnected { after: limits.reconnect })
                 }
-                None => (now >= node.heard + limits.silence).then_some(Loss::Silent { after: limits.silence }),
+                None => (now >= node.heard + limits.lost()).then_some(Loss::Silent { after: limits.silence }),
             }
         };
         while let Some((node, how)) = self.nodes.iter().enumerate().find_map(|(n, node)| Some((n, gone(node)?))) {

@@ -1,7 +1,7 @@
 //! The network between hosts: links, partitions, delays, packet loss, foreign connections.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use umiak_testkit::components::Component::Netns;
 use umiak_testkit::components::trials;
@@ -10,7 +10,7 @@ use umiak_testkit::sandbox::Running;
 use umiak_testkit::suite::Suite;
 
 use super::{
-    Cluster, LONG, SHORT, UNTIL_LET, WAIT, await_words, console, expect_coordinator_lost, finish, launch_aloud,
+    Cluster, LONG, SHORT, SOON, UNTIL_LET, WAIT, await_words, console, expect_coordinator_lost, finish, launch_aloud,
 };
 
 pub(super) fn register(suite: &mut Suite) {
@@ -19,6 +19,8 @@ pub(super) fn register(suite: &mut Suite) {
         .test("nodes::faults::link_of_the_coordinator_goes_down", &[Netns], coordinators_link_goes_down)
         .test("nodes::faults::short_partition_is_outlived", &[Netns], short_partition)
         .test("nodes::faults::long_partition_ends_the_job", &[Netns], long_partition)
+        .test("nodes::faults::cuts_shorter_than_the_timeout_are_outlived", &[Netns], short_cuts)
+        .test("nodes::faults::cuts_longer_than_the_timeout_end_the_job", &[Netns], long_cuts)
         .test("nodes::faults::broken_connections_come_back", &[Netns], connections_come_back)
         .test("nodes::faults::delayed_by_200_ms", &[Netns], delayed)
         .test("nodes::faults::a_part_of_all_packets_is_lost", &[Netns], packets_are_lost)
@@ -95,6 +97,58 @@ fn long_partition() {
     expect_coordinator_lost(&outcomes[1], "its connection broke and was not restored within 3.0 s");
     first.join(second);
     snapshot.assert_as_before();
+}
+
+/// Cuts a host off from all others for this time.
+fn cut_off(cluster: &Cluster, host: usize, time: Duration) {
+    let network = &cluster.network;
+    let others = || network.hosts().iter().filter(|other| other.index() != host);
+    others().for_each(|other| network.host(host).cut(other));
+    std::thread::sleep(time);
+    others().for_each(|other| network.host(host).join(other));
+}
+
+/// When a cut of 4 s ends, TCP repeats what was lost only after another 2 s.
+fn short_cuts() {
+    let cluster = Cluster::new(3);
+    let snapshot = cluster.snapshot();
+    let flags = "--ips $IPS --node-timeout 6s --reconnect-window 6s --rdzv-timeout 60s";
+    let runs: Vec<Running<'_>> = (0..3).map(|host| launch_aloud(&cluster, host, flags, &[UNTIL_LET])).collect();
+    for run in &runs {
+        run.wait_for_file("up");
+    }
+    let mut healed = 0;
+    for millis in [2_000, 4_000, 4_500, 5_000] {
+        for host in [0, 1] {
+            cut_off(&cluster, host, Duration::from_millis(millis));
+            healed += 1;
+            let deadline = Instant::now() + SOON;
+            let is_back = |said: String| said.matches("all nodes are reachable again").count() >= healed;
+            while !is_back(console(&cluster, 0)) {
+                assert!(Instant::now() < deadline, "{millis} ms, host {host}:\n{}", console(&cluster, 0));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    cluster.go();
+    for outcome in finish(runs) {
+        outcome.expect_code(0);
+    }
+    snapshot.assert_as_before();
+}
+
+fn long_cuts() {
+    for host in [0, 1] {
+        let cluster = Cluster::new(2);
+        let snapshot = cluster.snapshot();
+        let flags = SHORT.replace("--reconnect-window 3s", "--reconnect-window 60s");
+        let runs = cluster.launch_and_wait(&flags, &[&format!("*:touch up;{WAIT}")]);
+        cut_off(&cluster, host, Duration::from_secs(4));
+        let outcomes = finish(runs);
+        cluster.expect_lost(&outcomes[0], 1, "no message from it for 2.0 s");
+        expect_coordinator_lost(&outcomes[1], "nothing listens there anymore");
+        snapshot.assert_as_before();
+    }
 }
 
 /// Two nodes, connected through a relay on a third host.
