@@ -4,6 +4,7 @@
 //! and hints. Rendering is here; the caller chooses the stream and the colours.
 
 pub mod codes;
+mod collected;
 mod snippet;
 mod source;
 
@@ -13,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use codes::Code;
+pub use collected::{Collected, MAX_KEPT};
 pub use source::{Label, Position, Source, Span};
 
 /// An error stops the command before anything starts; a notice is printed once.
@@ -114,15 +116,19 @@ impl Diagnostic {
     }
 }
 
-/// Returns the name in `candidates` nearest to `word`, if one is near enough.
+/// Returns the name in `candidates` nearest to `word`, if one is near enough. Long words and the end of a long list are
+/// not compared: the time is bounded whatever a document contains.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let length = word.chars().count();
-    if length > 100 {
+    let length = word.chars().take(65).count();
+    if length > 64 {
         return None;
     }
     let limit = (length / 3).max(1);
     candidates
         .into_iter()
+        .take(1000)
+        // Each character more or less costs one change.
+        .filter(|candidate| candidate.chars().take(length + limit + 1).count().abs_diff(length) <= limit)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)

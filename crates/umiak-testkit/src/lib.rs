@@ -16,11 +16,13 @@
 //! | [`floor`] | the baseline of the benchmarks |
 //! | [`freezer`] | uninterruptible sleep |
 //! | [`gpus`] | fake files of the NVIDIA driver |
+//! | [`hostile`] | documents made to exhaust memory or time |
 
 pub mod components;
 pub mod floor;
 pub mod freezer;
 pub mod gpus;
+pub mod hostile;
 pub mod kill;
 pub mod net;
 pub mod podman;

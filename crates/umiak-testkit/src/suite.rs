@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::components::{Component, required};
+use crate::hostile;
 use crate::kill;
 use crate::net;
 use crate::toy;
@@ -41,7 +42,9 @@ impl Suite {
 
     /// Runs the tests selected on the command line, or the toy trainer if the binary was started as that.
     pub fn main(self) -> ExitCode {
-        if let Some(code) = toy::run_if_asked().or_else(kill::run_if_asked).or_else(net::run_if_asked) {
+        if let Some(code) =
+            toy::run_if_asked().or_else(kill::run_if_asked).or_else(net::run_if_asked).or_else(hostile::run_if_asked)
+        {
             return ExitCode::from(code);
         }
         // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP.

@@ -50,6 +50,8 @@ enum Bench {
     Run(bench::run::Options),
     /// The state machine of a job: time per event, by number of replicas
     Machine(bench::machine::Options),
+    /// Documents made to exhaust time: time of `umiak lint`
+    Lint(bench::lint::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -64,6 +66,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Bench::Rendezvous(options) => bench::rendezvous::rendezvous(root, &options),
             Bench::Run(options) => bench::run::run(root, &options),
             Bench::Machine(options) => bench::machine::machine(root, &options),
+            Bench::Lint(options) => bench::lint::lint(root, &options),
         },
     }
 }

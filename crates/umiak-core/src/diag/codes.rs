@@ -117,6 +117,8 @@ register! {
         "Documents are limited to 4 MiB, 48 levels of nesting and 200000 values, counted after aliases are resolved.";
     F0006, 2, "duplicate key",
         "A mapping has the same key twice, and YAML does not define which one applies. Both places are shown.";
+    F0007, 2, "more errors than are shown",
+        "At most 50 errors and 50 notices of a document are shown. Correct them and check the document again.";
     F0010, 2, "unknown key",
         "The key has no meaning in this place, and ignoring it would hide a mistake. The message names the nearest known key, or lists the known ones. `docs/reference/job.md` lists all keys.";
     F0011, 2, "wrong type",

@@ -6,6 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
+/// Bytes of a line that a label keeps before and after the start of its mark.
+const BEFORE: usize = 512;
+const AFTER: usize = 1024;
+
 /// A document: its name in messages, and its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
@@ -68,14 +72,20 @@ impl Source {
         let end = self.boundary(span.end).max(start);
         let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = self.text[start..].find('\n').map_or(self.text.len(), |at| start + at);
-        let line = self.text[line_start..line_end].trim_end_matches('\r');
+        // A line may be the whole document: only the part that can be shown is copied.
+        let from = line_start.max(self.boundary(start.saturating_sub(BEFORE)));
+        let to = line_end.min(self.boundary(start + AFTER));
+        let part = self.text[from..to].trim_end_matches('\r');
+        let left = if from > line_start { "…" } else { "" };
+        let right = if to < line_end { "…" } else { "" };
+        let inside = |byte: usize| left.len() + (byte.clamp(from, to) - from).min(part.len());
         Label {
             file: self.name.clone(),
             start: self.position(start),
             end: self.position(end),
             label: label.into(),
-            line: line.to_owned(),
-            marked: (start - line_start).min(line.len())..(end.min(line_end) - line_start).min(line.len()),
+            marked: inside(start)..inside(end),
+            line: [left, part, right].concat(),
         }
     }
 
@@ -96,7 +106,7 @@ pub struct Label {
     /// After the last character.
     pub end: Position,
     pub label: String,
-    /// The line that contains `start`, without its line ending.
+    /// The line that contains `start`, without its line ending; a long one is cut around the mark.
     pub(super) line: String,
     /// Byte range in `line`.
     pub(super) marked: std::ops::Range<usize>,

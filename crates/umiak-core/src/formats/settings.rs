@@ -24,8 +24,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::MAX_BYTES;
 use super::document::reader::Reader;
-use super::document::tree::{Node, ScalarKind, Value};
-use crate::diag::{Code, Diagnostic, Source, Span};
+use super::document::tree::{Node, ScalarKind, Value, shortened};
+use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 use crate::model::Resources;
 
 /// The names that documents may use.
@@ -81,13 +81,19 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
     }
     let (root, errors) = DeTable::parse_recoverable(&source.text);
     if !errors.is_empty() {
-        return Err(errors.iter().map(|error| not_toml(source, error)).collect());
+        let mut collected = Collected::default();
+        for error in &errors {
+            collected.add(|| not_toml(source, error));
+        }
+        return Err(collected.into_vec());
     }
     let root = node(DeValue::Table(root.into_inner()), Span::new(0, source.text.len()));
-    let mut reader = Reader::new(source, Vec::new());
+    let mut reader = Reader::new(source, Collected::default());
     let mut settings = Settings::default();
     let names = ["queue", "flavour", "fs", "engine", "hosts"];
-    let Some(file) = reader.entries("`umiak.toml`", &root, names) else { return Err(reader.errors) };
+    let Some(file) = reader.entries("`umiak.toml`", &root, names) else {
+        return Err(reader.errors.into_vec());
+    };
     settings.queues.extend(each(&mut reader, file.get("queue"), "queue", |reader, what, node| {
         let entries = reader.entries(what, node, ["engine"])?;
         Some(Queue { engine: entries.value(reader, "engine", Reader::word) })
@@ -113,7 +119,7 @@ pub fn parse(source: &Source) -> Result<Settings, Vec<Diagnostic>> {
         let hosts = reader.texts("`[hosts]`", hosts).unwrap_or_default();
         settings.hosts = hosts.into_iter().map(|(name, address)| (name.value, address.value)).collect();
     }
-    if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors) }
+    if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors.into_vec()) }
 }
 
 /// `[kind.NAME]` tables.
@@ -127,7 +133,7 @@ fn each<T>(
     entries
         .into_iter()
         .filter_map(|(name, node)| {
-            let what = format!("`[{kind}.{}]`", name.value);
+            let what = format!("`[{kind}.{}]`", shortened(&name.value));
             read(reader, &what, node).map(|value| (name.value, value))
         })
         .collect()

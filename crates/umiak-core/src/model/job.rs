@@ -92,7 +92,10 @@ impl Work {
         matches!(rest, "RUN" | "JOB" | "ROLE" | "INDEX" | "REPLICAS" | "RANK" | "WORLD_SIZE" | "ATTEMPT" | "HOST")
             || rest.starts_with("HOSTS_")
             || rest.starts_with("ENDPOINTS_")
-            || port.is_some_and(|port| self.ports.iter().any(|need| need.name.to_ascii_uppercase() == port))
+            || port.is_some_and(|port| {
+                let is_upper = !port.bytes().any(|byte| byte.is_ascii_lowercase());
+                is_upper && self.ports.iter().any(|need| need.name.eq_ignore_ascii_case(port))
+            })
     }
 }
 
@@ -135,7 +138,7 @@ pub struct StartAfter {
 }
 
 /// The condition for the start of a role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// All its processes exist.

@@ -1,6 +1,7 @@
 //! Reads documents and settings from files; `umiak-core` parses them.
 
-use std::io::{ErrorKind, Read as _};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use tracing::debug;
@@ -11,21 +12,21 @@ use umiak_core::formats::settings::{self, Settings};
 /// The document of a path; `-` is standard input.
 pub(super) fn read(path: &Path) -> Result<Source, Diagnostic> {
     let name = name(path);
-    // A device may have no end: no more than the largest document is read.
-    let limit = document::MAX_BYTES as u64 + 1;
-    let mut bytes = Vec::new();
-    let result = if is_stdin(path) {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
-    };
+    let result = if is_stdin(path) { bytes(std::io::stdin().lock()) } else { File::open(path).and_then(bytes) };
     match result {
-        Ok(_) => {
+        Ok(bytes) => {
             debug!(file = name, bytes = bytes.len(), "document read");
             document::decode(&name, &bytes)
         }
         Err(error) => Err(unreadable(&name, &error)),
     }
+}
+
+/// A device may have no end: no more than the largest document is read.
+fn bytes(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(document::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The settings for a document: `umiak.toml` beside it, else the user's `umiak/config.toml`, else the defaults. Errors
@@ -38,7 +39,7 @@ pub(super) fn settings(document: &Path) -> Result<Settings, (PathBuf, Vec<Diagno
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")))
         .map(|folder| folder.join("umiak/config.toml"));
     for path in std::iter::once(beside.join("umiak.toml")).chain(own) {
-        match std::fs::read(&path) {
+        match File::open(&path).and_then(bytes) {
             Ok(bytes) => {
                 debug!(file = ?path, "settings read");
                 let source = document::decode(&name(&path), &bytes).map_err(|error| (path.clone(), vec![error]))?;

@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::diag::{Code, Diagnostic, Severity};
+use umiak_core::diag::{Code, Diagnostic, MAX_KEPT, Severity};
 use umiak_core::formats::{self, document::Checked};
 use umiak_core::model::Job;
 
@@ -119,16 +119,23 @@ fn human(files: &[CheckedFile]) -> ExitCode {
             let roles = plural(job.roles.len() as u32, "role");
             let _ = writeln!(fine, "{}: ok, {roles}, {}", file.file, plural(replicas, "replica"));
         } else if file.ok {
-            let needed: Vec<String> = file.needed.iter().map(|name| format!("`-p {name}=…`")).collect();
-            let _ = writeln!(fine, "{}: ok, requires {}", file.file, needed.join(" "));
+            let shown = file.needed.iter().take(MAX_KEPT);
+            let needed: Vec<String> = shown.map(|name| format!("`-p {name}=…`")).collect();
+            let more = match file.needed.len() - needed.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let _ = writeln!(fine, "{}: ok, requires {}{more}", file.file, needed.join(" "));
         }
     }
-    let is_error = |diagnostic: &&Diagnostic| diagnostic.severity == Severity::Error;
-    let errors = files.iter().flat_map(|file| &file.diagnostics).filter(is_error).count();
+    let errors = files.iter().flat_map(|file| &file.diagnostics);
+    let errors: Vec<_> = errors.filter(|diagnostic| diagnostic.severity == Severity::Error).collect();
     let printed = print(&fine);
-    if errors > 1 {
+    if errors.len() > 1 {
+        let uncounted = errors.iter().filter(|error| error.code == Code::F0007).count();
+        let (more, count) = (if uncounted > 0 { "more than " } else { "" }, errors.len() - uncounted);
         let wrong = files.iter().filter(|file| !file.ok).count();
-        super::say(&format!("{errors} errors in {wrong} of {} files\n", files.len()));
+        super::say(&format!("{more}{count} errors in {wrong} of {} files\n", files.len()));
     }
     printed
 }

@@ -8,6 +8,7 @@ mod failure;
 mod frameworks;
 mod guide;
 mod history;
+mod hostile;
 mod idle;
 mod input;
 mod kernel;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
     guide::register(&mut suite);
     input::register(&mut suite);
     lint::register(&mut suite);
+    hostile::register(&mut suite);
     surroundings::register(&mut suite);
     kernel::register(&mut suite);
     signals::register(&mut suite);

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: umiak compared with its peers and the kernel's floor, in one run. `launch` covers one node and
-//! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine.
+//! is in this module, `rendezvous` several nodes, `run` documents and recorded runs, `machine` the job's state machine,
+//! `lint` hostile documents.
 //!
 //! | module | in one sentence |
 //! |---|---|
@@ -19,12 +20,14 @@
 //! | `rendezvous` | several nodes |
 //! | `run` | documents and recorded runs |
 //! | `machine` | the state machine of a job, without a process |
+//! | `lint` | documents made to exhaust time |
 
 mod against;
 mod crowd;
 pub(crate) mod floor;
 mod harness;
 mod host;
+pub(crate) mod lint;
 pub(crate) mod machine;
 mod model;
 mod options;

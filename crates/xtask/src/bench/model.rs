@@ -25,6 +25,7 @@ pub(crate) enum Metric {
     LogFirst,
     RunLine,
     Event,
+    Lint,
 }
 
 /// How a number is compared with the floor's.
@@ -36,7 +37,7 @@ pub(crate) enum Relation {
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Start,
         Self::Crash,
         Self::Memory,
@@ -54,6 +55,7 @@ impl Metric {
         Self::LogFirst,
         Self::RunLine,
         Self::Event,
+        Self::Lint,
     ];
 
     pub(crate) fn title(self) -> &'static str {
@@ -75,6 +77,7 @@ impl Metric {
             Self::LogFirst => "First bytes of a log of N GB",
             Self::RunLine => "First line of `/bin/echo` from a document",
             Self::Event => "One event of the state machine of a job with N replicas",
+            Self::Lint => "`umiak lint` of a hostile document of N MB",
         }
     }
 
@@ -90,7 +93,8 @@ impl Metric {
             | Self::Replicas
             | Self::Listing
             | Self::LogFirst
-            | Self::RunLine => "ms",
+            | Self::RunLine
+            | Self::Lint => "ms",
             Self::Memory | Self::AgentsMemory => "MB",
             Self::Event => "µs",
             Self::WakeUps => "",
@@ -111,7 +115,8 @@ impl Metric {
             | Self::AgentsTime
             | Self::Listing
             | Self::LogFirst
-            | Self::Event => Relation::None,
+            | Self::Event
+            | Self::Lint => Relation::None,
         }
     }
 

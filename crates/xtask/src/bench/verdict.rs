@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::lint::MEGABYTES;
 use super::machine::{SIZES, Story};
 use super::model::{Metric, Series, floor, median_of};
 use super::rendezvous::{CRASH_RANKS, START_RANKS};
@@ -218,6 +219,20 @@ pub(crate) fn of_nodes(series: &[Series]) -> Vec<Verdict> {
         found.push(Verdict { what: "rendezvous of 4 096 agents", measured: format!("{ours:.0} ms"), must: None, goal });
     }
     found
+}
+
+/// The verdict on hostile documents: the slowest of them.
+pub(crate) fn of_lint(series: &[Series]) -> Vec<Verdict> {
+    let of =
+        |one: &Series| Some((median_of(series, Metric::Lint, MEGABYTES, &one.contestant)?, one.contestant.clone()));
+    let slowest = series.iter().filter_map(of).max_by(|one, other| one.0.total_cmp(&other.0));
+    let verdict = slowest.map(|(ours, name)| Verdict {
+        what: "the slowest hostile document of 1 MB",
+        measured: format!("{ours:.0} ms ({name})"),
+        must: Some(at_most(ours, 1000.0 * f64::from(MEGABYTES), "≤ 1 s per MB")),
+        goal: None,
+    });
+    verdict.into_iter().collect()
 }
 
 /// Verdicts on the state machine of a job.

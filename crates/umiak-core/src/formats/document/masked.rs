@@ -1,6 +1,8 @@
 //! The text of a document without its secrets. Secrets are recognised by the names of variables, parameters and labels;
 //! passwords in URLs are masked everywhere.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::ops::Range;
 
@@ -25,9 +27,9 @@ pub(crate) struct Secrets {
 pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secrets) -> (String, Vec<String>) {
     let mut places: Vec<(Span, String)> = Vec::new();
     walk(source, root, "", secrets, &mut places);
+    in_order(&mut places);
     let names = secret_params::<T>(source, root, secrets, &mut places);
-    places.sort_by_key(|(span, _)| span.start);
-    places.dedup_by_key(|(span, _)| *span);
+    in_order(&mut places);
     let mut text = String::with_capacity(source.text.len());
     let mut end = 0;
     for (span, replacement) in places {
@@ -39,6 +41,12 @@ pub(crate) fn masked<T: Templates>(source: &Source, root: &Node, secrets: &Secre
         end = span.end;
     }
     (text + source.text.get(end..).unwrap_or(""), names)
+}
+
+/// Sorts places, each once. A part of a command comes after the whole, which then covers it.
+fn in_order(places: &mut Vec<(Span, String)>) {
+    places.sort_by_key(|(span, _)| (span.start, Reverse(span.end)));
+    places.dedup_by_key(|(span, _)| *span);
 }
 
 /// `parent` is the key of this node; below a mapping of secrets it stays that mapping's.
@@ -70,10 +78,6 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
             let written = source.slice(node.written);
             let without = mask::masked("", written);
             if without != written {
-                // Parts of a command may already be places; the whole place is then masked.
-                places.retain(|(span, _)| {
-                    span.start < node.written.start || span.end > node.written.end || *span == node.written
-                });
                 let without = if parent == "command" { line(&without) } else { without };
                 places.push((node.written, without));
             }
@@ -124,11 +128,11 @@ fn secret_params<T: Templates>(
     places: &mut Vec<(Span, String)>,
 ) -> Vec<String> {
     let masked: String = places.iter().map(|(span, _)| source.slice(*span)).collect::<Vec<_>>().join("\n");
-    let used: Vec<&str> = words::<T>(&masked).filter_map(|word| word.strip_prefix(secrets.prefix)).collect();
+    let used: HashSet<&str> = words::<T>(&masked).filter_map(|word| word.strip_prefix(secrets.prefix)).collect();
     let mut names = Vec::new();
     for (key, value) in root.child(secrets.params).map_or(&[][..], Node::entries) {
         let Some(name) = key.text() else { continue };
-        let is_used = used.contains(&name);
+        let is_used = used.contains(name);
         if is_used || mask::is_secret(name) {
             names.push(name.to_owned());
         }

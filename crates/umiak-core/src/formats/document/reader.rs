@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::tree::{Node, Scalar, ScalarKind, Value};
-use crate::diag::{Code, Diagnostic, Source, Span, nearest};
+use super::tree::{Node, Scalar, ScalarKind, Value, shortened};
+use crate::diag::{Code, Collected, Diagnostic, Source, Span, nearest};
 use crate::formats::units;
 
 /// A value and its position.
@@ -22,8 +22,8 @@ pub(crate) type NameRule = (fn(&str) -> bool, &'static str);
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     pub(crate) source: &'a Source,
-    pub(crate) errors: Vec<Diagnostic>,
-    pub(crate) notices: Vec<Diagnostic>,
+    pub(crate) errors: Collected,
+    pub(crate) notices: Collected,
 }
 
 /// The entries of a mapping with fixed keys, by name.
@@ -85,37 +85,31 @@ impl<'n> Entries<'n> {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(source: &'a Source, errors: Vec<Diagnostic>) -> Self {
-        Self { source, errors, notices: Vec::new() }
+    pub(crate) fn new(source: &'a Source, errors: Collected) -> Self {
+        Self { source, errors, notices: Collected::default() }
     }
 
     pub(crate) fn error(&mut self, code: Code, at: Span, message: impl Into<String>, label: impl Into<String>) {
-        let label = self.source.label(at, bounded(label.into()));
-        self.errors.push(Diagnostic::error(code, bounded(message.into())).label(label));
+        self.errors.add(|| Diagnostic::error(code, message).label(self.source.label(at, label)));
     }
 
     /// Adds a hint to the last error.
     pub(crate) fn hint(&mut self, hint: impl Into<String>) {
-        if let Some(error) = self.errors.last_mut() {
-            error.hints.push(hint.into());
-        }
+        self.errors.complete_last(|error| error.hint(hint));
     }
 
     pub(crate) fn notice(&mut self, code: Code, at: Span, message: impl Into<String>, label: impl Into<String>) {
-        self.notices.push(Diagnostic::notice(code, message).label(self.source.label(at, label)));
+        self.notices.add(|| Diagnostic::notice(code, message).label(self.source.label(at, label)));
     }
 
     /// Adds a hint to the last notice.
     pub(crate) fn notice_hint(&mut self, hint: impl Into<String>) {
-        if let Some(notice) = self.notices.last_mut() {
-            notice.hints.push(hint.into());
-        }
+        self.notices.complete_last(|notice| notice.hint(hint));
     }
 
-    /// The errors sorted by position; those without one come first.
-    pub(crate) fn into_errors(mut self) -> Vec<Diagnostic> {
-        self.errors.sort_by_key(|error| error.labels.first().map(|label| label.start));
-        self.errors
+    /// The nearest name, for an error or a notice that will be kept.
+    pub(crate) fn nearest<'c>(&self, word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+        if self.errors.has_room() && self.notices.has_room() { nearest(word, candidates) } else { None }
     }
 
     pub(crate) fn wrong_type(&mut self, what: &str, node: &Node, expected: &str) {
@@ -145,7 +139,7 @@ impl<'a> Reader<'a> {
     ) -> Option<Entries<'n>> {
         let mut entries = self.open_entries(what, node, names)?;
         for (key, _) in std::mem::take(&mut entries.rest).into_iter().filter(|(key, _)| !is_ignored(&key.value)) {
-            let near = nearest(&key.value, entries.names.iter().copied());
+            let near = self.nearest(&key.value, entries.names.iter().copied());
             let label = did_you_mean(near, "");
             self.error(Code::F0010, key.at, format!("unknown key `{}` in {what}", key.value), label);
             if near.is_none() {
@@ -202,7 +196,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn name(&mut self, name: &At<String>, of: &str, rules: &[NameRule]) -> bool {
         let broken = rules.iter().find(|(holds, _)| !holds(&name.value));
         if let Some((_, rule)) = broken {
-            let message = format!("`{}` is not a valid name for {of}", name.value.escape_debug());
+            let message = format!("`{}` is not a valid name for {of}", shortened(&name.value).escape_debug());
             self.error(Code::F0014, name.at, message, *rule);
         }
         broken.is_none()
@@ -284,7 +278,7 @@ impl<'a> Reader<'a> {
         if let Some(word) = words.iter().find(|word| **word == scalar.text) {
             return Some(At { value: word, at: node.at });
         }
-        let near = nearest(&scalar.text, words.iter().copied());
+        let near = self.nearest(&scalar.text, words.iter().copied());
         let label = did_you_mean(near, &format!("this is {}", node.found()));
         self.error(Code::F0013, node.at, format!("{what} must be {}", either(words)), label);
         None
@@ -356,14 +350,6 @@ impl<'a> Reader<'a> {
 /// A label: suggests the nearest name if there is one.
 pub(crate) fn did_you_mean(near: Option<&str>, otherwise: &str) -> String {
     near.map_or(otherwise.to_owned(), |near| format!("did you mean `{near}`?"))
-}
-
-/// Cuts a message short: a name may be megabytes long.
-fn bounded(text: String) -> String {
-    match text.char_indices().nth(300) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
 }
 
 /// "`a`, `b` or `c`".

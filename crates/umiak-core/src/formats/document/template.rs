@@ -2,7 +2,7 @@
 //! inserted unchanged, so a parameter can neither add a template nor change the structure of the document.
 
 use super::reader::Reader;
-use super::tree::{Node, ScalarKind, Value};
+use super::tree::{Node, ScalarKind, Value, shortened};
 use crate::diag::{Code, Source, Span};
 
 /// The templates of one format: their syntax and their values.
@@ -13,15 +13,17 @@ pub(crate) trait Templates {
     const LITERAL: &'static str;
 
     /// The value of a template that contains `word`.
-    fn value(&self, word: &str) -> Result<String, Unfilled>;
+    fn value(&self, word: &str) -> Result<&str, Unfilled>;
+
+    /// The label of the error about an unknown parameter.
+    fn unknown(&self, word: &str) -> String;
 }
 
 /// Why a template has no value.
 #[derive(Debug)]
 pub(crate) enum Unfilled {
     NotAName,
-    /// With the label of the error.
-    Unknown(String),
+    Unknown,
     /// The parameter has no value, which is reported at the parameter: texts with it are excluded from further checks.
     Missing,
 }
@@ -54,29 +56,35 @@ fn filled<T: Templates>(reader: &mut Reader<'_>, text: &str, written: Span, temp
     while let Some(start) = rest.find(T::OPEN) {
         result += &rest[..start];
         let inner = &rest[start + T::OPEN.len()..];
-        let at = place::<T>(reader.source, written, count, inner);
+        // It is searched from the start of the leaf, so only for errors that are kept.
+        let has_room = reader.errors.has_room();
+        let at = |source: &Source| if has_room { place::<T>(source, written, count, inner) } else { written };
         let Some((word, behind)) = inner.split_once(T::CLOSE) else {
+            let at = at(reader.source);
             reader.error(Code::F0032, at, "unterminated template", format!("`{}` is missing", T::CLOSE));
             reader.hint(T::LITERAL);
             return None;
         };
         rest = behind;
-        // A delimiter inside the template counts too.
-        count += 1 + word.matches(T::OPEN).count();
-        let word = word.trim();
-        let value = templates.value(word);
+        let trimmed = word.trim();
+        let value = templates.value(trimmed);
         is_whole &= value.is_ok();
         match value {
-            Ok(value) => result += &value,
+            Ok(value) => result += value,
             Err(Unfilled::Missing) => {}
             Err(Unfilled::NotAName) => {
-                reader.error(Code::F0032, at, format!("`{word}` is not a valid parameter name"), "");
+                let at = at(reader.source);
+                reader.error(Code::F0032, at, format!("`{}` is not a valid parameter name", shortened(trimmed)), "");
                 reader.hint(T::LITERAL);
             }
-            Err(Unfilled::Unknown(label)) => {
-                reader.error(Code::F0030, at, format!("unknown parameter `{word}`"), label);
+            Err(Unfilled::Unknown) => {
+                let at = at(reader.source);
+                let label = if has_room { templates.unknown(trimmed) } else { String::new() };
+                reader.error(Code::F0030, at, format!("unknown parameter `{trimmed}`"), label);
             }
         }
+        // A delimiter inside the template counts too.
+        count += 1 + word.matches(T::OPEN).count();
     }
     is_whole.then(|| result + rest)
 }

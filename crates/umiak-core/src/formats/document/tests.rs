@@ -30,12 +30,15 @@ impl Templates for References {
     const CLOSE: &'static str = "%>";
     const LITERAL: &'static str = "a command cannot hold `<%`";
 
-    fn value(&self, word: &str) -> Result<String, Unfilled> {
+    fn value(&self, word: &str) -> Result<&str, Unfilled> {
         if !word.starts_with('$') {
             return Err(Unfilled::NotAName);
         }
-        let unknown = || did_you_mean(nearest(word, self.0.keys().map(String::as_str)), "not in this document");
-        self.0.get(word).cloned().ok_or_else(|| Unfilled::Unknown(unknown()))
+        self.0.get(word).map(String::as_str).ok_or(Unfilled::Unknown)
+    }
+
+    fn unknown(&self, word: &str) -> String {
+        did_you_mean(nearest(word, self.0.keys().map(String::as_str)), "not in this document")
     }
 }
 
@@ -94,9 +97,9 @@ fn read(text: &str) -> Result<Read, String> {
     }
     let (text, names) = masked::<References>(&source, &tree.root, &SECRETS);
     if reader.errors.is_empty() {
-        Ok((tasks, plain(&reader.notices), text, names))
+        Ok((tasks, plain(&reader.notices.into_vec()), text, names))
     } else {
-        Err(plain(&reader.into_errors()))
+        Err(plain(&reader.errors.into_sorted()))
     }
 }
 

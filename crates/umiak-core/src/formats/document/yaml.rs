@@ -14,7 +14,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
 use super::tree::{Node, ScalarKind, Value, shortened};
-use crate::diag::{Code, Diagnostic, Source, Span};
+use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 
 /// The largest document.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -25,7 +25,7 @@ const MAX_NODES: usize = 200_000;
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) root: Node,
-    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) errors: Collected,
 }
 
 /// The tree, or the error of the parser.
@@ -58,7 +58,7 @@ pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
     };
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(&source.text, options) {
         Ok(raw) => {
-            let mut errors = Vec::new();
+            let mut errors = Collected::default();
             let root = node(source, raw, &mut errors);
             Ok(Tree { root, errors })
         }
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
 }
 
-fn node(source: &Source, raw: Spanned<Raw>, errors: &mut Vec<Diagnostic>) -> Node {
+fn node(source: &Source, raw: Spanned<Raw>, errors: &mut Collected) -> Node {
     let written = span(source, &raw.defined);
     let at = span(source, &raw.referenced);
     let is_alias = at.start != written.start;
@@ -197,16 +197,16 @@ fn closed(source: &Source, start: Span, last: Option<Span>, bracket: char) -> Sp
 }
 
 /// Reports duplicate keys in one mapping.
-fn twice(source: &Source, entries: &[(Node, Node)], errors: &mut Vec<Diagnostic>) {
+fn twice(source: &Source, entries: &[(Node, Node)], errors: &mut Collected) {
     let mut seen = std::collections::HashMap::new();
     for (key, _) in entries {
         let Value::Scalar(scalar) = &key.value else { continue };
         if let Some(first) = seen.insert(scalar.text.as_str(), key.at) {
-            errors.push(
+            errors.add(|| {
                 Diagnostic::error(Code::F0006, format!("duplicate key `{}`", shortened(&scalar.text)))
                     .label(source.label(key.at, "again here"))
-                    .label(source.label(first, "first here")),
-            );
+                    .label(source.label(first, "first here"))
+            });
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
 
     fn refused(text: &str) -> String {
         match parse(&Source::new("x.yaml", text)) {
-            Ok(tree) => tree.errors.iter().map(Diagnostic::to_plain).collect(),
+            Ok(tree) => tree.errors.into_vec().iter().map(Diagnostic::to_plain).collect(),
             Err(error) => error.to_plain(),
         }
     }

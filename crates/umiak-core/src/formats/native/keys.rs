@@ -72,6 +72,8 @@ pub const CONTRACTS: &[&str] = &["paddle", "torch"];
 pub const LATER_CONTRACTS: &[&str] = &["pai", "mpi", "tensorflow", "jax", "volcano"];
 
 pub const MAX_REPLICAS: u32 = 100_000;
+/// Maximum length of the name of a role or a port.
+pub const MAX_NAME: usize = 63;
 /// Maximum number of ports of one replica.
 pub const MAX_PORTS: u16 = 1024;
 

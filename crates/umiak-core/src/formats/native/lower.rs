@@ -1,13 +1,14 @@
 //! From the document as written to the model: defaults, and references between parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::keys::MAX_REPLICAS;
+use super::keys::{MAX_NAME, MAX_REPLICAS};
 use super::raw::{RawDocument, RawPolicy, RawRestart, RawRole};
-use crate::diag::{Code, Diagnostic, Span, nearest};
+use crate::diag::{Code, Diagnostic, Source, Span};
 use crate::formats::document::reader::{At, Reader, did_you_mean};
+use crate::formats::document::tree::shortened;
 use crate::formats::settings::Settings;
 use crate::model::{
     Completion, Job, JobId, MinSucceeded, Policy, PortNeed, Resources, Restart, Role, RoleName, RoleRestart, Scope,
@@ -19,19 +20,26 @@ const MAX_PLATFORM: u32 = 10;
 /// Default start timeout of a role when another role waits for it to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Roles of a cycle that are shown.
+const MAX_SHOWN: usize = 8;
+
 /// Returns `None` if the document has errors, which are in the reader.
 pub(super) fn lower(reader: &mut Reader<'_>, raw: &RawDocument, settings: &Settings) -> Option<Job> {
     let name = job_name(reader, raw.name.as_ref());
     total(reader, raw);
     collisions(reader, raw);
-    let orders: Vec<Vec<StartAfter>> = raw.roles.iter().map(|role| order(reader, role, raw)).collect();
-    circles(reader, raw, &orders);
-    let awaited = |index: usize| {
-        orders.iter().flatten().any(|order| usize::from(order.role) == index && order.when == When::Ready)
-    };
-    let mut roles = Vec::new();
+    let mut positions: HashMap<&str, usize> = HashMap::new();
     for (index, role) in raw.roles.iter().enumerate() {
-        roles.extend(lower_role(reader, role, &raw.policy, settings, orders[index].clone(), awaited(index)));
+        positions.entry(&role.name.value).or_insert(index);
+    }
+    let orders: Vec<Vec<StartAfter>> = raw.roles.iter().map(|role| order(reader, role, raw, &positions)).collect();
+    circles(reader, raw, &orders);
+    let awaited: HashSet<u16> =
+        orders.iter().flatten().filter(|order| order.when == When::Ready).map(|order| order.role).collect();
+    let mut roles = Vec::new();
+    for (index, (role, order)) in raw.roles.iter().zip(orders).enumerate() {
+        let is_awaited = u16::try_from(index).is_ok_and(|index| awaited.contains(&index));
+        roles.extend(lower_role(reader, role, &raw.policy, settings, order, is_awaited));
     }
     if !raw.roles.is_empty() && raw.roles.iter().all(|role| role.completes == Some(false)) {
         let at = raw.roles[0].name.at;
@@ -87,14 +95,17 @@ fn variable(name: &str) -> String {
 /// Reports roles and ports that would use the same variable.
 fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
     let mut seen: BTreeMap<String, (String, Span)> = BTreeMap::new();
-    let roles = raw.roles.iter().map(|role| {
-        (format!("UMIAK_HOSTS_{}", variable(&role.name.value)), format!("role `{}`", role.name.value), role.name.at)
-    });
-    let ports = raw.roles.iter().flat_map(|role| {
-        role.ports.iter().map(|port| {
+    // Longer names are errors already.
+    let is_short = |name: &str| name.len() <= MAX_NAME;
+    let roles = raw.roles.iter().filter(|role| is_short(&role.name.value));
+    let ports = roles.clone().flat_map(|role| {
+        role.ports.iter().filter(|port| is_short(&port.name.value)).map(|port| {
             let name = format!("UMIAK_ENDPOINTS_{}_{}", variable(&role.name.value), variable(&port.name.value));
             (name, format!("port `{}` of `{}`", port.name.value, role.name.value), port.name.at)
         })
+    });
+    let roles = roles.map(|role| {
+        (format!("UMIAK_HOSTS_{}", variable(&role.name.value)), format!("role `{}`", role.name.value), role.name.at)
     });
     for (name, what, at) in roles.chain(ports) {
         if let Some((first, place)) = seen.get(&name) {
@@ -103,15 +114,14 @@ fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
                 continue;
             }
             // Two roles that collide would be reported again for each of their ports.
-            if name.starts_with("UMIAK_ENDPOINTS_") && reader.errors.iter().any(|error| error.code == Code::F0015) {
+            if name.starts_with("UMIAK_ENDPOINTS_") && reader.errors.has(Code::F0015) {
                 continue;
             }
-            let first_label = reader.source.label(*place, format!("and for {first}"));
-            let error =
+            reader.errors.add(|| {
                 Diagnostic::error(Code::F0015, format!("{first} and {what} would use the same environment variable"))
                     .label(reader.source.label(at, format!("`{name}` for {what}")))
-                    .label(first_label);
-            reader.errors.push(error);
+                    .label(reader.source.label(*place, format!("and for {first}")))
+            });
         } else {
             seen.insert(name, (what, at));
         }
@@ -119,12 +129,18 @@ fn collisions(reader: &mut Reader<'_>, raw: &RawDocument) {
 }
 
 /// The roles that a role waits for.
-fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<StartAfter> {
+fn order(
+    reader: &mut Reader<'_>,
+    role: &RawRole,
+    raw: &RawDocument,
+    positions: &HashMap<&str, usize>,
+) -> Vec<StartAfter> {
     let mut orders: Vec<StartAfter> = Vec::new();
+    let mut seen = HashSet::new();
     for after in &role.start_after {
         let name = after.role.value.as_str();
-        let Some(index) = raw.roles.iter().position(|other| other.name.value == name) else {
-            let near = nearest(name, raw.roles.iter().map(|other| other.name.value.as_str()));
+        let Some(index) = positions.get(name).copied() else {
+            let near = reader.nearest(name, raw.roles.iter().map(|other| other.name.value.as_str()));
             let label = did_you_mean(near, "not in `roles`");
             reader.error(Code::F0016, after.role.at, format!("unknown role `{name}`"), label);
             continue;
@@ -148,7 +164,7 @@ fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<Star
             continue;
         }
         let after = StartAfter { role: u16::try_from(index).unwrap_or(u16::MAX), when };
-        if !orders.contains(&after) {
+        if seen.insert((after.role, after.when)) {
             orders.push(after);
         }
     }
@@ -159,10 +175,12 @@ fn order(reader: &mut Reader<'_>, role: &RawRole, raw: &RawDocument) -> Vec<Star
 fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>]) {
     // 0 not seen, 1 on the path, 2 done. The path is explicit, because recursion could be thousands of roles deep.
     let mut state = vec![0_u8; orders.len()];
+    // Where a role is on the path.
+    let mut places = vec![0; orders.len()];
     for start in 0..orders.len() {
         let mut path: Vec<(usize, usize)> = Vec::new();
         if state[start] == 0 {
-            state[start] = 1;
+            (state[start], places[start]) = (1, 0);
             path.push((start, 0));
         }
         while let Some((role, next)) = path.last().copied() {
@@ -177,35 +195,32 @@ fn circles(reader: &mut Reader<'_>, raw: &RawDocument, orders: &[Vec<StartAfter>
             let other = usize::from(after.role);
             match state[other] {
                 0 => {
-                    state[other] = 1;
+                    (state[other], places[other]) = (1, path.len());
                     path.push((other, 0));
                 }
                 1 => {
-                    let from = path.iter().position(|(role, _)| *role == other).unwrap_or(0);
-                    let names: Vec<String> =
-                        path[from..].iter().map(|(role, _)| format!("`{}`", raw.roles[*role].name.value)).collect();
-                    let error = path[from..].iter().enumerate().fold(
-                        Diagnostic::error(Code::F0016, format!("roles wait for each other: {}", names.join(", "))),
-                        |error, (step, (role, _))| {
-                            let awaited = path.get(from + step + 1).map_or(other, |(role, _)| *role);
-                            let awaited = &raw.roles[awaited].name.value;
-                            let role = &raw.roles[*role];
-                            let at = role
-                                .start_after
-                                .iter()
-                                .find(|after| after.role.value == *awaited)
-                                .map_or(role.name.at, |after| after.role.at);
-                            error.label(
-                                reader.source.label(at, format!("`{}` starts after `{awaited}`", role.name.value)),
-                            )
-                        },
-                    );
-                    reader.errors.push(error);
+                    let cycle: Vec<usize> = path[places[other]..].iter().map(|(role, _)| *role).collect();
+                    reader.errors.add(|| circle(reader.source, raw, &cycle));
                 }
                 _ => {}
             }
         }
     }
+}
+
+/// The error about roles that wait for each other, each for the next.
+fn circle(source: &Source, raw: &RawDocument, cycle: &[usize]) -> Diagnostic {
+    let name = |step: usize| raw.roles[cycle[step % cycle.len()]].name.value.as_str();
+    let shown = cycle.len().min(MAX_SHOWN);
+    let names: Vec<String> = (0..shown).map(|step| format!("`{}`", shortened(name(step)))).collect();
+    let more = if cycle.len() > shown { format!(" and {} more", cycle.len() - shown) } else { String::new() };
+    let error = Diagnostic::error(Code::F0016, format!("roles wait for each other: {}{more}", names.join(", ")));
+    (0..shown).fold(error, |error, step| {
+        let (role, awaited) = (&raw.roles[cycle[step]], name(step + 1));
+        let after = role.start_after.iter().find(|after| after.role.value == awaited);
+        let at = after.map_or(role.name.at, |after| after.role.at);
+        error.label(source.label(at, format!("{} starts after `{}`", names[step], shortened(awaited))))
+    })
 }
 
 fn lower_role(
@@ -280,7 +295,7 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
         if let Some(found) = settings.flavours.get(&flavour.value) {
             resources = *found;
         } else {
-            let near = nearest(&flavour.value, settings.flavours.keys().map(String::as_str));
+            let near = reader.nearest(&flavour.value, settings.flavours.keys().map(String::as_str));
             let label = did_you_mean(near, "");
             reader.error(Code::F0017, flavour.at, format!("unknown flavour `{}`", flavour.value), label);
             reader.hint(format!("define it in `umiak.toml`: `[flavour.{}]`", flavour.value));
@@ -294,7 +309,7 @@ fn resources(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) -> Res
 
 fn queue(reader: &mut Reader<'_>, raw: &RawRole, settings: &Settings) {
     if let Some(queue) = raw.queue.as_ref().filter(|queue| !settings.queues.contains_key(&queue.value)) {
-        let near = nearest(&queue.value, settings.queues.keys().map(String::as_str));
+        let near = reader.nearest(&queue.value, settings.queues.keys().map(String::as_str));
         let message = format!("queue `{}` is not in `umiak.toml`", queue.value);
         reader.notice(Code::F0050, queue.at, message, did_you_mean(near, ""));
     }

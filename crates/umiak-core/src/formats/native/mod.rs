@@ -12,6 +12,8 @@ mod params;
 mod raw;
 pub mod schema;
 
+use std::collections::HashSet;
+
 use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::{fill, words};
@@ -35,13 +37,16 @@ pub(super) fn parse(
     let mut reader = Reader::new(source, errors);
     let (masked, names) = masked::<Params>(source, &root, &SECRETS);
     let (job, params) = read(&mut reader, root, &names, given, settings);
-    reader.errors.extend(params.needed.iter().map(|(_, error)| error.clone()));
+    for (name, at) in &params.needed {
+        reader.error(Code::F0034, *at, format!("parameter `{name}` has no value"), "no default");
+        reader.hint(format!("set it with `-p {name}=…`"));
+    }
     let Some(job) = job.filter(|_| reader.errors.is_empty()) else {
-        return Err(reader.into_errors());
+        return Err(reader.errors.into_sorted());
     };
     let mut secrets = Known::default();
     names.iter().filter_map(|name| params.get(name)).for_each(|value| secrets.add(value));
-    Ok(Document { job, notices: reader.notices, masked, secrets })
+    Ok(Document { job, notices: reader.notices.into_vec(), masked, secrets })
 }
 
 /// Checks a document before its parameters are given.
@@ -55,10 +60,9 @@ pub(super) fn check(
     let (_, names) = masked::<Params>(source, &root, &SECRETS);
     let (job, params) = read(&mut reader, root, &names, given, settings);
     let needed: Vec<String> = params.needed.into_iter().map(|(name, _)| name).collect();
-    let notices = std::mem::take(&mut reader.notices);
-    let errors = reader.into_errors();
+    let Reader { errors, notices, .. } = reader;
     let job = job.filter(|_| errors.is_empty() && needed.is_empty());
-    Checked { job, needed, diagnostics: if errors.is_empty() { notices } else { errors } }
+    Checked { job, needed, diagnostics: if errors.is_empty() { notices.into_vec() } else { errors.into_sorted() } }
 }
 
 fn read(
@@ -79,7 +83,8 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
     let Some(name) = root.child("name") else { return };
     let source = reader.source;
     let mut used = words::<Params>(source.slice(name.written));
-    if let Some(secret) = used.find(|used| secrets.iter().any(|secret| secret == used)) {
+    let secrets: HashSet<&str> = secrets.iter().map(String::as_str).collect();
+    if let Some(secret) = used.find(|used| secrets.contains(used)) {
         let label = format!("`{secret}` is a secret");
         reader.error(Code::F0014, name.at, "the name of a job must not contain a secret", label);
     }

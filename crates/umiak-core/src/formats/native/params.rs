@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::diag::{Code, Diagnostic, nearest};
+use crate::diag::{Code, Diagnostic, Span, nearest};
 use crate::formats::document::reader::{At, Reader, did_you_mean};
 use crate::formats::document::template::{Templates, Unfilled, refuse_unquoted};
-use crate::formats::document::tree::Node;
+use crate::formats::document::tree::{Node, shortened};
 
 /// Parameters and their values.
 #[derive(Debug, Default)]
 pub(super) struct Params {
     values: BTreeMap<String, Option<String>>,
-    /// Required parameters that are not given, with their errors.
-    pub(super) needed: Vec<(String, Diagnostic)>,
+    /// Required parameters that are not given, with their positions.
+    pub(super) needed: Vec<(String, Span)>,
 }
 
 impl Params {
@@ -26,18 +26,18 @@ impl Templates for Params {
     const CLOSE: &'static str = "}}";
     const LITERAL: &'static str = "for literal braces, write `{{ '{{' }}`";
 
-    fn value(&self, word: &str) -> Result<String, Unfilled> {
+    fn value(&self, word: &str) -> Result<&str, Unfilled> {
         if matches!(word, "'{{'" | "\"{{\"") {
-            return Ok("{{".to_owned());
+            return Ok("{{");
         }
         if !is_name(word) {
             return Err(Unfilled::NotAName);
         }
-        let unknown = || {
-            let near = nearest(word, self.values.keys().map(String::as_str));
-            Unfilled::Unknown(did_you_mean(near, "not in `params`"))
-        };
-        self.values.get(word).ok_or_else(unknown)?.clone().ok_or(Unfilled::Missing)
+        self.values.get(word).ok_or(Unfilled::Unknown)?.as_deref().ok_or(Unfilled::Missing)
+    }
+
+    fn unknown(&self, word: &str) -> String {
+        did_you_mean(nearest(word, self.values.keys().map(String::as_str)), "not in `params`")
     }
 }
 
@@ -55,23 +55,24 @@ pub(super) fn params(reader: &mut Reader<'_>, node: Option<&Node>, given: &[(Str
             continue;
         }
         let has_no_default = value.is_null();
-        let default = if has_no_default { None } else { reader.text(&format!("parameter `{name}`"), value) };
+        let default =
+            if has_no_default { None } else { reader.text(&format!("parameter `{}`", shortened(&name)), value) };
         let over = given.iter().rev().find(|(given, _)| *given == name).map(|(_, value)| value.clone());
         let value = over.or(default.map(|text| text.value));
         if value.is_none() && has_no_default {
-            let error = Diagnostic::error(Code::F0034, format!("parameter `{name}` has no value"));
-            let error = error.label(reader.source.label(at, "no default"));
-            params.needed.push((name.clone(), error.hint(format!("set it with `-p {name}=…`"))));
+            params.needed.push((name.clone(), at));
         }
         params.values.insert(name, value);
     }
     for (name, _) in given.iter().filter(|(name, _)| !params.values.contains_key(name)) {
-        let error = Diagnostic::error(Code::F0033, format!("`{}` has no parameter `{name}`", reader.source.name));
         let known: Vec<&str> = params.values.keys().map(String::as_str).collect();
-        reader.errors.push(match nearest(name, known.iter().copied()) {
-            Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
-            None if known.is_empty() => error.hint("the document defines no `params`"),
-            None => error.row("parameters", known.join(", ")),
+        reader.errors.add(|| {
+            let error = Diagnostic::error(Code::F0033, format!("`{}` has no parameter `{name}`", reader.source.name));
+            match nearest(name, known.iter().copied()) {
+                Some(near) => error.hint(format!("did you mean `-p {near}=…`?")),
+                None if known.is_empty() => error.hint("the document defines no `params`"),
+                None => error.row("parameters", known.join(", ")),
+            }
         });
     }
     params

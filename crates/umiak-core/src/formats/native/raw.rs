@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_PORTS, MAX_REPLICAS};
-use crate::diag::{Code, Span, nearest};
+use super::keys::{self, CONTRACTS, LATER_CONTRACTS, MAX_NAME, MAX_PORTS, MAX_REPLICAS};
+use crate::diag::{Code, Span};
 use crate::formats::document::reader::{At, Entries, NameRule, Reader, did_you_mean, either};
-use crate::formats::document::tree::{Node, Value};
+use crate::formats::document::tree::{Node, Value, shortened};
 use crate::model::Contract;
 
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ fn contracts(reader: &mut Reader<'_>, node: &Node) -> Vec<Contract> {
                 continue;
             }
             other => {
-                let near = nearest(other, CONTRACTS.iter().chain(LATER_CONTRACTS).copied());
+                let near = reader.nearest(other, CONTRACTS.iter().chain(LATER_CONTRACTS).copied());
                 let label = did_you_mean(near, "");
                 reader.error(Code::F0017, word.at, format!("unknown contract `{other}`"), label);
                 reader.hint(format!("use {}", either(CONTRACTS)));
@@ -182,10 +182,8 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
 fn one_of_two<T>(reader: &mut Reader<'_>, name: &str, inner: Option<At<T>>, outer: Option<At<T>>) -> Option<At<T>> {
     if let (Some(inner), Some(outer)) = (&inner, &outer) {
         reader.error(Code::F0018, outer.at, format!("`{name}` is set twice"), "in `policy`");
-        let label = reader.source.label(inner.at, "in `restarts`");
-        if let Some(error) = reader.errors.last_mut() {
-            error.labels.push(label);
-        }
+        let source = reader.source;
+        reader.errors.complete_last(|error| error.label(source.label(inner.at, "in `restarts`")));
     }
     inner.or(outer)
 }
@@ -213,7 +211,7 @@ fn restart<'a>(table: &'static keys::Table) -> impl Fn(&mut Reader<'a>, &str, &N
 
 /// A role name becomes a directory and a part of variables.
 const ROLE_NAME: &[NameRule] = &[
-    (|name| name.len() <= 63, "must have at most 63 characters"),
+    (|name| name.len() <= MAX_NAME, "must have at most 63 characters"),
     (
         |name| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')),
         "must consist of letters, digits, `-`, `_` and `.`",
@@ -223,7 +221,7 @@ const ROLE_NAME: &[NameRule] = &[
 
 fn role(reader: &mut Reader<'_>, name: At<String>, node: &Node) -> Option<RawRole> {
     reader.name(&name, "a role", ROLE_NAME);
-    let what = format!("role `{}`", name.value);
+    let what = format!("role `{}`", shortened(&name.value));
     if node.is_null() {
         reader.error(Code::F0012, name.at, format!("{what} has no `command`"), "");
         return None;
@@ -349,12 +347,13 @@ fn completion(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawCom
 
 fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort>> {
     let is_name = |name: &str| {
-        (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        (1..=MAX_NAME).contains(&name.len())
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
     let count = |reader: &mut Reader<'_>, what: &str, node: &Node| reader.number(what, node, 1, MAX_PORTS);
     let mut ports = Vec::new();
     for (name, node) in reader.named(what, node)? {
-        let what = format!("port `{}`", name.value);
+        let what = format!("port `{}`", shortened(&name.value));
         reader.name(&name, "a port", &[(is_name, "must consist of at most 63 lowercase letters, digits and `_`")]);
         let mut raw = RawPort { name, count: 1, port: None };
         if let Value::Map(_) = &node.value {
@@ -368,7 +367,9 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
                 reader.error(Code::F0018, count.at, message, "a fixed port is a single port");
             }
             raw.count = count.map_or(1, |at| at.value);
-        } else if let Some(count) = count(reader, &format!("the number of ports `{}`", raw.name.value), node) {
+        } else if let Some(count) =
+            count(reader, &format!("the number of ports `{}`", shortened(&raw.name.value)), node)
+        {
             raw.count = count.value;
         } else if let Value::Scalar(scalar) = &node.value
             && let Ok(1..) = scalar.text.parse::<u16>()
@@ -385,6 +386,7 @@ fn ports(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<Vec<RawPort
             format!("too many ports for each replica: {total}"),
             format!("at most {MAX_PORTS}"),
         );
+        ports.clear();
     }
     Some(ports)
 }

@@ -1,0 +1,81 @@
+//! Documents made to exhaust memory: each is answered, in bounded memory and with a bounded number of messages.
+
+use umiak_testkit::hostile::{documents, measured};
+use umiak_testkit::sandbox::{Outcome, Sandbox, binary, toy};
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite.test("hostile::memory_of_lint_is_bounded", &[], lint);
+    suite.test("hostile::memory_of_run_and_plan_is_bounded", &[], run_and_plan);
+    suite.test("hostile::more_errors_are_counted", &[], counted);
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Runs `umiak WORDS job.yaml` and checks its peak memory.
+fn bounded(sandbox: &Sandbox, name: &str, text: &str, words: &[&str]) -> Outcome {
+    sandbox.write("job.yaml", text);
+    let words = [words, &["job.yaml"]].concat();
+    let binary = binary().to_string_lossy();
+    let run = sandbox.program(toy().as_ref(), measured("peak", &binary, &words)).finish();
+    let peak: u64 = sandbox.read("peak").parse().expect("a number");
+    let limit = 32 * MIB + 100 * text.len() as u64 + 64 * MIB;
+    assert!(peak <= limit, "{name}, {words:?}: {peak} of {limit} bytes");
+    assert!(matches!(run.code(), 0 | 2), "{name}, {words:?}: code {}\n{}", run.code(), run.err());
+    run
+}
+
+fn lint() {
+    let sandbox = Sandbox::new();
+    for document in documents(60_000) {
+        let run = bounded(&sandbox, document.name, &document.text, &["lint"]);
+        let heads = run.err().lines().filter(|line| line.starts_with("error[") || line.starts_with("notice[")).count();
+        assert!(heads <= 51, "{}: {heads} messages", document.name);
+        assert!(run.err().len() < 100_000, "{}: {} bytes of messages", document.name, run.err().len());
+    }
+}
+
+fn run_and_plan() {
+    let sandbox = Sandbox::new();
+    for document in documents(20_000) {
+        for words in [&["plan"][..], &["run", "--engine", "mock"]] {
+            bounded(&sandbox, document.name, &document.text, words);
+        }
+    }
+}
+
+fn counted() {
+    let sandbox = Sandbox::new();
+    let keys: Vec<String> = (0..1060).map(|key| format!(", k{key}: 1")).collect();
+    sandbox.write("job.yaml", format!("{{umiak: v1, roles: {{main: {{command: x{}}}}}}}", keys.concat()));
+    let run = sandbox.umiak(["lint", "job.yaml"]).finish();
+    run.expect_code(2)
+        .expect_err("error[F0007]: and 1010 more errors\n")
+        .expect_err("more than 50 errors in 1 of 1 files");
+    assert_eq!(run.err().matches("error[F0010]").count(), 50);
+    assert!(run.err().lines().all(|line| line.chars().count() < 400), "lines are cut around the mark");
+    let text = sandbox.read("job.yaml");
+    let run = bounded(&sandbox, "unknown keys", &text, &["lint", "--output", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
+    let diagnostics = report["files"][0]["diagnostics"].as_array().unwrap();
+    assert_eq!(diagnostics.len(), 51);
+    assert_eq!(
+        (&diagnostics[50]["code"], &diagnostics[50]["message"]),
+        (&"F0007".into(), &"and 1010 more errors".into())
+    );
+    for command in ["run", "plan"] {
+        let run = sandbox.umiak([command, "job.yaml"]).finish();
+        run.expect_code(2).expect_err("error[F0007]: and 1010 more errors\n");
+    }
+    let run = sandbox.umiak(["run", "--output", "json", "job.yaml"]).finish();
+    assert_eq!(run.facts()[50]["error"]["message"], "and 1010 more errors");
+    // Notices too.
+    let env: Vec<String> = (0..1060).map(|name| format!("A{name}: $HOME")).collect();
+    sandbox.write(
+        "job.yaml",
+        format!("{{umiak: v1, roles: {{main: {{command: \"true\", env: {{{}}}}}}}}}", env.join(", ")),
+    );
+    let run = sandbox.umiak(["lint", "job.yaml"]).finish();
+    run.expect_code(0).expect_err("notice[F0007]: and 1010 more notices\n");
+    assert_eq!(run.err().matches("notice[F0052]").count(), 50);
+}
