@@ -130,6 +130,21 @@ pub fn documents(bytes: usize) -> Vec<Hostile> {
                 "]".repeat(40)
             ),
         ),
+        (
+            "a long parameter used often",
+            filled(&format!("a: \"{half}\""), &format!("[{}]", list(many(20), |_| "\"{{a}}\""))),
+        ),
+        (
+            "a long parameter in one string",
+            filled(&format!("a: \"{half}\""), &format!("\"{}\"", "{{a}}".repeat(many(10)))),
+        ),
+        (
+            "an alias of a template",
+            format!(
+                "umiak: v1\nparams: {{a: \"{half}\"}}\nx-a: &a \"{{{{a}}}}\"\nroles: {{main: {{command: [{}]}}}}\n",
+                list(aliases, |_| "*a")
+            ),
+        ),
         ("notices", role(&format!("env: {{{}}}", list(many(14), |name| format!("A{name}: $HOME"))))),
         ("unknown queues", roles(&list(many(40), |role| format!("r{role}: {{command: x, queue: q{role}}}")))),
         ("unknown flavours", roles(&list(many(40), |role| format!("r{role}: {{command: x, flavour: flavur{role}}}")))),

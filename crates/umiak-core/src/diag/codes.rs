@@ -119,6 +119,8 @@ register! {
         "A mapping has the same key twice, and YAML does not define which one applies. Both places are shown.";
     F0007, 2, "more errors than are shown",
         "At most 50 errors and 50 notices of a document are shown. Correct them and check the document again.";
+    F0008, 2, "aliases and parameters expand the document too far",
+        "Values of aliases (`*name`) and parameters (`{{ name }}`) together add at most 8 MiB to a document, which then takes at most 64 MiB of memory. The message names the one that adds the most, and where it is used first.";
     F0010, 2, "unknown key",
         "The key has no meaning in this place, and ignoring it would hide a mistake. The message names the nearest known key, or lists the known ones. `docs/reference/job.md` lists all keys.";
     F0011, 2, "wrong type",

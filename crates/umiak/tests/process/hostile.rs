@@ -8,6 +8,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite.test("hostile::memory_of_lint_is_bounded", &[], lint);
     suite.test("hostile::memory_of_run_and_plan_is_bounded", &[], run_and_plan);
     suite.test("hostile::more_errors_are_counted", &[], counted);
+    suite.test("hostile::one_budget_for_aliases_and_parameters", &[], expansion);
 }
 
 const MIB: u64 = 1 << 20;
@@ -78,4 +79,39 @@ fn counted() {
     let run = sandbox.umiak(["lint", "job.yaml"]).finish();
     run.expect_code(0).expect_err("notice[F0007]: and 1010 more notices\n");
     assert_eq!(run.err().matches("notice[F0052]").count(), 50);
+}
+
+fn expansion() {
+    let sandbox = Sandbox::new();
+    let list = |entry: &str, count: usize| vec![entry; count].join(", ");
+    let document =
+        |head: &str, command: &str| format!("umiak: v1\n{head}\nroles: {{main: {{command: [{command}]}}}}\n");
+    let (long, short) = ("s".repeat(100_000), "t".repeat(1000));
+    // 100 KB used 2 000 times, beside a parameter that is used more often and adds less.
+    let params = format!("params: {{big: {long}, small: {short}}}");
+    let text = document(&params, &[list("\"{{ small }}\"", 3000), list("\"{{big}}\"", 2000)].join(", "));
+    for words in [&["lint"][..], &["plan"], &["run"]] {
+        let run = bounded(&sandbox, "parameters", &text, words);
+        run.expect_code(2)
+            .expect_err("error[F0008]: aliases and parameters expand the document too far\n")
+            .expect_err("`{{ big }}` is used 2000 times and adds the most: 190.7 MiB\n")
+            .expect_err("job.yaml:3:");
+    }
+    let text = document(&format!("x-a: &a {long}"), &list("*a", 2000));
+    let run = bounded(&sandbox, "aliases", &text, &["lint"]);
+    run.expect_code(2).expect_err("error[F0008]").expect_err("written here\n").expect_err("job.yaml:3:");
+    // Neither is too much alone.
+    let head = format!("params: {{big: {long}}}\nx-a: &a {long}");
+    for (command, code) in
+        [(list("*a", 50), 0), (list("\"{{big}}\"", 45), 0), ([list("*a", 50), list("\"{{big}}\"", 45)].join(", "), 2)]
+    {
+        let run = bounded(&sandbox, "both", &document(&head, &command), &["lint"]);
+        run.expect_code(code);
+        assert_eq!(
+            run.err().contains("`*a` is used 50 times and adds the most: 4.8 MiB\n"),
+            code == 2,
+            "{}",
+            run.err()
+        );
+    }
 }

@@ -5,9 +5,11 @@
 //! | bytes to a source, and the name of its format | `recognise` |
 //! | text to a tree with positions | `yaml`, `tree` |
 //! | the text that is recorded, without its secrets | `masked` |
+//! | how far aliases and templates expand it | `expansion` |
 //! | templates are filled on the leaves | `template` |
 //! | tree to values, every error collected | `reader`, [`super::units`] |
 
+pub(super) mod expansion;
 pub(super) mod masked;
 pub(super) mod reader;
 mod recognise;

@@ -13,6 +13,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
+use super::expansion::{MAX_EXPANSION, too_far};
 use super::tree::{Node, ScalarKind, Value, shortened};
 use crate::diag::{Code, Collected, Diagnostic, Source, Span};
 
@@ -44,6 +45,8 @@ pub(crate) fn parse(source: &Source) -> Result<Tree, Diagnostic> {
             max_anchors: 1_000,
             max_aliases: 10_000,
             max_documents: 2,
+            // Counted after aliases are resolved.
+            max_total_scalar_bytes: source.text.len() + MAX_EXPANSION,
         },
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: MAX_NODES,
@@ -251,6 +254,7 @@ fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
     // The label shows the position.
     let said = said.split(" at line ").next().unwrap_or(said).trim_end_matches(['.', ':', ',']).to_owned();
     let diagnostic = match error.without_snippet() {
+        _ if said.contains("ScalarBytes") => return expanded(source, error, at),
         // The parser reports limits as several variants, some nested in others.
         _ if ["budget", "alias replay", "alias expansion"].iter().any(|word| said.contains(word)) => Diagnostic::error(
             Code::F0005,
@@ -286,6 +290,14 @@ fn refused(source: &Source, error: &serde_saphyr::Error) -> Diagnostic {
     } else {
         diagnostic
     }
+}
+
+/// The error about the alias with which aliases expand the document too far.
+fn expanded(source: &Source, error: &serde_saphyr::Error, at: Option<Span>) -> Diagnostic {
+    let written = error.locations().map(|locations| span(source, &locations.defined_location));
+    let error = at.into_iter().fold(too_far(), |error, at| error.label(source.label(at, "resolved here, too often")));
+    let written = written.filter(|written| at.is_none_or(|at| at.start != written.start));
+    written.into_iter().fold(error, |error, written| error.label(source.label(written, "written here")))
 }
 
 fn error_text(error: &serde_saphyr::Error) -> String {

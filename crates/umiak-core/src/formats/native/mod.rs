@@ -14,6 +14,7 @@ pub mod schema;
 
 use std::collections::HashSet;
 
+use super::document::expansion;
 use super::document::masked::{Secrets, masked};
 use super::document::reader::Reader;
 use super::document::template::{fill, words};
@@ -91,12 +92,16 @@ fn refuse_secret_name(reader: &mut Reader<'_>, root: &Node, secrets: &[String]) 
 }
 
 fn job(reader: &mut Reader<'_>, mut root: Node, params: &Params, settings: &Settings) -> Option<Job> {
+    // Values below `x-` are filled where they are used.
+    let is_filled =
+        |key: &Node| !key.text().is_some_and(|key| matches!(key, "umiak" | "params") || keys::is_extension(key));
+    if let Some(error) = expansion::refused(reader.source, &root, params, is_filled) {
+        reader.errors.add(|| error);
+        return None;
+    }
     if let Value::Map(entries) = &mut root.value {
-        for (key, value) in entries {
-            // Values below `x-` are filled where they are used.
-            if !key.text().is_some_and(|key| matches!(key, "umiak" | "params") || keys::is_extension(key)) {
-                fill(reader, value, params);
-            }
+        for (_, value) in entries.iter_mut().filter(|(key, _)| is_filled(key)) {
+            fill(reader, value, params);
         }
     }
     let raw = raw::document(reader, &root);
