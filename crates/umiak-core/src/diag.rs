@@ -5,6 +5,7 @@
 
 pub mod codes;
 mod collected;
+mod shown;
 mod snippet;
 mod source;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use codes::Code;
 pub use collected::{Collected, MAX_KEPT};
+pub use shown::{shown, shown_json, visible};
 pub use source::{Label, Position, Source, Span};
 
 /// An error stops the command before anything starts; a notice is printed once.
@@ -95,18 +97,19 @@ impl Diagnostic {
             Severity::Error => "error",
             Severity::Notice => "notice",
         };
-        let mut text = format!("{}: {}\n", paint(self.severity, &format!("{word}[{}]", self.code)), self.message);
+        let mut text =
+            format!("{}: {}\n", paint(self.severity, &format!("{word}[{}]", self.code)), shown(&self.message));
         text += &snippet::render(&self.labels);
         let width = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &self.rows {
-            let mut lines = value.lines();
-            let _ = writeln!(text, "  {name:<width$}  {}", lines.next().unwrap_or(""));
+            let mut lines = value.lines().map(shown);
+            let _ = writeln!(text, "  {name:<width$}  {}", lines.next().unwrap_or_default());
             for line in lines {
                 let _ = writeln!(text, "  {:<width$}  {line}", "");
             }
         }
         for hint in &self.hints {
-            let _ = writeln!(text, "hint: {hint}");
+            let _ = writeln!(text, "hint: {}", shown(hint));
         }
         text
     }

@@ -97,8 +97,10 @@ struct Stderr;
 impl io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if !screen.as_ref().is_some_and(|show| show(&String::from_utf8_lossy(line))) {
-            io::Write::write_all(&mut io::stderr().lock(), line)?;
+        let text = String::from_utf8_lossy(line);
+        if !screen.as_ref().is_some_and(|show| show(&text)) {
+            let lines: Vec<_> = text.split('\n').map(umiak_core::diag::shown).collect();
+            io::Write::write_all(&mut io::stderr().lock(), lines.join("\n").as_bytes())?;
         }
         Ok(line.len())
     }

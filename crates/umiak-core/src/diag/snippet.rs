@@ -12,8 +12,9 @@
 
 use std::fmt::Write as _;
 
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
+use super::shown::{shown, visible};
 use super::source::Label;
 
 /// Maximum width of a shown line, in cells.
@@ -35,7 +36,7 @@ pub(super) fn render(labels: &[Label]) -> String {
     for file in files {
         let mut of_file: Vec<&Label> = labels.iter().filter(|label| label.file == file).collect();
         let first = of_file[0].start;
-        let _ = writeln!(text, " {:gutter$} ╭─[{}:{}:{}]", "", shown_name(file), first.line, first.column);
+        let _ = writeln!(text, " {:gutter$} ╭─[{}:{}:{}]", "", shown(file), first.line, first.column);
         of_file.sort_by_key(|label| label.start);
         let mut last = 0;
         for label in of_file {
@@ -52,10 +53,6 @@ pub(super) fn render(labels: &[Label]) -> String {
     text
 }
 
-fn shown_name(name: &str) -> String {
-    name.chars().map(visible).collect()
-}
-
 /// `──┬── label`.
 fn mark(width: usize, label: &str) -> String {
     let width = width.max(1);
@@ -63,7 +60,7 @@ fn mark(width: usize, label: &str) -> String {
         return "─".repeat(width);
     }
     let left = (width - 1) / 2;
-    format!("{}┬{} {}", "─".repeat(left), "─".repeat(width - 1 - left), shown_name(label))
+    format!("{}┬{} {}", "─".repeat(left), "─".repeat(width - 1 - left), shown(label))
 }
 
 /// The shown part of a line, and the position of its mark, in cells.
@@ -125,17 +122,6 @@ fn last(cells: &[(String, usize)], room: usize) -> Vec<(String, usize)> {
         })
         .count();
     cells[cells.len() - kept..].to_vec()
-}
-
-/// Replaces control characters and direction marks, which must not reach a terminal.
-fn visible(c: char) -> char {
-    match c {
-        '\0'..='\x1f' => char::from_u32(0x2400 + c as u32).unwrap_or('\u{fffd}'),
-        '\x7f' => '\u{2421}',
-        '\u{80}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
-        c if c.width().is_none() => '\u{fffd}',
-        c => c,
-    }
 }
 
 #[cfg(test)]

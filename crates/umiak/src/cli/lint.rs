@@ -8,11 +8,12 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::diag::{Code, Diagnostic, MAX_KEPT, Severity};
+use umiak_core::diag::{Code, Diagnostic, MAX_KEPT, Severity, shown};
 use umiak_core::formats::{self, document::Checked};
 use umiak_core::model::Job;
 
-use super::{document, print, tell};
+use super::runs::{print_json, print_text};
+use super::{document, fail, tell};
 
 pub(super) fn command() -> Command {
     Command::new("lint")
@@ -76,10 +77,7 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     let wrong = files.iter().filter(|file| !file.ok).count();
     let code = if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(Code::F0010.entry().exit) };
     let printed = match matches.get_one::<String>("output").map(String::as_str) {
-        Some("json") => {
-            let report = serde_json::to_string_pretty(&Report { v: 1, files }).expect("a report is JSON");
-            print(&format!("{report}\n"))
-        }
+        Some("json") => print_json(&Report { v: 1, files }).unwrap_or_else(|diagnostic| fail(&[diagnostic])),
         Some("quiet") => ExitCode::SUCCESS,
         _ => human(&files),
     };
@@ -117,20 +115,20 @@ fn human(files: &[CheckedFile]) -> ExitCode {
             let plural =
                 |count: u32, one: &str| if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") };
             let roles = plural(job.roles.len() as u32, "role");
-            let _ = writeln!(fine, "{}: ok, {roles}, {}", file.file, plural(replicas, "replica"));
+            let _ = writeln!(fine, "{}: ok, {roles}, {}", shown(&file.file), plural(replicas, "replica"));
         } else if file.ok {
-            let shown = file.needed.iter().take(MAX_KEPT);
-            let needed: Vec<String> = shown.map(|name| format!("`-p {name}=…`")).collect();
+            let first = file.needed.iter().take(MAX_KEPT);
+            let needed: Vec<String> = first.map(|name| format!("`-p {name}=…`")).collect();
             let more = match file.needed.len() - needed.len() {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let _ = writeln!(fine, "{}: ok, requires {}{more}", file.file, needed.join(" "));
+            let _ = writeln!(fine, "{}: ok, requires {}{more}", shown(&file.file), needed.join(" "));
         }
     }
     let errors = files.iter().flat_map(|file| &file.diagnostics);
     let errors: Vec<_> = errors.filter(|diagnostic| diagnostic.severity == Severity::Error).collect();
-    let printed = print(&fine);
+    let printed = print_text(&fine).unwrap_or_else(|diagnostic| fail(&[diagnostic]));
     if errors.len() > 1 {
         let uncounted = errors.iter().filter(|error| error.code == Code::F0007).count();
         let (more, count) = (if uncounted > 0 { "more than " } else { "" }, errors.len() - uncounted);

@@ -24,7 +24,6 @@ mod wait;
 mod wrapper;
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use tracing::{debug, info};
@@ -120,5 +119,5 @@ fn tell(diagnostics: &[Diagnostic]) {
 }
 
 fn say(text: &str) {
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    crate::screen::say(text);
 }

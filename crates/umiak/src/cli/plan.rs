@@ -61,7 +61,10 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
     let plan = document::place(submission, place, granted);
     check_variables(engine, &plan)?;
     match output {
-        Output::Json => print_text(&plan.json(&submission.known)),
+        Output::Json => {
+            crate::screen::write_json(&plan.json(&submission.known))?;
+            Ok(ExitCode::SUCCESS)
+        }
         Output::Quiet => print_text(""),
         Output::Human => print_text(&text(&plan, &submission.known)),
     }

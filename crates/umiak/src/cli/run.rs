@@ -309,7 +309,7 @@ fn wrong(talking: Talking, diagnostics: &[Diagnostic]) -> ExitCode {
     if talking.format.output == Output::Json {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         for error in errors {
-            let _ = crate::screen::write_data(&errors::line(error));
+            let _ = crate::screen::write_json(&errors::line(error));
         }
     }
     fail(diagnostics)

@@ -76,18 +76,18 @@ pub(super) fn note_newer(run: &RunDir, newer: Option<u32>, unknown: u64) {
 
 /// Prints a diagnostic on stderr.
 pub(super) fn talk(diagnostic: &Diagnostic) {
-    let text = Style::detect(false, false).diagnostic(diagnostic);
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    super::say(&Style::detect(false, false).diagnostic(diagnostic));
 }
 
 /// Prints JSON on stdout, with a line feed at the end.
 pub(super) fn print_json(value: &impl Serialize) -> Done {
     let text = serde_json::to_string_pretty(value).expect("a report is JSON");
-    print_text(&format!("{text}\n"))
+    crate::screen::write_json(&format!("{text}\n"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn print_text(text: &str) -> Done {
-    crate::screen::write_data(text)?;
+    crate::screen::write_text(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

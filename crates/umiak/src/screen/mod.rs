@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use umiak_core::diag::Diagnostic;
+use umiak_core::diag::{Diagnostic, shown_json};
 use umiak_sys::terminal::is_foreground;
 use umiak_sys::wait::{Waker, readable};
 
@@ -27,6 +27,7 @@ use lines::Prefixed;
 use mirror::Mirrors;
 pub use status::{Activity, StatusLine};
 pub use style::Style;
+use style::written;
 
 const CHUNK: usize = 128 << 10;
 
@@ -441,12 +442,12 @@ impl Painter {
                 self.mirrors.lines(open).into_iter().for_each(Prefixed::interrupt);
             }
         }
-        let _ = write_all(&mut stderr, text.as_bytes());
+        let _ = write_all(&mut stderr, written(text).as_bytes());
     }
 
-    /// Writes data to stdout. A closed pipe is not an error; a full disk is, since facts are lost.
+    /// Writes facts, which are JSON, to stdout. A closed pipe is not an error; a full disk is, since facts are lost.
     fn write_data(&self, text: &str) {
-        if let Err(error) = write_all(&mut io::stdout(), text.as_bytes())
+        if let Err(error) = write_all(&mut io::stdout(), shown_json(text).as_bytes())
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -480,7 +481,7 @@ impl Painter {
         let text = status.render(&self.style);
         if !self.drawn || text != self.last_text {
             let mut stderr = io::stderr().lock();
-            let _ = write_all(&mut stderr, format!("\r\x1b[2K{text}").as_bytes());
+            let _ = write_all(&mut stderr, format!("\r\x1b[2K{}", written(&text)).as_bytes());
             self.drawn = true;
             self.last_text = text;
             self.last_draw = Some(Instant::now());
@@ -489,7 +490,22 @@ impl Painter {
     }
 }
 
-/// Writes data to stdout. A closed pipe is not an error.
+/// Writes text for people to stdout.
+pub fn write_text(text: &str) -> Result<(), Diagnostic> {
+    write_data(&written(text))
+}
+
+/// Writes JSON to stdout.
+pub fn write_json(text: &str) -> Result<(), Diagnostic> {
+    write_data(&shown_json(text))
+}
+
+/// Writes text for people to stderr, before there is a screen or without one.
+pub fn say(text: &str) {
+    let _ = write_all(&mut io::stderr().lock(), written(text).as_bytes());
+}
+
+/// Writes data to stdout, unchanged. A closed pipe is not an error.
 pub fn write_data(text: &str) -> Result<(), Diagnostic> {
     match write_all(&mut io::stdout().lock(), text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Diagnostic::failed("write its output", &error)),

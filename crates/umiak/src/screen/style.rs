@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Effects};
-use umiak_core::diag::{Diagnostic, Severity};
+use umiak_core::diag::{Diagnostic, Severity, shown};
 use umiak_sys::terminal;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -88,16 +88,16 @@ impl Style {
         if self.ascii { ", " } else { " · " }
     }
 
-    fn paint(&self, style: anstyle::Style, text: &str) -> String {
-        if self.colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    fn paint(&self, paint: Paint, text: &str) -> String {
+        if self.colour { format!("{}{text}{END}", paint.mark()) } else { text.to_owned() }
     }
 
     pub fn bold(&self, text: &str) -> String {
-        self.paint(anstyle::Style::new().effects(Effects::BOLD), text)
+        self.paint(Paint::Bold, text)
     }
 
     pub fn dim(&self, text: &str) -> String {
-        self.paint(anstyle::Style::new().effects(Effects::DIMMED), text)
+        self.paint(Paint::Dim, text)
     }
 
     /// Renders an error or a notice.
@@ -109,15 +109,15 @@ impl Style {
     }
 
     pub fn red(&self, text: &str) -> String {
-        self.paint(AnsiColor::Red.on_default().effects(Effects::BOLD), text)
+        self.paint(Paint::Red, text)
     }
 
     pub fn yellow(&self, text: &str) -> String {
-        self.paint(AnsiColor::Yellow.on_default().effects(Effects::BOLD), text)
+        self.paint(Paint::Yellow, text)
     }
 
     pub fn green(&self, text: &str) -> String {
-        self.paint(AnsiColor::Green.on_default().effects(Effects::BOLD), text)
+        self.paint(Paint::Green, text)
     }
 
     /// One line of progress: a right-aligned verb, or a time stamp in plain mode.
@@ -128,6 +128,66 @@ impl Style {
             format!("{} {}\n", self.green(&format!("{verb:>10}")), parts.join(self.separator()))
         }
     }
+}
+
+/// A colour of our own. In a text it is a noncharacter, which becomes an escape sequence when the text is written: every
+/// other escape sequence in it comes from a document, a log or another host, and is shown.
+#[derive(Debug, Clone, Copy)]
+enum Paint {
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+}
+
+/// The end of a painted text.
+const END: char = '\u{fddf}';
+
+impl Paint {
+    const ALL: [Self; 5] = [Self::Bold, Self::Dim, Self::Red, Self::Yellow, Self::Green];
+
+    fn mark(self) -> char {
+        match self {
+            Self::Bold => '\u{fdd0}',
+            Self::Dim => '\u{fdd1}',
+            Self::Red => '\u{fdd2}',
+            Self::Yellow => '\u{fdd3}',
+            Self::Green => '\u{fdd4}',
+        }
+    }
+
+    fn style(self) -> anstyle::Style {
+        match self {
+            Self::Bold => anstyle::Style::new().effects(Effects::BOLD),
+            Self::Dim => anstyle::Style::new().effects(Effects::DIMMED),
+            Self::Red => AnsiColor::Red.on_default().effects(Effects::BOLD),
+            Self::Yellow => AnsiColor::Yellow.on_default().effects(Effects::BOLD),
+            Self::Green => AnsiColor::Green.on_default().effects(Effects::BOLD),
+        }
+    }
+}
+
+/// The text as it is written: lines as [`shown`], with our colours. Everything that is not the output of a user's
+/// program, and not data, is written in this form.
+pub fn written(text: &str) -> String {
+    let mut written = String::with_capacity(text.len() + 16);
+    for (position, line) in text.split('\n').enumerate() {
+        if position > 0 {
+            written.push('\n');
+        }
+        let mut rest = line;
+        while let Some((at, mark)) = rest.char_indices().find(|(_, c)| matches!(c, '\u{fdd0}'..='\u{fddf}')) {
+            written += &shown(&rest[..at]);
+            match Paint::ALL.into_iter().find(|paint| paint.mark() == mark) {
+                Some(paint) => written += &paint.style().render().to_string(),
+                None => written += &anstyle::Reset.render().to_string(),
+            }
+            rest = &rest[at + mark.len_utf8()..];
+        }
+        written += &shown(rest);
+    }
+    written
 }
 
 /// True if output to this stream is coloured: depends on `NO_COLOR`, `CLICOLOR_FORCE` and whether it is a terminal.
@@ -208,6 +268,13 @@ mod tests {
         {
             assert_eq!(duration(Duration::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn only_our_own_colours_are_written() {
+        let style = Style { colour: true, ..Style::default() };
+        let text = format!("{}\n  \x1b[44m{}\r\n", style.red("✗ a\x1b[0m\tb"), style.dim("c"));
+        assert_eq!(written(&text), "\x1b[1m\x1b[31m✗ a␛[0m    b\x1b[0m\n  ␛[44m\x1b[2mc\x1b[0m␍\n");
     }
 
     #[test]

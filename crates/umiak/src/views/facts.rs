@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use umiak_core::diag::{shown, shown_json};
 use umiak_core::facts::{Began, Fact, Limit, Outcome, Record, StopReason, Subject};
 use umiak_core::model::{FIRST_ATTEMPT, StopHow, signal_name};
 
@@ -31,7 +32,8 @@ impl RecordLines {
         match self.output {
             Output::Json => {
                 text.extend_from_slice(format!("{{\"run\":\"{}\",", self.run).as_bytes());
-                text.extend_from_slice(raw.strip_prefix(b"{").unwrap_or(raw));
+                let raw = String::from_utf8_lossy(raw.strip_prefix(b"{").unwrap_or(raw));
+                text.extend_from_slice(shown_json(&raw).as_bytes());
                 text.push(b'\n');
             }
             Output::Human => {
@@ -69,6 +71,10 @@ fn micros(micros: u64) -> String {
 
 /// A fact in one line.
 pub(crate) fn describe(fact: &Fact) -> String {
+    shown(&words(fact)).into_owned()
+}
+
+fn words(fact: &Fact) -> String {
     match fact {
         Fact::Supervised(supervised) => {
             let why = match supervised.why {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use umiak_core::diag::shown;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, Role, Scope, When};
 use umiak_core::plan::{Plan, Replica, by_name};
@@ -16,7 +17,7 @@ pub(crate) fn text(plan: &Plan, known: &Known) -> String {
     let plan = &plan.masked(known);
     let mut text = format!("job {}\nengine {}\n", plan.job.name, plan.engine);
     if !plan.is_document() {
-        let _ = writeln!(text, "logs {}", plan.logs.dir().display());
+        let _ = writeln!(text, "logs {}", shown(&plan.logs.dir().display().to_string()));
         node_line(&mut text, plan);
     }
     for (position, role) in plan.job.roles.iter().enumerate() {
@@ -98,7 +99,7 @@ fn cells(replica: &Replica) -> [String; 6] {
 
 fn variables(text: &mut String, variables: &[(String, String)], known: &Known) {
     for (name, value) in by_name(variables, known) {
-        let _ = writeln!(text, "  {name}={value}");
+        let _ = writeln!(text, "  {}={}", shown(&name), shown(&value));
     }
 }
 

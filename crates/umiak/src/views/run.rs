@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use umiak_core::diag::shown;
 use umiak_core::facts::{Finding, Limit, PlannedNode};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, replica_parts, signal_name};
 use umiak_core::status::{Ended, ReplicaStatus, RoleStatus, Stage, State, Status};
@@ -81,7 +82,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, entry: &IndexEntry, all: 
     let mut text = head(style, loaded);
     let mut row = |name: &str, value: String| {
         if !value.is_empty() {
-            let _ = writeln!(text, "  {}  {value}", style.dim(&format!("{name:<10}")));
+            let _ = writeln!(text, "  {}  {}", style.dim(&format!("{name:<10}")), shown(&value));
         }
     };
     row("command", status.command.clone());
@@ -155,7 +156,7 @@ pub(crate) fn head(style: &Style, loaded: &LoadedRun) -> String {
         State::Finished { exit_code, .. } if exit_code != 0 => format!(" with {exit_code}"),
         _ => String::new(),
     };
-    let name = if status.name.is_empty() { String::new() } else { format!(" {}", status.name) };
+    let name = if status.name.is_empty() { String::new() } else { format!(" {}", shown(&status.name)) };
     let line = format!("{} {}{name} {}{code}", style.mark(mark), run.id(), standing.word());
     format!("{}\n", painted(style, mark, &line))
 }

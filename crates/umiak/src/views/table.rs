@@ -1,5 +1,6 @@
 //! Tables for people: columns that fit the terminal, coloured by state.
 
+use umiak_core::diag::shown;
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::screen::Style;
@@ -27,11 +28,11 @@ pub(crate) struct TableCell {
 
 impl TableCell {
     pub(crate) fn marked(text: String, mark: Mark) -> Self {
-        Self { text, mark: Some(mark), keeps_end: false }
+        Self { mark: Some(mark), ..text.into() }
     }
 
     pub(crate) fn path(text: String) -> Self {
-        Self { text, mark: None, keeps_end: true }
+        Self { keeps_end: true, ..text.into() }
     }
 
     fn fitted(&self, style: &Style, width: usize) -> String {
@@ -49,7 +50,7 @@ impl TableCell {
 
 impl From<String> for TableCell {
     fn from(text: String) -> Self {
-        Self { text, mark: None, keeps_end: false }
+        Self { text: shown(&text).into_owned(), mark: None, keeps_end: false }
     }
 }
 

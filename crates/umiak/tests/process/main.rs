@@ -4,6 +4,7 @@
 
 mod conformance;
 mod drift;
+mod escapes;
 mod failure;
 mod frameworks;
 mod guide;
@@ -55,6 +56,7 @@ fn main() -> std::process::ExitCode {
     input::register(&mut suite);
     lint::register(&mut suite);
     hostile::register(&mut suite);
+    escapes::register(&mut suite);
     surroundings::register(&mut suite);
     kernel::register(&mut suite);
     signals::register(&mut suite);

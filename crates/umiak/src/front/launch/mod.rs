@@ -54,7 +54,7 @@ use crate::engine::{Engine as _, NotLeased};
 use crate::front::document::detach::Said;
 use crate::history::Error;
 use crate::host::inventory::{self, Extras};
-use crate::screen::{Screen, Style, write_data};
+use crate::screen::{self, Screen, Style};
 use crate::views::errors;
 
 /// Runs the job and returns the exit code. The process must have only one thread.
@@ -95,10 +95,9 @@ fn talk(spec: &LaunchSpec) -> Talk {
 
 /// Prints a diagnostic before anything is started.
 fn report(style: &Style, output: OutputMode, diagnostic: &Diagnostic) {
-    use std::io::Write as _;
-    let _ = std::io::stderr().write_all(style.diagnostic(diagnostic).as_bytes());
+    screen::say(&style.diagnostic(diagnostic));
     if output == OutputMode::Json {
-        let _ = write_data(&errors::line(diagnostic));
+        let _ = screen::write_json(&errors::line(diagnostic));
     }
 }
 
@@ -120,8 +119,8 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     }
     let known = Known::default();
     match spec.own.output {
-        OutputMode::Json => write_data(&plan.json(&known))?,
-        OutputMode::Human => write_data(&crate::views::plan::text(&plan, &known))?,
+        OutputMode::Json => screen::write_json(&plan.json(&known))?,
+        OutputMode::Human => screen::write_text(&crate::views::plan::text(&plan, &known))?,
         OutputMode::Quiet => {}
     }
     Ok(0)
