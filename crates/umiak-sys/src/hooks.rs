@@ -39,6 +39,15 @@ impl JournalDeath {
     }
 }
 
+/// Waits forever at a path that ends with `UMIAK_TEST_HANG_AT`, as if its file system hung.
+pub fn hang_at(path: &std::path::Path) {
+    if variable("HANG_AT").is_some_and(|end| path.ends_with(end)) {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
 /// Kills this process with SIGKILL.
 pub fn die() -> ! {
     loop {

@@ -18,11 +18,12 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if kind.is_file() { opened } else { Err(special(kind)) }
 }
 
-/// Fails if the path leads to something that is neither a regular file nor a directory.
-pub fn check(path: &Path) -> io::Result<()> {
+/// The length of a regular file; 0 if it does not exist yet.
+pub fn length(path: &Path) -> io::Result<u64> {
     match std::fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() && !metadata.is_dir() => Err(special(metadata.file_type())),
-        _ => Ok(()),
+        Ok(metadata) if !metadata.is_file() => Err(special(metadata.file_type())),
+        Ok(metadata) => Ok(metadata.len()),
+        Err(_) => Ok(0),
     }
 }
 

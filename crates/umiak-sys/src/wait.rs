@@ -13,7 +13,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Signals as a descriptor. They stay blocked in this thread and in threads it starts.
 #[derive(Debug)]
-pub struct Signals(SignalFd);
+pub struct Signals(SignalFd, SigSet);
 
 impl Signals {
     /// Blocks `signals` and queues them here instead. Signals that our caller set to be ignored (`nohup`, a background
@@ -24,7 +24,13 @@ impl Signals {
             set.add(Signal::try_from(*signal).map_err(io::Error::from)?);
         }
         set.thread_block().map_err(io::Error::from)?;
-        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(io::Error::from)?))
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Self(SignalFd::with_flags(&set, flags).map_err(io::Error::from)?, set))
+    }
+
+    /// Lets the next one of these signals end this process.
+    pub fn release(&self) {
+        let _ = self.1.thread_unblock();
     }
 
     /// The signals that have arrived, in order.
@@ -37,6 +43,12 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Ends this process at once, whatever its threads do.
+pub fn exit_now(code: u8) -> ! {
+    // SAFETY: does not return, and runs nothing of ours.
+    unsafe { libc::_exit(code.into()) }
 }
 
 /// Stops this process until it receives SIGCONT.

@@ -105,6 +105,8 @@ register! {
         "Devices were named, and the PCI bus has NVIDIA GPUs, but the NVIDIA driver lists none of them: it is not loaded, it failed to start, or another driver is bound to them. The job is refused, because on CPU it would only seem to work. On a machine without GPUs the list sets the number of processes, and they run on CPU.";
     L0034, 0, "trainers start before all servers listen",
         "A server of a parameter-server job is running, but did not listen on its port for 30 s. Trainers were started anyway, as Paddle does: most of them retry until they can connect. The server is slow, or listens on another port than its own. `--server-timeout` waits longer and ends the job when it expires; `--server-timeout 0s` does not wait.";
+    L0035, 0, "preparing the job takes long",
+        "umiak has waited for 5 s until a file or directory could be created, read or written. The message names it. Usually its file system does not respond. Ctrl-C ends umiak.";
     F0001, 2, "the document cannot be read",
         "The file does not exist, is not readable, is a directory, or is not UTF-8 text. `-` reads standard input.";
     F0002, 2, "invalid YAML",

@@ -11,7 +11,7 @@ use umiak_core::plan::document::Submission;
 use umiak_core::status::{State, Status};
 
 use crate::driver::stop::elsewhere;
-use crate::front::document::begin::{self, Beginning};
+use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::submit;
 use crate::history::index::Word;
 use crate::history::journal::{self, Replay};
@@ -149,7 +149,8 @@ fn take_up(
         return detached(home, &run, why, notices, talking);
     }
     let talk = talking.talk(showing, false);
-    let beginning = Beginning { home, run, submission, notices, why, talk };
+    let early = Early::new(&talk)?;
+    let beginning = Beginning { home, run, submission, notices, why, talk, early };
     begin::supervise(beginning, |_| {}).map(ExitCode::from)
 }
 

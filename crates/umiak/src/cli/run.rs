@@ -17,7 +17,7 @@ use umiak_core::plan::{Wishes, capable};
 
 use crate::driver::{Talk, short_signal};
 use crate::engine::EngineKind;
-use crate::front::document::begin::{self, Beginning};
+use crate::front::document::begin::{self, Beginning, Early};
 use crate::front::document::detach::{self, NotBegun, Said};
 use crate::front::document::submit;
 use crate::history::{Home, RunDir, find, journal};
@@ -126,12 +126,18 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let (mut submission, Document { masked, notices, .. }) = submitted;
     submission.wishes = Wishes { isolate: arguments.isolate, strict_resources: arguments.strict_resources };
     let result = Home::from_environment().map_err(Diagnostic::from).and_then(|home| {
+        let (why, talk) = (Began::Submitted, arguments.talking.talk(&arguments.showing, false));
+        // Before the run is made: a signal must not leave one that never began.
+        let early = Early::new(&talk)?;
         let run = submit::record(&submission, &masked, &home)?;
         if arguments.detach {
-            return detached(&home, &run, Began::Submitted, notices, arguments.talking);
+            if let Some(code) = early.end() {
+                let _ = std::fs::remove_dir_all(run.path());
+                return Ok(ExitCode::from(code));
+            }
+            return detached(&home, &run, why, notices, arguments.talking);
         }
-        let (why, talk) = (Began::Submitted, arguments.talking.talk(&arguments.showing, false));
-        let beginning = Beginning { home: &home, run, submission, notices, why, talk };
+        let beginning = Beginning { home: &home, run, submission, notices, why, talk, early };
         begin::supervise(beginning, |_| {}).map(ExitCode::from)
     });
     ended(arguments.talking, result)
@@ -281,7 +287,8 @@ pub(super) fn supervise(arguments: &Supervise) -> ExitCode {
         let run = find(&home, &arguments.run)?;
         let submission = submit::read(&run)?.ok_or_else(|| not_a_document(&run, &run.secrets()))?;
         let (notices, why) = (detach::notices(), arguments.why());
-        let beginning = Beginning { home: &home, run, submission, notices, why, talk };
+        let early = Early::new(&talk)?;
+        let beginning = Beginning { home: &home, run, submission, notices, why, talk, early };
         begin::supervise(beginning, |noticed| {
             begun.set(true);
             noticed.iter().cloned().map(Said::Notice).chain([Said::Ready]).for_each(|said| said.say());

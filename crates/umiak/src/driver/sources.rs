@@ -2,6 +2,7 @@
 //! here, in every stage of a run.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use umiak_core::diag::Diagnostic;
@@ -18,7 +19,7 @@ pub(crate) const SIGTSTP: i32 = 20;
 const HANDLED: [i32; 5] = [1, 2, 3, 15, SIGTSTP];
 
 pub(crate) struct Sources {
-    signals: Signals,
+    signals: Arc<Signals>,
     control: Option<Control>,
 }
 
@@ -37,7 +38,12 @@ impl Sources {
     /// Blocks the handled signals, so that they are read instead of ending this process.
     pub(crate) fn new() -> Result<Self, Diagnostic> {
         let signals = Signals::block(&HANDLED).map_err(|error| Diagnostic::failed("block signals", &error))?;
-        Ok(Self { signals, control: None })
+        Ok(Self { signals: Arc::new(signals), control: None })
+    }
+
+    /// For the thread that reads them while a job is prepared.
+    pub(crate) fn signals(&self) -> Arc<Signals> {
+        Arc::clone(&self.signals)
     }
 
     /// Accepts orders on a socket in the run's directory.

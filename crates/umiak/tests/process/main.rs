@@ -22,6 +22,7 @@ mod log;
 mod log_dir;
 mod logpath;
 mod nodes;
+mod preparing;
 mod recorded;
 mod restart;
 mod run;
@@ -62,6 +63,7 @@ fn main() -> std::process::ExitCode {
     signals::register(&mut suite);
     log::register(&mut suite);
     log_dir::register(&mut suite);
+    preparing::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);
     kill::register(&mut suite);

@@ -25,6 +25,7 @@ use crate::engine::local::Local;
 use crate::engine::mock::Mock;
 use crate::engine::mock_cluster::MockCluster;
 use crate::engine::{Engine, EngineKind, FixedPort};
+use crate::front::preparing::{self, Voice, Watch};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory::{self, Extras};
@@ -37,7 +38,50 @@ pub(crate) struct Beginning<'a> {
     pub(crate) notices: Vec<Diagnostic>,
     pub(crate) why: Began,
     pub(crate) talk: Talk,
+    pub(crate) early: Early,
 }
+
+/// Signals, from before the first file of a run is made.
+pub(crate) struct Early {
+    sources: Sources,
+    voice: Voice,
+    watch: Option<Watch>,
+}
+
+impl Early {
+    pub(crate) fn new(talk: &Talk) -> Result<Self, Diagnostic> {
+        let sources = Sources::new()?;
+        let voice = Voice { style: talk.style(), output: talk.output, codes: CODES };
+        let watch = Some(Watch::start(&sources, voice.clone())?);
+        Ok(Self { sources, voice, watch })
+    }
+
+    /// Reads signals in this thread again. Fails if one has arrived.
+    fn hear(&mut self) -> Result<(), NotBegun> {
+        self.watch.take().and_then(Watch::finish).map_or(Ok(()), |signal| Err(NotBegun::Signal(signal)))
+    }
+
+    /// Ends the wait for signals. If one has arrived, shows that and returns the exit code.
+    pub(crate) fn end(mut self) -> Option<u8> {
+        let signal = self.watch.take().and_then(Watch::finish)?;
+        self.voice.say_stopped(signal);
+        Some(self.voice.code(signal))
+    }
+}
+
+/// Why a run has not begun.
+enum NotBegun {
+    Wrong(Box<Diagnostic>),
+    Signal(i32),
+}
+
+impl From<Diagnostic> for NotBegun {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self::Wrong(Box::new(diagnostic))
+    }
+}
+
+const CODES: CodeStyle = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
 
 /// Supervises a run to its end and returns the exit code. The process must have only one thread. `ready` is called once
 /// the run has begun, with the notices added until then. On an error before that, a new run is removed, and so are the
@@ -48,7 +92,15 @@ pub(crate) fn supervise(beginning: Beginning<'_>, ready: impl FnOnce(&[Diagnosti
     let writer = writer.map_err(|error| error.diagnostic())?;
     // The lock is held until the cleanup is done: the next supervisor may need what is removed here.
     let lock = writer.file().map_err(|error| Diagnostic::failed("keep the lock of the run", &error))?;
-    let (driver, notices) = begin(beginning, writer).inspect_err(|_| take_back(&run, why))?;
+    let voice = beginning.early.voice.clone();
+    let (driver, notices) = match begin(beginning, writer).inspect_err(|_| take_back(&run, why)) {
+        Ok(begun) => begun,
+        Err(NotBegun::Wrong(diagnostic)) => return Err(*diagnostic),
+        Err(NotBegun::Signal(signal)) => {
+            voice.say_stopped(signal);
+            return Ok(voice.code(signal));
+        }
+    };
     drop(lock);
     ready(&notices[given..]);
     driver.run()
@@ -65,9 +117,10 @@ fn take_back(run: &RunDir, why: Began) {
 }
 
 /// Begins a run whose lock is held.
-fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagnostic>), Diagnostic> {
+fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagnostic>), NotBegun> {
     let clock = Clock::start();
-    let Beginning { home, run, submission, mut notices, why, talk } = beginning;
+    let Beginning { home, run, submission, mut notices, why, talk, mut early } = beginning;
+    preparing::at(run.path());
     let (job, wishes) = (&submission.job, submission.wishes);
     crate::front::launch::prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
@@ -77,7 +130,6 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     if matches!(why, Began::Retried | Began::RetriedAll) {
         submit::write(&submission, &run).map_err(|error| cannot_write(&run.secrets(), &error))?;
     }
-    let mut sources = Sources::new()?;
     let kind = EngineKind::parse(&submission.engine)?;
     let inventory = inventory::gather(submission.environment.clone(), Extras::default());
     let needed = document::needs(job);
@@ -86,7 +138,9 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let (room, unlimited) = make_room(kind, job, &run);
     notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
     // The guardian inherits the journal's lock: it is free when both have exited, and the replicas with them.
+    early.hear()?;
     let mut engine = start_engine(kind, &run, wishes, room)?;
+    early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
     let granted = needs::lease(engine.as_mut(), job, &needed)?;
     let candidates = candidates(&inventory);
     let devices = if needed.gpus > 0 {
@@ -102,7 +156,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     talk.console(&plan)?;
     if talk.stdin.is_some() && !kind.capabilities().stdin {
         let message = format!("`--stdin`: replicas on engine `{}` cannot read this terminal", kind.word());
-        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`"));
+        return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
     }
     check_variables(kind, &plan)?;
     write_plan(&run, &plan, &submission.known)?;
@@ -110,9 +164,10 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     engine.remove_at_end(std::slice::from_ref(&plan.scratch));
     let style = talk.style();
     let screen = talk.screen(&style)?;
+    early.hear()?;
+    let mut sources = early.sources;
     sources.listen(&run).map_err(|error| cannot_write(&run.control(), &error))?;
-    let codes = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: true };
-    let mut machine = Machine::new(plan.job.clone(), codes, fastrand::u64(..));
+    let mut machine = Machine::new(plan.job.clone(), CODES, fastrand::u64(..));
     let mut adopted = Vec::new();
     // The status after this supervisor is recorded: a retry resets it.
     let mut status = writer.status().clone();

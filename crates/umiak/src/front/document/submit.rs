@@ -13,6 +13,7 @@ use umiak_core::plan::document::{SUBMISSION_VERSION as VERSION, Submission};
 use umiak_core::plan::{self, MAX_VARIABLE, Plan, Wishes};
 
 use crate::engine::EngineKind;
+use crate::front::preparing;
 use crate::history::{Home, RunDir, replace};
 use crate::host::inventory;
 
@@ -39,7 +40,9 @@ pub(crate) fn submission(
 
 /// Makes the run's directory, with everything that a supervisor needs, and the document without its secrets.
 pub(crate) fn record(submission: &Submission, document: &str, home: &Home) -> Result<RunDir, Diagnostic> {
+    preparing::at(home.path());
     let run = RunDir::create(home).map_err(|error| error.diagnostic())?;
+    preparing::made(run.path());
     let written = replace(&run.document(), document.as_bytes()).and_then(|()| write(submission, &run));
     written.map_err(|error| {
         // An incomplete run is removed.

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::Nodes;
 use umiak_core::plan::Plan;
-use umiak_sys::hold;
+use umiak_sys::{hold, regular};
 
 use crate::engine::Engine;
+use crate::front::preparing;
 
 use super::Around;
 use super::door::shown;
@@ -37,7 +38,7 @@ impl LogDirLock {
     /// this lock detects it.
     pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
         let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
-        let Ok(file) = File::options().append(true).create(true).open(&log.path) else { return Ok(()) };
+        let Ok(file) = regular::open(File::options().append(true).create(true), &log.path) else { return Ok(()) };
         if hold::try_exclusive(&file).unwrap_or(true) {
             self.held.push(file);
             return Ok(());
@@ -50,6 +51,7 @@ impl LogDirLock {
 /// Makes the log directory and locks it. If another launch uses it, this launch gets a directory below it.
 pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<LogDirLock, Diagnostic> {
     let several = !matches!(around.spec.request.nodes, Nodes::One);
+    preparing::at(&outline.log_dir);
     make(&outline.log_dir)?;
     if let Some(lock) = lock(&outline.log_dir, several) {
         return Ok(lock);

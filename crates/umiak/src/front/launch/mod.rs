@@ -35,6 +35,7 @@ use umiak_core::facts::Began;
 use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::Machine;
+use umiak_core::machine::round::messages::Stage;
 use umiak_core::mask::Known;
 use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
@@ -43,6 +44,7 @@ use umiak_core::plan::{Inventory, Plan, Run, Share};
 use door::LaunchDoor;
 use gpu_log::GpuLog;
 use leaving::Leaving;
+use peers::Peers;
 use pod_log::{PodLog, pod_log_name};
 
 use crate::clock::Clock;
@@ -52,7 +54,8 @@ use crate::driver::{Core, Driver, Talk};
 use crate::engine::local::Local;
 use crate::engine::{Engine as _, NotLeased};
 use crate::front::document::detach::Said;
-use crate::history::Error;
+use crate::front::preparing::{self, Voice, Watch};
+use crate::history::{Error, Home};
 use crate::host::inventory::{self, Extras};
 use crate::screen::{self, Screen, Style};
 use crate::views::errors;
@@ -142,10 +145,14 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     let scratch = prepare::Scratch::choose(&spec.request.logs.dir);
     let screen = talk(spec).screen(style)?;
     let journal = None;
+    // Threads come after the fork.
+    let watch = Some(Watch::start(&sources, voice(spec, style))?);
     let shown = Vec::new();
-    let mut around = Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal, shown };
+    let mut around =
+        Around { spec: Arc::clone(spec), style, clock, sources, engine, scratch, screen, journal, shown, watch };
     let prepared = prepare(&mut around, env);
-    let Around { spec, mut sources, mut engine, scratch, screen, journal, shown, .. } = around;
+    let Around { spec, mut sources, mut engine, scratch, screen, journal, shown, watch, .. } = around;
+    drop(watch);
     let spec = &spec;
     let (mut door, plan) = match prepared {
         Ok(prepared) => prepared,
@@ -165,7 +172,7 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     };
     let machine = machine(spec, &plan, door.peers.is_some());
     let mut notices = plan.notices.clone();
-    let recorder = record(spec, journal, &door, &mut engine, &mut notices);
+    let recorder = record(journal, &mut engine, &mut notices);
     notices.extend(door.start_logs(&plan));
     let (talk, style) = (talk(spec), style.clone());
     // A launched job has its devices from the start.
@@ -184,6 +191,10 @@ fn run(spec: &Arc<LaunchSpec>, env: BTreeMap<String, String>, style: &Style) -> 
     driver.run()
 }
 
+fn voice(spec: &LaunchSpec, style: &Style) -> Voice {
+    Voice { style: style.clone(), output: talk(spec).output, codes: code_style(spec) }
+}
+
 fn code_style(spec: &LaunchSpec) -> CodeStyle {
     CodeStyle { codes: spec.request.exit_codes, generation: spec.request.generation(), document: false }
 }
@@ -198,16 +209,15 @@ fn machine(spec: &LaunchSpec, plan: &Plan, is_shared: bool) -> Machine {
     machine
 }
 
-/// Begins the record of the run, which gives it its number. With several nodes, only the coordinator's records it.
-fn record(
-    spec: &LaunchSpec,
-    begun: Option<Result<Journal, Error>>,
-    door: &LaunchDoor,
-    engine: &mut Local,
-    notices: &mut Vec<Diagnostic>,
-) -> Recorder {
-    let is_host = door.peers.as_ref().is_none_or(|peers| peers.is_host);
-    let begun = begun.or_else(|| (!spec.own.no_record && is_host).then(|| Journal::begin("local")));
+fn begin_journal() -> Result<Journal, Error> {
+    if let Ok(home) = Home::from_environment() {
+        preparing::at(home.path());
+    }
+    Journal::begin("local").inspect(|journal| preparing::made(journal.run.path()))
+}
+
+/// The record of the run, if it has one.
+fn record(begun: Option<Result<Journal, Error>>, engine: &mut Local, notices: &mut Vec<Diagnostic>) -> Recorder {
     let journal = begun.and_then(|journal| {
         let not_recorded = |error: &Error| {
             Diagnostic::notice(Code::J0001, "this run is not recorded")
@@ -236,6 +246,8 @@ struct Around<'a> {
     journal: Option<Result<Journal, Error>>,
     /// Notices that were shown and are not recorded yet.
     shown: Vec<Diagnostic>,
+    /// Reads signals while this thread prepares.
+    watch: Option<Watch>,
 }
 
 impl Around<'_> {
@@ -244,14 +256,37 @@ impl Around<'_> {
         if self.spec.own.no_record || !matches!(self.spec.request.nodes, Nodes::One) {
             return None;
         }
-        let journal = self.journal.get_or_insert_with(|| Journal::begin("local"));
+        let journal = self.journal.get_or_insert_with(begin_journal);
         journal.as_ref().ok().map(|journal| journal.run.id().to_string())
+    }
+
+    /// Begins the record of the run, which gives it its number. With several nodes, only the coordinator's records it.
+    fn begin_record(&mut self, peers: Option<&Peers>) {
+        if !self.spec.own.no_record && peers.is_none_or(|peers| peers.is_host) {
+            self.journal.get_or_insert_with(begin_journal);
+        }
     }
 
     fn notice(&self, notice: &Diagnostic) {
         if self.spec.own.output == OutputMode::Human {
             self.screen.talk(self.style.diagnostic(notice));
         }
+    }
+
+    /// Reads signals in this thread again. Fails if one has arrived.
+    fn hear_signals(&mut self) -> Result<(), Interrupted> {
+        let Some(signal) = self.watch.take().and_then(Watch::finish) else { return Ok(()) };
+        let voice = voice(&self.spec, self.style);
+        if voice.output == OutputMode::Human {
+            self.screen.talk(voice.stopped(signal));
+        }
+        Err(Interrupted { signal, code: voice.code(signal) })
+    }
+
+    /// Leaves them to the other thread again.
+    fn leave_signals(&mut self) -> Result<(), Diagnostic> {
+        self.watch = Some(Watch::start(&self.sources, voice(&self.spec, self.style))?);
+        Ok(())
     }
 
     /// Shows a notice now, and records it once there is a record.
@@ -276,6 +311,18 @@ enum NotRun {
     Code(u8),
 }
 
+/// A signal arrived while the job was prepared, and was shown.
+struct Interrupted {
+    signal: i32,
+    code: u8,
+}
+
+impl From<Interrupted> for NotRun {
+    fn from(interrupted: Interrupted) -> Self {
+        Self::Code(interrupted.code)
+    }
+}
+
 impl From<Diagnostic> for NotRun {
     fn from(diagnostic: Diagnostic) -> Self {
         Self::Wrong(Box::new(diagnostic))
@@ -291,16 +338,19 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
     around.engine.remove_at_end(around.scratch.candidates());
     let taken = match take(around, &inventory) {
         Err(diagnostic) if matches!(spec.request.nodes, Nodes::List { .. } | Nodes::Master { .. }) => {
+            around.hear_signals()?;
             return Err(refuse(around, &inventory, diagnostic));
         }
         taken => taken?,
     };
-    let (share, peers) = match spec.request.nodes {
-        Nodes::One => {
-            let outline = &taken.outline;
-            (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None)
-        }
-        _ => peers::meet(around, &inventory, &taken.outline).map(|(share, peers)| (share, Some(peers)))?,
+    let (share, peers) = if spec.request.nodes == Nodes::One {
+        let outline = &taken.outline;
+        (Share::without_others(&spec.request, &inventory, &outline.layout, &outline.ports)?, None)
+    } else {
+        around.hear_signals()?;
+        let (share, peers) = peers::meet(around, &inventory, &taken.outline)?;
+        around.leave_signals()?;
+        (share, Some(peers))
     };
     let spec = Arc::clone(&around.spec);
     let Completed { plan, run, log_dir, pod_log } = match complete(&spec, &inventory, taken, share) {
@@ -312,6 +362,15 @@ fn prepare(around: &mut Around<'_>, env: BTreeMap<String, String>) -> Result<(La
             });
         }
     };
+    around.begin_record(peers.as_ref());
+    if let Err(interrupted) = around.hear_signals() {
+        if let Some(peers) = peers {
+            let signal = Some(interrupted.signal);
+            peers.stand(FIRST_ATTEMPT, Stage::Interrupted { signal, kill: false });
+            peers.finish();
+        }
+        return Err(interrupted.into());
+    }
     log_dir.share(&mut around.engine);
     let door = LaunchDoor {
         spec: Arc::clone(&spec),
@@ -414,6 +473,7 @@ fn lease_gpus(engine: &mut Local, gpus: &[(u32, String)]) -> Result<Option<Diagn
 
 fn open_pod_log(request: &Request, inventory: &Inventory, plan: &Plan) -> Result<PodLog, Diagnostic> {
     let path = plan.logs.dir().join(pod_log_name(plan));
+    preparing::at(&path);
     let mut log = PodLog::open(&path).map_err(|error| prepare::file_error(&path, &error))?;
     log.lines(&umiak_core::plan::paddle_lines::at_start(request, inventory, plan));
     Ok(log)

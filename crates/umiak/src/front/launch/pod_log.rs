@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use umiak_core::plan::Plan;
+use umiak_sys::regular;
 
 use crate::clock::paddle_stamp;
 
@@ -14,7 +15,7 @@ pub(super) struct PodLog(File);
 
 impl PodLog {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(OpenOptions::new().append(true).create(true).open(path)?))
+        regular::open(OpenOptions::new().append(true).create(true), path).map(Self)
     }
 
     /// Writes lines with the same time stamp, in one write.

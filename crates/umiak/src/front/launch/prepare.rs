@@ -1,7 +1,7 @@
 //! From a checked command line to a plan that is ready to run. Finds all errors that can be found before the first rank
 //! starts.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,11 @@ use umiak_core::model::{Crew, FIRST_ATTEMPT, Generation, Mode, Part, Port, PortR
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
-use umiak_sys::logger;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
+use umiak_sys::{logger, regular};
 
 use crate::engine::{NotLeased, no_sockets};
+use crate::front::preparing;
 use crate::host::inventory;
 
 /// Leases ports, in this process or in an engine.
@@ -255,6 +256,7 @@ impl Scratch {
 
     pub(super) fn make(&self) -> Result<PathBuf, Diagnostic> {
         let make = |directory: &PathBuf| {
+            preparing::at(directory);
             DirBuilder::new().mode(0o700).create(directory)?;
             Ok::<_, std::io::Error>(directory.clone())
         };
@@ -307,16 +309,18 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
     let overwrite = request.logs.overwrite && plan.attempt == FIRST_ATTEMPT;
     let author = Author::new(inventory, plan);
     for file in plan.files.iter().filter(|file| !file.late) {
+        preparing::at(&file.path);
         write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
     }
     let mirrored = plan.mirrored().map(|replica| replica.rank);
     let rotated = logger::last_numbers(plan.logs.dir());
     for (rank, log) in plan.replicas.iter_mut().filter_map(|replica| Some((replica.rank, replica.log.as_mut()?))) {
+        preparing::at(&log.path);
         // The mirror needs an existing file; the other files are created when their ranks start.
         let start = if mirrored == Some(rank) || overwrite {
             open_log(&log.path, overwrite)
         } else {
-            Ok(std::fs::metadata(&log.path).map_or(0, |metadata| metadata.len()))
+            regular::length(&log.path)
         };
         log.start = start.map_err(|error| file_error(&log.path, &error))?;
         log.rotated = log.path.file_name().and_then(|name| rotated.get(name)).copied().unwrap_or(0);
@@ -350,12 +354,12 @@ fn write_file(file: &FilePlan, author: &Author<'_>) -> std::io::Result<()> {
     } else {
         options.write(true).truncate(true);
     }
-    options.open(&file.path)?.write_all(author.text(file.content).as_bytes())
+    regular::open(&mut options, &file.path)?.write_all(author.text(file.content).as_bytes())
 }
 
 /// Opens the log as the rank will, so that an error is found before the start.
 fn open_log(path: &Path, overwrite: bool) -> std::io::Result<u64> {
-    let file: File = OpenOptions::new().append(true).create(true).open(path)?;
+    let file = regular::open(OpenOptions::new().append(true).create(true), path)?;
     if overwrite {
         file.set_len(0)?;
     }

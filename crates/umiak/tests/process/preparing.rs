@@ -1,0 +1,110 @@
+//! Until the first rank starts: special files are refused, signals are heard, and a path that hangs is named.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use umiak_testkit::sandbox::{Run, Running, Sandbox};
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("preparing::special_files_are_refused", &[], special_files)
+        .test("preparing::signals_are_heard_while_a_path_hangs", &[], signals)
+        .test("preparing::a_path_that_hangs_is_named", &[], named)
+        .test("preparing::a_signal_leaves_no_run_that_never_began", &[], never_begun);
+}
+
+const JOB: &str = "umiak: v1\nname: ctr\nroles: {trainer: {replicas: 1, command: \"sleep 60\", env: {API_TOKEN: x}}}\n";
+
+type Make = fn(&Path);
+
+fn special_files() {
+    let kinds: [(&str, Make); 3] = [
+        ("a named pipe", |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
+        ("a socket", |path| drop(UnixListener::bind(path).unwrap())),
+        ("a device", |path| std::os::unix::fs::symlink("/dev/null", path).unwrap()),
+    ];
+    // Shown on the console, not shown, and written before the start.
+    for name in ["workerlog.0", "workerlog.1", "endpoints.log"] {
+        for (kind, make) in kinds {
+            let sandbox = Sandbox::new();
+            std::fs::create_dir(sandbox.path().join("log")).unwrap();
+            make(&sandbox.path().join("log").join(name));
+            let outcome = sandbox.launch_toy("--nproc_per_node 2", &["*:print never"]).finish();
+            outcome
+                .expect_code(125)
+                .expect_err("error[L0014]: `")
+                .expect_err(&format!("log/{name}` cannot be written"));
+            outcome.expect_err(&format!("it is {kind}, not a regular file"));
+            assert_eq!(sandbox.read_if_there("state/runs/run-000001/journal.jsonl"), None);
+        }
+    }
+}
+
+/// Waits until its preparation hangs.
+fn await_watch(run: &Running<'_>) {
+    run.wait_until("the thread that reads signals", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", run.pid())).into_iter().flatten().flatten();
+        tasks
+            .map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default())
+            .any(|name| name == "signals\n")
+    });
+}
+
+fn hanging<'a>(run: Run<'a>, at: &str) -> Run<'a> {
+    run.env("UMIAK_TEST_HANG_AT", at)
+}
+
+fn signals() {
+    for (at, signal, code) in
+        [("log", 2, 130), ("log/workerlog.0", 15, 143), ("state", 1, 129), ("endpoints.log", 3, 131)]
+    {
+        let sandbox = Sandbox::new();
+        let run = hanging(sandbox.launch_toy("--nproc_per_node 1", &["*:print never"]), at).start();
+        await_watch(&run);
+        run.signal(signal);
+        run.finish().expect_code(code).expect_err("while the job was prepared");
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", JOB);
+    for at in ["state", "run-000001"] {
+        let run = hanging(sandbox.umiak(["run", "job.yaml"]), at).start();
+        await_watch(&run);
+        run.signal(2);
+        run.finish().expect_code(130).expect_err("stopped by SIGINT while the job was prepared");
+        assert!(!sandbox.path().join("state/runs/run-000001").exists());
+    }
+}
+
+fn named() {
+    let sandbox = Sandbox::new();
+    let mut run = hanging(sandbox.launch_toy("--nproc_per_node 1", &["*:print never"]), "log/workerlog.0");
+    run.command.stderr(std::fs::File::create(sandbox.path().join("console")).unwrap());
+    let run = run.start();
+    run.wait_until("the notice", || sandbox.read("console").contains("notice[L0035]: preparing the job takes long"));
+    assert!(sandbox.read("console").contains("log/workerlog.0"), "{}", sandbox.read("console"));
+    run.signal(15);
+    run.finish().expect_code(143);
+}
+
+/// At any moment of the first milliseconds.
+fn never_begun() {
+    let sandbox = Sandbox::new();
+    sandbox.write("job.yaml", JOB);
+    for step in 0..40 {
+        let run = sandbox.umiak(["run", "job.yaml", "--output", "quiet"]).start();
+        let until = Instant::now() + Duration::from_micros(500) * step;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        run.signal(2);
+        run.finish();
+        for run in std::fs::read_dir(sandbox.path().join("state/runs")).into_iter().flatten().flatten() {
+            let journal = std::fs::read_to_string(run.path().join("journal.jsonl")).unwrap_or_default();
+            assert!(journal.contains("\"finished\""), "{}: {journal}", run.path().display());
+            assert!(!run.path().join("secrets.json").exists(), "{}", run.path().display());
+        }
+    }
+}
