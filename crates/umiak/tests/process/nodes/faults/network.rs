@@ -108,17 +108,18 @@ fn cut_off(cluster: &Cluster, host: usize, time: Duration) {
     others().for_each(|other| network.host(host).join(other));
 }
 
-/// When a cut of 4 s ends, TCP repeats what was lost only after another 2 s.
+/// When a cut of 8 s ends, TCP repeats what was lost only after another 4.6 s. The rest of the timeout is for a busy
+/// machine: changing the rules takes time too.
 fn short_cuts() {
     let cluster = Cluster::new(3);
     let snapshot = cluster.snapshot();
-    let flags = "--ips $IPS --node-timeout 6s --reconnect-window 6s --rdzv-timeout 60s";
+    let flags = "--ips $IPS --node-timeout 12s --reconnect-window 12s --rdzv-timeout 60s";
     let runs: Vec<Running<'_>> = (0..3).map(|host| launch_aloud(&cluster, host, flags, &[UNTIL_LET])).collect();
     for run in &runs {
         run.wait_for_file("up");
     }
     let mut healed = 0;
-    for millis in [2_000, 4_000, 4_500, 5_000] {
+    for millis in [3_000, 8_000] {
         for host in [0, 1] {
             cut_off(&cluster, host, Duration::from_millis(millis));
             healed += 1;
