@@ -55,6 +55,41 @@ pub struct Subject {
     pub attempt: u32,
 }
 
+impl Fact {
+    /// The texts that come from elsewhere: from command lines, programs, their logs and other nodes.
+    pub fn texts(&mut self) -> Vec<&mut String> {
+        match self {
+            Self::Planned(planned) => vec![&mut planned.command],
+            Self::Pending { reason } => vec![reason],
+            Self::Ended { exit, .. } => exit.texts(),
+            Self::Diagnosed(verdict) => {
+                verdict.causes.iter_mut().chain(&mut verdict.victims).flat_map(Finding::texts).collect()
+            }
+            Self::AttemptFailed(finding) => finding.texts(),
+            Self::Noticed { message, .. } => vec![message],
+            Self::Ignored { event, state } => vec![event, state],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Finding {
+    fn texts(&mut self) -> Vec<&mut String> {
+        let mut texts = self.exit.texts();
+        texts.extend(self.evidence.iter_mut().flat_map(Evidence::texts));
+        texts
+    }
+}
+
+impl Evidence {
+    /// The texts that come from logs and error files.
+    pub fn texts(&mut self) -> Vec<&mut String> {
+        let headline = self.headline.iter_mut().map(|line| &mut line.text);
+        let hint = self.signature.iter_mut().filter_map(|signature| signature.hint.as_mut());
+        headline.chain(&mut self.place).chain(&mut self.traceback).chain(&mut self.last_lines).chain(hint).collect()
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -13,6 +13,7 @@
 //! | [`screen`] | console output of a run: mirror, status line, summary |
 //! | `host` | facts about this host: inventory, logs, kernel |
 //! | `network` | the thread that carries all network work |
+//! | `secrets` | the secrets that this process knows, masked in all that it writes |
 //! | `clock`, [`variables`] | time for the machines and for display; umiak's environment variables |
 
 pub mod cli;
@@ -26,6 +27,7 @@ mod log;
 mod network;
 mod rendezvous;
 pub mod screen;
+mod secrets;
 pub mod variables;
 pub mod views;
 

@@ -17,6 +17,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use umiak_core::diag::{Code, Diagnostic};
 
+use crate::secrets;
 use crate::variables::{LOG, LOG_FILE};
 
 /// The filter in effect; unset if nothing is logged.
@@ -52,7 +53,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), Diagnostic> {
                     .row("file", path.to_string_lossy())
                     .row("reason", error.to_string())
             })?;
-            BoxMakeWriter::new(file)
+            BoxMakeWriter::new(Mutex::new(MaskedFile(file)))
         }
     };
     let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
@@ -96,12 +97,26 @@ struct Stderr;
 
 impl io::Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = secrets::masked(&String::from_utf8_lossy(line));
         let screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(line);
         if !screen.as_ref().is_some_and(|show| show(&text)) {
             let lines: Vec<_> = text.split('\n').map(umiak_core::diag::shown).collect();
             io::Write::write_all(&mut io::stderr().lock(), lines.join("\n").as_bytes())?;
         }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that gets whole lines, without secrets.
+struct MaskedFile(File);
+
+impl io::Write for MaskedFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        io::Write::write_all(&mut self.0, secrets::masked(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
     }
 

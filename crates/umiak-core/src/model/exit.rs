@@ -68,6 +68,17 @@ impl SpawnStage {
 const PLATFORM: u8 = 123;
 
 impl Exit {
+    /// The texts that come from the platform.
+    pub fn texts(&mut self) -> Vec<&mut String> {
+        match self {
+            Self::Spawn(SpawnError { reason, .. })
+            | Self::Unmet { reason, .. }
+            | Self::Evicted { reason }
+            | Self::Preempted { reason } => vec![reason],
+            Self::Code { .. } | Self::Signal { .. } | Self::NodeLost { .. } | Self::Lost => Vec::new(),
+        }
+    }
+
     pub fn is_success(&self) -> bool {
         matches!(self, Self::Code { code: 0 })
     }

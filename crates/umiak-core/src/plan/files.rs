@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Topology, Variable};
-use crate::mask;
+use crate::mask::{self, Known};
 use crate::model::Part;
 
 use super::{Inventory, Plan};
@@ -106,7 +106,11 @@ fn endpoints_log(topology: &Topology) -> String {
 fn shared_environment<'a>(inventory: &'a Inventory, plan: &'a Plan) -> BTreeMap<&'a str, String> {
     let inherited = inventory.env.iter().filter(|(name, _)| !plan.unset.contains(name));
     let common = plan.common.iter().map(|(name, value)| (name, value));
-    inherited.chain(common).map(|(name, value)| (name.as_str(), mask::masked(name, value))).collect()
+    let mut known = Known::default();
+    for (name, value) in &inventory.env {
+        known.learn(name, value);
+    }
+    inherited.chain(common).map(|(name, value)| (name.as_str(), known.masked(name, value))).collect()
 }
 
 fn env_log(shared: &BTreeMap<&str, String>, own: &[Variable]) -> String {

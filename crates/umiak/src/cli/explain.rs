@@ -8,6 +8,7 @@ use umiak_core::status::{Ended, ReplicaStatus};
 
 use crate::history::{Error, Home, RunDir, find, journal};
 use crate::host::evidence;
+use crate::secrets;
 use crate::views::Output;
 use crate::views::codes::ExplainedCode;
 use crate::views::explanation::{ExplainedRun, human, is_told};
@@ -81,7 +82,11 @@ fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
             weight: Weight::Likely,
             timed_out: ended.timed_out,
             stopped_while_ending: false,
-            evidence: log.exists().then(|| evidence::read(&log, 0, None, &directory.join("error.json"))),
+            evidence: log.exists().then(|| {
+                let mut evidence = evidence::read(&log, 0, None, &directory.join("error.json"));
+                secrets::mask_evidence(&mut evidence);
+                evidence
+            }),
             usage: None,
         }
     };

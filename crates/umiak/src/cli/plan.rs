@@ -11,6 +11,7 @@ use crate::engine::EngineKind;
 use crate::engine::local::too_few_addresses;
 use crate::front::document::needs;
 use crate::front::document::submit::check_variables;
+use crate::secrets;
 use crate::views::Output;
 use crate::views::plan::text;
 
@@ -59,13 +60,14 @@ pub(super) fn show((submission, document): &(Submission, Document), output: Outp
     let (run, tasks, scratch) = ("run-??????".to_owned(), "tasks".into(), "scratch".into());
     let place = RunPlace { run, cpus: umiak_sys::host::cpus(), tasks, scratch, attached: true };
     let plan = document::place(submission, place, granted);
+    let known = secrets::learn(submission);
     check_variables(engine, &plan)?;
     match output {
         Output::Json => {
-            crate::screen::write_json(&plan.json(&submission.known))?;
+            crate::screen::write_json(&plan.json(&known))?;
             Ok(ExitCode::SUCCESS)
         }
         Output::Quiet => print_text(""),
-        Output::Human => print_text(&text(&plan, &submission.known)),
+        Output::Human => print_text(&text(&plan, &known)),
     }
 }

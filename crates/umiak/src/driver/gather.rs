@@ -11,6 +11,7 @@ use umiak_core::plan::Log;
 use super::Driver;
 use crate::host::evidence;
 use crate::host::kernel::EndedProcess;
+use crate::secrets;
 
 const SIGKILL: i32 = 9;
 
@@ -39,6 +40,10 @@ impl Driver {
         for end in ends.iter().filter(|end| self.is_over_limit(end)) {
             let Some(bytes) = self.core.plan.role(end.slot).work.resources.memory_bytes else { continue };
             add_over_limit(evidence::of_slot(&mut evidence, end.slot), bytes >> 10);
+        }
+        // Before it leaves this node: other nodes do not know its secrets.
+        for (_, evidence) in &mut evidence {
+            secrets::mask_evidence(evidence);
         }
         evidence
     }

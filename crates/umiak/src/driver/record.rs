@@ -17,6 +17,7 @@ use super::{Core, Driver};
 use crate::clock::time_of_day;
 use crate::history::journal::Writer;
 use crate::history::{Error, Home, RunDir, Supervisor, index};
+use crate::secrets;
 
 /// Retry interval for failed writes.
 const RETRY: Duration = Duration::from_secs(1);
@@ -136,7 +137,8 @@ impl Recorder {
 
     /// Numbers the queued facts and writes them. Returns an error if nothing may start before they are written.
     fn write(&mut self, at: Timestamp) -> (Vec<Record>, Option<std::io::Error>) {
-        let facts = std::mem::take(&mut self.facts);
+        let mut facts = std::mem::take(&mut self.facts);
+        facts.iter_mut().for_each(secrets::mask_fact);
         let Some(journal) = &mut self.journal else {
             let (v, first) = (VERSION, self.seq);
             self.seq += facts.len() as u64;

@@ -29,6 +29,8 @@ pub use status::{Activity, StatusLine};
 pub use style::Style;
 use style::written;
 
+use crate::secrets;
+
 const CHUNK: usize = 128 << 10;
 
 /// At most ten redraws a second.
@@ -126,12 +128,12 @@ impl Screen {
 
     /// Shows progress, after the end of the user's line.
     pub fn talk(&self, text: impl Into<String>) {
-        self.send(Message::Talk(text.into()));
+        self.send(Message::Talk(secrets::masked(&text.into())));
     }
 
     /// Shows at once what cannot wait: a failure, the response to a signal.
     pub fn alert(&self, text: impl Into<String>) {
-        self.send(Message::Alert(text.into()));
+        self.send(Message::Alert(secrets::masked(&text.into())));
     }
 
     pub fn data(&self, text: impl Into<String>) {
@@ -502,7 +504,7 @@ pub fn write_json(text: &str) -> Result<(), Diagnostic> {
 
 /// Writes text for people to stderr, before there is a screen or without one.
 pub fn say(text: &str) {
-    let _ = write_all(&mut io::stderr().lock(), written(text).as_bytes());
+    let _ = write_all(&mut io::stderr().lock(), written(&secrets::masked(text)).as_bytes());
 }
 
 /// Writes data to stdout, unchanged. A closed pipe is not an error.

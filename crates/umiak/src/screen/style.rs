@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
+use crate::secrets;
 use anstyle::{AnsiColor, Effects};
 use umiak_core::diag::{Diagnostic, Severity, shown};
 use umiak_sys::terminal;
@@ -102,10 +103,11 @@ impl Style {
 
     /// Renders an error or a notice.
     pub fn diagnostic(&self, diagnostic: &Diagnostic) -> String {
-        diagnostic.render(|severity, head| match severity {
+        let text = diagnostic.render(|severity, head| match severity {
             Severity::Error => self.red(head),
             Severity::Notice => self.yellow(head),
-        })
+        });
+        secrets::masked(&text)
     }
 
     pub fn red(&self, text: &str) -> String {

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use umiak_core::diag::Diagnostic;
 
+use crate::secrets;
+
 /// A line on stdout in place of the run's events.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ReportedError<'a> {
@@ -13,5 +15,7 @@ pub(crate) struct ReportedError<'a> {
 
 /// The error as one line.
 pub(crate) fn line(error: &Diagnostic) -> String {
-    format!("{}\n", serde_json::to_string(&ReportedError { v: 1, error }).expect("a diagnostic is JSON"))
+    let mut line = serde_json::to_value(ReportedError { v: 1, error }).expect("a diagnostic is JSON");
+    secrets::mask_json(&mut line);
+    format!("{line}\n")
 }

@@ -27,6 +27,7 @@ mod recorded;
 mod restart;
 mod run;
 mod screen;
+mod secrets;
 mod seeds;
 mod servers;
 mod several;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
     failure::register(&mut suite);
     restart::register(&mut suite);
     screen::register(&mut suite);
+    secrets::register(&mut suite);
     show::register(&mut suite);
     stdin::register(&mut suite);
     conformance::register(&mut suite);

@@ -1,5 +1,4 @@
-//! The text of a document without its secrets. Secrets are recognised by the names of variables, parameters and labels;
-//! passwords in URLs are masked everywhere.
+//! The text of a document without its secrets. They are recognised by the names of keys, and by their shape in any text.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -53,6 +52,9 @@ fn in_order(places: &mut Vec<(Span, String)>) {
 fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &mut Vec<(Span, String)>) {
     let is_all = secrets.all.contains(&parent);
     match &node.value {
+        Value::List(items) if !is_all && items.iter().all(|item| item.text().is_some()) => {
+            words_of(items, source, places);
+        }
         Value::List(items) => {
             for item in items {
                 walk(source, item, if is_all { parent } else { "" }, secrets, places);
@@ -61,12 +63,10 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
         Value::Map(entries) => {
             for (key, value) in entries {
                 let name = key.text().unwrap_or("");
-                if name == "command" {
-                    command(source, value, places);
-                }
                 // Anchors below `x-` may contain anything, including variables.
                 let is_named = secrets.named.contains(&parent) || parent.starts_with("x-");
-                if is_named && is_value(value) && mask::is_secret(name) {
+                let is_secret = is_named && mask::is_secret(name) || mask::clearly_names_a_secret(name);
+                if is_secret && is_value(value) {
                     places.push((value.written, format!("\"{}\"", mask::MASK)));
                 } else {
                     walk(source, value, if is_all { parent } else { name }, secrets, places);
@@ -74,46 +74,41 @@ fn walk(source: &Source, node: &Node, parent: &str, secrets: &Secrets, places: &
             }
         }
         Value::Scalar(_) if is_all && is_value(node) => places.push((node.written, format!("\"{}\"", mask::MASK))),
-        Value::Scalar(_) => {
-            let written = source.slice(node.written);
-            let without = mask::masked("", written);
-            if without != written {
-                let without = if parent == "command" { line(&without) } else { without };
-                places.push((node.written, without));
-            }
+        Value::Scalar(_) => text_of(node, source, places),
+    }
+}
+
+/// A list of words may be a command: the word after a flag that names a secret is one.
+fn words_of(items: &[Node], source: &Source, places: &mut Vec<(Span, String)>) {
+    let words: Vec<OsString> = items.iter().map(|item| item.text().unwrap_or_default().into()).collect();
+    for (item, masked) in items.iter().zip(mask::words(&words)) {
+        if masked == *mask::MASK && is_value(item) {
+            places.push((item.written, format!("\"{}\"", mask::MASK)));
+        } else {
+            text_of(item, source, places);
         }
     }
 }
 
-/// Values of flags that name a secret, in a line or in a list of words.
-fn command(source: &Source, node: &Node, places: &mut Vec<(Span, String)>) {
-    let Value::List(items) = &node.value else {
-        let written = source.slice(node.written);
-        let inner = inside(written);
-        for secret in mask::secrets_of_line(&written[inner.clone()]) {
-            let at = node.written.start + inner.start;
-            places.push((Span::new(at + secret.start, at + secret.end), mask::MASK.to_owned()));
-        }
-        return;
-    };
-    let words: Vec<OsString> = items.iter().map(|item| item.text().unwrap_or_default().into()).collect();
-    for (item, masked) in items.iter().zip(mask::words(&words)) {
-        let masked = masked.to_string_lossy();
-        if is_value(item) && item.text().is_some_and(|text| text != masked) {
-            places.push((item.written, format!("{masked:?}")));
-        }
+/// The secrets in a leaf, each at its own place: the rest may use parameters that are no secrets.
+fn text_of(node: &Node, source: &Source, places: &mut Vec<(Span, String)>) {
+    let written = source.slice(node.written);
+    let inner = inside(written);
+    let secrets = mask::secrets_of(&written[inner.clone()]);
+    if inner.start == 0 && secrets.first().is_some_and(|secret| secret.start == 0) {
+        // A leaf that begins with an asterisk needs quotes.
+        return places.push((node.written, format!("{:?}", mask::line(written))));
     }
+    let at = node.written.start + inner.start;
+    places.extend(
+        secrets.into_iter().map(|secret| (Span::new(at + secret.start, at + secret.end), mask::MASK.to_owned())),
+    );
 }
 
 /// A leaf without its YAML quotes, which are not the shell's.
 fn inside(written: &str) -> Range<usize> {
     let is_quoted = written.starts_with(['"', '\'']) && written.len() > 1;
     if is_quoted { 1..written.len() - 1 } else { 0..written.len() }
-}
-
-fn line(written: &str) -> String {
-    let Range { start, end } = inside(written);
-    [&written[..start], &mask::line(&written[start..end]), &written[end..]].concat()
 }
 
 fn is_value(node: &Node) -> bool {

@@ -29,6 +29,7 @@ use crate::front::preparing::{self, Voice, Watch};
 use crate::history::journal::{self, Writer};
 use crate::history::{Home, RunDir, cannot_write, replace};
 use crate::host::inventory::{self, Extras};
+use crate::secrets;
 
 /// What a supervisor needs to begin.
 pub(crate) struct Beginning<'a> {
@@ -122,6 +123,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     let Beginning { home, run, submission, mut notices, why, talk, mut early } = beginning;
     preparing::at(run.path());
     let (job, wishes) = (&submission.job, submission.wishes);
+    let known = secrets::learn(&submission);
     crate::front::launch::prepare::clean_scratch();
     umiak_sys::cgroup::clean_orphans();
     memory::clean_orphans();
@@ -159,7 +161,7 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         return Err(Diagnostic::error(Code::L0001, message).hint("use `--engine local`, or omit `--stdin`").into());
     }
     check_variables(kind, &plan)?;
-    write_plan(&run, &plan, &submission.known)?;
+    write_plan(&run, &plan, &known)?;
     engine.check_ports(&fixed_ports(&plan))?;
     engine.remove_at_end(std::slice::from_ref(&plan.scratch));
     let style = talk.style();
@@ -177,11 +179,11 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
         machine.recover(&status, again(why), &|id| adopted.contains(&id));
     }
     let mut journal = Journal::new(home.clone(), run.clone(), writer, true, &plan.engine);
-    let masked = |(name, value): (&String, &String)| (name.clone(), submission.known.masked(name, value));
+    let masked = |(name, value): (&String, &String)| (name.clone(), known.masked(name, value));
     journal.labels = plan.job.labels.iter().map(masked).collect();
     journal.control = run.control().to_string_lossy().into_owned();
     let pool = Pool::new(devices, cpus);
-    let door = DocumentDoor { run, known: submission.known, environment: submission.environment };
+    let door = DocumentDoor { run, known, environment: submission.environment };
     let recorder = Recorder::new(Some(journal), why);
     let plan = Arc::new(plan);
     let core = Core::new(talk, style, clock, sources, machine, screen, recorder, plan, pool);

@@ -36,7 +36,6 @@ use umiak_core::formats::launch::LaunchSpec;
 use umiak_core::machine::exit_code::CodeStyle;
 use umiak_core::machine::job::Machine;
 use umiak_core::machine::round::messages::Stage;
-use umiak_core::mask::Known;
 use umiak_core::model::{Device, FIRST_ATTEMPT, Nodes, OutputMode, Request, StepIndex};
 use umiak_core::plan::pool::Pool;
 use umiak_core::plan::{Inventory, Plan, Run, Share};
@@ -58,6 +57,7 @@ use crate::front::preparing::{self, Voice, Watch};
 use crate::history::{Error, Home};
 use crate::host::inventory::{self, Extras};
 use crate::screen::{self, Screen, Style};
+use crate::secrets;
 use crate::views::errors;
 
 /// Runs the job and returns the exit code. The process must have only one thread.
@@ -120,7 +120,7 @@ fn dry(spec: &LaunchSpec, env: BTreeMap<String, String>, style: &Style) -> Resul
     for notice in &plan.notices {
         report(style, OutputMode::Human, notice);
     }
-    let known = Known::default();
+    let known = secrets::known();
     match spec.own.output {
         OutputMode::Json => screen::write_json(&plan.json(&known))?,
         OutputMode::Human => screen::write_text(&crate::views::plan::text(&plan, &known))?,

@@ -8,6 +8,7 @@ use umiak_core::plan::Plan;
 use umiak_sys::regular;
 
 use crate::clock::paddle_stamp;
+use crate::secrets;
 
 /// An open pod log. Write errors do not stop the job.
 #[derive(Debug)]
@@ -21,13 +22,14 @@ impl PodLog {
     /// Writes lines with the same time stamp, in one write.
     pub(super) fn lines(&mut self, lines: &[String]) {
         let stamp = paddle_stamp();
-        let text: String = lines.iter().flat_map(|line| [line.replace("<ts>", &stamp), "\n".to_owned()]).collect();
+        let text: String =
+            lines.iter().flat_map(|line| [secrets::masked(line).replace("<ts>", &stamp), "\n".to_owned()]).collect();
         let _ = self.0.write_all(text.as_bytes());
     }
 
     /// Writes a line; `<ts>` becomes the time as Paddle prints it.
     pub(super) fn line(&mut self, line: &str) {
-        let _ = self.0.write_all(format!("{}\n", line.replace("<ts>", &paddle_stamp())).as_bytes());
+        let _ = self.0.write_all(format!("{}\n", secrets::masked(line).replace("<ts>", &paddle_stamp())).as_bytes());
     }
 }
 
