@@ -142,6 +142,12 @@ pub enum Fact {
     Noticed { code: String, message: String },
     /// An event that is not expected in this state: recorded, and not acted on.
     Ignored { event: String, state: String },
+    /// The process that runs the replicas (on `local`, the guardian) was killed from outside, and the live replicas
+    /// with it. A failure of the platform.
+    EngineLost {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+    },
     /// These replicas did not exit even after SIGKILL.
     Abandoned { replicas: Vec<String> },
     /// Processes that ranks left running, stopped at the end.
@@ -568,6 +574,8 @@ mod tests {
             Fact::Diagnosed(verdict),
             Fact::Noticed { code: "U1".into(), message: "words".into() },
             Fact::Ignored { event: "Start".into(), state: "attempt 1".into() },
+            Fact::EngineLost { pid: Some(7) },
+            Fact::EngineLost { pid: None },
             Fact::Abandoned { replicas: vec![] },
             Fact::Swept { pids: vec![1] },
             Fact::AttemptFailed(Box::new(finding)),

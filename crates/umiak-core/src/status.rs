@@ -313,6 +313,7 @@ impl Status {
             | Fact::AttemptFailed(_)
             | Fact::Noticed { .. }
             | Fact::Ignored { .. }
+            | Fact::EngineLost { .. }
             | Fact::Swept { .. } => {}
         }
     }

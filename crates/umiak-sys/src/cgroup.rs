@@ -38,6 +38,12 @@ impl Cgroup {
         usable
     }
 
+    /// Moves this process into a cgroup that the front has created.
+    pub(crate) fn enter(path: &Path) -> Option<Self> {
+        fs::write(path.join("cgroup.procs"), "0").ok()?;
+        File::open(path).ok().map(|directory| Self { path: path.to_owned(), directory })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -86,13 +92,18 @@ pub fn clean_orphans() -> Vec<u32> {
             continue;
         }
         ended.extend(processes(&entry.path()));
-        let _ = fs::write(entry.path().join("cgroup.kill"), "1");
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while !remove_tree(&entry.path()) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        kill_and_remove(&entry.path());
     }
     ended
+}
+
+/// Kills everything in it and removes it. Dead processes leave it a moment after they are reaped.
+pub(crate) fn kill_and_remove(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while !remove_tree(path) && Instant::now() < deadline {
+        let _ = fs::write(path.join("cgroup.kill"), "1");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// This process as a name: id, start time, PID namespace.

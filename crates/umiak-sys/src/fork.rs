@@ -16,7 +16,7 @@ pub(crate) enum Namespaces {
 
 /// Forks into a cgroup and a PID namespace, if given. Returns 0 in the child.
 ///
-/// SAFETY: the caller has one thread.
+/// SAFETY: the caller has one thread, or the child only makes system calls until it executes a program.
 pub(crate) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<libc::pid_t> {
     let mut flags = match namespaces {
         Namespaces::None => 0,

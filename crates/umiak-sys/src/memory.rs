@@ -10,10 +10,13 @@
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{self, processes, remove_tree};
 use crate::descend;
@@ -44,7 +47,7 @@ pub enum Refused {
     NotPermitted(PathBuf, io::Error),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Version {
     One,
     Two,
@@ -58,7 +61,15 @@ pub struct MemoryCgroup {
     /// The child that we moved into to enable limits.
     aside: Option<Aside>,
     /// Its lock.
-    _directory: File,
+    directory: File,
+}
+
+/// Where a cgroup for memory limits is, for another process that uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPlace {
+    path: PathBuf,
+    version: Version,
+    aside: Option<Aside>,
 }
 
 impl Refused {
@@ -79,7 +90,7 @@ impl MemoryCgroup {
         };
         let name = format!("{PREFIX}{run}-{}", cgroup::owner_name().unwrap_or_default());
         let made = make_locked(&own.join(name)).and_then(|(path, directory)| {
-            let room = Self { path, version, aside: aside.clone(), _directory: directory };
+            let room = Self { path, version, aside: aside.clone(), directory };
             room.try_out().inspect_err(|_| room.remove()).map(|()| room)
         });
         made.map_err(|error| {
@@ -88,6 +99,18 @@ impl MemoryCgroup {
             }
             Refused::NotPermitted(own, error)
         })
+    }
+
+    /// The one that another process has created, with its lock.
+    pub(crate) fn at(place: MemoryPlace, lock: OwnedFd) -> Self {
+        let MemoryPlace { path, version, aside } = place;
+        Self { path, version, aside, directory: lock.into() }
+    }
+
+    /// Where it is, and its lock, for another process.
+    pub(crate) fn place(&self) -> (MemoryPlace, BorrowedFd<'_>) {
+        let place = MemoryPlace { path: self.path.clone(), version: self.version, aside: self.aside.clone() };
+        (place, self.directory.as_fd())
     }
 
     fn try_out(&self) -> io::Result<()> {
@@ -122,6 +145,13 @@ impl MemoryCgroup {
                 set_if_there("memory.swap.max", 0)?;
                 set_if_there("memory.oom.group", 1)
             }
+        }
+    }
+
+    /// Kills all processes in it, and removes the cgroups of attempts.
+    pub(crate) fn empty(&self) {
+        for cell in children(&self.path) {
+            clear(&cell);
         }
     }
 
@@ -332,7 +362,7 @@ fn is_us(pid: u32) -> bool {
 }
 
 /// The child of our cgroup that we are in while it has limits.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Aside {
     own: PathBuf,
     path: PathBuf,

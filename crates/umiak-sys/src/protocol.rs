@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::descend::ProcessUsage;
 use crate::logger::Rotate;
+use crate::memory::MemoryPlace;
 use crate::ports::{LeaseError, LeaseRequest, Leased};
 
 /// Maximum length of a frame: enough for tens of thousands of ranks.
@@ -63,6 +65,9 @@ pub enum Command {
     Grace { millis: u64 },
     /// Message to send on the socket that comes with this command if the front dies. Replaces an earlier one.
     Hold { last_words: Vec<u8> },
+    /// For a guardian that was executed: the cgroup to enter, and the one for memory limits, whose lock comes with this
+    /// command.
+    Place { cgroup: Option<PathBuf>, room: Option<MemoryPlace> },
     /// Keep the descriptor that comes with this command until the end: a lock lasts as long as the processes it protects.
     Keep,
     /// These ranks are over, and others will take their places: send SIGTERM to their leftovers. Remaining ones are

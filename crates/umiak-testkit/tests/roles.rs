@@ -25,6 +25,7 @@ const MET: &[(&str, u64)] = &[
     ("closed as lost", 200),
     ("failed", 200),
     ("guardian lost", 30),
+    ("guardian replaced", 30),
     ("interrupted", 100),
     ("job restarted", 100),
     ("job restarted for the platform", 10),

@@ -292,14 +292,16 @@ const SPOILS: &[(&str, Rule, Spoil)] = &[
         // Only if the budget was the only reason to end.
         let budget = run.scenario.job.policy.restart.max;
         let hopeless = run.steps[..=end].iter().any(|step| {
-            matches!(step.event, Event::EngineLost | Event::Signalled { .. } | Event::Prepared { ready: false, .. })
-                || step.effects.iter().any(|effect| {
-                    is_fact(effect, |fact| match fact {
-                        Fact::Abandoned { .. } => true,
-                        Fact::Ended { exit, .. } => matches!(exit, umiak_core::model::Exit::Spawn(_)),
-                        _ => false,
-                    })
+            matches!(
+                step.event,
+                Event::EngineLost { .. } | Event::Signalled { .. } | Event::Prepared { ready: false, .. }
+            ) || step.effects.iter().any(|effect| {
+                is_fact(effect, |fact| match fact {
+                    Fact::Abandoned { .. } => true,
+                    Fact::Ended { exit, .. } => matches!(exit, umiak_core::model::Exit::Spawn(_)),
+                    _ => false,
                 })
+            })
         });
         run.scenario.job.policy.restart.max = budget + 9;
         (!hopeless && last.is_none()).then_some(())

@@ -62,7 +62,7 @@ const CRATES: &[Crate] = &[
             ("addresses", &[]),
             ("devices", &[]),
             ("ports", &["wait"]),
-            ("protocol", &["descend", "logger", "ports"]),
+            ("protocol", &["descend", "logger", "memory", "ports"]),
             ("spawn", &["fork", "memory", "protocol"]),
             (
                 "guardian",

@@ -72,7 +72,7 @@ register! {
     L0016, 125, "umiak itself failed",
         "An operation that umiak depends on failed. No process of the job is left running. If the message does not show how to fix the problem, report it with its full text.";
     L0017, 125, "the guardian was killed",
-        "The guardian, the process that runs the ranks, was killed from outside. The ranks ended with it, and the processes they had started were stopped.";
+        "The guardian, the process that runs the ranks, was killed from outside. The ranks ended with it, and the processes they had started were stopped. This is a failure of the platform: if restarts are left (`--max_restart`, `max_platform`), another guardian starts the ranks again.";
     L0018, 2, "several entries of the node list are this host",
         "More than one address in `--ips`, or in the lists of a parameter-server job, belongs to this host. Each entry is a separate node: start one command per entry, and name the entry with `--host`.";
     L0020, 0, "running on CPU: no accelerator",

@@ -75,7 +75,10 @@ pub struct Machine {
     /// How many signals, and how many `umiak stop` requests, have asked for a stop.
     signals: u32,
     stops: u32,
+    /// The engine is gone for good.
     engine_lost: bool,
+    /// The engine was lost in this attempt of the job and can be started again.
+    engine_failed: bool,
     /// With several nodes: the last report to the other nodes, and their decision.
     several: Option<several::Several>,
 }
@@ -106,6 +109,7 @@ impl Machine {
             signals: 0,
             stops: 0,
             engine_lost: false,
+            engine_failed: false,
             several: None,
         }
     }
@@ -164,7 +168,7 @@ impl Machine {
             Event::Timer(timer, attempt) => self.timer(timer, attempt, now, &mut effects),
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
             Event::Prepared { attempt, ready } => self.prepared(attempt, ready, &mut effects),
-            Event::EngineLost => self.lose_engine(now, &mut effects),
+            Event::EngineLost { again } => self.lose_engine(again, now, &mut effects),
             Event::StoppedElsewhere(reason) => self.stopped_elsewhere(reason, now, &mut effects),
             Event::Decided(decided) => self.decided(*decided, now, &mut effects),
             Event::Alone => self.alone(now, &mut effects),

@@ -1,8 +1,8 @@
 //! Forking the guardian, and setting up its process: name, namespaces, limits, descriptors.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
 use crate::cgroup::Cgroup;
@@ -46,18 +46,67 @@ pub(super) fn fork(cgroup: &mut Option<Cgroup>, isolate: bool) -> io::Result<(li
     forked
 }
 
+/// The descriptor of an executed guardian's socket.
+pub(super) const SOCKET: RawFd = 3;
+
+/// Forks a process that executes this program again with these words, and finds its socket at [`SOCKET`]. The caller
+/// may have threads.
+pub(super) fn execute(words: &[&CStr], socket: BorrowedFd<'_>, isolate: bool) -> io::Result<libc::pid_t> {
+    let argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).chain([ptr::null()]).collect();
+    let user = UserMap::of_this_process();
+    let tries: &[Namespaces] =
+        if isolate { &[Namespaces::Process, Namespaces::ProcessAndUser] } else { &[Namespaces::None] };
+    let mut forked = Err(io::Error::from_raw_os_error(libc::EPERM));
+    for namespaces in tries {
+        // SAFETY: the child only makes system calls, on memory prepared before, and ends by exec or `_exit`.
+        forked = unsafe { fork_into(None, *namespaces) };
+        match forked {
+            // SAFETY: as above; the list ends with null.
+            Ok(0) => unsafe {
+                settle(*namespaces, &user);
+                if socket.as_raw_fd() == SOCKET {
+                    libc::fcntl(SOCKET, libc::F_SETFD, 0);
+                } else {
+                    libc::dup2(socket.as_raw_fd(), SOCKET);
+                }
+                libc::execv(c"/proc/self/exe".as_ptr(), argv.as_ptr());
+                libc::_exit(127)
+            },
+            Ok(_) => break,
+            Err(_) => {}
+        }
+    }
+    forked
+}
+
 /// Sets the name of this process in `/proc` and `ps`.
-fn set_name(name: &CStr) {
+pub(super) fn set_name(name: &CStr) {
     // SAFETY: the kernel copies at most 16 bytes from a terminated string.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
     }
 }
 
-/// Sets up new namespaces from inside.
-pub(super) fn settle(namespaces: Namespaces) {
+/// The contents of the files that map our user and group to themselves in a user namespace.
+#[derive(Debug)]
+pub(super) struct UserMap {
+    user: CString,
+    group: CString,
+}
+
+impl UserMap {
+    pub(super) fn of_this_process() -> Self {
+        // SAFETY: no arguments, no failure.
+        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let line = |id: u32| CString::new(format!("{id} {id} 1")).expect("numbers have no null byte");
+        Self { user: line(user), group: line(group) }
+    }
+}
+
+/// Sets up new namespaces from inside. Only makes system calls.
+pub(super) fn settle(namespaces: Namespaces, user: &UserMap) {
     if namespaces == Namespaces::ProcessAndUser {
-        keep_user();
+        keep_user(user);
     }
     if namespaces != Namespaces::None {
         mount_own_proc();
@@ -65,13 +114,19 @@ pub(super) fn settle(namespaces: Namespaces) {
 }
 
 /// Maps our user and group to themselves in the user namespace.
-fn keep_user() {
-    // SAFETY: no arguments, no failure.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+fn keep_user(map: &UserMap) {
+    let write = |path: &CStr, text: &CStr| {
+        // SAFETY: both are C strings; the descriptor is closed where it was opened.
+        unsafe {
+            let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            libc::write(file, text.as_ptr().cast(), text.count_bytes());
+            libc::close(file);
+        }
+    };
     // This view of /proc is still the outer one, in which `self` is this process.
-    let _ = std::fs::write("/proc/self/setgroups", "deny");
-    let _ = std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"));
-    let _ = std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"));
+    write(c"/proc/self/setgroups", c"deny");
+    write(c"/proc/self/uid_map", &map.user);
+    write(c"/proc/self/gid_map", &map.group);
 }
 
 /// Mounts /proc of the PID namespace, so that programs see its processes.

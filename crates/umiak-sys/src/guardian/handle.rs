@@ -1,5 +1,6 @@
 //! The front's end: starting the guardian, sending commands, receiving notices.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -82,19 +83,57 @@ impl Guardian {
         protocol::send_with(&mut self.stream, &Command::Keep, lock)
     }
 
+    /// Starts another guardian in the place of one that was killed. This process may have threads, so it executes its
+    /// own program again with these words, which must lead to [`super::serve_executed`].
+    pub fn start_again(&mut self, words: &[&CStr], isolate: bool) -> io::Result<()> {
+        let (front, guardian) = UnixStream::pair()?;
+        let pid = birth::execute(words, guardian.as_fd(), isolate)?;
+        let cgroup = self.cgroup.take().and_then(|_| Cgroup::create());
+        self.cgroup = cgroup.map(|cgroup| cgroup.path().to_owned());
+        (self.pid, self.stream, self.inbox) = (pid as u32, front, Inbox::default());
+        let place = self.room.as_ref().map(MemoryCgroup::place);
+        let (room, lock) = place.map_or((None, None), |(room, lock)| (Some(room), Some(lock)));
+        let command = Command::Place { cgroup: self.cgroup.clone(), room };
+        match lock {
+            Some(lock) => protocol::send_with(&mut self.stream, &command, lock),
+            None => protocol::send(&mut self.stream, &command),
+        }
+    }
+
+    /// Closes the socket, so that the guardian exits by itself.
+    pub fn hang_up(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// True if the guardian has exited. It is reaped then.
+    pub fn has_exited(&self) -> bool {
+        // SAFETY: waits for our own child; nothing is written.
+        unsafe { libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), libc::WNOHANG) != 0 }
+    }
+
     /// Reaps the guardian, which is about to exit or has exited.
     pub fn wait(&self) {
         // SAFETY: waits for our own child; nothing is written.
         unsafe {
             libc::waitpid(self.pid as libc::pid_t, ptr::null_mut(), 0);
         }
-        self.remove_cgroups();
+    }
+
+    /// Kills what is left in the cgroups of a guardian that was killed, and removes them, except the one for memory
+    /// limits itself: another guardian may use it.
+    pub fn empty_cgroups(&self) {
+        if let Some(path) = &self.cgroup {
+            cgroup::kill_and_remove(path);
+        }
+        if let Some(room) = &self.room {
+            room.empty();
+        }
     }
 
     /// Removes the cgroups if the guardian was killed and could not.
     pub fn remove_cgroups(&self) {
         if let Some(path) = &self.cgroup {
-            cgroup::remove_tree(path);
+            cgroup::kill_and_remove(path);
         }
         if let Some(room) = &self.room {
             room.remove();

@@ -28,3 +28,4 @@ mod tests;
 
 pub use crate::spawn::describe_errno;
 pub use handle::{Guardian, GuardianOptions};
+pub use service::serve_executed;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -29,13 +29,28 @@ const CHILDREN: u64 = u64::MAX - 1;
 
 /// Runs the guardian and exits the process.
 pub(super) fn run(front: UnixStream, cgroup: Option<Cgroup>, room: Option<MemoryCgroup>, namespaces: Namespaces) -> ! {
-    birth::settle(namespaces);
+    birth::settle(namespaces, &birth::UserMap::of_this_process());
     let code = match Service::new(front, cgroup, room).and_then(|mut service| service.serve()) {
         Ok(()) => 0,
         Err(_) => 125,
     };
     // SAFETY: exits without running the front's destructors and exit handlers.
     unsafe { libc::_exit(code) }
+}
+
+/// Runs the guardian in a process that a front with threads has executed for it. Returns an error if it was not.
+pub fn serve_executed() -> io::Result<()> {
+    birth::set_name(c"umiak-guardian");
+    // SAFETY: no pointers; an open descriptor has no other owner in a program that has just begun.
+    let socket = unsafe {
+        if libc::fcntl(birth::SOCKET, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(birth::SOCKET)
+    };
+    let front = UnixStream::from(socket);
+    front.peer_addr()?;
+    Service::new(front, None, None)?.serve()
 }
 
 #[derive(Debug)]
@@ -238,6 +253,10 @@ impl Service {
             Command::Grace { millis } => self.grace = Duration::from_millis(millis),
             Command::Hold { last_words } => {
                 self.last_words = self.inbox.descriptor().map(|socket| (socket, last_words));
+            }
+            Command::Place { cgroup, room } => {
+                self.cgroup = cgroup.and_then(|path| Cgroup::enter(&path));
+                self.room = room.zip(self.inbox.descriptor()).map(|(place, lock)| MemoryCgroup::at(place, lock));
             }
             Command::Keep => self.kept.extend(self.inbox.descriptor()),
             Command::Forsake(keys) => {

@@ -45,7 +45,7 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
         Effect::Report(_) => Some("causes only"),
         _ => None,
     }));
-    if run.steps.iter().any(|step| step.event == Event::EngineLost) {
+    if run.steps.iter().any(|step| step.event == Event::EngineLost { again: false }) {
         things.insert("guardian lost");
     }
     things.extend(restarts(run));

@@ -157,7 +157,7 @@ impl<'a> Judge<'a> {
                 Event::Timer(timer, attempt) => *attempt != self.attempt || self.timers.get(timer) != Some(&false),
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
-                Event::EngineLost => self.guardian_lost,
+                Event::EngineLost { .. } => self.guardian_lost,
                 // There are no other nodes, and no roles with a start order or restarts of their own.
                 Event::StoppedElsewhere(_)
                 | Event::Decided(_)
@@ -189,7 +189,7 @@ impl<'a> Judge<'a> {
                     *answered = true;
                 }
             }
-            Event::EngineLost => self.guardian_lost = true,
+            Event::EngineLost { .. } => self.guardian_lost = true,
             Event::Started { .. }
             | Event::AnsweredElsewhere { .. }
             | Event::Ready { .. }
@@ -325,6 +325,7 @@ impl<'a> Judge<'a> {
             | Fact::Retrying { .. }
             | Fact::Planned(_)
             | Fact::Noticed { .. }
+            | Fact::EngineLost { .. }
             | Fact::Swept { .. }
             | Fact::Paused
             | Fact::Continued => {
@@ -336,7 +337,7 @@ impl<'a> Judge<'a> {
     fn see_end(&mut self, step: &Step, rank: usize, exit: &Exit, by_us: bool, order: u64) {
         let told = match &step.event {
             Event::Exited { id, exit: told, .. } => told == exit && self.rank(id.slot) == Some(rank),
-            Event::EngineLost | Event::Start => self.guardian_lost && *exit == Exit::Lost,
+            Event::EngineLost { .. } | Event::Start => self.guardian_lost && *exit == Exit::Lost,
             _ => false,
         };
         let shadow = self.shadows[rank].clone();

@@ -299,9 +299,9 @@ fn visits(rng: &mut Rng, slots: &[Slot], start: Timestamp) -> Vec<(Timestamp, Ev
         signals -= 1;
     }
     if rng.f64() < 0.08 {
-        visits.push((moment(rng), Event::EngineLost));
+        visits.push((moment(rng), Event::EngineLost { again: false }));
         if rng.f64() < 0.3 {
-            visits.push((moment(rng), Event::EngineLost));
+            visits.push((moment(rng), Event::EngineLost { again: false }));
         }
     }
     for _ in 0..pick(rng, &[0, 0, 1, 3]) {

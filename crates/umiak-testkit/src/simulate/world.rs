@@ -149,7 +149,7 @@ impl World {
                 self.armed.remove(&(*timer, *attempt));
             }
             Event::Gathered(_) => self.gathering = false,
-            Event::EngineLost => {
+            Event::EngineLost { .. } => {
                 for rank in 0..self.alive.len() {
                     self.bury(rank, Fate { exit: Exit::Lost, why: Why::Guardian, words: Words::Silence });
                 }

@@ -35,7 +35,8 @@ fn things(run: &Run) -> BTreeSet<&'static str> {
             }
             What::Began(Began::Retried, _) => things.insert("retried"),
             What::Began(Began::RetriedAll, _) => things.insert("all retried"),
-            What::Event(Event::EngineLost) => things.insert("guardian lost"),
+            What::Event(Event::EngineLost { again: false }) => things.insert("guardian lost"),
+            What::Event(Event::EngineLost { again: true }) => things.insert("guardian replaced"),
             _ => false,
         };
         let spawns = |effect: &Effect| matches!(effect, Effect::Spawn(_));

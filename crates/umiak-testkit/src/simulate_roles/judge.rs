@@ -37,6 +37,8 @@ pub(super) struct Judge<'a> {
     /// The first reason to stop, and the strongest reason since.
     pub(super) stop: Option<(StopReason, StopReason)>,
     pub(super) guardian_lost: bool,
+    /// A guardian was lost in this attempt of the job, and another took its place.
+    pub(super) guardian_replaced: bool,
     pub(super) signals: u32,
     pub(super) stops: u32,
     pub(super) first_signal: Option<i32>,
@@ -69,6 +71,7 @@ impl<'a> Judge<'a> {
             finished: false,
             stop: None,
             guardian_lost: false,
+            guardian_replaced: false,
             signals: 0,
             stops: 0,
             first_signal: None,
@@ -135,7 +138,7 @@ impl<'a> Judge<'a> {
         self.started = None;
         self.finished = false;
         self.stop = None;
-        self.guardian_lost = false;
+        (self.guardian_lost, self.guardian_replaced) = (false, false);
         (self.signals, self.stops, self.first_signal, self.impatient) = (0, 0, None, false);
         self.verdict = None;
         self.pause = None;
@@ -183,7 +186,8 @@ impl<'a> Judge<'a> {
                 self.started = Some(self.now);
                 self.go_on();
             }
-            Event::EngineLost => self.guardian_lost = true,
+            Event::EngineLost { again: false } => self.guardian_lost = true,
+            Event::EngineLost { again: true } => self.guardian_replaced = true,
             Event::Signalled { signal } => {
                 self.signals += 1;
                 self.first_signal.get_or_insert(*signal);
@@ -287,6 +291,7 @@ impl<'a> Judge<'a> {
         let waited = self.guardian_lost || waits.is_none_or(|until| until <= self.now);
         self.check(waited, Rule::Backoff, || format!("{subject:?} is in a back-off"));
         let pause = self.pause.take();
+        self.guardian_replaced &= pause.is_none();
         let may = pause.is_none_or(|(until, room)| until <= self.now && room == Some(true));
         self.check(may, Rule::Restart, || format!("{subject:?} starts in a pause until {pause:?}"));
         let (open, stop) = (self.started.is_some() && self.stop.is_none(), self.stop);
@@ -395,7 +400,7 @@ impl<'a> Judge<'a> {
         shadow.stage = Stage::Ended(end);
         self.check(lived, Rule::OneEnd, || format!("{subject:?} ends, and did not live"));
         self.check(ours == by_us, Rule::OurDoing, || format!("{subject:?} ended with {exit:?}: {by_us}"));
-        let may_be_lost = lost || self.guardian_lost;
+        let may_be_lost = lost || self.guardian_lost || self.guardian_replaced;
         self.check(*exit != Exit::Lost || may_be_lost, Rule::OneEnd, || format!("{subject:?} is not lost"));
         // Lost with an earlier supervisor: reset.
         if lost {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use umiak_core::facts::{Fact, Outcome, StopReason};
+use umiak_core::facts::{Fact, Outcome, StopReason, Verdict};
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::{Exit, Slot, StopHow};
 
@@ -17,7 +17,14 @@ impl Judge<'_> {
         let failed = (0..self.groups.len() as u16).any(|role| self.fate(role) == Fate::Bad);
         let lost = |shadow: &Shadow| shadow.end().is_some_and(|end| end.exit == Exit::Lost);
         let nobody = !self.shadows.values().any(Shadow::is_live) && !self.has_completed();
-        failed || (self.guardian_lost && (nobody || self.shadows.values().any(lost)))
+        let any_lost = self.shadows.values().any(lost);
+        failed || (self.guardian_lost && (nobody || any_lost)) || (self.guardian_replaced && any_lost)
+    }
+
+    /// Replicas that a lost guardian took with it are the only causes.
+    fn is_guardian_to_blame(&self) -> bool {
+        let is_lost = |verdict: &Verdict| verdict.causes.iter().all(|cause| cause.exit == Exit::Lost);
+        (self.guardian_lost || self.guardian_replaced) && self.verdict.as_ref().is_some_and(is_lost)
     }
 
     fn has_completed(&self) -> bool {
@@ -178,7 +185,7 @@ impl Judge<'_> {
             Outcome::Stopped => 3,
             Outcome::Interrupted => 128 + self.first_signal.unwrap_or_default() as u8,
             Outcome::Failed if first == Some(StopReason::Timeout) => 124,
-            Outcome::Failed if several => 1,
+            Outcome::Failed if several && !self.is_guardian_to_blame() => 1,
             Outcome::Failed => match cause.map(|cause| (&cause.exit, cause.timed_out)) {
                 None if self.guardian_lost => 125,
                 None => 1,

@@ -274,7 +274,8 @@ impl World {
         }
         if chance(&mut self.rng, 0.12 * trouble) {
             let at = moment(&mut self.rng);
-            self.plan(at.max(self.now), Item::Event(Event::EngineLost));
+            let again = self.rng.f64() < 0.5;
+            self.plan(at.max(self.now), Item::Event(Event::EngineLost { again }));
         }
         for _ in 0..(f64::from(self.rng.u32(..6)) * trouble) as u32 {
             let slot = pick(&mut self.rng, &self.scenario.slots());
@@ -375,7 +376,7 @@ impl World {
     /// Passes one event to the machine and performs its effects. True if the supervisor was lost during this.
     fn tell(&mut self, event: Event) -> bool {
         match &event {
-            Event::EngineLost => {
+            Event::EngineLost { .. } => {
                 self.alive.clear();
                 self.held.clear();
             }

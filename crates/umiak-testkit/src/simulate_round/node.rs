@@ -319,7 +319,7 @@ impl World {
 
     pub(super) fn guardian_lost(&mut self, node: usize) {
         self.bury_all(node);
-        self.job(node, Event::EngineLost);
+        self.job(node, Event::EngineLost { again: false });
     }
 
     /// The log of this rank, as evidence.

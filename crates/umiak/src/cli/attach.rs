@@ -191,6 +191,7 @@ fn is_told(fact: &Fact) -> bool {
             | Fact::Continued
             | Fact::Diagnosed(_)
             | Fact::Noticed { .. }
+            | Fact::EngineLost { .. }
             | Fact::AttemptFailed(_)
             | Fact::Retrying { .. }
             | Fact::Restarting { .. }

@@ -30,6 +30,7 @@ pub fn command() -> Command {
             .subcommand(
                 runner::Supervise::augment_args(Command::new("supervise")).about("Supervise a detached run").hide(true),
             )
+            .subcommand(Command::new("guardian").about("Run replicas for the process that executed it").hide(true))
             .subcommand(
                 Command::new("mock-cluster").about("Run the cluster of `--engine mock-cluster`").hide(true).arg(
                     Arg::new("directory")
@@ -201,6 +202,10 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("resume", matches)) => again::resume(&arguments(matches)),
         Some(("retry", matches)) => again::retry(&arguments(matches)),
         Some(("supervise", matches)) => runner::supervise(&arguments(matches)),
+        Some(("guardian", _)) => match umiak_sys::guardian::serve_executed() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&[Diagnostic::failed("run the guardian", &error)]),
+        },
         Some(("mock-cluster", matches)) => {
             let directory: &std::path::PathBuf = matches.get_one("directory").expect("the argument is required");
             match crate::engine::mock_cluster::serve(directory) {

@@ -194,8 +194,9 @@ impl Driver {
         Others::Gone { who: words::crowd(&self.core.plan, &stopped), by, after: since.elapsed() }
     }
 
-    pub(super) fn tell_lost(&mut self) {
+    pub(super) fn tell_lost(&mut self, why: Option<String>) {
         let lost = engine::lost(words::noun(&self.core.plan));
+        let lost = why.into_iter().fold(lost, |lost, why| lost.row("not restarted", why));
         self.core.screen.alert(self.core.style.diagnostic(&lost));
     }
 

@@ -222,9 +222,14 @@ impl Driver {
                     continue;
                 }
                 EngineNews::Swept(_) => continue,
-                EngineNews::Lost => {
-                    self.tell_lost();
-                    Event::EngineLost
+                EngineNews::Lost { pid, again, why } => {
+                    self.tell_lost(why);
+                    self.record(Fact::EngineLost { pid });
+                    // The clean-up before the next attempt was lost too.
+                    if again && self.core.now.preparing.is_some() {
+                        self.engine.clear(self.door.keeps_ports());
+                    }
+                    Event::EngineLost { again }
                 }
             };
             self.dispatch(event);

@@ -1,8 +1,9 @@
 //! The local engine: processes of this host, run by the guardian.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use umiak_sys::cgroup::Cgroup;
 use umiak_sys::descend;
 use umiak_sys::guardian::{self, Guardian, GuardianOptions};
 use umiak_sys::memory::MemoryCgroup;
-use umiak_sys::ports::{LeaseRequest, Leased};
+use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
 use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost};
@@ -42,8 +43,28 @@ pub(crate) struct Local {
     isolated: bool,
     /// Notices that arrived while waiting for an answer.
     early: Vec<Notice>,
+    /// Why another guardian could not be started; not reported yet.
+    not_revived: Option<String>,
     common: Common,
     remove: Vec<PathBuf>,
+    /// What another guardian gets if this one is killed.
+    held: Held,
+}
+
+/// What the guardian holds besides processes. The locks and the connection are duplicates.
+#[derive(Debug, Default)]
+struct Held {
+    leases: BTreeMap<u32, Leases>,
+    locks: Vec<OwnedFd>,
+    connection: Option<(OwnedFd, Vec<u8>)>,
+}
+
+/// The leases of a job.
+#[derive(Debug, Default)]
+struct Leases {
+    ports: Vec<(Option<IpAddr>, u16)>,
+    addresses: Vec<Ipv4Addr>,
+    gpus: Vec<u32>,
 }
 
 impl Local {
@@ -53,8 +74,17 @@ impl Local {
         let guardian = Guardian::start_with(options, room).map_err(|error| not_started(isolate, &error))?;
         info!(engine = EngineKind::Local.word(), guardian = guardian.pid, isolate, "engine started");
         let common = Common { grace: Duration::from_secs(5), ..Common::default() };
-        let (early, remove) = (Vec::new(), Vec::new());
-        Ok(Self { guardian, gone: false, ending: false, isolated: isolate, early, common, remove })
+        Ok(Self {
+            guardian,
+            gone: false,
+            ending: false,
+            isolated: isolate,
+            early: Vec::new(),
+            not_revived: None,
+            common,
+            remove: Vec::new(),
+            held: Held::default(),
+        })
     }
 
     /// Ignores errors: the end of the guardian is seen at its socket.
@@ -64,6 +94,9 @@ impl Local {
 
     /// Sends a command and waits for its answer.
     fn ask<T>(&mut self, command: &Command, answer: impl Fn(&Notice) -> Option<T>) -> Option<T> {
+        if !self.revive() {
+            return None;
+        }
         self.send(command);
         loop {
             // The end of the guardian is reported as news: its socket stays readable.
@@ -124,15 +157,109 @@ impl Local {
         let grace = if self.ending { self.common.grace } else { Duration::ZERO };
         let sweep = descend::sweep(grace, PATIENCE, &[]);
         warn!(ending = self.ending, stopped = sweep.stopped.len(), remaining = sweep.remaining.len(), "guardian gone");
-        for directory in &self.remove {
-            let _ = std::fs::remove_dir_all(directory);
-        }
         self.guardian.wait();
-        self.guardian.remove_cgroups();
+        self.guardian.empty_cgroups();
         if self.ending {
+            self.tidy();
             return EngineNews::Swept(Swept { stopped: sweep.stopped, remaining: sweep.remaining });
         }
-        EngineNews::Lost
+        EngineNews::Lost { pid: Some(self.guardian.pid), again: true, why: None }
+    }
+
+    /// Does what a killed guardian would have done at its end.
+    fn tidy(&mut self) {
+        for directory in self.remove.drain(..) {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+        self.guardian.remove_cgroups();
+        self.held = Held::default();
+    }
+
+    /// Starts another guardian if this one was killed, with everything that it held. True if there is one.
+    fn revive(&mut self) -> bool {
+        if !self.gone || self.ending {
+            return !self.gone;
+        }
+        if self.not_revived.is_some() {
+            return false;
+        }
+        let started = self.guardian.start_again(&[c"umiak", c"guardian"], self.isolated);
+        self.gone = started.is_err();
+        let restored = started.map_err(|error| error.to_string()).and_then(|()| self.restore());
+        if let Err(why) = restored {
+            warn!(why, "guardian not started again");
+            if !self.gone {
+                // Without its socket it exits by itself.
+                self.gone = true;
+                self.guardian.hang_up();
+                self.guardian.wait();
+                self.guardian.empty_cgroups();
+            }
+            self.not_revived = Some(why);
+            return false;
+        }
+        info!(guardian = self.guardian.pid, "guardian started again");
+        true
+    }
+
+    /// Gives a new guardian what the last one held.
+    fn restore(&mut self) -> Result<(), String> {
+        self.send(&Command::Grace { millis: self.common.grace.as_millis() as u64 });
+        self.send(&Command::RemoveAtEnd(self.remove.iter().map(|path| bytes(path)).collect()));
+        let held = std::mem::take(&mut self.held);
+        for lock in &held.locks {
+            let _ = self.guardian.keep(lock.as_fd());
+        }
+        if let Some((connection, last_words)) = &held.connection {
+            let _ = self.guardian.hold(connection.as_fd(), last_words.clone());
+        }
+        let restored = held.leases.iter().try_for_each(|(job, leases)| self.lease_again(StepIndex(*job), leases));
+        self.held = held;
+        restored
+    }
+
+    fn lease_again(&mut self, step: StepIndex, leases: &Leases) -> Result<(), String> {
+        for (address, port) in &leases.ports {
+            let range = PortRange::Exactly { start: *port };
+            let request = LeaseRequest { count: 1, range, address: *address, seed: 0 };
+            self.lease_ports(step, request).map_err(|_| format!("port {port} was taken meanwhile"))?;
+        }
+        for block in leases.addresses.chunk_by(|one, other| one.octets()[..3] == other.octets()[..3]) {
+            let [_, high, low, _] = block[0].octets();
+            let seed = (u64::from(high) - 1) * 256 + u64::from(low);
+            let again = self.ask_addresses(step, block.len() as u32, seed).unwrap_or_default();
+            if again != block {
+                return Err(format!("address {} was taken meanwhile", block[0]));
+            }
+        }
+        if !leases.gpus.is_empty()
+            && self.ask_gpus(step, leases.gpus.clone(), leases.gpus.len() as u32).as_ref() != Some(&leases.gpus)
+        {
+            return Err("a GPU was taken meanwhile".to_owned());
+        }
+        Ok(())
+    }
+
+    fn ask_addresses(&mut self, step: StepIndex, count: u32, seed: u64) -> Option<Vec<Ipv4Addr>> {
+        let addresses = self.ask(&Command::LeaseAddresses { job: step.0, count, seed }, |notice| match notice {
+            Notice::Addresses(addresses) => Some(addresses.clone()),
+            _ => None,
+        })?;
+        self.leases(step).addresses.extend(&addresses);
+        Some(addresses)
+    }
+
+    fn ask_gpus(&mut self, step: StepIndex, candidates: Vec<u32>, count: u32) -> Option<Vec<u32>> {
+        let held = self.ask(&Command::LeaseGpus { job: step.0, candidates, count }, |notice| match notice {
+            Notice::Gpus(minors) => Some(minors.clone()),
+            _ => None,
+        })?;
+        self.leases(step).gpus.extend(&held);
+        Some(held)
+    }
+
+    fn leases(&mut self, step: StepIndex) -> &mut Leases {
+        self.held.leases.entry(step.0).or_default()
     }
 }
 
@@ -143,12 +270,7 @@ impl Engine for Local {
 
     fn lease_addresses(&mut self, step: StepIndex, count: u32) -> Result<Vec<IpAddr>, Diagnostic> {
         debug!(step = step.0, addresses = count, "lease");
-        let command = Command::LeaseAddresses { job: step.0, count, seed: fastrand::u64(..) };
-        let addresses = self.ask(&command, |notice| match notice {
-            Notice::Addresses(addresses) => Some(addresses.clone()),
-            _ => None,
-        });
-        let addresses = addresses.ok_or_else(|| lost("replicas"))?;
+        let addresses = self.ask_addresses(step, count, fastrand::u64(..)).ok_or_else(|| lost("replicas"))?;
         if (addresses.len() as u32) < count {
             return Err(too_few_addresses(count, addresses.len()));
         }
@@ -157,12 +279,17 @@ impl Engine for Local {
 
     fn lease_ports(&mut self, step: StepIndex, request: LeaseRequest) -> Result<Leased, NotLeased> {
         debug!(step = step.0, ?request, "lease");
+        let address = request.address.filter(|_| matches!(request.range, PortRange::Exactly { .. }));
         let leased = self.ask(&Command::Lease { job: step.0, request }, |notice| match notice {
             Notice::Leased(leased) => Some(leased.clone()),
             _ => None,
         });
         match leased {
-            Some(leased) => leased.map_err(NotLeased::TooFew),
+            Some(Ok(leased)) => {
+                self.leases(step).ports.extend(leased.ports.iter().map(|port| (address, *port)));
+                Ok(leased)
+            }
+            Some(Err(error)) => Err(NotLeased::TooFew(error)),
             None => Err(NotLeased::Lost(Box::new(lost("replicas")))),
         }
     }
@@ -174,17 +301,14 @@ impl Engine for Local {
         count: u32,
     ) -> Result<Vec<Device>, Diagnostic> {
         let minors = candidates.iter().map(|(minor, _)| *minor).collect();
-        let held = self.ask(&Command::LeaseGpus { job: step.0, candidates: minors, count }, |notice| match notice {
-            Notice::Gpus(minors) => Some(minors.clone()),
-            _ => None,
-        });
-        let held = held.ok_or_else(|| lost("replicas"))?;
+        let held = self.ask_gpus(step, minors, count).ok_or_else(|| lost("replicas"))?;
         debug!(step = step.0, candidates = candidates.len(), wanted = count, held = held.len(), "lease devices");
         let is_held = |(minor, _): &&(u32, Device)| held.contains(minor);
         Ok(candidates.iter().filter(is_held).map(|(_, device)| device.clone()).collect())
     }
 
     fn release(&mut self, step: StepIndex) {
+        self.held.leases.remove(&step.0);
         self.send(&Command::Release { job: step.0 });
     }
 
@@ -213,6 +337,9 @@ impl Engine for Local {
 
     fn start(&mut self, _: &Plan, starts: Vec<Start>) {
         debug!(attempts = starts.len(), "start");
+        if !self.revive() {
+            return;
+        }
         let variables = |variables: &[(String, String)]| {
             variables.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
         };
@@ -270,15 +397,18 @@ impl Engine for Local {
     }
 
     fn keep(&mut self, lock: BorrowedFd<'_>) {
+        self.held.locks.extend(lock.try_clone_to_owned());
         let _ = self.guardian.keep(lock);
     }
 
     fn hold(&mut self, connection: BorrowedFd<'_>, last_words: Vec<u8>) {
+        self.held.connection = connection.try_clone_to_owned().ok().map(|held| (held, last_words.clone()));
         let _ = self.guardian.hold(connection, last_words);
     }
 
     fn watch(&self) -> Option<BorrowedFd<'_>> {
-        (!self.gone || !self.early.is_empty()).then(|| self.guardian.as_fd())
+        // The closed socket of a lost guardian stays readable.
+        (!self.gone || !self.early.is_empty() || self.not_revived.is_some()).then(|| self.guardian.as_fd())
     }
 
     fn news(&mut self) -> Vec<EngineNews> {
@@ -295,27 +425,48 @@ impl Engine for Local {
         if self.ending && !self.gone && news.iter().any(|news| matches!(news, EngineNews::Swept(_))) {
             self.gone = true;
             self.guardian.wait();
+            self.tidy();
             return news;
         }
         if lost {
             news.push(self.lose());
         }
+        let why = self.not_revived.take();
+        news.extend(why.map(|why| EngineNews::Lost { pid: None, again: false, why: Some(why) }));
         news
     }
 
     fn clear(&mut self, keep_ports: bool) {
         debug!(keep_ports, "clear");
-        self.send(&Command::Clear { keep_ports });
+        if !keep_ports {
+            self.held.leases.values_mut().for_each(|leases| leases.ports.clear());
+        }
+        if self.revive() {
+            self.send(&Command::Clear { keep_ports });
+        }
     }
 
     fn end(&mut self, patient: bool) {
         debug!(patient, "end");
         self.ending = true;
         if self.gone {
-            // The guardian cannot report any more. The closed socket stays readable.
+            // The guardian cannot report any more.
+            self.tidy();
             self.early.push(Notice::Swept { stopped: Vec::new(), remaining: Vec::new() });
         } else {
             self.send(&Command::Finish { patient });
+        }
+    }
+}
+
+impl Drop for Local {
+    /// If the guardian is alive, it cleans up when its socket closes.
+    fn drop(&mut self) {
+        if !self.gone && self.guardian.has_exited() {
+            self.lose();
+        }
+        if self.gone && !self.ending {
+            self.tidy();
         }
     }
 }

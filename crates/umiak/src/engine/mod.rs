@@ -87,7 +87,20 @@ pub(crate) enum EngineNews {
     /// Result of [`Engine::end`]: the last news.
     Swept(Swept),
     /// The engine can no longer be reached, and its replicas are gone.
-    Lost,
+    Lost {
+        /// The process that was lost, if it ran on this host.
+        pid: Option<u32>,
+        /// True if the engine starts again when it is next used.
+        again: bool,
+        /// Why it could not be started again.
+        why: Option<String>,
+    },
+}
+
+impl EngineNews {
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
 }
 
 /// Processes that replicas had left behind and that were stopped, and those that are still running.

@@ -217,7 +217,8 @@ fn tell(
         None => format!("rank {} on {}", rank(finding), place.host),
     };
     let head = format!("{} {who}{details} {how}", style.mark(Mark::Failed));
-    let is_first = told == Told::All { first: true };
+    // The end of a lost replica says nothing about causes.
+    let is_first = told == Told::All { first: true } && finding.exit != Exit::Lost;
     let first = if is_first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();

@@ -8,7 +8,7 @@ use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Outcome, StopReason, V
 use umiak_core::model::{Exit, signal_name};
 use umiak_core::status::{Ended, Stage, State, Status};
 
-use super::facts::{describe, stop_reason};
+use super::facts::{describe, engine, list, stop_reason};
 use super::run::{after_loss, head, how, nodes, place};
 use super::standing::{LoadedRun, RunStanding};
 use super::time::moment;
@@ -30,6 +30,17 @@ pub(crate) struct ExplainedRun {
     attempts: Vec<FailedAttempt>,
     /// Failures that did not fail the run.
     tolerated: Vec<Finding>,
+    /// When the process that runs the replicas was killed from outside, and the live replicas with it.
+    engine_losses: Vec<EngineLoss>,
+}
+
+/// The loss of the process that runs the replicas.
+#[derive(Debug, Serialize, JsonSchema)]
+struct EngineLoss {
+    /// Microseconds since the Unix epoch.
+    at: u64,
+    /// The guardian, on engine `local`.
+    pid: Option<u32>,
 }
 
 /// An attempt that was followed by another.
@@ -97,6 +108,10 @@ impl ExplainedRun {
             }
             _ => None,
         });
+        let losses = told.iter().filter_map(|(at, fact)| match fact {
+            Fact::EngineLost { pid } => Some(EngineLoss { at: *at, pid: *pid }),
+            _ => None,
+        });
         Self {
             v: 2,
             run: loaded.run.id(),
@@ -104,6 +119,7 @@ impl ExplainedRun {
             verdicts: verdicts.collect(),
             attempts: attempts.collect(),
             tolerated,
+            engine_losses: losses.collect(),
         }
     }
 }
@@ -117,6 +133,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
             | Fact::Stopping { .. }
             | Fact::Diagnosed(_)
             | Fact::Noticed { .. }
+            | Fact::EngineLost { .. }
             | Fact::Abandoned { .. }
             | Fact::Swept { .. }
             | Fact::AttemptFailed(_)
@@ -138,9 +155,19 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
     for (position, (at, fact)) in told.iter().enumerate() {
         match fact {
             Fact::Diagnosed(verdict) => {
-                let _ =
-                    writeln!(text, "\n{} {}", style.dim(&moment(*at)), what_followed(loaded, &told[position + 1..]));
-                for cause in &verdict.causes {
+                let lost = lost_engine(&told[..position]);
+                let what = what_followed(loaded, &told[position + 1..]);
+                // Replicas that the kernel killed with the guardian are no causes.
+                let (with_it, causes): (Vec<&Finding>, Vec<&Finding>) =
+                    verdict.causes.iter().partition(|cause| lost.is_some() && cause.exit == Exit::Lost);
+                let blamed =
+                    lost.filter(|_| causes.is_empty()).map(|lost| format!(": {lost} was lost")).unwrap_or_default();
+                let _ = writeln!(text, "\n{} {what}{blamed}", style.dim(&moment(*at)));
+                if !with_it.is_empty() {
+                    let names: Vec<String> = with_it.iter().map(|cause| cause.subject.replica.clone()).collect();
+                    let _ = writeln!(text, "  {} {}", style.dim("lost with it"), list(&names));
+                }
+                for cause in causes {
                     text.push_str(&one(cause));
                     let _ = writeln!(text, "  {}", why(cause, status));
                 }
@@ -199,6 +226,15 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
     text
 }
 
+/// The loss of the engine since the last verdict, if any.
+fn lost_engine(before: &[(u64, Fact)]) -> Option<String> {
+    let since = before.iter().rev().take_while(|(_, fact)| !matches!(fact, Fact::Diagnosed(_) | Fact::Supervised(_)));
+    since.into_iter().find_map(|(_, fact)| match fact {
+        Fact::EngineLost { pid } => Some(engine(*pid)),
+        _ => None,
+    })
+}
+
 /// What followed a failure of the whole group.
 fn what_followed(loaded: &LoadedRun, later: &[(u64, Fact)]) -> String {
     let next = later.iter().find_map(|(_, fact)| match fact {
@@ -247,6 +283,8 @@ fn why(finding: &Finding, status: &Status) -> String {
         Exit::Unmet { .. } => "the role that it starts after did not reach the required state".to_owned(),
         Exit::NodeLost { .. } => "its node was lost".to_owned(),
         Exit::Evicted { .. } | Exit::Preempted { .. } => "the platform evicted or preempted it".to_owned(),
+        // Of several nodes, only the coordinator's journal is read: the loss is recorded on the other node.
+        Exit::Lost if !status.nodes.is_empty() => "the guardian on its node was killed from outside".to_owned(),
         Exit::Lost => "its end was not observed".to_owned(),
         _ if signature.is_some_and(|signature| signature.victim) => alone(finding, status),
         exit if finding.weight == Weight::Certain => match (signature, exit.signal()) {

@@ -53,7 +53,7 @@ fn who(subject: &Subject) -> String {
     }
 }
 
-fn list(names: &[String]) -> String {
+pub(super) fn list(names: &[String]) -> String {
     const SHOWN: usize = 6;
     match names.len() {
         0..=SHOWN => names.join(", "),
@@ -121,6 +121,7 @@ fn words(fact: &Fact) -> String {
         }
         Fact::Noticed { code, message } => format!("notice[{code}]: {message}"),
         Fact::Ignored { event, state } => format!("ignored {event}: {state}"),
+        Fact::EngineLost { pid } => format!("{}, which runs the replicas, was killed from outside", engine(*pid)),
         Fact::Abandoned { replicas } => format!("did not exit after SIGKILL: {}", list(replicas)),
         Fact::Swept { pids } => {
             format!("stopped {} process{} left behind", pids.len(), if pids.len() == 1 { "" } else { "es" })
@@ -151,6 +152,11 @@ fn words(fact: &Fact) -> String {
             format!("{outcome}, code {exit_code}")
         }
     }
+}
+
+/// The process that runs the replicas.
+pub(super) fn engine(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "the engine".to_owned(), |pid| format!("the guardian (pid {pid})"))
 }
 
 pub(crate) fn stop_reason(reason: StopReason) -> String {

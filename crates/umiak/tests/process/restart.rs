@@ -19,7 +19,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("restart::only_the_window_counts", &[], only_the_window_counts)
         .test("restart::a_signal_ends_the_wait", &[], a_signal_ends_the_wait)
         .test("restart::a_killed_front_in_the_wait_leaves_nothing", &[], killed_in_the_wait)
-        .test("restart::a_lost_guardian_in_the_wait_ends_the_run", &[], guardian_lost_in_the_wait)
+        .test("restart::a_guardian_lost_in_the_wait_is_replaced", &[], guardian_lost_in_the_wait)
+        .test("restart::lost_guardians_are_replaced_within_the_budget", &[], lost_guardians_are_replaced)
         .test("restart::a_refused_start_is_final", &[], a_refused_start_is_final)
         .test("restart::leftovers_go_before_the_next_attempt", &[], leftovers_go_first)
         .test("restart::old_words_are_not_evidence", &[], old_words_are_not_evidence)
@@ -181,8 +182,13 @@ fn only_the_window_counts() {
 
 /// Starts a run, and returns when it has failed and waits to restart.
 fn waiting(sandbox: &Sandbox) -> umiak_testkit::sandbox::Running<'_> {
-    let flags = "--nproc_per_node 2 --max_restart 3 --restart-backoff 60s";
-    let run = sandbox.launch_toy(flags, &["1:child;daemon;exit 4", &format!("0:{WAIT}")]).start();
+    waiting_for(sandbox, "60s")
+}
+
+fn waiting_for<'a>(sandbox: &'a Sandbox, backoff: &str) -> umiak_testkit::sandbox::Running<'a> {
+    let flags = format!("--nproc_per_node 2 --max_restart 3 --restart-backoff {backoff}");
+    let run =
+        sandbox.launch_toy(&flags, &["1@1:child;daemon;exit 4", &format!("0@1:{WAIT}"), "*@2:print again"]).start();
     run.wait_until("the back-off", || {
         let Ok(entries) = std::fs::read_dir(sandbox.path().join("log")) else { return false };
         let mut logs = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("default."));
@@ -211,9 +217,52 @@ fn killed_in_the_wait() {
 
 fn guardian_lost_in_the_wait() {
     let sandbox = Sandbox::new();
-    let run = waiting(&sandbox);
+    let run = waiting_for(&sandbox, "4s");
     umiak_sys::descend::signal(umiak_sys::descend::children(run.pid())[0], 9);
-    run.finish().expect_code(4).expect_err("error[L0017]");
+    // Nothing is lost in the wait: another guardian starts the next attempt.
+    run.finish().expect_code(0).expect_err("error[L0017]");
+    assert_eq!(sandbox.read("log/workerlog.0"), "again\n");
+}
+
+/// A lost guardian is a failure of the platform: another one is started as often as restarts are permitted.
+fn lost_guardians_are_replaced() {
+    let sandbox = Sandbox::new();
+    let line = "--nproc_per_node 2 --max_restart 2 --restart-backoff 1ms";
+    let actions =
+        ["0@1:touch up1;sleep 60000", "0@2:touch up2;sleep 60000", "0@3:touch up3;sleep 60000", "1:sleep 60000"];
+    let run = sandbox.launch_toy(line, &actions).start();
+    let mut guardians = Vec::new();
+    let mut cgroups = Vec::new();
+    for file in ["up1", "up2", "up3"] {
+        run.wait_for_file(file);
+        let guardian = umiak_sys::descend::children(run.pid())[0];
+        guardians.push(guardian);
+        cgroups.extend(cgroup_of(guardian));
+        umiak_sys::descend::signal(guardian, 9);
+    }
+    guardians.dedup();
+    assert_eq!(guardians.len(), 3);
+    run.finish().expect_code(125).expect_err("error[L0017]");
+    assert_eq!(cgroups.into_iter().find(|cgroup| cgroup.exists()), None);
+    let explained = sandbox.umiak(["explain"]).finish();
+    for guardian in &guardians {
+        let words = format!("the guardian (pid {guardian}), which runs the replicas, was killed from outside");
+        assert!(explained.out().contains(&words), "{}", explained.out());
+    }
+    let words = format!("the failure: the guardian (pid {}) was lost", guardians[2]);
+    assert!(explained.out().contains(&words) && !explained.out().contains("the cause"), "{}", explained.out());
+    let explained = sandbox.umiak("explain --output json".split(' ')).finish().out();
+    let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
+    assert_eq!(explained["engine_losses"].as_array().map(Vec::len), Some(3), "{explained}");
+}
+
+/// The cgroup that umiak has created for a job, if it could.
+fn cgroup_of(guardian: u32) -> Option<std::path::PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| line.strip_prefix("cgroup2 ")?.split(' ').next())?;
+    let own = std::fs::read_to_string(format!("/proc/{guardian}/cgroup")).ok()?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).filter(|own| own.contains("umiak-"))?;
+    Some(std::path::Path::new(mount).join(own))
 }
 
 fn a_refused_start_is_final() {

@@ -67,13 +67,14 @@ pub(super) fn logs(arguments: &Arguments, dir: PathBuf, overwrite: bool) -> LogR
 pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy {
     let Policy { restart, stop, .. } = Policy::default();
     let backoff = arguments.text("restart-backoff").and_then(duration).unwrap_or(restart.backoff);
+    let max = max_restart.unwrap_or(restart.max);
     let restart = Restart {
-        max: max_restart.unwrap_or(restart.max),
+        max,
+        max_platform: max,
         backoff,
         // A first wait above the limit raises the limit.
         max_backoff: restart.max_backoff.max(backoff),
         window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
-        ..restart
     };
     let grace = arguments.text("grace").and_then(duration).unwrap_or(stop.grace);
     Policy { restart, stop: StopPolicy { grace, ..stop }, ..Policy::default() }

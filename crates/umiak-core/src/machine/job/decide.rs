@@ -52,7 +52,7 @@ impl Machine {
         let nobody_decides = !self.job.roles.iter().any(|role| role.completion.decides);
         let mut deciding_succeeded = true;
         // Completion policies do not excuse a lost engine: that failure is ours.
-        let mut failed = !blameless && self.engine_lost && self.replicas.total().lost() > 0;
+        let mut failed = !blameless && (self.engine_lost || self.engine_failed) && self.replicas.total().lost() > 0;
         for (position, role) in (0u16..).zip(&self.job.roles) {
             if self.roles[position as usize].recycling.is_some() {
                 deciding_succeeded &= !role.completion.decides && !nobody_decides;
@@ -94,6 +94,13 @@ impl Machine {
         role::outcome(&self.job.roles[role as usize].completion, &self.replicas.of_role(role).counts())
     }
 
+    /// True if the loss of the engine is the only cause of the failure.
+    fn is_engine_to_blame(&self) -> bool {
+        let Diagnosis::Done(verdict) = &self.failure.diagnosis else { return false };
+        let is_lost = verdict.causes.iter().all(|cause| cause.exit == Exit::Lost);
+        (self.engine_lost || self.engine_failed) && is_lost
+    }
+
     pub(super) fn finish(&mut self, effects: &mut Vec<Effect>) {
         let stop = self.stop().copied();
         let (outcome, signal) = match stop {
@@ -120,7 +127,7 @@ impl Machine {
         let code = match self.code_of_all() {
             Some(code) => code,
             None if timed_out => exit_code::TIMED_OUT,
-            None if several_roles && outcome == Outcome::Failed => 1,
+            None if several_roles && outcome == Outcome::Failed && !self.is_engine_to_blame() => 1,
             // Nothing ended badly, but a restart was not possible.
             None if self.engine_lost && verdict.is_some_and(|verdict| verdict.causes.is_empty()) => {
                 Exit::Lost.shell_code()

@@ -64,7 +64,10 @@ pub enum Event {
         ready: bool,
     },
     /// The engine can no longer be reached; its processes are gone.
-    EngineLost,
+    EngineLost {
+        /// True if it can be started again: attempts are then restarted as after any failure of the platform.
+        again: bool,
+    },
     /// Another node has told all nodes to stop.
     StoppedElsewhere(StopReason),
     /// How this attempt ends, the same on all nodes.
@@ -228,7 +231,7 @@ impl Event {
             Self::Timer(timer, attempt) => format!("Timer {timer:?}, attempt {attempt}"),
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),
             Self::Gathered(_) => "Gathered".to_owned(),
-            Self::EngineLost => "EngineLost".to_owned(),
+            Self::EngineLost { .. } => "EngineLost".to_owned(),
             Self::StoppedElsewhere(reason) => format!("StoppedElsewhere {reason:?}"),
             Self::Decided(decided) => format!("Decided, attempt {}", decided.attempt),
             Self::Alone => "Alone".to_owned(),

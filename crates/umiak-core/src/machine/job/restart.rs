@@ -87,6 +87,7 @@ impl Machine {
         self.forget_decision();
         self.renew();
         self.failure = Failure::default();
+        self.engine_failed = false;
         self.armed.retain(|timer| *timer == Timer::Deadline);
         self.begin_waits(now, effects);
         self.start_due(now, effects);

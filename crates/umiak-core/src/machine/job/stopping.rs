@@ -93,12 +93,16 @@ impl Machine {
         }
     }
 
-    pub(super) fn lose_engine(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn lose_engine(&mut self, again: bool, now: Timestamp, effects: &mut Vec<Effect>) {
         if self.engine_lost {
-            return self.ignore(&Event::EngineLost, effects);
+            return self.ignore(&Event::EngineLost { again }, effects);
         }
-        self.engine_lost = true;
-        self.give_up_restarts(effects);
+        if again {
+            self.engine_failed = true;
+        } else {
+            self.engine_lost = true;
+            self.give_up_restarts(effects);
+        }
         self.lose_live(now, effects);
     }
 

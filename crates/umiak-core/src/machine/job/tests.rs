@@ -273,16 +273,29 @@ fn losing_the_guardian_fails_the_job_whatever_its_policy() {
         let completion = Completion { min_failed, min_succeeded: MinSucceeded::All, decides: true };
         let mut story = Story::new(&[(2, completion)]);
         story.start();
-        story.give(Event::EngineLost);
+        story.give(Event::EngineLost { again: false });
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.end(), Some((Outcome::Failed, 125)), "min_failed {min_failed}");
+    }
+}
+
+/// The code of a replica does not stand for a run of several roles, but the loss of the engine is ours in any run.
+#[test]
+fn losing_the_guardian_ends_a_run_of_several_roles_with_125() {
+    for again in [false, true] {
+        let mut story = Story::new(&[(1, Completion::default()), (2, Completion::default())]);
+        story.machine.style.document = true;
+        story.start();
+        story.give(Event::EngineLost { again });
+        story.give(Event::Gathered(vec![]));
+        assert_eq!(story.end(), Some((Outcome::Failed, 125)), "again {again}");
     }
 }
 
 #[test]
 fn a_engine_lost_before_the_start_starts_nothing() {
     let mut story = Story::new(&[(2, Completion::default())]);
-    story.give(Event::EngineLost);
+    story.give(Event::EngineLost { again: false });
     let effects = story.give(Event::Start);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Spawn(_))));
     story.give(Event::Gathered(vec![]));
@@ -486,9 +499,16 @@ mod restarts {
         assert_eq!(refusal.end(), Some((Outcome::Failed, 127)));
 
         let mut lost = story(5);
-        lost.give(Event::EngineLost);
+        lost.give(Event::EngineLost { again: false });
         lost.give(Event::Gathered(vec![]));
         assert_eq!(lost.end(), Some((Outcome::Failed, 125)));
+
+        // An engine that can be started again is a failure of the platform, which has a budget of its own.
+        let mut platform = story(5);
+        platform.machine.job.policy.restart.max_platform = 0;
+        platform.give(Event::EngineLost { again: true });
+        platform.give(Event::Gathered(vec![]));
+        assert_eq!(platform.end(), Some((Outcome::Failed, 125)));
 
         let mut stuck = story(5);
         stuck.exit(1, code(7));
@@ -500,8 +520,28 @@ mod restarts {
     }
 
     #[test]
+    fn an_engine_that_can_be_started_again_spends_the_budget_of_the_platform() {
+        let mut story = story(0);
+        story.machine.job.policy.restart.max_platform = 1;
+        for attempt in [2, 3] {
+            story.give(Event::EngineLost { again: true });
+            let effects = story.give(Event::Gathered(vec![]));
+            let is_prepared = effects.contains(&Effect::Prepare { attempt });
+            assert_eq!(is_prepared, attempt == 2, "{effects:?}");
+            if is_prepared {
+                // Nothing is lost in the wait.
+                story.give(Event::EngineLost { again: true });
+                story.give(Event::Prepared { attempt, ready: true });
+                let effects = story.give(Event::Timer(Timer::Backoff, 1));
+                assert!(effects.iter().any(|effect| matches!(effect, Effect::Spawn(_))), "{effects:?}");
+            }
+        }
+        assert_eq!(story.end(), Some((Outcome::Failed, 125)));
+    }
+
+    #[test]
     fn what_happens_in_the_wait_may_forbid_the_next_attempt() {
-        for event in [Event::Prepared { attempt: 2, ready: false }, Event::EngineLost] {
+        for event in [Event::Prepared { attempt: 2, ready: false }, Event::EngineLost { again: false }] {
             let mut story = story(5);
             fail(&mut story, 1, code(7));
             story.give(event.clone());

@@ -333,7 +333,9 @@ impl Cluster {
             | EngineNews::Output { id, .. }
             | EngineNews::Ready { id }
             | EngineNews::Ended { id, .. } => *id,
-            EngineNews::Pending { .. } | EngineNews::Cleared(_) | EngineNews::Swept(_) | EngineNews::Lost => return,
+            EngineNews::Pending { .. } | EngineNews::Cleared(_) | EngineNews::Swept(_) | EngineNews::Lost { .. } => {
+                return;
+            }
         };
         let Some(unit) = self.units.values_mut().find(|unit| unit.members.contains_key(&id)) else { return };
         let Some(kept) = unit.members.get_mut(&id) else { return };

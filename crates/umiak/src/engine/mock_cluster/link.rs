@@ -149,6 +149,7 @@ impl Reader {
         let is_asked = std::mem::replace(&mut *stage, Stage::Gone) == Stage::Ending;
         drop(stage);
         let _ = std::fs::remove_file(self.socket);
-        self.inbox.tell(if is_asked { EngineNews::Swept(Swept::default()) } else { EngineNews::Lost });
+        let lost = EngineNews::Lost { pid: None, again: false, why: None };
+        self.inbox.tell(if is_asked { EngineNews::Swept(Swept::default()) } else { lost });
     }
 }

@@ -169,7 +169,7 @@ impl Engine for MockCluster {
     fn news(&mut self) -> Vec<EngineNews> {
         let news = self.inbox.take();
         if let Some(link) = &mut self.link
-            && news.iter().any(|news| matches!(news, EngineNews::Swept(_) | EngineNews::Lost))
+            && news.iter().any(|news| matches!(news, EngineNews::Swept(_) | EngineNews::Lost { .. }))
         {
             link.reap();
         }

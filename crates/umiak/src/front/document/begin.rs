@@ -139,9 +139,10 @@ fn begin(beginning: Beginning<'_>, writer: Writer) -> Result<(Driver, Vec<Diagno
     check_cpus(job, needed.cpus, cpus.as_deref())?;
     let (room, unlimited) = make_room(kind, job, &run);
     notices.extend(unenforced(job, kind, wishes, unlimited.as_ref())?);
-    // The guardian inherits the journal's lock: it is free when both have exited, and the replicas with them.
     early.hear()?;
     let mut engine = start_engine(kind, &run, wishes, room)?;
+    // The lock is free when supervisor and guardian have exited, and the replicas with them.
+    engine.keep(writer.lock());
     early.watch = Some(Watch::start(&early.sources, early.voice.clone())?);
     let granted = needs::lease(engine.as_mut(), job, &needed)?;
     let candidates = candidates(&inventory);

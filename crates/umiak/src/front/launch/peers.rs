@@ -168,7 +168,7 @@ impl Peers {
             around.say(&format!("stopped by {} while waiting for nodes", short_signal(signal)));
             return Err(NotRun::Code(exit_code::interrupted(code_style(&around.spec), signal)));
         }
-        if arrived.ready[1..].contains(&true) && around.engine.news().contains(&EngineNews::Lost) {
+        if arrived.ready[1..].contains(&true) && around.engine.news().iter().any(EngineNews::is_lost) {
             return Err(engine::lost("ranks").into());
         }
         Ok(None)

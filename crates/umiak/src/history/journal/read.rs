@@ -34,6 +34,7 @@ pub(super) const KNOWN: &[&str] = &[
     "noticed",
     "ignored",
     "abandoned",
+    "engine_lost",
     "swept",
     "attempt_failed",
     "retrying",

@@ -26,6 +26,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("run::chaos::killed_at_every_record", &[], killed_at_every_record)
         .test("run::chaos::killed_at_any_moment", &[], killed_at_any_moment)
         .test("run::chaos::stopped_supervisor_keeps_its_run", &[], stopped_supervisor)
+        .test("run::chaos::lost_guardians_spend_the_budget_of_the_platform", &[], lost_guardians)
         .test("run::chaos::end_that_was_written_is_the_end", &[], killed_after_the_end)
         .test("run::chaos::failed_job_is_not_started_to_be_stopped", &[], failed_stays_failed)
         .test("run::chaos::grandchildren_end_before_the_next_attempt", &[], grandchildren);
@@ -315,6 +316,26 @@ fn killed_at_any_moment() {
         },
     );
     note(&format!("{count} trials, {} hits, seed {seed}\n", hits.into_inner()));
+}
+
+/// A lost guardian is a failure of the platform: its budget, then 125, however many roles there are.
+fn lost_guardians() {
+    let house = House::with(
+        "umiak: v1\npolicy: {restarts: {max: 0, max_platform: 1, backoff: 1ms}}\nroles:\n  server: {command: sleep 60, completes: false}\n  trainer: {replicas: 2, command: \"LEDGER; sleep 60\"}\n",
+    );
+    let run = house.umiak("run job.yaml").start();
+    for attempts in ["1\n", "1\n2\n"] {
+        let read = |name: &str| std::fs::read_to_string(house.sandbox.path().join(name)).unwrap_or_default();
+        let begun = || ["ledger/trainer-0", "ledger/trainer-1"].map(read) == [attempts; 2];
+        run.wait_until("the attempt to start", begun);
+        descend::signal(descend::children(run.pid())[0], SIGKILL);
+    }
+    run.finish().expect_code(125).expect_err("L0017");
+    let lost = house.records().iter().filter(|record| matches!(record.fact, Fact::EngineLost { pid: Some(_) })).count();
+    assert_eq!(lost, 2);
+    let explained = house.umiak("explain run-000001").finish_unwatched().out();
+    assert!(explained.contains("was lost\n  lost with it server-0, trainer-0, trainer-1"), "{explained}");
+    house.check_ended();
 }
 
 /// A stopped supervisor keeps its lock: there are never two supervisors of one run.

@@ -363,7 +363,7 @@ fn losing_the_guardian_ends_back_offs_and_recycling_with_the_job() {
         restart(&mut story, 0, scope, 5, 5);
         story.begin();
         story.ends(at(0, 0, 1), code(7));
-        story.give(Event::EngineLost);
+        story.give(Event::EngineLost { again: false });
         story.give(Event::Gathered(vec![]));
         assert_eq!(story.end().map(|(outcome, _)| outcome), Some(Outcome::Failed), "{scope:?}");
         assert_eq!(story.end().map(|(_, code)| code), Some(code_then), "{scope:?}");
