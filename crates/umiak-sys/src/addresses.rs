@@ -7,6 +7,8 @@ use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use crate::holders::{self, LeaseHolder};
+
 /// Number of blocks: 127.1.0.x to 127.254.255.x. Other programs expect to use the rest.
 const BLOCKS: u64 = 254 * 256;
 /// Addresses in a block: without the first and the last, which look like network and broadcast addresses.
@@ -35,8 +37,16 @@ pub fn lease(count: u32, seed: u64) -> (Vec<Ipv4Addr>, Vec<AddressLease>) {
     (addresses, blocks)
 }
 
+/// The users that hold addresses.
+pub fn holders() -> Vec<LeaseHolder> {
+    holders::holders(|name| name.starts_with(NAME))
+}
+
+/// Names of leases: `umiak-address-127.3.0`.
+const NAME: &str = "umiak-address-";
+
 fn take(high: u8, low: u8) -> Option<AddressLease> {
-    let address = SocketAddr::from_abstract_name(format!("umiak-address-127.{high}.{low}")).ok()?;
+    let address = SocketAddr::from_abstract_name(format!("{NAME}127.{high}.{low}")).ok()?;
     UnixDatagram::bind_addr(&address).ok().map(|name| AddressLease { _name: name })
 }
 

@@ -34,12 +34,16 @@ pub fn name() -> String {
 
 /// The name of the current user, from /etc/passwd.
 pub fn user() -> Option<String> {
-    let own = std::fs::metadata("/proc/self").ok().map(|own| std::os::unix::fs::MetadataExt::uid(&own))?;
+    user_name(std::fs::metadata("/proc/self").ok().map(|own| std::os::unix::fs::MetadataExt::uid(&own))?)
+}
+
+/// The name of a user, from /etc/passwd.
+pub fn user_name(id: u32) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     users.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(own)).then(|| name.to_owned())
+        (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
     })
 }
 

@@ -11,7 +11,9 @@
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`exposed`] | secrets in `/proc/PID/cmdline` and `/proc/PID/environ` |
 //! | [`regular`] | files that must be regular |
+//! | [`files`] | files that others can see: their modes, and links in directories of other users |
 //! | [`hold`] | locks on files, and identifying a boot or a process |
+//! | [`holders`] | which users hold leases |
 //! | [`hooks`] | hooks with which tests stop or delay umiak; only with the feature `test-hooks` |
 //! | [`host`] | addresses, CPUs and name of this host |
 //! | [`helper`] | short programs that are run for their output |
@@ -32,10 +34,12 @@ pub mod clock;
 pub mod descend;
 pub mod devices;
 pub mod exposed;
+pub mod files;
 mod fork;
 pub mod guardian;
 pub mod helper;
 pub mod hold;
+pub mod holders;
 pub mod hooks;
 pub mod host;
 pub mod kernel;

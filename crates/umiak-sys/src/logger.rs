@@ -7,13 +7,15 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde::{Deserialize, Serialize};
+
+use crate::files::{self, Contents};
 
 /// Settings of log rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +63,7 @@ struct Log {
 
 impl Log {
     fn open(pipe: File, path: PathBuf, rotate: Rotate) -> Self {
-        let file = OpenOptions::new().append(true).create(true).open(&path).ok();
+        let file = files::open(&path, Contents::Append, files::READABLE).ok();
         let size = file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
         Self { pipe, path, file, size, rotate }
     }
@@ -93,7 +95,7 @@ impl Log {
     fn start_next(&mut self) {
         let number = numbers(&self.path).last().map_or(1, |last| last + 1);
         let next = suffixed(&self.path, "next");
-        let fresh = OpenOptions::new().append(true).create(true).open(&next);
+        let fresh = files::open(&next, Contents::Append, files::READABLE);
         // The name always exists: a reader opens either the old file or the new one.
         let moved = fresh.and_then(|file| {
             fs::hard_link(&self.path, suffixed(&self.path, &number.to_string()))?;

@@ -20,6 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind,
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::holders::{self, LeaseHolder};
 use crate::wait::read_small;
 
 /// Lowest port to choose: below are registered services.
@@ -69,6 +70,8 @@ pub struct LeaseError {
     pub taken: Vec<(u16, bool)>,
     /// The errno, if the kernel refused to create sockets at all.
     pub refused: Option<i32>,
+    /// The users whose umiak jobs hold ports, if leases are the reason.
+    pub holders: Vec<LeaseHolder>,
 }
 
 /// Holds one port until dropped.
@@ -82,7 +85,15 @@ pub fn lease(request: &LeaseRequest) -> Result<(Leased, Vec<PortLease>), LeaseEr
     // Checked once and first: without descriptors every port would look taken.
     if let Err(error) = try_bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Bind::First) {
         let refused = Some(error.raw_os_error().unwrap_or(libc::EINVAL));
-        return Err(LeaseError { wanted: request.count, found: 0, low: 0, high: 0, taken: Vec::new(), refused });
+        return Err(LeaseError {
+            wanted: request.count,
+            found: 0,
+            low: 0,
+            high: 0,
+            taken: Vec::new(),
+            refused,
+            holders: Vec::new(),
+        });
     }
     let kernel = Kernel::read();
     match request.range {
@@ -129,7 +140,9 @@ fn exactly(start: u16, count: u16, address: Option<IpAddr>) -> Result<(Leased, V
     if leases.len() == count as usize {
         Ok((Leased { ports: (start..=last).collect(), inside_ephemeral: false }, leases))
     } else {
-        Err(LeaseError { wanted: count, found: leases.len() as u16, low: start, high: last, taken, refused })
+        let ours = |port: u16| taken.contains(&(port, true));
+        let holders = if taken.iter().any(|(_, ours)| *ours) { holders_of(ours) } else { Vec::new() };
+        Err(LeaseError { wanted: count, found: leases.len() as u16, low: start, high: last, taken, refused, holders })
     }
 }
 
@@ -146,7 +159,8 @@ fn walk(
     if ports.len() == request.count as usize {
         Ok((ports, leases))
     } else {
-        Err(LeaseError { wanted: request.count, found: ports.len() as u16, low, high, taken: Vec::new(), refused })
+        let (found, holders) = (ports.len() as u16, holders_of(|port| (low..=high).contains(&port)));
+        Err(LeaseError { wanted: request.count, found, low, high, taken: Vec::new(), refused, holders })
     }
 }
 
@@ -228,6 +242,14 @@ fn take(port: u16, address: Option<IpAddr>, how: Bind) -> Result<PortLease, Take
     }
     is_free(port, address, how).map_err(|error| Taken::ByOther.or_refused(&error))?;
     Ok(PortLease { _name: name })
+}
+
+/// The users that hold leases of these ports.
+fn holders_of(is_it: impl Fn(u16) -> bool) -> Vec<LeaseHolder> {
+    holders::holders(|name| {
+        let port = name.strip_prefix(NAME).and_then(|name| name.split('-').next()?.parse().ok());
+        port.is_some_and(&is_it)
+    })
 }
 
 /// The ports leased on single addresses. Lines of `/proc/net/unix` end with the name.

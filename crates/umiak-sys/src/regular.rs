@@ -8,7 +8,12 @@ use std::path::Path;
 
 /// Opens a regular file, without waiting.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    open_with(options, 0, path)
+}
+
+/// Like [`open`], with further flags of `open(2)`.
+pub(crate) fn open_with(options: &mut OpenOptions, flags: i32, path: &Path) -> io::Result<File> {
+    let opened = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags).open(path);
     let kind = match &opened {
         Ok(file) => file.metadata()?.file_type(),
         // A named pipe without a reader, a socket, a device without a driver.

@@ -3,7 +3,7 @@
 //! Everything the child needs is prepared before the fork; the child itself only makes system calls.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -12,6 +12,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use crate::files;
 use crate::fork::fork_with_descriptor;
 use crate::memory::{self, enter};
 use crate::protocol::{ProcessLimits, ProcessSpec, SpawnAction};
@@ -104,6 +105,8 @@ pub(crate) struct PreparedProcess<'a> {
     base: PhantomData<&'a Base>,
     dir: Option<CString>,
     log: CString,
+    /// Another user can change the directory of the log: a link there is not followed.
+    log_is_exposed: bool,
     inherit_stdin: bool,
     /// Preferred CPUs.
     cpus: Option<libc::cpu_set_t>,
@@ -146,6 +149,7 @@ impl<'a> PreparedProcess<'a> {
             base: PhantomData,
             dir: (!process.dir.is_empty()).then(|| CString::new(process.dir.as_slice())).transpose()?,
             log: CString::new(process.log.as_slice())?,
+            log_is_exposed: files::has_foreign_directory(Path::new(OsStr::from_bytes(&process.log))),
             inherit_stdin: process.inherit_stdin,
             cpus: cpu_set(&process.cpus),
             bound: limits.and_then(|limits| cpu_set(&limits.cpus)),
@@ -232,7 +236,8 @@ impl<'a> PreparedProcess<'a> {
                 }
             }
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-            let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, 0o644));
+            let flags = if self.log_is_exposed { flags | libc::O_NOFOLLOW } else { flags };
+            let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, files::READABLE));
             if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(SpawnAction::OpenLog);
             }

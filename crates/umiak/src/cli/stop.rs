@@ -7,7 +7,7 @@ use umiak_core::diag::{Code, Diagnostic};
 
 use crate::driver::stop::{self, Stopped};
 use crate::history::index::Word;
-use crate::history::{Home, RunDir, find, journal, only_live};
+use crate::history::{Home, RunDir, find_whole, journal, only_live};
 use crate::views::Output;
 use crate::views::ends::{StoppedRun, StoppedRuns};
 use crate::views::standing::RunStanding;
@@ -17,7 +17,7 @@ use super::runs::{Done, Format, print_json, print_text, talk};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Run id, last digits of its number, or name (live runs first); the only live run when omitted
+    /// Run id, full number, or name (live runs first); the only live run when omitted
     #[arg(value_name = "RUN")]
     run: Vec<String>,
     /// Stop every live run
@@ -62,7 +62,7 @@ fn meant(home: &Home, arguments: &Arguments) -> Result<Vec<Result<RunDir, Diagno
         })?;
         return Ok(vec![Ok(only)]);
     }
-    Ok(arguments.run.iter().map(|word| find(home, word).map_err(Into::into)).collect())
+    Ok(arguments.run.iter().map(|word| find_whole(home, word).map_err(Into::into)).collect())
 }
 
 fn stop_one(home: &Home, run: &RunDir, arguments: &Arguments) -> Result<StoppedRun, Diagnostic> {

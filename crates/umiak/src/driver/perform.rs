@@ -1,7 +1,5 @@
 //! Asks the machine and performs its effects, in order. A fact is in the journal before the action that it announces.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Instant;
 
 use tracing::trace;
@@ -9,6 +7,7 @@ use umiak_core::facts::Fact;
 use umiak_core::machine::job::{AttemptId, Effect, Event};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, Rank, Slot, SpawnError, SpawnStage, StopHow, Unit};
 use umiak_core::plan::{self, Log};
+use umiak_sys::files::{self, Contents};
 
 use super::probe::Prober;
 use super::{Core, Driver};
@@ -205,7 +204,7 @@ impl Driver {
         // A file shared by attempts is followed once.
         if now.followed.get(&slot) != Some(&log.path) {
             // The replica creates it only a moment later.
-            let _ = OpenOptions::new().create(true).append(true).mode(0o644).open(&log.path);
+            let _ = files::open(&log.path, Contents::Append, files::READABLE);
             let name = now.console.is_prefixed.then(|| (replica.name.clone(), now.console.width));
             let source = Mirrored { rank, name, is_interactive: now.console.stdin == Some(slot) };
             screen.follow(source, log.path.clone(), log.start);

@@ -10,6 +10,7 @@ use umiak_core::facts::{Fact, Outcome};
 use umiak_core::machine::attempt::Attempt;
 use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Instance;
+use umiak_sys::files::{self, Contents};
 
 use super::control::ControlOrder;
 use super::probe::Prober;
@@ -264,7 +265,7 @@ impl Driver {
     /// all of it again. Write errors are ignored, as for a replica that writes its own log.
     fn keep_output(&self, id: AttemptId, at: u64, bytes: &[u8]) {
         let Some(log) = self.core.log(id) else { return };
-        let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log.path) else { return };
+        let Ok(mut file) = files::open(&log.path, Contents::Append, files::READABLE) else { return };
         let kept = file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(log.start));
         let known = usize::try_from(kept.saturating_sub(at)).unwrap_or(usize::MAX);
         if let Some(new) = bytes.get(known..) {

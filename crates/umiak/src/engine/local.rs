@@ -21,7 +21,7 @@ use umiak_sys::memory::MemoryCgroup;
 use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
 use umiak_sys::protocol::{Batch, Command, MemoryLimit, Notice, ProcessKey, ProcessLimits, ProcessSpec, SpawnAction};
 
-use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost};
+use super::{Common, Engine, EngineKind, EngineNews, FixedPort, NotLeased, Start, Swept, lost, reserved_by};
 
 const SIGKILL: i32 = 9;
 const SIGINT: i32 = 2;
@@ -555,10 +555,10 @@ fn keys(ids: &[AttemptId]) -> Vec<ProcessKey> {
 }
 
 pub(crate) fn too_few_addresses(needed: u32, free: usize) -> Diagnostic {
-    Diagnostic::error(Code::J0020, "not enough free loopback addresses")
+    let error = Diagnostic::error(Code::J0020, "not enough free loopback addresses")
         .row("needed", needed.to_string())
-        .row("free", free.to_string())
-        .hint("stop other runs on this host, or start fewer replicas")
+        .row("free", free.to_string());
+    reserved_by(error, &umiak_sys::addresses::holders()).hint("stop other runs on this host, or start fewer replicas")
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! without processes, and so that the conformance suite has a second engine to compare with.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
@@ -17,6 +16,7 @@ use umiak_core::diag::Diagnostic;
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::{Device, Instance, StepIndex, StopHow};
 use umiak_core::plan::Plan;
+use umiak_sys::files::{self, Contents};
 use umiak_sys::ports::{LeaseRequest, Leased};
 
 use super::actors::{Entry, Stage, steps};
@@ -184,7 +184,7 @@ impl Theatre {
 
 /// Ignores write errors, as for a real replica.
 fn print(log: &Path, bytes: &[u8]) {
-    if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(log) {
+    if let Ok(mut file) = files::open(log, Contents::Append, files::READABLE) {
         let _ = file.write_all(bytes);
     }
 }

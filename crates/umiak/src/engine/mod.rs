@@ -27,6 +27,7 @@ use umiak_core::machine::job::AttemptId;
 pub use umiak_core::model::Capabilities;
 use umiak_core::model::{Device, Exit, Hosts, Instance, OutputSource, StepIndex, StopHow, Unit};
 use umiak_core::plan::{Plan, Process};
+use umiak_sys::holders::LeaseHolder;
 use umiak_sys::logger::Rotate;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased};
 
@@ -130,6 +131,19 @@ pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32, of: &str) -> Diagn
         .row("needed", wanted.to_string())
         .row("reason", umiak_sys::guardian::describe_errno(errno))
         .hint(format!("raise the open-file limit with `ulimit -n`, or start fewer {of}"))
+}
+
+/// Adds the users whose jobs hold leases to an error about too few of them.
+pub(crate) fn reserved_by(error: Diagnostic, holders: &[LeaseHolder]) -> Diagnostic {
+    const SHOWN: usize = 3;
+    if holders.is_empty() {
+        return error;
+    }
+    let named = holders.iter().take(SHOWN).map(|holder| {
+        let name = umiak_sys::host::user_name(holder.user).map_or_else(String::new, |name| format!("{name}, "));
+        format!("{} by {name}uid {}", holder.leases, holder.user)
+    });
+    error.row("reserved", named.collect::<Vec<_>>().join("\n"))
 }
 
 /// A port that a document names, at the address of one of its replicas.

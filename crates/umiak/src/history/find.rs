@@ -55,15 +55,19 @@ pub fn find(home: &Home, word: &str) -> Result<RunDir, Error> {
     Err(Error::NoRun { word: word.to_owned(), near, home: home.path().to_owned() })
 }
 
-/// Like [`find`], for commands that remove runs: accepts only ids, whole numbers and names.
+/// Like [`find`], for commands that remove or stop runs: accepts only ids, whole numbers and names. A word that can be an id is never taken for a
+/// name or an ending: the run that it names may have been removed a moment ago.
 pub fn find_whole(home: &Home, word: &str) -> Result<RunDir, Error> {
-    let run = find(home, word)?;
-    let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number && word.parse() != Ok(run.id().number()) {
-        let near = Some(run.id().to_string());
-        return Err(Error::NoRun { word: word.to_owned(), near, home: home.path().to_owned() });
-    }
-    Ok(run)
+    let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let id = word.parse().or_else(|_| format!("run-{word:0>6}").parse()).ok();
+    let Some(id) = id.filter(|_| is_number || word.starts_with("run-")) else { return find(home, word) };
+    RunDir::open(home, id).map_err(|error| match error {
+        Error::NoRun { home: path, .. } => {
+            let near = find(home, word).ok().map(|run| run.id().to_string());
+            Error::NoRun { word: word.to_owned(), near, home: path }
+        }
+        other => other,
+    })
 }
 
 /// Returns the newest run.

@@ -2,7 +2,7 @@
 //! slow disk delays this task and its connections, never the network's loop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpStream;
@@ -21,6 +21,7 @@ use umiak_core::machine::round::logs::{CHUNK, FromSender, Have, Hello, Ledger, M
 use umiak_core::model::Timestamp;
 use umiak_core::wire::Session;
 use umiak_core::wire::frame::{Frame, LogChunk, Payload, Sealer, read_message};
+use umiak_sys::files::{self, Contents};
 
 use crate::clock::Clock;
 
@@ -194,7 +195,7 @@ struct Copy {
 
 impl Copy {
     fn open(path: &Path, overwrite: bool) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(overwrite).open(path)?;
+        let file = files::open(path, if overwrite { Contents::Replace } else { Contents::Keep }, files::READABLE)?;
         let base = file.metadata()?.len();
         Ok(Self { file, base, written: 0 })
     }

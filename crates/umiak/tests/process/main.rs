@@ -6,6 +6,7 @@ mod conformance;
 mod drift;
 mod escapes;
 mod failure;
+mod files;
 mod frameworks;
 mod guide;
 mod history;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
     let mut suite = Suite::default();
     launch::register(&mut suite);
     failure::register(&mut suite);
+    files::register(&mut suite);
     restart::register(&mut suite);
     screen::register(&mut suite);
     secrets::register(&mut suite);

@@ -71,7 +71,7 @@ impl Door for DocumentDoor {
         let Some(dir) = core.plan.attempt_dir(replica, id.attempt) else { return Ok(()) };
         tasks::make(&dir, process, &self.known)?;
         if let Some(membership) = replica.member {
-            std::fs::create_dir_all(core.plan.gloo_dir(membership.group, core.machine.attempt()))?;
+            umiak_sys::files::make_directory(&core.plan.gloo_dir(membership.group, core.machine.attempt()))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use umiak_core::model::{Host, Hosts, Job, Port, StepIndex};
 use umiak_core::plan::document::{self, Granted, Needs};
 use umiak_sys::ports::{LeaseError, LeaseRequest, PortRange};
 
-use crate::engine::{Engine, NotLeased, no_sockets};
+use crate::engine::{Engine, NotLeased, no_sockets, reserved_by};
 
 /// Leases from an engine, which holds the lease until it ends.
 pub(super) fn lease(engine: &mut dyn Engine, job: &Job, needs: &Needs) -> Result<Granted, Diagnostic> {
@@ -34,12 +34,16 @@ pub(crate) fn ports(needs: &Needs) -> Result<Option<LeaseRequest>, Diagnostic> {
     Ok((count > 0).then(|| LeaseRequest { count, range: PortRange::Anywhere, address: None, seed: fastrand::u64(..) }))
 }
 
+fn too_few(error: &LeaseError) -> Diagnostic {
+    Diagnostic::error(Code::J0020, "too few free ports on this host")
+        .row("needed", error.wanted.to_string())
+        .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
+}
+
 pub(crate) fn too_few_ports(error: &LeaseError) -> Diagnostic {
     match error.refused {
         Some(errno) => no_sockets(Code::J0020, error.wanted, errno, "replicas"),
-        None => Diagnostic::error(Code::J0020, "too few free ports on this host")
-            .row("needed", error.wanted.to_string())
-            .row("free", format!("{} between {} and {}", error.found, error.low, error.high))
+        None => reserved_by(too_few(error), &error.holders)
             .hint("stop the processes that use them, or start fewer replicas"),
     }
 }

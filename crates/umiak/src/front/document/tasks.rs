@@ -1,7 +1,7 @@
 //! The directory of an attempt: its command, environment and exit. `./command` runs it again by hand.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -96,12 +96,13 @@ pub(super) struct EndRecord<'a> {
 /// Writes `exit.json`. Errors are ignored: the journal records the end too.
 pub(super) fn write_end(dir: &Path, end: &EndRecord<'_>) {
     if let Ok(text) = serde_json::to_string(end) {
-        let _ = fs::write(dir.join("exit.json"), format!("{text}\n"));
+        let _ = write(&dir.join("exit.json"), 0o644, format!("{text}\n").as_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::PathBuf;
 
     use umiak_core::plan::Log;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use umiak_core::model::{Device, Request};
 use umiak_core::plan::{Plan, paddle_lines};
+use umiak_sys::files::{self, Contents};
 use umiak_sys::helper;
 use umiak_sys::wait::{Waker, readable};
 
@@ -42,7 +43,8 @@ impl GpuLog {
         if !request.paddle.as_ref().is_some_and(|paddle| paddle.gpu_log) || labels.is_empty() {
             return None;
         }
-        let file = File::create(plan.logs.dir().join(format!("{}.gpu.log", request.job_id))).ok()?;
+        let path = plan.logs.dir().join(format!("{}.gpu.log", request.job_id));
+        let file = files::open(&path, Contents::Replace, files::READABLE).ok()?;
         let (stop, done) = (Arc::new(Waker::new().ok()?), Arc::new(Waker::new().ok()?));
         let watcher = Watcher {
             file,

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::model::Nodes;
 use umiak_core::plan::Plan;
-use umiak_sys::{hold, regular};
+use umiak_sys::files::{self, Contents};
+use umiak_sys::hold;
 
 use crate::engine::Engine;
 use crate::front::preparing;
@@ -38,7 +39,7 @@ impl LogDirLock {
     /// this lock detects it.
     pub(super) fn take_first_log(&mut self, plan: &Plan) -> Result<(), Diagnostic> {
         let Some(log) = plan.replicas.iter().find_map(|replica| replica.log.as_ref()) else { return Ok(()) };
-        let Ok(file) = regular::open(File::options().append(true).create(true), &log.path) else { return Ok(()) };
+        let Ok(file) = files::open(&log.path, Contents::Append, files::READABLE) else { return Ok(()) };
         if hold::try_exclusive(&file).unwrap_or(true) {
             self.held.push(file);
             return Ok(());
@@ -74,7 +75,8 @@ pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<Log
 fn take_below(path: &Path, first: &str, several: bool) -> Result<(String, LogDirLock), Diagnostic> {
     let (mut name, mut number) = (first.to_owned(), 1);
     loop {
-        make(&path.join(&name))?;
+        let below = path.join(&name);
+        files::make_own_directory(&below).map_err(|error| log_dir_error(&below, &error))?;
         if let Some(lock) = lock(&path.join(&name), several) {
             return Ok((name, lock));
         }
@@ -84,7 +86,7 @@ fn take_below(path: &Path, first: &str, several: bool) -> Result<(String, LogDir
 }
 
 fn make(path: &Path) -> Result<(), Diagnostic> {
-    std::fs::create_dir_all(path).map_err(|error| log_dir_error(path, &error))
+    files::make_directory(path).map_err(|error| log_dir_error(path, &error))
 }
 
 /// `None` if another launch holds the lock.

@@ -1,11 +1,11 @@
 //! Paddle's own `<job_id>.<pod>.log`: the lines that its launchers print, in the file where tools look for them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
 use umiak_core::plan::Plan;
-use umiak_sys::regular;
+use umiak_sys::files::{self, Contents};
 
 use crate::clock::paddle_stamp;
 use crate::secrets;
@@ -16,7 +16,7 @@ pub(super) struct PodLog(File);
 
 impl PodLog {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        regular::open(OpenOptions::new().append(true).create(true), path).map(Self)
+        Ok(Self(files::open(path, Contents::Append, files::READABLE)?))
     }
 
     /// Writes lines with the same time stamp, in one write.

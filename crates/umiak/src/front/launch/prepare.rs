@@ -1,9 +1,9 @@
 //! From a checked command line to a plan that is ready to run. Finds all errors that can be found before the first rank
 //! starts.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,10 +15,11 @@ use umiak_core::model::{Crew, FIRST_ATTEMPT, Generation, Mode, Part, Port, PortR
 use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
-use umiak_sys::ports::{LeaseRequest, Leased, PortRange};
+use umiak_sys::files::{self, Contents};
+use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, PortRange};
 use umiak_sys::{logger, regular};
 
-use crate::engine::{NotLeased, no_sockets};
+use crate::engine::{NotLeased, no_sockets, reserved_by};
 use crate::front::preparing;
 use crate::host::inventory;
 
@@ -203,10 +204,7 @@ impl Leasing<'_, '_> {
         let leased = (self.lease)(LeaseRequest { count, range: place, address, seed: fastrand::u64(..) });
         let leased = leased.map_err(|error| match error {
             NotLeased::Lost(diagnostic) => *diagnostic,
-            NotLeased::TooFew(error) => match error.refused {
-                Some(errno) => no_sockets(Code::L0010, error.wanted, errno, "processes"),
-                None => plan::too_few_ports(request, error.wanted, error.found, (error.low, error.high), &error.taken),
-            },
+            NotLeased::TooFew(error) => too_few_ports(request, &error),
         })?;
         if leased.inside_ephemeral && self.notices.is_empty() {
             self.notices.push(Diagnostic::notice(
@@ -216,6 +214,15 @@ impl Leasing<'_, '_> {
         }
         Ok(leased.ports.into_iter().filter_map(Port::new).collect())
     }
+}
+
+fn too_few_ports(request: &PortRequest, error: &LeaseError) -> Diagnostic {
+    if let Some(errno) = error.refused {
+        return no_sockets(Code::L0010, error.wanted, errno, "processes");
+    }
+    let range = (error.low, error.high);
+    let few = plan::too_few_ports(request, error.wanted, error.found, range, &error.taken);
+    reserved_by(few, &error.holders)
 }
 
 /// Prefix of the temporary directories of jobs.
@@ -320,7 +327,7 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
         let start = if mirrored == Some(rank) || overwrite {
             open_log(&log.path, overwrite)
         } else {
-            regular::length(&log.path)
+            files::check_link(&log.path).and_then(|()| regular::length(&log.path))
         };
         log.start = start.map_err(|error| file_error(&log.path, &error))?;
         log.rotated = log.path.file_name().and_then(|name| rotated.get(name)).copied().unwrap_or(0);
@@ -347,19 +354,14 @@ pub(super) fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
 }
 
 fn write_file(file: &FilePlan, author: &Author<'_>) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.create(true).mode(if file.private { 0o600 } else { 0o644 });
-    if file.append {
-        options.append(true);
-    } else {
-        options.write(true).truncate(true);
-    }
-    regular::open(&mut options, &file.path)?.write_all(author.text(file.content).as_bytes())
+    let contents = if file.append { Contents::Append } else { Contents::Replace };
+    let mode = if file.private { 0o600 } else { files::READABLE };
+    files::open(&file.path, contents, mode)?.write_all(author.text(file.content).as_bytes())
 }
 
 /// Opens the log as the rank will, so that an error is found before the start.
 fn open_log(path: &Path, overwrite: bool) -> std::io::Result<u64> {
-    let file = regular::open(OpenOptions::new().append(true).create(true), path)?;
+    let file = files::open(path, Contents::Append, files::READABLE)?;
     if overwrite {
         file.set_len(0)?;
     }

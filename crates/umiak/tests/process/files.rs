@@ -1,0 +1,103 @@
+//! Files beside other users: what they cannot write, where they cannot lead us, and what they hold.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use umiak_sys::ports::{self, LeaseRequest, PortRange};
+use umiak_testkit::sandbox::{Sandbox, binary, toy};
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("files::others_cannot_write_whatever_the_umask", &[], not_writable)
+        .test("files::links_of_other_users_are_not_followed", &[], not_followed)
+        .test("files::numbers_are_whole_where_runs_are_removed_or_stopped", &[], whole_numbers)
+        .test("files::who_holds_the_ports_is_named", &[], holder_named);
+}
+
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(below(&entry.path()));
+        }
+        found.push(entry.path());
+    }
+    found
+}
+
+fn not_writable() {
+    let sandbox = Sandbox::new();
+    let home = sandbox.path().join("own-home");
+    sandbox.write("job.yaml", "umiak: v1\nname: both\nroles:\n  trainer: {replicas: 2, command: \"echo hello\"}\n");
+    let launch = format!("launch --nproc_per_node 2 --log-max-size 4K --enable_gpu_log true {} toy", toy());
+    let lines = [
+        format!("{launch} '*:flood 20000'"),
+        format!("{launch} '1:err KeyError: 1;exit 3'"),
+        "run job.yaml".to_owned(),
+    ];
+    for line in lines {
+        let line = format!("umask 0; exec '{}' {line}", binary().display());
+        let outcome = sandbox.program("sh".as_ref(), ["-c", &line]).env("UMIAK_HOME", &home).finish();
+        assert!(outcome.status.code().is_some_and(|code| code == 0 || code == 3), "{}", outcome.err());
+    }
+    let written: Vec<PathBuf> = below(&home).into_iter().chain(below(&sandbox.path().join("log"))).collect();
+    let is_rotated = |path: &PathBuf| path.to_string_lossy().contains("workerlog.0.");
+    assert!(written.len() > 20 && written.iter().any(is_rotated), "{written:?}");
+    for path in [home, sandbox.path().join("log")].into_iter().chain(written) {
+        let mode = fs::symlink_metadata(&path).map_or(0, |found| found.permissions().mode());
+        // Sockets have no contents; who may connect is decided by their directory.
+        let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+        assert!(mode & 0o022 == 0 || is_socket, "{} has mode {mode:o}", path.display());
+    }
+}
+
+fn not_followed() {
+    for name in ["workerlog.0", "workerlog.1", "endpoints.log"] {
+        let sandbox = Sandbox::new();
+        let log = sandbox.path().join("log");
+        let victim = sandbox.path().join("victim");
+        fs::create_dir(&log).unwrap();
+        symlink(&victim, log.join(name)).unwrap();
+        let launch = || sandbox.launch_toy("--nproc_per_node 2", &["*:print hello"]).finish();
+        // Our own directory: links in it are ours.
+        launch().expect_code(0);
+        assert!(victim.exists(), "{name}");
+        fs::remove_file(&victim).unwrap();
+        if std::os::unix::fs::chown(&log, Some(65534), Some(65534)).is_err() {
+            fs::set_permissions(&log, Permissions::from_mode(0o777)).unwrap();
+        }
+        launch().expect_code(125).expect_err("error[L0014]").expect_err("is a symbolic link").expect_err(name);
+        assert!(!victim.exists(), "{name} was followed");
+    }
+}
+
+/// The second `rm 3` means the run that is gone, not another one that its digits or its name could mean.
+fn whole_numbers() {
+    let sandbox = Sandbox::new();
+    for _ in 0..12 {
+        sandbox.umiak(["launch", "/bin/true"]).finish().expect_code(0);
+    }
+    sandbox.umiak("launch --job_id run-000003 /bin/true".split(' ')).finish().expect_code(0);
+    sandbox.umiak("launch --job_id 3 /bin/true".split(' ')).finish().expect_code(0);
+    let ids = || sandbox.umiak("ls --output quiet".split(' ')).finish().out().lines().count();
+    assert_eq!(ids(), 14);
+    sandbox.umiak(["rm", "3"]).finish().expect_code(0);
+    for line in ["rm 3", "rm run-000003", "rm 03", "stop 3", "stop run-000003", "stop --kill 3"] {
+        sandbox.umiak(line.split(' ')).finish().expect_code(2).expect_err("no run");
+    }
+    assert_eq!(ids(), 13);
+    // Reading is harmless: the last digits are enough.
+    assert!(sandbox.umiak(["show", "3"]).finish().out().contains("run-000013"));
+}
+
+fn holder_named() {
+    let sandbox = Sandbox::new();
+    let held = LeaseRequest { count: 2, range: PortRange::Anywhere, address: None, seed: 7 };
+    let (leased, _leases) = ports::lease(&held).expect("two ports are free");
+    let line = format!("launch --start-port {} /bin/true", leased.ports[0]);
+    let outcome = sandbox.umiak(line.split(' ')).finish();
+    let user = umiak_sys::host::user().map_or_else(String::new, |name| format!("{name}, "));
+    outcome.expect_code(125).expect_err(&format!("1 by {user}uid "));
+}
