@@ -5,10 +5,13 @@
 //! milliseconds. The name holds the owner's process id, start time and PID namespace, so that the next umiak on the
 //! host recognises and cleans what a killed front and guardian left. The namespace is included because a container may
 //! share our cgroup tree, where its process ids mean nothing to us, and ours nothing to it.
+//!
+//! The next umiak may run in another cgroup. So a directory of this host and user has a link to the cgroup of each job,
+//! named like it: reading one directory finds them all, wherever they are.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -32,8 +35,9 @@ impl Cgroup {
         let cgroup = File::open(&path).ok().map(|directory| Self { path: path.clone(), directory });
         // A container may show the tree without permission to add processes.
         let usable = cgroup.filter(|_| File::options().write(true).open(path.join("cgroup.procs")).is_ok());
-        if usable.is_none() {
-            let _ = fs::remove_dir(&path);
+        match &usable {
+            Some(_) => note(&path),
+            None => drop(fs::remove_dir(&path)),
         }
         usable
     }
@@ -61,7 +65,11 @@ impl Cgroup {
 
     /// Removes it if it is empty.
     pub fn remove(&self) -> bool {
-        remove_tree(&self.path)
+        let is_removed = remove_tree(&self.path);
+        if is_removed {
+            forget(&self.path);
+        }
+        is_removed
     }
 
     /// For the last process in it: moves back to the parent and removes it.
@@ -79,31 +87,110 @@ impl AsFd for Cgroup {
     }
 }
 
-/// Kills and removes what killed umiak processes left in this cgroup, since their fronts and guardians are gone.
-/// Returns the killed processes.
+/// Kills and removes what killed umiak processes of this user left, since their fronts and guardians are gone: in this
+/// cgroup, and in those that are noted on this host. Returns the killed processes.
 pub fn clean_orphans() -> Vec<u32> {
     let Some(parent) = own_directory() else { return Vec::new() };
-    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
-    let mut ended = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(owner) = name.to_str().and_then(|name| Owner::parse(name.strip_prefix(PREFIX)?)) else { continue };
-        if owner.may_live() || has_guardian(&entry.path()) {
-            continue;
+    let mut ended: Vec<u32> = children(&parent).flat_map(|path| clean(&path)).collect();
+    for note in noted() {
+        // Only a link to a cgroup of the same name is ours.
+        let path = fs::read_link(&note).unwrap_or_default();
+        let is_same = path.file_name().zip(note.file_name()).is_some_and(|(path, note)| path == note);
+        if is_same && is_cgroup(&path) {
+            ended.extend(clean(&path));
         }
-        ended.extend(processes(&entry.path()));
-        kill_and_remove(&entry.path());
+        if !is_cgroup(&path) && is_abandoned(&note) {
+            let _ = fs::remove_file(&note);
+        }
     }
     ended
+}
+
+/// Like [`clean_orphans`], in the whole hierarchy as far as permitted.
+pub fn clean_all_orphans() {
+    let mut ahead: Vec<PathBuf> =
+        read_small("/proc/self/mountinfo").and_then(|text| mount_point(&text)).into_iter().collect();
+    while let Some(directory) = ahead.pop() {
+        for path in children(&directory) {
+            clean(&path);
+            ahead.push(path);
+        }
+    }
+}
+
+/// Kills what is in a job's cgroup and removes it, if the job is ours, and its front and guardian are gone.
+fn clean(path: &Path) -> Vec<u32> {
+    if !is_abandoned(path) || !is_ours(path) || has_guardian(path) {
+        return Vec::new();
+    }
+    let ended = processes(path);
+    kill_and_remove(path);
+    ended
+}
+
+/// True if the name is that of a job whose owner is certainly gone.
+fn is_abandoned(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
+    name.is_some_and(is_gone)
+}
+
+/// True if this user has created it. Another user's job may be named like one of ours.
+fn is_ours(path: &Path) -> bool {
+    // SAFETY: no arguments, no failure.
+    let us = unsafe { libc::geteuid() };
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == us)
+}
+
+fn is_cgroup(path: &Path) -> bool {
+    path.join("cgroup.procs").exists()
+}
+
+fn children(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+}
+
+/// The place of notes, the same in every session of this user. `None` if another user made it.
+fn notes() -> Option<PathBuf> {
+    // SAFETY: no arguments, no failure.
+    let us = unsafe { libc::geteuid() };
+    let place = PathBuf::from(format!("/tmp/{PREFIX}jobs-{us}"));
+    let _ = fs::DirBuilder::new().mode(0o700).create(&place);
+    is_ours(&place).then_some(place)
+}
+
+fn noted() -> Vec<PathBuf> {
+    let entries = notes().and_then(|place| fs::read_dir(place).ok());
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Notes the cgroup of a job. Without a note it is found only from the same cgroup.
+fn note(path: &Path) {
+    if let Some((place, name)) = notes().zip(path.file_name()) {
+        let _ = std::os::unix::fs::symlink(path, place.join(name));
+    }
+}
+
+/// Removes the note of a cgroup that is removed.
+fn forget(path: &Path) {
+    if let Some((place, name)) = notes().zip(path.file_name()) {
+        let _ = fs::remove_file(place.join(name));
+    }
 }
 
 /// Kills everything in it and removes it. Dead processes leave it a moment after they are reaped.
 pub(crate) fn kill_and_remove(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(2);
     while !remove_tree(path) && Instant::now() < deadline {
-        let _ = fs::write(path.join("cgroup.kill"), "1");
+        // Kernels before 5.14 cannot kill all of it at once.
+        if fs::write(path.join("cgroup.kill"), "1").is_err() {
+            for pid in processes(path) {
+                crate::descend::signal(pid, libc::SIGKILL);
+            }
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    forget(path);
 }
 
 /// This process as a name: id, start time, PID namespace.
@@ -141,8 +228,14 @@ impl Owner {
 
     /// True unless the owner is certainly gone. A process id of another PID namespace cannot be checked.
     fn may_live(&self) -> bool {
-        pid_namespace() != Some(self.namespace) || start_time(self.pid) == Some(self.started)
+        pid_namespace() != Some(self.namespace) || (start_time(self.pid) == Some(self.started) && !is_zombie(self.pid))
     }
+}
+
+/// True if it has ended, and its parent has not reaped it.
+fn is_zombie(pid: u32) -> bool {
+    let stat = read_small(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with(['Z', 'X']))
 }
 
 /// The PID namespace of this process.
@@ -158,26 +251,16 @@ pub(crate) fn processes(path: &Path) -> Vec<u32> {
         .lines()
         .filter_map(|line| line.parse().ok().filter(|pid| *pid != 0))
         .collect();
-    for entry in fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-    {
-        found.extend(processes(&entry.path()));
+    for child in children(path) {
+        found.extend(processes(&child));
     }
     found
 }
 
 /// Removes children first: a cgroup with children cannot be removed.
 pub(crate) fn remove_tree(path: &Path) -> bool {
-    for entry in fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-    {
-        remove_tree(&entry.path());
+    for child in children(path) {
+        remove_tree(&child);
     }
     fs::remove_dir(path).is_ok() || !path.exists()
 }

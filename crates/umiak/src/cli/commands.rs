@@ -114,6 +114,9 @@ fn commands() -> Command {
         ))
 }
 
+/// Commands about runs: they also stop what killed runs have left on this host. Those that start runs do too.
+const OF_RUNS: &[&str] = &["ls", "show", "logs", "events", "wait", "attach", "stop", "rm", "gc", "explain"];
+
 /// Commands that only read and print: `--verbose` is not in their help.
 const SILENT: &[&str] = &["ls", "show", "explain", "schema", "completions", "man"];
 
@@ -194,6 +197,9 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             return fail(&[diagnostic]);
         }
         debug!(command = name, "started");
+        if OF_RUNS.contains(&name) {
+            umiak_sys::cgroup::clean_orphans();
+        }
     }
     match matches.subcommand() {
         Some(("run", matches)) => runner::run(&arguments(matches)),

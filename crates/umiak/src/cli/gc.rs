@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         if let Some(limit) = arguments.limit() {
             remove::sweep_detached(&home, limit);
         }
+        umiak_sys::cgroup::clean_all_orphans();
         umiak_sys::memory::clean_all_orphans();
     }
     take_away(&home, &chosen, arguments.dry_run, arguments.format)

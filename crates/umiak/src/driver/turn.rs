@@ -28,6 +28,16 @@ enum RunStage {
     Leaving,
 }
 
+/// Stops what killed umiak processes left anywhere in the tree of cgroups, without delaying the ranks: the tree may be
+/// large. Not awaited: what this run misses, the next one finds.
+fn clean_beside_ranks() {
+    let work = || {
+        umiak_sys::cgroup::clean_all_orphans();
+        umiak_sys::memory::clean_all_orphans();
+    };
+    let _ = std::thread::Builder::new().name("orphans".into()).stack_size(128 << 10).spawn(work);
+}
+
 impl Driver {
     /// Records and shows the plan and the notices before anything starts. Fails if a run that must be recorded cannot
     /// be.
@@ -46,6 +56,9 @@ impl Driver {
     pub(crate) fn run(mut self) -> Result<u8, Diagnostic> {
         self.dispatch(Event::Start);
         self.core.register_beside_ranks();
+        if self.engine.kind().capabilities().here {
+            clean_beside_ranks();
+        }
         while self.core.now.end.is_none() && !self.core.now.return_terminal {
             self.turn()?;
         }
