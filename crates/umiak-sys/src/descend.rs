@@ -3,6 +3,7 @@
 //! As a subreaper this process inherits every orphan below it. So walking down from its children always finds what
 //! ranks left behind: a process cannot escape by `setsid` or by forking twice.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::thread;
@@ -46,13 +47,14 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Our process id of the process that a namespace below `guardian` calls `inner`.
-pub fn outer_pid(guardian: u32, inner: u32) -> Option<u32> {
-    descendants(guardian).into_iter().find(|pid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        ids.and_then(|ids| ids.split_whitespace().last()) == Some(inner.to_string().as_str())
-    })
+/// Our process ids of the processes below `guardian`, by the ids that they have in its namespace. Reads a file for each.
+pub fn outer_pids(guardian: u32) -> HashMap<u32, u32> {
+    let inner = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        ids.split_whitespace().last()?.parse().ok()
+    };
+    descendants(guardian).into_iter().filter_map(|pid| Some((inner(pid)?, pid))).collect()
 }
 
 /// The session id of a process.

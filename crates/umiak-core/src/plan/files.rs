@@ -38,6 +38,10 @@ pub enum Content {
     Backup(usize),
 }
 
+/// How many ranks of a node have files with their environment. Each file has a list of all endpoints, so the files of
+/// 2 000 ranks would have 160 MB, and creating them takes longer than starting the ranks.
+const MOST: usize = 256;
+
 /// All files that umiak writes.
 pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
     let file = |name: String, content: Content, late: bool| {
@@ -48,10 +52,14 @@ pub(super) fn all(overwrite: bool, plan: &Plan) -> Vec<FilePlan> {
     // The framework reads the backup only for variables that are missing in the environment.
     let needs_backup = plan.unset.iter().any(|name| name == "PADDLE_TRAINER_ENDPOINTS");
     for (position, replica) in plan.replicas.iter().enumerate() {
-        let name = format!("envlog.{}", replica.rank.0);
-        files.push(FilePlan { append: !overwrite, ..file(name, Content::Environment(position), true) });
+        let is_written = position < MOST;
+        if is_written {
+            let name = format!("envlog.{}", replica.rank.0);
+            files.push(FilePlan { append: !overwrite, ..file(name, Content::Environment(position), true) });
+        }
         // The file is named by the trainer's number, which other parts do not have.
-        if plan.member(replica).is_some_and(|(_, member)| member.part == Part::Trainer) {
+        let is_trainer = plan.member(replica).is_some_and(|(_, member)| member.part == Part::Trainer);
+        if is_trainer && (is_written || needs_backup) {
             let name = format!("backup_env.{}.json", replica.index);
             files.push(FilePlan { private: true, ..file(name, Content::Backup(position), !needs_backup) });
         }

@@ -1,6 +1,6 @@
 //! The local engine: processes of this host, run by the guardian.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,12 +114,12 @@ impl Local {
         }
     }
 
-    fn tell(&self, notice: &Notice) -> Option<EngineNews> {
+    /// `outer` are the process ids in our namespace, if the guardian has another.
+    fn tell(notice: &Notice, outer: &HashMap<u32, u32>) -> Option<EngineNews> {
         match *notice {
             Notice::Spawned { key, pid } => {
-                // A pid namespace has its own numbers; users need the ones that `ps` shows.
-                let outer = self.isolated.then(|| descend::outer_pid(self.guardian.pid, pid)).flatten();
-                Some(EngineNews::Started { id: attempt(key), instance: Instance::of_pid(outer.unwrap_or(pid)) })
+                let instance = Instance::of_pid(outer.get(&pid).copied().unwrap_or(pid));
+                Some(EngineNews::Started { id: attempt(key), instance })
             }
             Notice::Exited { key, status, usage, over_limit, .. } => {
                 let exit = match descend::decode(status) {
@@ -420,7 +420,11 @@ impl Engine for Local {
                 Ok(None) | Err(_) => lost = true,
             }
         }
-        let mut news: Vec<EngineNews> = notices.iter().filter_map(|notice| self.tell(notice)).collect();
+        // A pid namespace has its own numbers; users need the ones that `ps` shows.
+        let has_started = || notices.iter().any(|notice| matches!(notice, Notice::Spawned { .. }));
+        let is_needed = self.isolated && has_started();
+        let outer = if is_needed { descend::outer_pids(self.guardian.pid) } else { HashMap::new() };
+        let mut news: Vec<EngineNews> = notices.iter().filter_map(|notice| Self::tell(notice, &outer)).collect();
         trace!(?news);
         if self.ending && !self.gone && news.iter().any(|news| matches!(news, EngineNews::Swept(_))) {
             self.gone = true;

@@ -22,6 +22,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("launch::secrets_are_masked_in_every_file", &[], secrets_are_masked)
         .test("launch::logs_are_cut_by_size_and_the_mirror_is_complete", &[], logs_are_cut_by_size)
         .test("launch::isolated_job_sees_only_itself", &[], isolated_job)
+        .test("launch::files_do_not_grow_with_the_square_of_the_ranks", &[], few_files)
         .test("launch::two_jobs_at_once_have_their_own_ports", &[], two_jobs_at_once);
 }
 
@@ -31,6 +32,19 @@ fn readme_example_trains() {
     let outcome = sandbox.umiak(["launch", "--nproc_per_node", "4", example]).finish();
     outcome.expect_code(0);
     assert!(outcome.out().contains("identical on all 4 ranks"), "{}", outcome.out());
+}
+
+/// Files with the environment of a rank list all endpoints: many ranks would have too many of them.
+fn few_files() {
+    for (limit, backups) in [("48000", 256), ("100", 260)] {
+        let sandbox = Sandbox::new();
+        let launch = sandbox.umiak(["launch", "--nproc_per_node", "260", "/bin/true"]);
+        launch.env("PADDLE_ENV_LIMIT_LEN", limit).finish().expect_code(0);
+        let names = sandbox.list("log");
+        let count = |stem: &str| names.iter().filter(|name| name.starts_with(stem)).count();
+        let counts = [count("workerlog."), count("envlog."), count("backup_env.")];
+        assert_eq!(counts, [260, 256, backups], "{limit}");
+    }
 }
 
 fn first_rank_is_mirrored_and_all_are_logged() {

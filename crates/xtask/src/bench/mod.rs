@@ -215,6 +215,13 @@ fn measure(options: &Options, setting: &Setting, peers: &[Peer], rounds: Rounds)
         series.extend(once.run(&contestants, &[Metric::Memory, Metric::WakeUps], IDLE_RANKS, |peer, _| {
             idle::measure(setting, peer, IDLE_RANKS)
         })?);
+        if !options.shared.quick {
+            let ours: Vec<_> =
+                launchers.iter().copied().filter(|peer| peer.kind == peers::Kind::Umiak).map(contestant).collect();
+            let ranks = verdict::MOST_RANKS;
+            let metrics = [Metric::Memory, Metric::WakeUps];
+            series.extend(once.run(&ours, &metrics, ranks, |peer, _| idle::measure(setting, peer, ranks))?);
+        }
     }
     if options.shared.wants(&Row::Log) {
         series.extend(measure_logs(setting, &launchers, few)?);

@@ -62,8 +62,8 @@ impl Metric {
         match self {
             Self::Start => "Start N × `/bin/true` and end",
             Self::Crash => "From one rank's exit with 7 to everything stopped, launcher included",
-            Self::Memory => "Memory of the launcher's own processes beside 64 sleeping ranks (sum of Pss)",
-            Self::WakeUps => "Wake-ups of the launcher's own threads in 10 s, 64 sleeping ranks",
+            Self::Memory => "Memory of the launcher's own processes beside sleeping ranks (sum of Pss)",
+            Self::WakeUps => "Wake-ups of the launcher's own threads in 10 s, beside sleeping ranks",
             Self::Log => "Log of one rank, to a file and through the launcher to a reader that computes its sha256",
             Self::SlowReader => "Writing time of a rank with a 1 MB/s reader, relative to a fast reader",
             Self::FirstLine => "First line of `/bin/echo` through the launcher",

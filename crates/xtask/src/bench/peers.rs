@@ -136,7 +136,7 @@ impl Peer {
     ) -> Command {
         let logs = directory.join("log");
         let mut launcher = Command::new(&self.program);
-        let ranks = ranks.to_string();
+        let (count, ranks) = (ranks, ranks.to_string());
         match self.kind {
             Kind::Fork => launcher.args([super::floor::WORD, "fork", &ranks]),
             Kind::Spawn => launcher.args([super::floor::WORD, "spawn", &ranks]),
@@ -174,6 +174,9 @@ impl Peer {
         for name in RANK_VARIABLES {
             launcher.env_remove(name);
         }
+        if self.kind.is_floor() {
+            launcher.envs(same_environment(count));
+        }
         launcher.args(command).current_dir(directory).env("TMPDIR", directory).env("OMP_NUM_THREADS", "1");
         launcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         launcher
@@ -187,6 +190,18 @@ impl Peer {
             Kind::Torchrun | Kind::Torchx | Kind::Fork | Kind::Spawn => None,
         }
     }
+}
+
+/// As many and as long variables as umiak sets for each rank: executing a program copies its environment, and the lists
+/// of endpoints and devices grow with the number of ranks.
+fn same_environment(ranks: u32) -> Vec<(String, String)> {
+    let list = |of: &dyn Fn(u32) -> String| (0..ranks).map(of).collect::<Vec<_>>().join(",");
+    let mut variables = vec![
+        ("PADDLE_TRAINER_ENDPOINTS".to_owned(), list(&|rank| format!("127.0.0.1:{}", 10_000 + rank))),
+        ("PADDLE_WORLD_DEVICE_IDS".to_owned(), list(&|_| String::new())),
+    ];
+    variables.extend((0..36).map(|number| (format!("FLOOR_VARIABLE_{number:02}"), "/tmp/a-usual-value".to_owned())));
+    variables
 }
 
 /// The virtual environment of the tests with real frameworks.

@@ -88,6 +88,14 @@ pub(crate) fn verdicts(series: &[Series]) -> Vec<Verdict> {
             goal: Some(at_most(ours, 6.0, "≤ 6 MB")),
         });
     }
+    if let Some(ours) = ours(Metric::Memory, MOST_RANKS) {
+        found.push(Verdict {
+            what: "memory beside 1 000 ranks",
+            measured: format!("{ours:.1} MB"),
+            must: Some(at_most(ours, 40.0, "≤ 40 MB")),
+            goal: None,
+        });
+    }
     if let Some(ours) = ours(Metric::WakeUps, 64) {
         found.push(Verdict {
             what: "wake-ups in 10 s beside 64 ranks",
