@@ -136,6 +136,8 @@ pub enum Fact {
     Paused,
     /// Ranks and launcher run again.
     Continued,
+    /// What these replicas were doing when the first signal of a stop was about to be sent.
+    Observed { replicas: Vec<Observed> },
     /// Which ranks caused the failure, and the evidence.
     Diagnosed(Verdict),
     /// A notice; it does not affect the run.
@@ -360,13 +362,91 @@ pub struct Finding {
     /// The time limit that it exceeded and was stopped for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timed_out: Option<Limit>,
-    /// Its log shows its own failure, and our signal ended it before it exited.
+    /// Our signal ended it: what shows that it caused the failure is older.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub stopped_while_ending: bool,
+    /// Why it is named although its log has no error of its own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub clue: Option<Clue>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub evidence: Option<Evidence>,
+    /// What it was doing before our first signal, if it was still running.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub snapshot: Option<Snapshot>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usage: Option<Usage>,
+}
+
+/// Why a rank is named as the cause when every rank that failed blames a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "clue", rename_all = "snake_case")]
+pub enum Clue {
+    /// Its process was suspended, by SIGSTOP or a debugger.
+    Suspended,
+    /// The messages of these replicas name it.
+    Named { by: Vec<String> },
+    /// It ended with 0 before the first failure, while this many others were running.
+    EndedEarly { running: u32 },
+    /// It tried to connect to an address that no rank of this job has.
+    WrongAddress { address: String },
+    /// It had no connection; this many others had.
+    NotConnected { connected: u32 },
+    /// It was not in the operation that others were waiting in.
+    Elsewhere,
+    /// All other ranks had failed because a peer did not respond.
+    Unresponsive,
+}
+
+/// A replica, and what it was doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Observed {
+    pub subject: Subject,
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+}
+
+/// What a running process is doing, as the kernel and its interpreter show it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+pub struct Snapshot {
+    /// The state of its main thread.
+    pub state: ProcessState,
+    /// The kernel function in which its main thread waits.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waits_in: Option<String>,
+    /// CPU time used.
+    pub cpu_micros: u64,
+    /// Time since the last output.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub quiet_micros: Option<u64>,
+    /// Open TCP connections; absent if there was no time to count them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connections: Option<u32>,
+    /// The Python stack of its main thread, innermost frame first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub stack: Vec<StackFrame>,
+}
+
+/// The state of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    Running,
+    #[default]
+    Sleeping,
+    /// In an operation of the kernel that signals do not interrupt, usually I/O.
+    Blocked,
+    /// By SIGSTOP or a debugger.
+    Suspended,
+    /// Exiting, or has exited.
+    Exiting,
+}
+
+/// One frame of a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StackFrame {
+    pub function: String,
+    pub file: String,
+    pub line: u32,
 }
 
 /// How likely a failed rank is the cause, most likely first.
@@ -375,7 +455,7 @@ pub struct Finding {
 pub enum Weight {
     /// A kernel fact, a failed start, or its own unhandled error.
     Certain,
-    /// Failed before our first signal, without a message.
+    /// Failed before our first signal, without a message; or a clue points to it.
     Likely,
     /// Failed after our first signal, but not because of it, without a message.
     Possible,
@@ -514,7 +594,12 @@ mod tests {
             weight: Weight::Certain,
             timed_out: Some(Limit::Start),
             stopped_while_ending: true,
+            clue: Some(Clue::Named { by: vec!["trainer-0".into()] }),
             evidence: Some(Evidence::default()),
+            snapshot: Some(Snapshot {
+                stack: vec![StackFrame { function: "step".into(), file: "train.py".into(), line: 88 }],
+                ..Snapshot::default()
+            }),
             usage: None,
         };
         let verdict = Verdict { causes: vec![finding.clone()], victims: vec![] };
@@ -571,6 +656,7 @@ mod tests {
             Fact::StopSent { how: StopHow::Terminate, replicas: vec!["trainer-3".into()] },
             Fact::Paused,
             Fact::Continued,
+            Fact::Observed { replicas: vec![Observed { subject: subject.clone(), snapshot: Snapshot::default() }] },
             Fact::Diagnosed(verdict),
             Fact::Noticed { code: "U1".into(), message: "words".into() },
             Fact::Ignored { event: "Start".into(), state: "attempt 1".into() },

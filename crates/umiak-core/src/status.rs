@@ -310,6 +310,7 @@ impl Status {
             }
             Fact::Paused
             | Fact::Continued
+            | Fact::Observed { .. }
             | Fact::AttemptFailed(_)
             | Fact::Noticed { .. }
             | Fact::Ignored { .. }

@@ -6,8 +6,10 @@
 
 mod blocks;
 mod chain;
+mod elsewhere;
 pub mod evidence;
 pub mod kernel;
+mod peers;
 mod python;
 pub mod rank;
 pub mod signatures;

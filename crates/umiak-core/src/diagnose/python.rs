@@ -108,15 +108,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Not the standard library, nor an installed package, nor code of the interpreter itself.
     fn is_users(&self) -> bool {
-        let in_library = |marker: &str| {
-            self.path
-                .match_indices(marker)
-                .any(|(at, _)| self.path[at + marker.len()..].starts_with(|char: char| char.is_ascii_digit()))
-        };
-        let installed = ["site-packages", "dist-packages"].iter().any(|name| self.path.contains(name));
-        !installed && !self.path.starts_with("<frozen") && !in_library("/lib/python") && !in_library("/lib64/python")
+        is_users(self.path)
     }
 
     fn show(&self) -> String {
@@ -129,6 +122,16 @@ impl<'a> Frame<'a> {
         }
         bounded(&place, WIDTH)
     }
+}
+
+/// True for the user's code: not the standard library, nor an installed package, nor code of the interpreter itself.
+pub(super) fn is_users(path: &str) -> bool {
+    let in_library = |marker: &str| {
+        path.match_indices(marker)
+            .any(|(at, _)| path[at + marker.len()..].starts_with(|char: char| char.is_ascii_digit()))
+    };
+    let installed = ["site-packages", "dist-packages"].iter().any(|name| path.contains(name));
+    !installed && !path.starts_with("<frozen") && !in_library("/lib/python") && !in_library("/lib64/python")
 }
 
 /// `Type: text` or `Type`. Types are capitalised or have a module before them (`socket.timeout`),

@@ -4,12 +4,14 @@
 //! before the kernel reports its exit, and its peers can fail in between. The log of a rank and the
 //! signal that ended it are better evidence.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::elsewhere;
 use super::signatures::{self, Kind};
-use crate::facts::{Evidence, Finding, KernelFact, Limit, Subject, Usage, Verdict, Weight};
+use crate::facts::{Evidence, Finding, KernelFact, Limit, Snapshot, Subject, Usage, Verdict, Weight};
 use crate::model::Exit;
 
 const SIGINT: i32 = 2;
@@ -35,43 +37,61 @@ pub struct End {
     #[serde(default)]
     pub timed_out: Option<Limit>,
     pub evidence: Option<Evidence>,
+    /// What it was doing before our first signal, if it was still running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Snapshot>,
+    /// Its endpoint, and the local addresses of its sockets before our first signal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<SocketAddr>,
     pub usage: Option<Usage>,
 }
 
 /// Ranks the ends that belong to one failure.
 ///
 /// Successful ends and ends caused by our stop are neither causes nor victims, except for ranks that had failed
-/// before our stop and were slow to exit. All others are in the verdict: the causes are those with the highest
-/// weight, in the kernel's order.
-pub fn rank(ends: Vec<End>) -> Verdict {
-    let (stopped, ended): (Vec<End>, Vec<End>) = ends.into_iter().partition(End::is_stopped);
-    let mut ends: Vec<(Weight, End)> = ended
-        .into_iter()
-        .filter(|end| end.timed_out.is_some() || (!end.exit.is_success() && !end.is_our_doing()))
-        .map(|end| (end.weight(), end))
-        .collect();
+/// before our stop and were slow to exit, and for those that a clue points to when every failed rank blames a peer.
+/// All others are in the verdict: the causes are those with the highest weight, in the kernel's order.
+pub fn rank(mut ends: Vec<End>) -> Verdict {
+    ends.sort_by_key(|end| end.order);
+    let mut findings: Vec<(Weight, &End)> =
+        ends.iter().filter(|end| end.is_bad()).map(|end| (end.weight(), end)).collect();
     // A rank can take so long to exit after its own error that its peers lose it and end first, and our signal
     // reaches it before it exits. Its log has the error already; it counts only if no other cause is certain.
-    if ends.iter().all(|(weight, _)| *weight != Weight::Certain) {
-        ends.extend(stopped.into_iter().filter(End::had_failed).map(|end| (Weight::Certain, end)));
+    if findings.iter().all(|(weight, _)| *weight != Weight::Certain) {
+        let slow = ends.iter().filter(|end| end.is_stopped() && end.had_failed());
+        findings.extend(slow.map(|end| (Weight::Certain, end)));
     }
-    ends.sort_by_key(|(weight, end)| (*weight, end.order));
-    let Some(best) = ends.first().map(|(weight, _)| *weight) else {
+    findings.sort_by_key(|(weight, end)| (*weight, end.order));
+    let Some(best) = findings.first().map(|(weight, _)| *weight) else {
         return Verdict { causes: Vec::new(), victims: Vec::new() };
     };
-    let mut causes = ends.iter().take_while(|(weight, _)| *weight == best).count();
+    if findings.iter().all(|(weight, end)| *weight >= Weight::Possible && end.blames_peer())
+        && let Some((causes, clue)) = elsewhere::find(&ends)
+    {
+        let victims =
+            findings.iter().filter(|(_, end)| !causes.iter().any(|&at| std::ptr::eq(&raw const ends[at], *end)));
+        let victims = victims.map(|(_, end)| end.finding(Weight::Victim)).collect();
+        let cause = |at: usize| Finding { clue: Some(clue.clone()), ..ends[at].finding(Weight::Possible) };
+        return Verdict { causes: causes.into_iter().map(cause).collect(), victims };
+    }
+    let mut causes = findings.iter().take_while(|(weight, _)| *weight == best).count();
     if best == Weight::Victim {
         // Each blames a peer, and there is no other rank. A rank that was stopped from outside comes before
         // those that lost a connection, because a lost connection is a consequence.
-        ends.sort_by_key(|(_, end)| (!end.was_stopped(), end.order));
-        ends[0].0 = Weight::Possible;
+        findings.sort_by_key(|(_, end)| (!end.was_stopped(), end.order));
+        findings[0].0 = Weight::Possible;
         causes = 1;
     }
-    let mut findings = ends.into_iter().map(|(weight, end)| end.into_finding(weight));
+    let mut findings = findings.into_iter().map(|(weight, end)| end.finding(weight));
     Verdict { causes: findings.by_ref().take(causes).collect(), victims: findings.collect() }
 }
 
 impl End {
+    /// It failed, and not by our stop.
+    fn is_bad(&self) -> bool {
+        !self.is_stopped() && (self.timed_out.is_some() || (!self.exit.is_success() && !self.is_our_doing()))
+    }
+
     /// Our signal ended it because of other ranks.
     fn is_stopped(&self) -> bool {
         self.by_us && self.timed_out.is_none() && !self.was_oom_killed()
@@ -144,7 +164,7 @@ impl End {
         self.evidence.as_ref()?.signature.as_ref().map(|signature| signature.code.as_str())
     }
 
-    fn kind(&self) -> Option<Kind> {
+    pub(super) fn kind(&self) -> Option<Kind> {
         let signature = self.evidence.as_ref()?.signature.as_ref()?;
         // Evidence may come from a node with a newer table than ours.
         let unknown = if signature.victim { Kind::Victim } else { Kind::Cause };
@@ -161,11 +181,19 @@ impl End {
         says_so || matches!(self.signal(), Some(SIGTERM | SIGINT))
     }
 
-    fn into_finding(self, weight: Weight) -> Finding {
-        let stopped_while_ending = self.is_stopped();
-        let Self { subject, exit, ran, timed_out, evidence, usage, .. } = self;
-        let ran_micros = u64::try_from(ran.as_micros()).unwrap_or(u64::MAX);
-        Finding { subject, exit, ran_micros, weight, timed_out, stopped_while_ending, evidence, usage }
+    fn finding(&self, weight: Weight) -> Finding {
+        Finding {
+            subject: self.subject.clone(),
+            exit: self.exit.clone(),
+            ran_micros: u64::try_from(self.ran.as_micros()).unwrap_or(u64::MAX),
+            weight,
+            timed_out: self.timed_out,
+            stopped_while_ending: self.is_stopped(),
+            clue: None,
+            evidence: self.evidence.clone(),
+            snapshot: self.snapshot.clone(),
+            usage: self.usage,
+        }
     }
 }
 

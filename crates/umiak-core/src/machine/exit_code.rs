@@ -73,6 +73,8 @@ mod tests {
                 weight: Weight::Likely,
                 timed_out: None,
                 stopped_while_ending: false,
+                clue: None,
+                snapshot: None,
                 evidence: None,
                 usage: None,
             }],

@@ -37,7 +37,7 @@ mod stopping;
 mod timers;
 mod verdict;
 
-pub use messages::{AttemptId, Decided, Effect, Event, Of, Stand, Timer};
+pub use messages::{AttemptId, Decided, Effect, Event, Gathered, Of, Stand, Timer};
 use phase::Phase;
 pub use recover::Again;
 use replicas::Replicas;

@@ -82,6 +82,8 @@ fn tolerated(loaded: &LoadedRun) -> Vec<Finding> {
             weight: Weight::Likely,
             timed_out: ended.timed_out,
             stopped_while_ending: false,
+            clue: None,
+            snapshot: None,
             evidence: log.exists().then(|| {
                 let mut evidence = evidence::read(&log, 0, None, &directory.join("error.json"));
                 secrets::mask_evidence(&mut evidence);

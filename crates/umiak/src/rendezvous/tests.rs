@@ -218,6 +218,8 @@ fn told(rank: u32) -> Stage {
         before_stop: true,
         timed_out: None,
         evidence: None,
+        snapshot: None,
+        addresses: Vec::new(),
         usage: None,
     };
     Stage::Told(vec![Told { end, place: RankPlace { rank, host: "node-2".to_owned(), ..RankPlace::default() } }])

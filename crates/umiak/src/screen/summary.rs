@@ -370,6 +370,8 @@ mod tests {
             weight: Weight::Certain,
             timed_out: None,
             stopped_while_ending: false,
+            clue: None,
+            snapshot: None,
             evidence: Some(evidence),
             usage: None,
         }

@@ -99,6 +99,8 @@ fn exit_code(style: CodeStyle, case: &Case) -> u8 {
                 weight: Weight::Likely,
                 timed_out: None,
                 stopped_while_ending: false,
+                clue: None,
+                snapshot: None,
                 evidence: None,
                 usage: None,
             };

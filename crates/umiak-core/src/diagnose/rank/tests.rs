@@ -1,5 +1,6 @@
 use super::*;
 use crate::diagnose::extract;
+use crate::facts::{Clue, ProcessState, StackFrame};
 use crate::model::{Rank, SpawnError, SpawnStage};
 
 const OWN: &str =
@@ -31,6 +32,8 @@ fn end(rank: u32, exit: Exit, log: &str) -> End {
         before_stop: true,
         timed_out: None,
         evidence: Some(extract(log.as_bytes(), Some(1), None)),
+        snapshot: None,
+        addresses: Vec::new(),
         usage: None,
     }
 }
@@ -180,4 +183,87 @@ fn a_kill_for_memory_is_a_cause_even_when_we_killed_too() {
     assert!(!verdict.causes[0].stopped_while_ending, "we did not stop it");
     check("without the kernel's word", vec![end(0, code(1), LOST), ours(end(1, signal(9), LOST))], &[0], &[]);
     check("a shell passes it on", vec![end(0, code(1), LOST), killed(late(end(1, code(137), "")))], &[1], &[0]);
+}
+
+const GLOO_LOST: &str = "Traceback (most recent call last):\n  File \"train.py\", line 3, in go\n    go()\nRuntimeError: \
+    [/w/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:19868. Check the logs.\n";
+const GLOO_TIMEOUT: &str = "Traceback (most recent call last):\n  File \"train.py\", line 88, in step\n    \
+    loss.backward()\nRuntimeError: [/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv\n";
+
+fn running(end: End, change: impl FnOnce(&mut Snapshot)) -> End {
+    let mut snapshot = Snapshot { connections: Some(4), ..Snapshot::default() };
+    change(&mut snapshot);
+    End { snapshot: Some(snapshot), ..ours(end) }
+}
+
+fn at(file: &str, line: u32) -> impl Fn(&mut Snapshot) {
+    move |snapshot| {
+        let library = |name: &str| format!("/venv/lib/python3.11/site-packages/{name}");
+        let file = if file == "torch" { library("torch/distributed/c10d_logger.py") } else { file.to_owned() };
+        let inner = StackFrame { function: "f".into(), file, line };
+        let outer = StackFrame { function: "step".into(), file: "/home/u/train.py".into(), line: 88 };
+        snapshot.stack = if line == 88 { vec![outer] } else { vec![inner, outer] };
+    }
+}
+
+#[track_caller]
+fn clue(what: &str, ends: Vec<End>, causes: &[u32], clue: &Clue) {
+    let verdict = judge(ends);
+    assert_eq!(ranks(&verdict.causes), causes, "{what}");
+    assert!(verdict.causes.iter().all(|cause| cause.clue.as_ref() == Some(clue)), "{what}: {:?}", verdict.causes);
+    let is_cause = |victim: &Finding| causes.contains(&victim.subject.rank.unwrap().0);
+    assert!(!verdict.victims.iter().any(is_cause), "{what}: {:?}", verdict.victims);
+}
+
+#[test]
+fn when_every_failed_rank_blames_a_peer() {
+    let by = |ranks: &[u32]| Clue::Named { by: ranks.iter().map(|rank| format!("trainer-{rank}")).collect() };
+    let lost = |rank| end(rank, code(1), GLOO_LOST);
+    let timed_out = |rank| end(rank, code(1), GLOO_TIMEOUT);
+    let plain = |rank| running(end(rank, signal(15), ""), |_| ());
+    clue("ended with 0", vec![end(2, code(0), "step 7\n"), lost(1), plain(0)], &[2], &Clue::EndedEarly { running: 2 });
+    clue(
+        "suspended",
+        vec![timed_out(0), timed_out(2), running(end(1, signal(9), ""), |it| it.state = ProcessState::Suspended)],
+        &[1],
+        &Clue::Suspended,
+    );
+    let owner = End { addresses: vec!["127.0.0.1:40013".parse().unwrap()], ..plain(3) };
+    clue("named by its address", vec![lost(0), lost(1), plain(2), owner], &[3], &by(&[0, 1]));
+    let closed = running(end(2, signal(15), ""), |it| it.connections = Some(0));
+    clue("closed its sockets", vec![lost(0), plain(1), closed], &[2], &Clue::NotConnected { connected: 2 });
+    let sleeps = running(end(3, signal(15), ""), at("/home/u/data.py", 31));
+    let waits = running(end(2, signal(15), ""), at("torch", 81));
+    clue("hangs elsewhere", vec![timed_out(0), waits, sleeps], &[3], &Clue::Elsewhere);
+    let barrier = GLOO_TIMEOUT.replace("line 88", "line 109");
+    clue(
+        "in another collective",
+        vec![timed_out(0), end(2, code(1), &barrier), timed_out(1), timed_out(3)],
+        &[2],
+        &Clue::Elsewhere,
+    );
+    clue("without a stack", vec![timed_out(0), timed_out(1), plain(2)], &[2], &Clue::Unresponsive);
+    let seeks = |rank, port| {
+        let log = format!(
+            "Traceback (most recent call last):\n  File \"train.py\", line 3, in go\n    go()\n\
+             DistNetworkError: The client socket has timed out after 6000ms while trying to connect to (127.0.0.1, {port}).\n"
+        );
+        end(rank, code(1), &log)
+    };
+    let host = End { addresses: vec!["127.0.0.1:29500".parse().unwrap()], ..plain(0) };
+    let wrong = Clue::WrongAddress { address: "127.0.0.1:29501".into() };
+    clue("wrong port", vec![ours(seeks(2, 29501)), timed_out(1), timed_out(3), host.clone()], &[2], &wrong);
+    let alone = "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/4 clients joined.\n";
+    let deaf = End { addresses: host.addresses, ..end(0, code(1), alone) };
+    clue("wrong port of the host", vec![deaf, seeks(1, 29500), seeks(2, 29500)], &[0], &by(&[1, 2]));
+    let missed = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/2\n";
+    let missing = |rank| end(rank, code(1), missed);
+    clue("duplicate rank", vec![missing(0), missing(2), missing(1), missing(3)], &[2], &by(&[0, 1, 3]));
+}
+
+/// A clue never competes with an error of a rank's own.
+#[test]
+fn an_own_error_needs_no_clue() {
+    let verdict = judge(vec![end(2, code(0), ""), end(1, code(1), GLOO_LOST), end(0, code(1), OWN)]);
+    assert_eq!((ranks(&verdict.causes), verdict.causes[0].clue.clone()), (vec![0], None));
 }

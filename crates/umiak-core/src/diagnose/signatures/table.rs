@@ -452,7 +452,7 @@ pub static SIGNATURES: &[Signature] = &[
         "All ranks connect to a store that one of them serves. Not all connected in time: one did not start, is still \
          loading, or cannot reach the address. From this host, try to connect to it by hand."),
     Signature::new("U4203", Waiting, "gloo timed out waiting for a peer",
-        r"gloo.*[Tt]imed out (waiting|after)|[Cc]onnect timeout \[",
+        r"gloo.*[Tt]imed out (waiting|after)|[Cc]onnect timeout \[|unbound_buffer\.cc:[0-9]+\] TIMEOUT",
         "look at the peer: it hangs, is slow, or cannot be reached over the chosen interface",
         "A gloo operation got no answer in time. If it happens at the start, name the interface with \
          `GLOO_SOCKET_IFNAME`; later, look at what the other ranks did last."),

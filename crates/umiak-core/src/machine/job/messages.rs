@@ -1,11 +1,12 @@
 //! Events and effects of the job's machine.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::diagnose;
-use crate::facts::{Evidence, Fact, Finding, Outcome, StopReason, Usage, Verdict};
+use crate::facts::{Evidence, Fact, Finding, Outcome, Snapshot, StopReason, Usage, Verdict};
 use crate::machine::attempt::End;
 use crate::model::{Exit, Instance, Slot, StepIndex, StopHow, Timestamp};
 
@@ -56,7 +57,7 @@ pub enum Event {
     /// A timer fired. The number is the one it was armed with, and fences off old timers.
     Timer(Timer, u32),
     /// The answer to [`Effect::Gather`].
-    Gathered(Vec<(Slot, Evidence)>),
+    Gathered(Vec<Gathered>),
     /// The answer to [`Effect::Prepare`].
     Prepared {
         attempt: u32,
@@ -74,6 +75,24 @@ pub enum Event {
     Decided(Box<Decided>),
     /// No other node can say how this attempt ends.
     Alone,
+}
+
+/// What is known about the end of one replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gathered {
+    pub slot: Slot,
+    pub evidence: Option<Evidence>,
+    /// Taken for [`Effect::Observe`].
+    pub snapshot: Option<Snapshot>,
+    /// Its endpoint, and the local addresses of its sockets.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Gathered {
+    /// Nothing is known.
+    pub fn nothing(slot: Slot) -> Self {
+        Self { slot, evidence: None, snapshot: None, addresses: Vec::new() }
+    }
 }
 
 /// The decision sent to all nodes of a job.
@@ -135,7 +154,12 @@ pub enum Effect {
         ended: Vec<Slot>,
         /// Ended by our signal: only log lines from before it count.
         stopped: Vec<Slot>,
+        /// Ended with 0 before the failure. Its last lines show how far it got.
+        done: Vec<Slot>,
     },
+    /// The first signal after a failure follows: note what these are doing. The answer is a part of
+    /// [`Event::Gathered`].
+    Observe(Vec<AttemptId>),
     /// This attempt is over: release its resources and keep its end.
     Release {
         id: AttemptId,

@@ -157,6 +157,8 @@ impl Machine {
             before_stop: end.before_stop,
             timed_out: end.timed_out,
             evidence: evidence.map(|evidence| *evidence),
+            snapshot: None,
+            addresses: Vec::new(),
             usage: end.usage,
         }]);
         if let Some(finding) = verdict.causes.into_iter().next() {

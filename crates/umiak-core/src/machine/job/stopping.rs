@@ -39,10 +39,17 @@ impl Machine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
+        let is_first = self.stop().is_none();
         match self.stop_mut() {
             Some(stop) if stop.reason >= reason => return,
             Some(stop) => stop.reason = reason,
             None => self.enter_stop(Stop { reason, first: reason, outcome, signal, killed: false }),
+        }
+        if outcome == Outcome::Failed && is_first {
+            let live = self.live_ids();
+            if !live.is_empty() {
+                effects.push(Effect::Observe(live));
+            }
         }
         effects.push(Effect::Record(Fact::Stopping { reason }));
         self.give_up_restarts(effects);

@@ -136,11 +136,18 @@ fn all_succeed() {
     assert_eq!(stops(&story.effects), []);
 }
 
+fn told(slot: Slot, evidence: Evidence) -> Gathered {
+    Gathered { evidence: Some(evidence), ..Gathered::nothing(slot) }
+}
+
 #[test]
 fn one_fails_and_the_others_are_stopped_in_the_same_step() {
     let mut story = Story::running(3);
     let effects = story.exit(1, code(7));
     let now = story.now;
+    let observed = effects.iter().position(|effect| matches!(effect, Effect::Observe(ids) if ids.len() == 2));
+    let stopped = effects.iter().position(|effect| matches!(effect, Effect::Stop { .. }));
+    assert!(observed.is_some() && observed < stopped, "what runs is looked at before the first signal");
     assert_eq!(stops(&effects), [(Terminate, vec![0, 2])]);
     assert_eq!(timers(&effects), [(Timer::Grace, now + 5000), (Timer::Settle, now + 500)]);
     story.exit(0, by(SIGTERM));
@@ -151,6 +158,7 @@ fn one_fails_and_the_others_are_stopped_in_the_same_step() {
         Some(&Effect::Gather {
             ended: vec![Slot { role: 0, index: 1 }],
             stopped: vec![Slot { role: 0, index: 0 }, Slot { role: 0, index: 2 }],
+            done: vec![],
         })
     );
     story.give(Event::Gathered(vec![]));
@@ -180,7 +188,7 @@ fn who_ends_while_evidence_is_read_is_not_judged() {
     story.exit(1, by(11));
     let victim = diagnose::SIGNATURES.iter().find(|signature| signature.kind == diagnose::Kind::Victim).unwrap();
     let evidence = Evidence { signature: Some(victim.to_match()), ..Evidence::default() };
-    story.give(Event::Gathered(vec![(Slot { role: 0, index: 0 }, evidence)]));
+    story.give(Event::Gathered(vec![told(Slot { role: 0, index: 0 }, evidence)]));
     assert_eq!(story.causes(), [0]);
     assert_eq!(story.verdict().map(|verdict| verdict.causes[0].weight), Some(Weight::Possible));
 }
@@ -360,7 +368,7 @@ fn a_rank_that_failed_before_our_signal_is_the_cause_though_our_signal_ended_it(
     let own = evidence("Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\nValueError: bad\n");
     let victim = evidence("ConnectionError: rank 2 lost rank 1: it closed the connection\n");
     let slot = |index| Slot { role: 0, index };
-    story.give(Event::Gathered(vec![(slot(2), victim), (slot(1), own)]));
+    story.give(Event::Gathered(vec![told(slot(2), victim), told(slot(1), own)]));
     assert_eq!(story.causes(), [1]);
     assert_eq!(story.end(), Some((Outcome::Failed, 1)), "our signal's number is not its code");
 }

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Attempt, Effect, Event, Machine, Slot};
+use super::{Attempt, Effect, Event, Gathered, Machine, Slot};
 use crate::diagnose;
-use crate::facts::{Evidence, Fact, Verdict};
+use crate::facts::{Fact, Verdict};
 use crate::machine::attempt::End;
+
+/// How many of the replicas that completed their work are considered, earliest first.
+const DONE: usize = 16;
 
 /// Whether the attempt has failed, and the diagnosis so far.
 #[derive(Debug, Clone, Default)]
@@ -31,43 +34,55 @@ impl Machine {
         if !self.failure.failed || self.failure.diagnosis != Diagnosis::None {
             return;
         }
-        let slots = |by_us| self.bad_ends(by_us).into_iter().map(|(slot, _)| slot).collect::<Vec<Slot>>();
-        let (ended, stopped) = (slots(false), slots(true));
-        self.failure.diagnosis = Diagnosis::Gathering(ended.iter().chain(&stopped).copied().collect());
-        effects.push(Effect::Gather { ended, stopped });
+        let slots = |of: fn(&End) -> bool| self.ends(of).map(|(slot, _)| slot).collect::<Vec<Slot>>();
+        let (ended, stopped) = (slots(End::is_failure), slots(|end| end.by_us && !end.is_failure()));
+        let mut done: Vec<(Slot, &End)> =
+            self.ends(End::is_success).filter(|(_, end)| self.may_be_missed(end)).collect();
+        done.sort_by_key(|(_, end)| end.order);
+        let done: Vec<Slot> = done.into_iter().take(DONE).map(|(slot, _)| slot).collect();
+        let all = [&ended[..], &stopped, &done].concat();
+        self.failure.diagnosis = Diagnosis::Gathering(all.into_iter().collect());
+        effects.push(Effect::Gather { ended, stopped, done });
     }
 
-    fn bad_ends(&self, by_us: bool) -> Vec<(Slot, &End)> {
-        self.replicas
-            .iter()
-            .filter_map(|(slot, replica)| match &replica.attempt {
-                Attempt::Ended(end) if end.is_failure() && !by_us => Some((slot, end)),
-                Attempt::Ended(end) if !end.is_failure() && !end.exit.is_success() && by_us => Some((slot, end)),
-                _ => None,
-            })
-            .collect()
+    fn ends(&self, of: fn(&End) -> bool) -> impl Iterator<Item = (Slot, &End)> {
+        self.replicas.iter().filter_map(move |(slot, replica)| match &replica.attempt {
+            Attempt::Ended(end) if of(end) => Some((slot, end)),
+            _ => None,
+        })
     }
 
-    pub(super) fn gathered(&mut self, evidence: Vec<(Slot, Evidence)>, effects: &mut Vec<Effect>) {
+    /// True if a replica that has completed its work was running together with one that failed: it may have ended too
+    /// early. On another node, all that ran here may be missed.
+    fn may_be_missed(&self, end: &End) -> bool {
+        self.is_shared() || self.ends(End::is_failure).any(|(_, failed)| failed.started < end.ended)
+    }
+
+    pub(super) fn gathered(&mut self, gathered: Vec<Gathered>, effects: &mut Vec<Effect>) {
         let Diagnosis::Gathering(asked) = &self.failure.diagnosis else {
-            return self.ignore(&Event::Gathered(evidence), effects);
+            return self.ignore(&Event::Gathered(gathered), effects);
         };
-        let mut evidence: BTreeMap<Slot, Evidence> = evidence.into_iter().collect();
-        let ends = [self.bad_ends(false), self.bad_ends(true)]
-            .concat()
-            .into_iter()
+        let mut gathered: BTreeMap<Slot, Gathered> = gathered.into_iter().map(|it| (it.slot, it)).collect();
+        let ends = self
+            .ends(|_| true)
             // Replicas that ended while the evidence was read are no candidates: their logs were not read.
             .filter(|(slot, _)| asked.contains(slot))
-            .map(|(slot, end)| diagnose::End {
-                subject: self.subject(slot),
-                exit: end.exit.clone(),
-                ran: end.ended.since(end.started),
-                order: end.order,
-                by_us: end.by_us,
-                before_stop: end.before_stop,
-                timed_out: end.timed_out,
-                evidence: evidence.remove(&slot),
-                usage: end.usage,
+            .map(|(slot, end)| {
+                let gathered = gathered.remove(&slot).unwrap_or_else(|| Gathered::nothing(slot));
+                let Gathered { evidence, snapshot, addresses, .. } = gathered;
+                diagnose::End {
+                    subject: self.subject(slot),
+                    exit: end.exit.clone(),
+                    ran: end.ended.since(end.started),
+                    order: end.order,
+                    by_us: end.by_us,
+                    before_stop: end.before_stop,
+                    timed_out: end.timed_out,
+                    evidence,
+                    snapshot,
+                    addresses,
+                    usage: end.usage,
+                }
             })
             .collect();
         if self.is_shared() {

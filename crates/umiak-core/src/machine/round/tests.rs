@@ -167,6 +167,8 @@ fn told(rank: u32, signature: Option<&str>, traceback: bool) -> Told {
             before_stop: true,
             timed_out: None,
             evidence: Some(Evidence { traceback, signature, ..Evidence::default() }),
+            snapshot: None,
+            addresses: Vec::new(),
             usage: None,
         },
         place: RankPlace { rank, ..RankPlace::default() },

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::diagnose;
-use crate::facts::{Evidence, Line, Outcome, Subject, Usage, Verdict};
+use crate::facts::{Evidence, Line, Outcome, Snapshot, StackFrame, Subject, Usage, Verdict};
 use crate::machine::round::logs::Hello;
 use crate::machine::round::messages::*;
 use crate::model::{Device, DeviceKind, Endpoint, Exit, Port, Rank};
@@ -48,6 +48,12 @@ fn stages() -> Vec<Stage> {
             headline: Some(Line { text: "\u{fffd}\"Error\"\n\0".to_owned(), number: Some(3) }),
             ..Evidence::default()
         }),
+        snapshot: Some(Snapshot {
+            connections: Some(3),
+            stack: vec![StackFrame { function: "\0".to_owned(), file: "train.py".to_owned(), line: 88 }],
+            ..Snapshot::default()
+        }),
+        addresses: vec!["[::1]:7".parse().unwrap()],
         usage: Some(Usage { user_micros: u64::MAX, system_micros: 0, max_rss_kib: 1 }),
     };
     vec![

@@ -1,0 +1,181 @@
+//! Looks further when every failed rank blames a peer: the cause is a rank that was stopped by us, or that ended with 0.
+//!
+//! In this order, the strongest clue first: a suspended process; a rank that the messages name; a rank that ended with 0
+//! too early; a rank that connects to a wrong address; a rank without connections; a rank that was not in the operation
+//! in which the others timed out; a rank that did not time out. If all did, the one that most of them missed.
+
+use std::net::SocketAddr;
+
+use super::peers::{self, Peer};
+use super::python;
+use super::rank::End;
+use super::signatures::Kind;
+use crate::facts::{Clue, ProcessState};
+
+/// Returns the positions of the causes in `ends`, and the clue. All failed ends blame a peer.
+pub(super) fn find(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
+    let scene = Scene { ends };
+    scene
+        .suspended()
+        .or_else(|| scene.named(false))
+        .or_else(|| scene.ended_early())
+        .or_else(|| scene.wrong_address())
+        .or_else(|| scene.not_connected())
+        .or_else(|| scene.elsewhere())
+        .or_else(|| scene.unresponsive())
+        .or_else(|| scene.named(true))
+}
+
+struct Scene<'a> {
+    ends: &'a [End],
+}
+
+impl Scene<'_> {
+    fn filter(&self, keep: impl Fn(&End) -> bool) -> Vec<usize> {
+        (0..self.ends.len()).filter(|&at| keep(&self.ends[at])).collect()
+    }
+
+    fn suspended(&self) -> Option<(Vec<usize>, Clue)> {
+        let is_suspended = |end: &End| end.state() == Some(ProcessState::Suspended);
+        some(self.filter(is_suspended), Clue::Suspended)
+    }
+
+    /// The rank that most messages name. A rank that blames a peer itself is a candidate only if `all` are, and then
+    /// most of the others must miss it.
+    fn named(&self, all: bool) -> Option<(Vec<usize>, Clue)> {
+        let mut votes: Vec<Vec<String>> = vec![Vec::new(); self.ends.len()];
+        for end in self.ends {
+            let peers =
+                end.names().into_iter().filter(|peer| all == matches!(peer, Peer::Missing(_)) || is_sought(peer));
+            let named = peers.filter_map(|peer| self.resolve(peer));
+            for at in named.filter(|&at| self.ends[at].subject != end.subject) {
+                if (all || !self.ends[at].blames_peer()) && !votes[at].contains(&end.subject.replica) {
+                    votes[at].push(end.subject.replica.clone());
+                }
+            }
+        }
+        let best = (0..votes.len()).rev().max_by_key(|&at| votes[at].len())?;
+        let by = votes.swap_remove(best);
+        let enough = if all { 2 * by.len() >= self.ends.len() } else { !by.is_empty() };
+        enough.then(|| (vec![best], Clue::Named { by }))
+    }
+
+    fn resolve(&self, peer: Peer) -> Option<usize> {
+        match peer {
+            Peer::Rank(rank) | Peer::Missing(rank) => {
+                self.ends.iter().position(|end| end.subject.rank.is_some_and(|it| it.0 == rank))
+            }
+            Peer::At(address) | Peer::Sought(address) => self.owner(address),
+        }
+    }
+
+    fn owner(&self, address: SocketAddr) -> Option<usize> {
+        self.ends.iter().position(|end| end.addresses.contains(&address))
+    }
+
+    fn ended_early(&self) -> Option<(Vec<usize>, Clue)> {
+        let early = self.filter(|end| end.exit.is_success() && end.before_stop && !end.by_us);
+        let running = (self.ends.len() - early.len()) as u32;
+        let first = early.into_iter().min_by_key(|&at| self.ends[at].order)?;
+        Some((vec![first], Clue::EndedEarly { running }))
+    }
+
+    /// An address that a minority of the ranks seeks, and that is not an address of this job.
+    fn wrong_address(&self) -> Option<(Vec<usize>, Clue)> {
+        let sought = |end: &End| {
+            end.names().into_iter().find_map(|peer| match peer {
+                Peer::Sought(address) if self.owner(address).is_none() => Some(address),
+                _ => None,
+            })
+        };
+        let address = self.ends.iter().find_map(sought)?;
+        let seekers = self.filter(|end| sought(end) == Some(address));
+        (2 * seekers.len() < self.ends.len()).then(|| (seekers, Clue::WrongAddress { address: address.to_string() }))
+    }
+
+    /// A running rank that has no connection, although the others had some: those that failed lost theirs.
+    fn not_connected(&self) -> Option<(Vec<usize>, Clue)> {
+        let connections = |end: &End| end.snapshot.as_ref().and_then(|snapshot| snapshot.connections);
+        let without = self.filter(|end| connections(end) == Some(0) && !end.blames_peer());
+        let connected = self.filter(|end| connections(end).is_some_and(|count| count > 0) || end.blames_peer());
+        let clue = Clue::NotConnected { connected: connected.len() as u32 };
+        if without.len() < connected.len() { some(without, clue) } else { None }
+    }
+
+    /// The ranks at another place than those that timed out; if all timed out, those at a place of the minority.
+    fn elsewhere(&self) -> Option<(Vec<usize>, Clue)> {
+        let places: Vec<Option<String>> = self.ends.iter().map(End::doing).collect();
+        let waited = self.filter(End::waited);
+        let shared: Vec<&String> = waited.iter().filter_map(|&at| places[at].as_ref()).collect();
+        let is_apart = |at: &usize| match &places[*at] {
+            Some(_) if shared.is_empty() => !self.ends[*at].communicates(),
+            Some(place) => !shared.contains(&place),
+            None => false,
+        };
+        let mut apart: Vec<usize> = self.filter(|end| !end.blames_peer()).into_iter().filter(is_apart).collect();
+        if apart.iter().any(|&at| !self.ends[at].communicates()) {
+            apart.retain(|&at| !self.ends[at].communicates());
+        }
+        if !apart.is_empty() {
+            return (!waited.is_empty()).then_some((apart, Clue::Elsewhere));
+        }
+        let count = |place: &String| shared.iter().filter(|other| **other == place).count();
+        let most = shared.iter().copied().max_by_key(|place| count(place))?;
+        let differs = |at: &usize| places[*at].as_ref().is_some_and(|place| place != most);
+        let minority: Vec<usize> = waited.into_iter().filter(differs).collect();
+        if minority.len() < count(most) { some(minority, Clue::Elsewhere) } else { None }
+    }
+
+    /// The ranks that had not timed out, those without output for longest first.
+    fn unresponsive(&self) -> Option<(Vec<usize>, Clue)> {
+        let mut rest = self.filter(|end| !end.blames_peer());
+        rest.sort_by_key(|&at| std::cmp::Reverse(self.ends[at].snapshot.as_ref().and_then(|it| it.quiet_micros)));
+        if self.ends.iter().any(End::waited) { some(rest, Clue::Unresponsive) } else { None }
+    }
+}
+
+fn is_sought(peer: &Peer) -> bool {
+    matches!(peer, Peer::Sought(_))
+}
+
+fn some(found: Vec<usize>, clue: Clue) -> Option<(Vec<usize>, Clue)> {
+    (!found.is_empty()).then_some((found, clue))
+}
+
+impl End {
+    /// Its message says that a peer failed or did not respond.
+    pub(super) fn blames_peer(&self) -> bool {
+        matches!(self.kind(), Some(Kind::Victim | Kind::Waiting))
+    }
+
+    fn waited(&self) -> bool {
+        self.kind() == Some(Kind::Waiting)
+    }
+
+    fn state(&self) -> Option<ProcessState> {
+        self.snapshot.as_ref().map(|snapshot| snapshot.state)
+    }
+
+    fn names(&self) -> Vec<Peer> {
+        self.evidence.as_ref().filter(|_| self.blames_peer()).map(peers::named).unwrap_or_default()
+    }
+
+    /// Its stack shows an operation with its peers, or a backward pass, which may contain one.
+    fn communicates(&self) -> bool {
+        let mut stack = self.snapshot.iter().flat_map(|snapshot| &snapshot.stack);
+        stack.any(|frame| {
+            let is_installed = !python::is_users(&frame.file);
+            is_installed && ["/distributed/", "/autograd/"].iter().any(|part| frame.file.contains(part))
+        })
+    }
+
+    /// The line of the user's code in which it failed or was running: `train.py:88`.
+    fn doing(&self) -> Option<String> {
+        let failed = self.evidence.as_ref().and_then(|evidence| evidence.place.as_deref());
+        let place = failed.map(|place| place.split(" in ").next().unwrap_or(place).to_owned());
+        let stack = self.snapshot.iter().flat_map(|snapshot| &snapshot.stack);
+        let running = stack.into_iter().find(|frame| python::is_users(&frame.file));
+        let place = place.or_else(|| running.map(|frame| format!("{}:{}", frame.file, frame.line)))?;
+        place.rsplit('/').next().map(str::to_owned)
+    }
+}
