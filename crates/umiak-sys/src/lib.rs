@@ -22,6 +22,7 @@
 //! | [`logger`] | log rotation by size |
 //! | [`memory`] | memory limits, and cleaning up the cgroups of killed runs |
 //! | [`net`] | the coordinator's socket, connections, listening sockets, and random bytes |
+//! | [`observe`] | what running processes are doing |
 //! | [`wait`] | signals, timers and files as things to wait for |
 //! | [`watch`] | watching many files for changes |
 //! | [`terminal`] | terminals: size, foreground, pseudo-terminals |
@@ -47,6 +48,7 @@ pub mod limits;
 pub mod logger;
 pub mod memory;
 pub mod net;
+pub mod observe;
 pub mod ports;
 pub mod protocol;
 pub mod regular;

@@ -82,21 +82,40 @@ impl Listeners {
     }
 }
 
+fn listener(line: &str) -> Option<SocketAddr> {
+    socket_line(line).filter(|socket| socket.listens).map(|socket| socket.local)
+}
+
 /// True if this host has the address: a socket can be bound to it.
 pub fn is_own(address: IpAddr) -> bool {
     TcpListener::bind((address, 0)).is_ok()
 }
 
-/// The local address in a line of `/proc/net/tcp` if that socket listens: `   0: 0100007F:1F90 00000000:0000 0A …`.
-/// Addresses are words in host byte order.
-fn listener(line: &str) -> Option<SocketAddr> {
+/// A line of `/proc/net/tcp`.
+#[derive(Debug)]
+pub(crate) struct SocketLine {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) listens: bool,
+    /// Bytes that wait to be sent or to be read.
+    pub(crate) queued: u64,
+    pub(crate) inode: u64,
+}
+
+/// Reads `   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 …`.
+pub(crate) fn socket_line(line: &str) -> Option<SocketLine> {
     const LISTEN: &str = "0A";
-    let mut fields = line.split_ascii_whitespace();
-    let local = fields.nth(1)?;
-    if fields.nth(1)? != LISTEN {
-        return None;
-    }
-    let (address, port) = local.split_once(':')?;
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (local, remote) = (socket_address(fields.next()?)?, socket_address(fields.next()?)?);
+    let listens = fields.next()? == LISTEN;
+    let (sent, received) = fields.next()?.split_once(':')?;
+    let queued = u64::from_str_radix(sent, 16).ok()? + u64::from_str_radix(received, 16).ok()?;
+    Some(SocketLine { local, remote, listens, queued, inode: fields.nth(4)?.parse().ok()? })
+}
+
+/// Addresses are words in host byte order.
+fn socket_address(field: &str) -> Option<SocketAddr> {
+    let (address, port) = field.split_once(':')?;
     let word = |at: usize| Some(u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
     let ip = match address.len() {
         8 => IpAddr::from(word(0)?),
@@ -180,9 +199,9 @@ mod tests {
             let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1";
             assert_eq!(listener(v4), Some("127.0.0.1:8080".parse().unwrap()));
             assert_eq!(listener(&v4.replace(" 0A ", " 01 ")), None);
-            let v6 = "   1: B80D0120000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0";
+            let v6 = "   1: B80D0120000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
             assert_eq!(listener(v6), Some("[2001:db8::1]:80".parse().unwrap()));
-            let mapped = "   1: 0000000000000000FFFF00000100007F:0050 00000000000000000000000000000000:0000 0A 0";
+            let mapped = "   1: 0000000000000000FFFF00000100007F:0050 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
             assert_eq!(listener(mapped), Some("127.0.0.1:80".parse().unwrap()));
         }
         assert_eq!(listener("  sl  local_address rem_address   st tx_queue rx_queue"), None);

@@ -29,10 +29,7 @@ const MAX_ERROR_FILE: usize = 1024 * 1024;
 pub fn extract(tail: &[u8], first_line: Option<u64>, error_file: Option<&[u8]>) -> Evidence {
     let rows = text::rows(tail, first_line);
     let lines: Vec<&str> = rows.iter().map(|row| row.text.as_str()).collect();
-    let last = lines.iter().rev().map(|line| line.trim()).filter(|line| !line.is_empty()).take(LAST);
-    let mut last_lines: Vec<String> = last.map(|line| bounded(line, WIDTH)).collect();
-    last_lines.reverse();
-
+    let last_lines = last_of(&lines);
     let report = error_file
         .and_then(recorded)
         .map(|(text, message)| from_error_file(&rows, &text, &message))
@@ -49,6 +46,31 @@ pub fn extract(tail: &[u8], first_line: Option<u64>, error_file: Option<&[u8]>) 
             ..evidence
         },
     }
+}
+
+/// The last lines of a log, without looking for an error in them.
+pub fn last_lines(tail: &[u8]) -> Vec<String> {
+    let rows = text::rows(tail, None);
+    last_of(&rows.iter().map(|row| row.text.as_str()).collect::<Vec<_>>())
+}
+
+fn last_of(lines: &[&str]) -> Vec<String> {
+    let last = lines.iter().rev().map(|line| line.trim()).filter(|line| !line.is_empty()).take(LAST);
+    let mut last_lines: Vec<String> = last.map(|line| bounded(line, WIDTH)).collect();
+    last_lines.reverse();
+    last_lines
+}
+
+/// True if a log ends with a time-out: a peer did not respond.
+pub fn ends_with_timeout(tail: &[u8]) -> bool {
+    // The patterns are compiled only if one of them can match: other ranks wait to be stopped.
+    let may = ["imed out", "imeout", "TIMEOUT", "failed to pass"];
+    if !may.iter().any(|words| tail.windows(words.len()).any(|window| window == words.as_bytes())) {
+        return false;
+    }
+    let rows = text::rows(tail, None);
+    let mut near = rows.iter().rev().filter(|row| !row.text.is_empty()).take(2 * NEAR);
+    near.any(|row| signatures::of_line(row.text.trim()).is_some_and(|signature| signature.kind == Kind::Waiting))
 }
 
 /// The parts of the evidence that come from one error.

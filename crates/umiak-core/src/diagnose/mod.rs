@@ -14,7 +14,8 @@ mod python;
 pub mod rank;
 pub mod signatures;
 mod text;
+mod words;
 
-pub use evidence::extract;
+pub use evidence::{ends_with_timeout, extract, last_lines};
 pub use rank::{End, rank};
 pub use signatures::{Kind, SIGNATURES, Scope, Signature, explain};

@@ -1,6 +1,7 @@
 //! The plan: one value for launched jobs and for documents. `--dry-run` prints it, a run executes it, and a recorded run
 //! stores it as `plan.json`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -251,6 +252,17 @@ impl Plan {
         let Membership { group, member } = replica.member?;
         let group = self.groups.get(group as usize)?;
         Some((group, group.members.get(member as usize)?))
+    }
+
+    /// The addresses at which its peers expect it, as far as they are numbers: its endpoint, its ports, and the stores
+    /// of its group if it hosts them.
+    pub fn addresses(&self, replica: &Replica) -> Vec<SocketAddr> {
+        let ports = replica.ports.iter().flat_map(|(_, ports)| ports);
+        let ports = ports.map(|port| Endpoint { address: replica.host.clone(), port: *port });
+        let first = self.member(replica).filter(|(group, member)| group.members.first() == Some(member));
+        let stores = first.into_iter().flat_map(|(group, _)| [group.torch_store.clone(), group.paddle_store.clone()]);
+        let all = replica.endpoint.iter().cloned().chain(ports).chain(stores);
+        all.filter_map(|endpoint| endpoint.to_string().parse().ok()).collect()
     }
 
     /// True for the plan of a document, false for a launch.

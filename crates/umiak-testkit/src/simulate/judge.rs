@@ -253,7 +253,7 @@ impl<'a> Judge<'a> {
             Effect::Stand(stand) => self.check(false, Rule::Decision, || format!("{stand:?} without other nodes")),
             Effect::Record(fact) => self.see_fact(step, fact),
             // The fact before it is checked instead.
-            Effect::Release { .. } => {}
+            Effect::Release { .. } | Effect::Observe(_) => {}
             Effect::Spawn(ids) => self.see_spawn(ids),
             Effect::Stop { how, targets } => self.see_stop_sent(step, *how, targets),
             Effect::ArmTimer { timer, attempt, at } => self.see_timer(step, *timer, *attempt, *at),
@@ -327,6 +327,7 @@ impl<'a> Judge<'a> {
             | Fact::Noticed { .. }
             | Fact::EngineLost { .. }
             | Fact::Swept { .. }
+            | Fact::Observed { .. }
             | Fact::Paused
             | Fact::Continued => {
                 self.check(false, Rule::Stale, || format!("{fact:?} for an event that fits"));

@@ -30,11 +30,11 @@ impl Death {
 
 impl Judge<'_> {
     pub(super) fn judge_verdict(&mut self, step: &Step, verdict: &Verdict) {
-        let Event::Gathered(evidence) = &step.event else { return };
+        let Event::Gathered(gathered) = &step.event else { return };
         let says_terminated = |rank: usize| {
             let slot = self.run.scenario.scripts[rank].slot;
-            let found = evidence.iter().find(|(other, _)| *other == slot);
-            found.and_then(|(_, evidence)| evidence.signature.as_ref()).is_some_and(|known| known.code == "U9101")
+            let found = gathered.iter().find(|other| other.slot == slot).and_then(|found| found.evidence.as_ref());
+            found.and_then(|evidence| evidence.signature.as_ref()).is_some_and(|known| known.code == "U9101")
         };
         // Programs that catch our signal exit with a code of their own: a response, not a failure.
         let answers = |rank: usize, end: &ShadowEnd| {
@@ -48,7 +48,10 @@ impl Judge<'_> {
         let causes: Vec<usize> = verdict.causes.iter().map(|finding| self.subject(&finding.subject)).collect();
         let victims: Vec<usize> = verdict.victims.iter().map(|finding| self.subject(&finding.subject)).collect();
         let named: BTreeSet<usize> = causes.iter().chain(&victims).copied().collect();
-        let all = named == eligible && named.len() == causes.len() + victims.len();
+        // A clue may point to a rank that did not fail: it was stopped, or ended with 0.
+        let is_clued = verdict.causes.iter().any(|finding| finding.clue.is_some());
+        let fits = if is_clued { named.is_superset(&eligible) } else { named == eligible };
+        let all = fits && named.len() == causes.len() + victims.len();
         self.check(all, Rule::Causes, || format!("causes {causes:?}, victims {victims:?}, ended badly {eligible:?}"));
         let some = causes.is_empty() == eligible.is_empty();
         self.check(some, Rule::Causes, || format!("{} causes for {eligible:?}", causes.len()));
@@ -94,7 +97,8 @@ impl Judge<'_> {
                 None => 1,
             },
             (Outcome::Failed, ExitCodes::Umiak, _) => {
-                self.verdict.as_ref().and_then(|verdict| verdict.causes.first()).map_or(1, |cause| number(&cause.exit))
+                let cause = self.verdict.as_ref().and_then(|verdict| verdict.causes.first());
+                cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| number(&cause.exit)).max(1)
             }
         };
         self.check(i32::from(code) == expected, Rule::Code, || format!("code {code} instead of {expected}"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use umiak_core::diagnose;
 use umiak_core::facts::{Evidence, Fact};
-use umiak_core::machine::job::{AttemptId, Effect, Event, Machine, Timer};
+use umiak_core::machine::job::{AttemptId, Effect, Event, Gathered, Machine, Timer};
 use umiak_core::model::{Exit, FIRST_ATTEMPT, Instance, Slot, StepIndex, StopHow, Timestamp};
 
 use super::coverage;
@@ -186,13 +186,15 @@ impl World {
             Effect::ArmTimer { timer, attempt, at } => self.arm(timer, attempt, at),
             Effect::Gather { ended: slots, .. } => {
                 self.gathering = true;
-                let found = slots.into_iter().filter_map(|slot| Some((slot, self.evidence(slot)?))).collect();
+                let found = |slot| Gathered { evidence: self.evidence(slot), ..Gathered::nothing(slot) };
+                let found = slots.into_iter().map(found).collect();
                 self.plan(self.now + self.scenario.gather, Item::Event(Event::Gathered(found)));
             }
             Effect::Record(Fact::Stopping { .. }) => self.stopping = true,
             Effect::Record(Fact::Restarting { .. }) => self.stopping = false,
             Effect::Record(_)
             | Effect::Report(_)
+            | Effect::Observe(_)
             | Effect::Stand(_)
             | Effect::ReturnTerminal
             | Effect::DisarmTimer(_)

@@ -476,6 +476,7 @@ impl World {
             | Effect::StartUnready { .. }
             | Effect::Release { .. }
             | Effect::Forsake(_)
+            | Effect::Observe(_)
             | Effect::TellFailed(_)
             | Effect::Report(_)
             | Effect::Stand(_)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use umiak_core::diagnose;
 use umiak_core::facts::{Evidence, Fact, Outcome};
-use umiak_core::machine::job::{self, AttemptId, Event, Stand};
+use umiak_core::machine::job::{self, AttemptId, Event, Gathered, Stand};
 use umiak_core::machine::round::agent::{self, News};
 use umiak_core::machine::round::messages::{
     Decision, FromAgent, NodeProcess, Offer, RankPlace, Stage, Standing, Start, Told,
@@ -136,9 +136,9 @@ impl World {
                 }
             }
             Effect::ArmTimer { timer, attempt, at } => self.plan(at, Item::Job(node, Event::Timer(timer, attempt))),
-            Effect::Gather { ended, stopped } => {
-                let slots = ended.into_iter().chain(stopped);
-                let found = slots.filter_map(|slot| Some((slot, self.evidence(node, slot)?))).collect();
+            Effect::Gather { ended, stopped, .. } => {
+                let found = |slot| Gathered { evidence: self.evidence(node, slot), ..Gathered::nothing(slot) };
+                let found = ended.into_iter().chain(stopped).map(found).collect();
                 let at = self.now + self.scenario.nodes[node].gather;
                 self.plan(at, Item::Job(node, Event::Gathered(found)));
             }
@@ -151,7 +151,7 @@ impl World {
                 let stage = match stand {
                     Stand::Serving => Stage::Serving,
                     Stand::Succeeded => Stage::Succeeded,
-                    Stand::Failed => Stage::Failed,
+                    Stand::Failed => Stage::Failed { waited: false },
                     Stand::Told(ends) => Stage::Told(ends.into_iter().map(|end| self.told(node, end)).collect()),
                     Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
                 };
@@ -183,6 +183,7 @@ impl World {
             | Effect::DisarmTimer(_)
             | Effect::Await(_)
             | Effect::Inspect(_)
+            | Effect::Observe(_)
             | Effect::Release { .. }
             | Effect::Forsake(_)
             | Effect::TellFailed(_) => {}

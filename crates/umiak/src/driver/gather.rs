@@ -1,10 +1,11 @@
 //! Evidence for attempts that ended badly: their logs, and messages of the kernel.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
-use umiak_core::diagnose::kernel::add_over_limit;
+use umiak_core::diagnose::{self, kernel::add_over_limit};
 use umiak_core::facts::Evidence;
-use umiak_core::machine::job::AttemptId;
+use umiak_core::machine::job::{AttemptId, Gathered};
 use umiak_core::model::Slot;
 use umiak_core::plan::Log;
 
@@ -16,20 +17,29 @@ use crate::secrets;
 const SIGKILL: i32 = 9;
 
 impl Driver {
-    /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count.
-    pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId]) -> Vec<(Slot, Evidence)> {
+    /// `ended` failed by themselves; for `stopped`, only log lines from before our stop count; `done` have succeeded.
+    pub(super) fn gather(&mut self, ended: &[AttemptId], stopped: &[AttemptId], done: &[AttemptId]) -> Vec<Gathered> {
         let now = &self.core.now;
         let told = ended.iter().filter_map(|id| {
             let (log, error_file) = self.left_by(*id)?;
             Some((id.slot, evidence::read(&log.path, log.start, None, &error_file)))
         });
-        // Most were healthy: a log whose last lines before our stop have no error is skipped.
         let hurried = stopped.iter().filter_map(|id| {
             let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);
-            evidence::has_error(&log.path, log.start, end)
-                .then(|| (id.slot, evidence::read(&log.path, log.start, Some(end), &error_file)))
+            // Most were healthy: only a log whose last lines before our stop have an error is searched.
+            let last = evidence::glance(&log.path, log.start, Some(end));
+            let evidence = match evidence::has_error(&last) {
+                true => evidence::read(&log.path, log.start, Some(end), &error_file),
+                false => Evidence { last_lines: diagnose::last_lines(&last), ..Evidence::default() },
+            };
+            Some((id.slot, evidence))
         });
-        let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).collect();
+        let finished = done.iter().filter_map(|id| {
+            let log = self.core.log(*id)?;
+            let last_lines = diagnose::last_lines(&evidence::glance(&log.path, log.start, None));
+            Some((id.slot, Evidence { last_lines, ..Evidence::default() }))
+        });
+        let mut evidence: Vec<(Slot, Evidence)> = told.chain(hurried).chain(finished).collect();
         let ends = ended.iter().chain(stopped).filter_map(|id| {
             let (pid, (exit, _)) = (self.core.pid(id.slot)?, now.ends.get(&id.slot)?);
             let stopped = now.log_at_stop.contains_key(&id.slot);
@@ -45,7 +55,18 @@ impl Driver {
         for (_, evidence) in &mut evidence {
             secrets::mask_evidence(evidence);
         }
-        evidence
+        let mut evidence: HashMap<Slot, Evidence> = evidence.into_iter().collect();
+        let all = ended.iter().chain(stopped).chain(done);
+        all.map(|id| self.known(id.slot, evidence.remove(&id.slot))).collect()
+    }
+
+    /// Evidence, with what was seen of the replica before our first signal, and its addresses.
+    fn known(&self, slot: Slot, evidence: Option<Evidence>) -> Gathered {
+        let seen = self.core.now.seen.get(&slot);
+        let mut addresses =
+            self.core.plan.at(slot).map(|replica| self.core.plan.addresses(replica)).unwrap_or_default();
+        addresses.extend(seen.into_iter().flat_map(|seen| &seen.addresses));
+        Gathered { slot, evidence, snapshot: seen.map(|seen| seen.snapshot.clone()), addresses }
     }
 
     /// Returns an attempt's log, and the file where torch may have written its error.

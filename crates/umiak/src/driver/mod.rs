@@ -12,6 +12,7 @@
 //! | [`perform`] | effects of the machine, in order |
 //! | [`record`] | writes facts to the journal, and to stdout for programs |
 //! | [`note`] | updates the driver's state from recorded facts |
+//! | [`observe`] | what the others are doing when one has failed |
 //! | [`gather`] | evidence for attempts that ended badly |
 //! | [`tell`], [`words`] | console lines, and names for groups of replicas |
 //! | [`timers`] | pending timers |
@@ -21,6 +22,7 @@
 pub(crate) mod control;
 mod gather;
 mod note;
+mod observe;
 mod perform;
 pub(crate) mod probe;
 pub(crate) mod record;
@@ -50,6 +52,7 @@ use umiak_core::status::{Stage, Status};
 use crate::clock::Clock;
 use crate::engine::{Common, Engine, Swept};
 use crate::host::kernel::Kernel;
+use crate::host::observe::Seen;
 use crate::screen::summary::ReplicaPlace;
 use crate::screen::{MirrorTo, Screen, Style};
 
@@ -135,6 +138,10 @@ pub(crate) struct Now {
     pub(crate) ends: HashMap<Slot, (Exit, bool)>,
     /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
     log_at_stop: HashMap<Slot, u64>,
+    /// What the others were doing when the first had failed.
+    seen: HashMap<Slot, Seen>,
+    /// A rank of another node has failed because a peer did not respond.
+    pub(crate) waited_elsewhere: bool,
     /// Replicas of whose current attempt a process was killed at its memory limit.
     over_limit: HashSet<Slot>,
     /// When the stop of all replicas began, and why.
@@ -180,6 +187,8 @@ impl Now {
         self.ends.clear();
         self.log_at_stop.clear();
         self.over_limit.clear();
+        self.seen.clear();
+        self.waited_elsewhere = false;
         self.stopping = None;
         self.attempt_started = None;
         (self.killed, self.told, self.told_while_going, self.told_started) = (false, false, false, false);

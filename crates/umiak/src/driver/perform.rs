@@ -94,18 +94,20 @@ impl Driver {
             Effect::TellReady { attempt } => self.door.tell_ready(attempt),
             Effect::StartUnready { role } => self.start_unready(role),
             Effect::Inspect(id) => {
-                let mut evidence = self.gather(&[id], &[]);
-                let evidence = evidence.pop().map(|(_, evidence)| Box::new(evidence));
+                let mut gathered = self.gather(&[id], &[], &[]);
+                let evidence = gathered.pop().and_then(|gathered| gathered.evidence).map(Box::new);
                 // Applied at once: the cause is recorded and shown before its consequences.
                 self.apply(Event::Inspected { id, evidence });
             }
             Effect::TellFailed(finding) => self.tell_failed(&finding),
-            Effect::Gather { ended, stopped } => {
+            Effect::Observe(ids) => self.observe(&ids),
+            Effect::Gather { ended, stopped, done } => {
+                self.record_observed();
                 let ids =
                     |slots: Vec<Slot>| slots.into_iter().map(|slot| self.core.machine.id(slot)).collect::<Vec<_>>();
-                let (ended, stopped) = (ids(ended), ids(stopped));
-                let evidence = self.gather(&ended, &stopped);
-                self.core.queue(Event::Gathered(evidence));
+                let (ended, stopped, done) = (ids(ended), ids(stopped), ids(done));
+                let gathered = self.gather(&ended, &stopped, &done);
+                self.core.queue(Event::Gathered(gathered));
             }
             Effect::Release { id, end } => {
                 self.door.ended(&self.core, id, &end);

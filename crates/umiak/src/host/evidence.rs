@@ -10,8 +10,8 @@ use umiak_sys::wait::{fill_at, read_at};
 
 /// Length of the tail that is read.
 const TAIL: u64 = 64 << 10;
-/// Length of the quick check.
-const GLANCE: u64 = 4 << 10;
+/// Length of the quick check. The stack of a C++ exception follows the message.
+const GLANCE: u64 = 8 << 10;
 /// Beyond this offset lines are not counted: it would take too long.
 const COUNTABLE: u64 = 32 << 20;
 /// Larger error files are ignored.
@@ -27,15 +27,22 @@ pub(crate) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) 
     diagnose::extract(&tail, first_line, error.as_deref())
 }
 
-/// Quick check: true if the last lines before `end` look like an error.
-pub(crate) fn has_error(log: &Path, start: u64, end: u64) -> bool {
-    let Ok(file) = File::open(log) else { return false };
+/// The last lines before `end`, for a quick check.
+pub(crate) fn glance(log: &Path, start: u64, end: Option<u64>) -> Vec<u8> {
+    let Ok(file) = File::open(log) else { return Vec::new() };
+    let end = end.or_else(|| Some(file.metadata().ok()?.len())).unwrap_or(0);
     let from = start.max(end.saturating_sub(GLANCE));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
     let count = read_at(&file, &mut bytes, from).unwrap_or(0);
+    bytes.truncate(count);
+    bytes
+}
+
+/// True if these lines look like an error.
+pub(crate) fn has_error(lines: &[u8]) -> bool {
     ["Error", "Exception", "Traceback", "error:"]
         .iter()
-        .any(|word| bytes[..count].windows(word.len()).any(|window| window == word.as_bytes()))
+        .any(|word| lines.windows(word.len()).any(|window| window == word.as_bytes()))
 }
 
 /// Returns the last bytes of this run's part, and the number of their first line.

@@ -4,5 +4,7 @@ pub(crate) mod evidence;
 pub(crate) mod inventory;
 pub(crate) mod kernel;
 pub(crate) mod log_end;
+pub(crate) mod observe;
+pub(crate) mod stacks;
 
 pub(crate) use inventory::environment;

@@ -279,9 +279,9 @@ fn a_failure_on_one_node_stops_all_and_is_decided_for_all() {
         node.started();
         node.say(Stage::Running);
     }
-    nodes[1].say(Stage::Failed);
+    nodes[1].say(Stage::Failed { waited: false });
     for node in &mut nodes {
-        assert!(matches!(node.stopped(), Why::RankFailed { node } if node.host == "node-2"));
+        assert!(matches!(node.stopped(), Why::RankFailed { node, .. } if node.host == "node-2"));
     }
     for (node, stage) in nodes.iter().zip([Stage::Told(Vec::new()), told(1), Stage::Told(Vec::new())]) {
         node.say(stage);
@@ -755,7 +755,7 @@ fn a_node_that_comes_back_hears_what_it_has_missed() {
         News::Suspects(nodes) => nodes.iter().any(|node| node.host == "node-2").then_some(()),
         _ => None,
     });
-    first.say(Stage::Failed);
+    first.say(Stage::Failed { waited: false });
     first.stopped();
     proxy.open();
     second.news("the coordinator again", |news| matches!(news, News::Back).then_some(()));

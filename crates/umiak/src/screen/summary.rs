@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use umiak_core::diagnose::kernel::size;
-use umiak_core::facts::{Finding, Limit, Verdict};
+use umiak_core::facts::{Clue, Finding, Limit, Verdict};
 use umiak_core::model::{Exit, replica_parts};
 
 use super::style::{Mark, Style, duration, ranges};
@@ -154,7 +154,7 @@ fn words_of(finding: &Finding) -> String {
     let headline = evidence.headline.map(|line| line.text);
     let quoted = if evidence.traceback.is_empty() { evidence.last_lines } else { evidence.traceback };
     let code = evidence.signature.map(|signature| signature.code);
-    let end = (&finding.exit, finding.timed_out, finding.stopped_while_ending);
+    let end = (&finding.exit, finding.timed_out, finding.stopped_while_ending, &finding.clue);
     let words =
         format!("{end:?} {headline:?} {code:?} {:?} {:?}\n{}", evidence.place, evidence.kernel, quoted.join("\n"));
     let mut parts = words.split("0x");
@@ -200,6 +200,7 @@ fn tell(
     let details = if where_it_ran.is_empty() { String::new() } else { format!(" ({})", where_it_ran.join(", ")) };
     let ran = duration(Duration::from_micros(finding.ran_micros));
     let how = match &finding.exit {
+        _ if finding.clue.is_some() => finding.clue.as_ref().map(Clue::describe).unwrap_or_default(),
         _ if finding.stopped_while_ending => format!("failed after {ran}"),
         exit @ (Exit::Spawn(_) | Exit::Unmet { .. }) => exit.describe(),
         _ if finding.timed_out == Some(Limit::Run) => {
@@ -222,6 +223,9 @@ fn tell(
     let first = if is_first { format!("{}the first cause", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
+    if let Some(snapshot) = finding.snapshot.as_ref().filter(|_| finding.clue.is_some()) {
+        let _ = writeln!(text, "  {}", style.bold(&snapshot.describe()));
+    }
     for fact in evidence.into_iter().flat_map(|evidence| &evidence.kernel) {
         let _ = writeln!(text, "  {}", style.bold(&fact.describe()));
     }

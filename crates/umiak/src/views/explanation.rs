@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Outcome, StopReason, Verdict, Weight};
+use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Observed, Outcome, StopReason, Verdict, Weight};
 use umiak_core::model::{Exit, signal_name};
 use umiak_core::status::{Ended, Stage, State, Status};
 
@@ -131,6 +131,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
         Fact::Supervised(_)
             | Fact::TimedOut { .. }
             | Fact::Stopping { .. }
+            | Fact::Observed { .. }
             | Fact::Diagnosed(_)
             | Fact::Noticed { .. }
             | Fact::EngineLost { .. }
@@ -189,6 +190,15 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
                 text.push_str(&one(finding));
             }
             Fact::Supervised(_) if position == 0 => {}
+            Fact::Observed { replicas } => {
+                let _ = writeln!(text, "\n{} still running before the stop", style.dim(&moment(*at)));
+                for Observed { subject, snapshot } in replicas {
+                    let _ = writeln!(text, "  {} {}", subject.replica, snapshot.describe());
+                    for frame in &snapshot.stack {
+                        let _ = writeln!(text, "    {}", style.dim(&frame.describe()));
+                    }
+                }
+            }
             other => {
                 let _ = writeln!(text, "\n{} {}", style.dim(&moment(*at)), describe(other));
             }
@@ -286,6 +296,9 @@ fn why(finding: &Finding, status: &Status) -> String {
         // Of several nodes, only the coordinator's journal is read: the loss is recorded on the other node.
         Exit::Lost if !status.nodes.is_empty() => "the guardian on its node was killed from outside".to_owned(),
         Exit::Lost => "its end was not observed".to_owned(),
+        _ if finding.clue.is_some() => {
+            "every rank that failed blames a peer, and nothing else points to another".to_owned()
+        }
         _ if signature.is_some_and(|signature| signature.victim) => alone(finding, status),
         exit if finding.weight == Weight::Certain => match (signature, exit.signal()) {
             (Some(signature), _) => format!("its log has a known error: {}", signature.title),

@@ -113,6 +113,11 @@ fn words(fact: &Fact) -> String {
         Fact::StopSent { how: StopHow::Kill, replicas } => format!("killed: {}", list(replicas)),
         Fact::Paused => "paused".to_owned(),
         Fact::Continued => "continued".to_owned(),
+        Fact::Observed { replicas } => {
+            let seen: Vec<String> =
+                replicas.iter().map(|it| format!("{} {}", who(&it.subject), it.snapshot.describe())).collect();
+            format!("still running before the stop: {}", list(&seen))
+        }
         Fact::Diagnosed(verdict) => {
             let names: Vec<String> = verdict.causes.iter().map(|cause| who(&cause.subject)).collect();
             let headline = verdict.causes.first().and_then(|cause| cause.evidence.as_ref()?.headline.as_ref());

@@ -160,7 +160,7 @@ fn other_last_words() {
             "50%|#####     | 5/10 [00:01<00:01]Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nsocket.timeout\n"
                 .to_owned(),
             "socket.timeout",
-            "",
+            "U4209",
         ),
         (
             "  + Exception Group Traceback (most recent call last):\n  |   File \"a.py\", line 1, in f\n  | ExceptionGroup: x (1 sub-exception)\n  \

@@ -253,7 +253,8 @@ fn when_every_failed_rank_blames_a_peer() {
     let host = End { addresses: vec!["127.0.0.1:29500".parse().unwrap()], ..plain(0) };
     let wrong = Clue::WrongAddress { address: "127.0.0.1:29501".into() };
     clue("wrong port", vec![ours(seeks(2, 29501)), timed_out(1), timed_out(3), host.clone()], &[2], &wrong);
-    let alone = "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/4 clients joined.\n";
+    let alone =
+        "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/4 clients joined.\n";
     let deaf = End { addresses: host.addresses, ..end(0, code(1), alone) };
     clue("wrong port of the host", vec![deaf, seeks(1, 29500), seeks(2, 29500)], &[0], &by(&[1, 2]));
     let missed = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/2\n";

@@ -481,6 +481,11 @@ pub static SIGNATURES: &[Signature] = &[
         "look at the servers that the line names: they have not started, have ended, or cannot be reached from here",
         "Paddle's trainers try their servers every three seconds, without a limit. The line names those that do not \
          answer: their logs (`serverlog.N`) show why."),
+    Signature::new("U4209", Waiting, "timed out waiting for an answer",
+        r"^(asyncio\.exceptions\.)?TimeoutError\b|^socket\.timeout\b",
+        "look at the rank or server that did not answer: it hangs, is slow, or has ended",
+        "The program waited for another process, with a time limit, and nothing came. If the process it waits for is a \
+         rank of this job, look at what that rank did last.").general(),
     Signature::new("U9101", Victim, "stopped by SIGTERM",
         r"\*\*\* SIGTERM \(@|`Termination signal` is detected|SignalException: Process [0-9]+ got signal: (15|SIGTERM)|[Rr]eceived (signal (15|SIGTERM)|SIGTERM|15 death signal|Signals\.SIGTERM)\b",
         "the rank was stopped from outside: look at the other ranks, then at the scheduler's limits",
@@ -501,7 +506,7 @@ pub static SIGNATURES: &[Signature] = &[
          shows which. This is not an error of the program."),
     Signature::new("U9201", Victim, "the peer closed the connection",
         // Paddle's gloo reports TIMEOUT immediately where gloo itself reports that the peer closed.
-        r"Connection closed by peer|TIMEOUT self_rank = [0-9]+ pair_rank = [0-9]+|[Rr]emote (host|end) closed (the )?connection|Socket closed$|^ConnectionError\b",
+        r"Connection closed by peer|TIMEOUT self_rank = [0-9]+ pair_rank = [0-9]+|[Rr]emote (host|end) closed (the )?connection|Socket closed$|^Connection(Aborted)?Error\b|\[Errno 103\]|ECONNABORTED",
         "the peer ended first: look at its log",
         "The process at the other end closed its side in the middle of an operation, as it does when it exits. \
          This rank failed because of it."),

@@ -285,7 +285,7 @@ impl Coordinator {
             return;
         }
         let bad = match &standing.stage {
-            Stage::Failed => true,
+            Stage::Failed { .. } => true,
             Stage::Told(ends) => !ends.is_empty(),
             _ => false,
         };
@@ -307,14 +307,15 @@ impl Coordinator {
             place.interrupted = true;
         }
         // The ends of its ranks are still awaited.
-        let hurries = matches!((&place.stage, &stage), (Some(Stage::Failed), Stage::Interrupted { .. }));
+        let hurries = matches!((&place.stage, &stage), (Some(Stage::Failed { .. }), Stage::Interrupted { .. }));
         if !hurries {
             place.stage = Some(stage.clone());
         }
         match stage {
             Stage::Ready(_) | Stage::Running | Stage::Serving | Stage::Succeeded => {}
-            Stage::Failed | Stage::Told(_) => {
-                let why = Why::RankFailed { node: self.name(node) };
+            Stage::Failed { .. } | Stage::Told(_) => {
+                let waited = matches!(stage, Stage::Failed { waited: true });
+                let why = Why::RankFailed { node: self.name(node), waited };
                 self.stop(why, now, effects);
             }
             Stage::Interrupted { signal, kill } => {
@@ -521,7 +522,7 @@ impl Node {
     fn has_more_to_tell(&self) -> bool {
         match self.stage {
             Some(Stage::Running | Stage::Serving) => self.link.is_some() && self.lost.is_none(),
-            Some(Stage::Failed) => self.lost.is_none(),
+            Some(Stage::Failed { .. }) => self.lost.is_none(),
             _ => false,
         }
     }

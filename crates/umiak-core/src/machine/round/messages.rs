@@ -126,7 +126,10 @@ pub enum Stage {
     /// All ranks of this node have succeeded.
     Succeeded,
     /// A rank has failed; the others of this node are being stopped.
-    Failed,
+    Failed {
+        /// Its log ends with a time-out: the cause may be a rank of another node that does not respond.
+        waited: bool,
+    },
     /// The settle window of this node is closed: how its ranks ended.
     Told(Vec<Told>),
     /// A stop was requested on this node: by this signal, or by `umiak stop`.
@@ -408,6 +411,8 @@ pub struct Stop {
 pub enum Why {
     RankFailed {
         node: NodeName,
+        /// As its node reported it.
+        waited: bool,
     },
     NodeLost {
         node: NodeName,

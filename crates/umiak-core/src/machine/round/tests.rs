@@ -531,7 +531,7 @@ fn before_the_start_a_node_comes_and_goes() {
     let effects = round.join(Join { launch: 22, ..join(2, &expects) });
     assert_eq!(starts(&effects)[0].nodes[1].launch, 22);
     // Messages on the old connection are ignored.
-    assert_eq!(sent(&round.stands(2, 1, Stage::Failed)), []);
+    assert_eq!(sent(&round.stands(2, 1, Stage::Failed { waited: false })), []);
 }
 
 #[test]
@@ -545,7 +545,7 @@ fn who_comes_back_hears_the_current_order() {
     let mut round = Round::running(1);
     assert!(matches!(&again(&mut round, join(2, &expects))[..], [ToAgent::Welcome, ToAgent::Start(_)]));
     let mut round = Round::running(1);
-    round.stands(1, 1, Stage::Failed);
+    round.stands(1, 1, Stage::Failed { waited: false });
     assert!(matches!(&again(&mut round, back(1, Stage::Running))[..], [ToAgent::Welcome, ToAgent::Stop(_)]));
     // It missed the decision on the last attempt.
     let mut round = Round::running(1);
@@ -575,8 +575,8 @@ fn who_comes_back_hears_the_current_order() {
 #[test]
 fn failures_stop_all_and_are_judged_together() {
     let mut round = Round::running(0);
-    let effects = round.stands(2, 1, Stage::Failed);
-    assert!(matches!(&stops(&effects)[0].why, Why::RankFailed { node } if node.address == address(2)));
+    let effects = round.stands(2, 1, Stage::Failed { waited: false });
+    assert!(matches!(&stops(&effects)[0].why, Why::RankFailed { node, .. } if node.address == address(2)));
     assert_eq!(sent(&round.stands(2, 1, victim(2))), []);
     assert_eq!(sent(&round.stands(1, 1, Stage::Told(vec![]))), []);
     let decided = decision(&round.stands(3, 1, own(4))).expect("all have reported");
@@ -590,7 +590,7 @@ fn failures_stop_all_and_are_judged_together() {
     assert_eq!(causes(&decision(&round.step(Event::Tick)).unwrap()), [2]);
     // A report about another attempt has no effect.
     let mut round = Round::running(0);
-    assert_eq!(sent(&round.stands(2, 2, Stage::Failed)), []);
+    assert_eq!(sent(&round.stands(2, 2, Stage::Failed { waited: false })), []);
 }
 
 #[test]
@@ -630,7 +630,7 @@ fn interrupted_unable_and_time_up() {
     assert!(matches!(decision(&effects).unwrap().why, Some(Why::TimeUp { waiting }) if waiting.missing.len() == 1));
     // A failure and a signal: the failure is reported, and there is no other attempt.
     let mut round = Round::running(3);
-    round.stands(2, 1, Stage::Failed);
+    round.stands(2, 1, Stage::Failed { waited: false });
     round.stands(2, 1, Stage::Interrupted { signal: Some(2), kill: false });
     round.stands(1, 1, Stage::Told(vec![]));
     round.stands(3, 1, Stage::Told(vec![]));
@@ -649,7 +649,7 @@ fn nodes_that_only_serve_end_with_the_others() {
     let mut round = Round::running(0);
     round.stands(1, 1, Stage::Serving);
     round.stands(2, 1, Stage::Serving);
-    assert_eq!(stops(&round.stands(3, 1, Stage::Failed)).len(), 1);
+    assert_eq!(stops(&round.stands(3, 1, Stage::Failed { waited: false })).len(), 1);
     round.stands(3, 1, victim(5));
     round.stands(1, 1, own(0));
     let decision = super::tests::decision(&round.stands(2, 1, Stage::Told(vec![]))).unwrap();
@@ -926,7 +926,7 @@ fn links_are_numbered_and_strangers_say_nothing() {
     let mut round = Round::running(0);
     let before = format!("{:?}", round.coordinator);
     for event in [
-        Event::Standing { link: 9, standing: Standing::new(1, Stage::Failed) },
+        Event::Standing { link: 9, standing: Standing::new(1, Stage::Failed { waited: false }) },
         Event::Beat { link: 9 },
         Event::Bye { link: 9 },
         Event::Gone { link: 9 },

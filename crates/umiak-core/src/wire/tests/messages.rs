@@ -60,7 +60,7 @@ fn stages() -> Vec<Stage> {
         Stage::Ready(Offer { processes: processes(), stores: [port(1), port(2)], device_kind: Some(DeviceKind::Gpu) }),
         Stage::Running,
         Stage::Succeeded,
-        Stage::Failed,
+        Stage::Failed { waited: true },
         Stage::Told(vec![Told { end, place: RankPlace { rank: 3, ..RankPlace::default() } }]),
         Stage::Interrupted { signal: Some(2), kill: false },
         Stage::Unable { why: "no ports".to_owned() },
@@ -130,7 +130,7 @@ fn to_agent() -> Vec<ToAgent> {
         Loss::Refused,
     ];
     let mut whys = vec![
-        Why::RankFailed { node: node() },
+        Why::RankFailed { node: node(), waited: true },
         Why::Interrupted { node: node(), signal: Some(15), kill: false },
         Why::Unable { node: node(), why: "no ports".to_owned() },
         Why::Refused { node: node(), refusal: Refusal::MixedRanks },

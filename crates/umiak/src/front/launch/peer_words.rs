@@ -214,7 +214,7 @@ pub(super) fn not_reached(answer: &Answer, at: &str) -> Diagnostic {
 pub(super) fn why(why: &Why) -> Option<Diagnostic> {
     Some(match why {
         Why::Interrupted { .. } => return None,
-        Why::RankFailed { node: name } => {
+        Why::RankFailed { node: name, .. } => {
             Diagnostic::error(Code::R0004, format!("a rank failed on node {}, which sent no details", node(name)))
                 .hint("check its console and its logs")
         }

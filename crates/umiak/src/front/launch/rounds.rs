@@ -39,6 +39,7 @@ impl LaunchDoor {
         match news {
             News::Start(start) => self.start_next(core, &start),
             News::Stop(stop) => {
+                core.now.waited_elsewhere = matches!(stop.why, Why::RankFailed { waited: true, .. });
                 core.queue(Event::StoppedElsewhere(stop.reason()));
                 (self.why, self.places) = (Some(stop.why), Vec::new());
             }
@@ -93,7 +94,7 @@ impl LaunchDoor {
         let stage = match stand {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
-            Stand::Failed => Stage::Failed,
+            Stand::Failed => Stage::Failed { waited: core.has_waited() },
             Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {
                 let told = ends.into_iter().map(|end| Told { place: self.rank_place(core, &end.subject), end });

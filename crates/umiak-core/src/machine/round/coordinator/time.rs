@@ -125,7 +125,7 @@ impl Coordinator {
     /// How long ends are collected after the settle window. A node that reported a failed rank has the reason, and a
     /// busy host may need a while to send it.
     pub(super) fn patience(&self) -> Duration {
-        let knows = |node: &Node| node.stage == Some(Stage::Failed) && node.has_more_to_tell();
+        let knows = |node: &Node| matches!(node.stage, Some(Stage::Failed { .. })) && node.has_more_to_tell();
         if self.nodes.iter().any(knows) { TELL_WHY } else { TELL }
     }
 }

@@ -1,0 +1,175 @@
+//! What running processes are doing: state, wait channel, CPU time, sockets. Reading changes nothing in them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::{Duration, Instant};
+
+use crate::descend::children;
+use crate::net::socket_line;
+use crate::wait::read_small;
+
+/// Descriptors of one process that are looked at.
+const DESCRIPTORS: usize = 4096;
+/// Wrappers (`sh -c`) that are followed to the process that works.
+const WRAPPERS: usize = 4;
+
+/// A running process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// The process that works: the child, if this one only waits for it, as a shell does.
+    pub pid: u32,
+    /// As in `/proc`: `R`, `S`, `D`, `T`, `t`, `Z`, `X`.
+    pub state: char,
+    /// The kernel function in which the main thread waits.
+    pub waits_in: Option<String>,
+    pub cpu: Duration,
+    /// Its TCP sockets; `None` if the time was over.
+    pub sockets: Option<Vec<Socket>>,
+}
+
+/// A TCP socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Socket {
+    pub local: SocketAddr,
+    /// Absent if it listens.
+    pub remote: Option<SocketAddr>,
+    /// Bytes that wait to be sent or to be read.
+    pub queued: u64,
+}
+
+/// Looks at these processes until the deadline. A process that is gone is left out, and the last facts to be read, the
+/// sockets, may be missing.
+pub fn processes(pids: &[u32], deadline: Instant) -> Vec<(u32, Process)> {
+    let mut found: Vec<(u32, Process)> = Vec::with_capacity(pids.len());
+    for pid in pids {
+        if Instant::now() >= deadline {
+            break;
+        }
+        found.extend(process(*pid).map(|process| (*pid, process)));
+    }
+    let mut owners: HashMap<u64, usize> = HashMap::new();
+    let mut looked_at = 0;
+    for (position, (_, process)) in found.iter().enumerate() {
+        if Instant::now() >= deadline {
+            break;
+        }
+        owners.extend(socket_inodes(process.pid).into_iter().map(|inode| (inode, position)));
+        looked_at += 1;
+    }
+    let Some(sockets) = sockets(deadline, &owners) else { return found };
+    for (_, process) in &mut found[..looked_at] {
+        process.sockets = Some(Vec::new());
+    }
+    for (owner, socket) in sockets {
+        if let Some(list) = &mut found[owner].1.sockets {
+            list.push(socket);
+        }
+    }
+    found
+}
+
+/// The state, wait channel and CPU time of the process that works for `pid`.
+fn process(pid: u32) -> Option<Process> {
+    let mut pid = pid;
+    for _ in 0..WRAPPERS {
+        let process = one(pid)?;
+        if process.waits_in.as_deref() != Some("do_wait") {
+            return Some(process);
+        }
+        match children(pid)[..] {
+            [child] => pid = child,
+            _ => return Some(process),
+        }
+    }
+    one(pid)
+}
+
+fn one(pid: u32) -> Option<Process> {
+    let stat = read_small(format!("/proc/{pid}/stat"))?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let mut ticks = fields.skip(10).map(|field| field.parse::<u64>().unwrap_or(0));
+    let ticks = ticks.next()? + ticks.next()?;
+    let waits_in = read_small(format!("/proc/{pid}/wchan")).filter(|name| !name.is_empty() && name != "0");
+    let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / ticks_per_second()));
+    Some(Process { pid, state, waits_in, cpu, sockets: None })
+}
+
+fn ticks_per_second() -> u64 {
+    // SAFETY: reads a constant of the system.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
+}
+
+/// The inodes of the sockets that a process has open.
+fn socket_inodes(pid: u32) -> Vec<u64> {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let targets = descriptors.take(DESCRIPTORS).flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    let inode =
+        |target: &[u8]| std::str::from_utf8(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?).ok()?.parse().ok();
+    targets.filter_map(|target| inode(target.as_os_str().as_bytes())).collect()
+}
+
+/// The TCP sockets of these owners, by inode. `None` if the tables could not be read in time.
+fn sockets(deadline: Instant, owners: &HashMap<u64, usize>) -> Option<Vec<(usize, Socket)>> {
+    let mut found = Vec::new();
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        let Ok(file) = fs::File::open(table) else { continue };
+        for line in BufReader::with_capacity(1 << 16, file).lines() {
+            let Ok(line) = line else { break };
+            if Instant::now() >= deadline {
+                return None;
+            }
+            if let Some(line) = socket_line(&line)
+                && let Some(owner) = owners.get(&line.inode)
+            {
+                let remote = (!line.listens).then_some(line.remote);
+                found.push((*owner, Socket { local: line.local, remote, queued: line.queued }));
+            }
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn sees_state_and_sockets() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        let later = Instant::now() + Duration::from_secs(60);
+        let [(_, process)] = &processes(&[std::process::id()], later)[..] else { panic!("we are running") };
+        let sockets = process.sockets.as_ref().unwrap();
+        assert!(sockets.contains(&Socket { local: address, remote: None, queued: 1 }), "{sockets:?}");
+        let client = stream.local_addr().unwrap();
+        assert!(sockets.contains(&Socket { local: client, remote: Some(address), queued: 0 }), "{sockets:?}");
+    }
+
+    #[test]
+    fn follows_a_shell_to_its_child() {
+        let mut shell = Command::new("sh").args(["-c", "sleep 600; true"]).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        let child = loop {
+            match processes(&[shell.id()], until)[..] {
+                [(of, ref process)] if process.pid != of => break process.pid,
+                _ if Instant::now() > until => panic!("the child of {} was not found", shell.id()),
+                _ => std::thread::yield_now(),
+            }
+        };
+        crate::descend::signal(child, libc::SIGSTOP);
+        while one(child).is_some_and(|process| process.state != 'T') {
+            std::thread::yield_now();
+        }
+        crate::descend::signal(child, libc::SIGKILL);
+        shell.wait().unwrap();
+        assert!(processes(&[child], until).is_empty(), "a process that is gone is left out");
+    }
+}

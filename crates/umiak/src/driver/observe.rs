@@ -1,0 +1,50 @@
+//! What the other replicas are doing when one has failed, before they are stopped.
+
+use umiak_core::diagnose;
+use umiak_core::facts::{Fact, Observed};
+use umiak_core::machine::job::AttemptId;
+use umiak_core::model::Slot;
+
+use super::{Core, Driver};
+use crate::host::{evidence, observe};
+
+impl Driver {
+    /// Looks at these replicas. Kept until the evidence is gathered: the stop comes first.
+    pub(super) fn observe(&mut self, ids: &[AttemptId]) {
+        let core = &mut self.core;
+        let ranks: Vec<(Slot, u32)> = ids.iter().filter_map(|id| Some((id.slot, core.pid(id.slot)?))).collect();
+        if ranks.is_empty() || !self.engine.kind().capabilities().here {
+            return;
+        }
+        let stacks = core.now.waited_elsewhere || core.has_waited();
+        core.now.seen = observe::look(&ranks, stacks).into_iter().collect();
+        for id in ids {
+            let Some(log) = core.log(*id) else { continue };
+            if let Some(seen) = core.now.seen.get_mut(&id.slot) {
+                let quiet = observe::quiet(&log.path, log.start);
+                seen.snapshot.quiet_micros = quiet.and_then(|quiet| u64::try_from(quiet.as_micros()).ok());
+            }
+        }
+    }
+
+    /// Records what was seen.
+    pub(super) fn record_observed(&mut self) {
+        let seen = &self.core.now.seen;
+        let slots = self.core.slots().filter_map(|slot| Some((slot, seen.get(&slot)?)));
+        let replicas: Vec<Observed> = slots
+            .map(|(slot, seen)| Observed { subject: self.core.machine.subject(slot), snapshot: seen.snapshot.clone() })
+            .collect();
+        if !replicas.is_empty() {
+            self.core.recorder.fact(Fact::Observed { replicas });
+        }
+    }
+}
+
+impl Core {
+    /// True if the log of a failed replica ends with a time-out: a peer did not respond.
+    pub(crate) fn has_waited(&self) -> bool {
+        let failed = self.now.ends.iter().filter(|(_, (exit, by_us))| !by_us && !exit.is_success());
+        let mut logs = failed.filter_map(|(slot, _)| self.log(self.machine.id(*slot)));
+        logs.any(|log| diagnose::ends_with_timeout(&evidence::glance(&log.path, log.start, None)))
+    }
+}

@@ -1,0 +1,67 @@
+//! What running ranks are doing, for the diagnosis of a failure.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use umiak_core::facts::{ProcessState, Snapshot};
+use umiak_sys::observe::{Process, processes};
+
+use super::stacks;
+
+/// Time for all ranks together: their peers wait to be stopped.
+const FACTS: Duration = Duration::from_millis(3);
+/// The same for stacks.
+const STACKS: Duration = Duration::from_millis(50);
+/// Addresses of one rank that are kept.
+const ADDRESSES: usize = 64;
+
+/// A running rank, as seen from outside.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) snapshot: Snapshot,
+    /// The local addresses of its sockets.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// Looks at these processes; with `stacks`, at their interpreters too.
+pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], stacks: bool) -> Vec<(K, Seen)> {
+    let pids: Vec<u32> = ranks.iter().map(|(_, pid)| *pid).collect();
+    let found = processes(&pids, Instant::now() + FACTS);
+    let workers: Vec<u32> = found.iter().map(|(_, process)| process.pid).collect();
+    let stacks = if stacks { stacks::take(&workers, STACKS) } else { Vec::new() };
+    let key = |pid: u32| ranks.iter().find(|(_, other)| *other == pid).map(|(key, _)| *key);
+    let seen = |(pid, process): (u32, Process)| {
+        let stack = stacks.iter().find(|(of, _)| *of == process.pid).map(|(_, stack)| stack.clone());
+        Some((key(pid)?, Seen::of(process, stack.unwrap_or_default())))
+    };
+    found.into_iter().filter_map(seen).collect()
+}
+
+/// Time since the last output to a log that has grown since `start`.
+pub(crate) fn quiet(log: &Path, start: u64) -> Option<Duration> {
+    let metadata = std::fs::metadata(log).ok().filter(|metadata| metadata.len() > start)?;
+    SystemTime::now().duration_since(metadata.modified().ok()?).ok()
+}
+
+impl Seen {
+    fn of(process: Process, stack: Vec<umiak_core::facts::StackFrame>) -> Self {
+        let sockets = process.sockets.unwrap_or_default();
+        let connected = sockets.iter().filter(|socket| socket.remote.is_some()).count() as u32;
+        let snapshot = Snapshot {
+            state: match process.state {
+                'R' => ProcessState::Running,
+                'D' => ProcessState::Blocked,
+                'T' | 't' => ProcessState::Suspended,
+                'Z' | 'X' => ProcessState::Exiting,
+                _ => ProcessState::Sleeping,
+            },
+            waits_in: process.waits_in,
+            cpu_micros: u64::try_from(process.cpu.as_micros()).unwrap_or(u64::MAX),
+            quiet_micros: None,
+            connections: Some(connected),
+            stack,
+        };
+        Self { snapshot, addresses: sockets.iter().map(|socket| socket.local).take(ADDRESSES).collect() }
+    }
+}
