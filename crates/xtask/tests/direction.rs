@@ -51,6 +51,7 @@ const CRATES: &[Crate] = &[
             ("files", &["regular"]),
             ("holders", &[]),
             ("logger", &["files"]),
+            ("observe", &["descend", "net", "wait"]),
             ("fork", &[]),
             ("host", &["wait"]),
             ("kernel", &["wait"]),

@@ -25,8 +25,15 @@ impl Service {
         }
         // Leftovers of dead ranks were reparented to the guardian: children that are not ranks.
         let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
-        for pid in orphans {
-            descend::signal(pid, signal);
+        for pid in &orphans {
+            descend::signal(*pid, signal);
+        }
+        // A suspended process receives the signal only when it continues.
+        if matches!(signal, libc::SIGINT | libc::SIGTERM) {
+            for rank in self.ranks.values().filter(|rank| rank.is_alive() && wanted.contains(&rank.key)) {
+                signal_group(rank.pid, libc::SIGCONT);
+            }
+            orphans.iter().for_each(|pid| descend::signal(*pid, libc::SIGCONT));
         }
     }
 

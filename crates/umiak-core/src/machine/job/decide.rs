@@ -34,7 +34,7 @@ impl Machine {
             return;
         }
         match (self.failure.failed, &self.failure.diagnosis) {
-            (true, Diagnosis::None) => self.diagnose(effects),
+            (true, Diagnosis::None) => self.diagnose(now, effects),
             (true, Diagnosis::Gathering(_) | Diagnosis::Told(_)) => {}
             (false, _) => self.finish(effects),
             (true, Diagnosis::Done(_)) => match self.next_delay(now) {

@@ -47,7 +47,7 @@ impl Machine {
             return self.ignore(&Event::Timer(timer, attempt), effects);
         }
         match timer {
-            Timer::Settle => self.diagnose(effects),
+            Timer::Settle => self.diagnose(now, effects),
             Timer::Terminate => {
                 let late = self.without_own_grace();
                 self.for_these(&late, &attempt::Event::Stop(StopHow::Terminate), now, effects);

@@ -1,11 +1,14 @@
 //! Why an attempt failed: the settle window, the evidence, the verdict.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::{Attempt, Effect, Event, Gathered, Machine, Slot};
+use super::{Attempt, Effect, Event, Gathered, Machine, Slot, Timestamp};
 use crate::diagnose;
 use crate::facts::{Fact, Verdict};
 use crate::machine::attempt::End;
+use crate::model::Exit;
+
+const SIGTERM: i32 = 15;
 
 /// How many of the replicas that completed their work are considered, earliest first.
 const DONE: usize = 16;
@@ -21,70 +24,67 @@ pub(super) struct Failure {
 pub(super) enum Diagnosis {
     #[default]
     None,
-    /// The settle window is closed; these are the candidates.
-    Gathering(BTreeSet<Slot>),
+    /// The settle window is closed, with these ends.
+    Gathering(Vec<(Slot, End)>),
     /// The coordinator decides; these ends were reported to it.
     Told(Vec<diagnose::End>),
     Done(Verdict),
 }
 
 impl Machine {
-    /// Closes the settle window: all bad ends so far are candidates.
-    pub(super) fn diagnose(&mut self, effects: &mut Vec<Effect>) {
+    /// Closes the settle window: all ends so far are compared, and what is still being stopped.
+    pub(super) fn diagnose(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         if !self.failure.failed || self.failure.diagnosis != Diagnosis::None {
             return;
         }
-        let slots = |of: fn(&End) -> bool| self.ends(of).map(|(slot, _)| slot).collect::<Vec<Slot>>();
-        let (ended, stopped) = (slots(End::is_failure), slots(|end| end.by_us && !end.is_failure()));
-        let mut done: Vec<(Slot, &End)> =
-            self.ends(End::is_success).filter(|(_, end)| self.may_be_missed(end)).collect();
-        done.sort_by_key(|(_, end)| end.order);
-        let done: Vec<Slot> = done.into_iter().take(DONE).map(|(slot, _)| slot).collect();
-        let all = [&ended[..], &stopped, &done].concat();
-        self.failure.diagnosis = Diagnosis::Gathering(all.into_iter().collect());
+        let mut ends: Vec<(Slot, End)> =
+            self.replicas.iter().filter_map(|(slot, replica)| Some((slot, end_of(&replica.attempt, now)?))).collect();
+        let failed: Vec<Timestamp> =
+            ends.iter().filter(|(_, end)| end.is_failure()).map(|(_, end)| end.started).collect();
+        // What had completed its work and ran together with one that failed may have ended too early. On another node,
+        // all that ran here may be missed.
+        let is_shared = self.is_shared();
+        let may_be_missed = |end: &End| is_shared || failed.iter().any(|started| *started < end.ended);
+        ends.retain(|(_, end)| !end.is_success() || may_be_missed(end));
+        ends.sort_by_key(|(_, end)| end.order);
+        let mut successes = 0;
+        ends.retain(|(_, end)| {
+            successes += usize::from(end.is_success());
+            !end.is_success() || successes <= DONE
+        });
+        let slots = |of: fn(&End) -> bool| {
+            let mut slots: Vec<Slot> = ends.iter().filter(|(_, end)| of(end)).map(|(slot, _)| *slot).collect();
+            slots.sort_unstable();
+            slots
+        };
+        let (ended, done) = (slots(End::is_failure), slots(End::is_success));
+        let stopped = slots(|end| !end.is_failure() && !end.is_success());
+        self.failure.diagnosis = Diagnosis::Gathering(ends);
         effects.push(Effect::Gather { ended, stopped, done });
     }
 
-    fn ends(&self, of: fn(&End) -> bool) -> impl Iterator<Item = (Slot, &End)> {
-        self.replicas.iter().filter_map(move |(slot, replica)| match &replica.attempt {
-            Attempt::Ended(end) if of(end) => Some((slot, end)),
-            _ => None,
-        })
-    }
-
-    /// True if a replica that has completed its work was running together with one that failed: it may have ended too
-    /// early. On another node, all that ran here may be missed.
-    fn may_be_missed(&self, end: &End) -> bool {
-        self.is_shared() || self.ends(End::is_failure).any(|(_, failed)| failed.started < end.ended)
-    }
-
     pub(super) fn gathered(&mut self, gathered: Vec<Gathered>, effects: &mut Vec<Effect>) {
-        let Diagnosis::Gathering(asked) = &self.failure.diagnosis else {
+        let Diagnosis::Gathering(ends) = &self.failure.diagnosis else {
             return self.ignore(&Event::Gathered(gathered), effects);
         };
         let mut gathered: BTreeMap<Slot, Gathered> = gathered.into_iter().map(|it| (it.slot, it)).collect();
-        let ends = self
-            .ends(|_| true)
-            // Replicas that ended while the evidence was read are no candidates: their logs were not read.
-            .filter(|(slot, _)| asked.contains(slot))
-            .map(|(slot, end)| {
-                let gathered = gathered.remove(&slot).unwrap_or_else(|| Gathered::nothing(slot));
-                let Gathered { evidence, snapshot, addresses, .. } = gathered;
-                diagnose::End {
-                    subject: self.subject(slot),
-                    exit: end.exit.clone(),
-                    ran: end.ended.since(end.started),
-                    order: end.order,
-                    by_us: end.by_us,
-                    before_stop: end.before_stop,
-                    timed_out: end.timed_out,
-                    evidence,
-                    snapshot,
-                    addresses,
-                    usage: end.usage,
-                }
-            })
-            .collect();
+        let ends = ends.iter().map(|(slot, end)| {
+            let gathered = gathered.remove(slot).unwrap_or_else(|| Gathered::nothing(*slot));
+            diagnose::End {
+                subject: self.subject(*slot),
+                exit: end.exit.clone(),
+                ran: end.ended.since(end.started),
+                order: end.order,
+                by_us: end.by_us,
+                before_stop: end.before_stop,
+                timed_out: end.timed_out,
+                evidence: gathered.evidence,
+                snapshot: gathered.snapshot,
+                addresses: gathered.addresses,
+                usage: end.usage,
+            }
+        });
+        let ends = ends.collect();
         if self.is_shared() {
             return self.tell(ends, effects);
         }
@@ -95,5 +95,23 @@ impl Machine {
         self.failure.diagnosis = Diagnosis::Done(verdict.clone());
         effects.push(Effect::Record(Fact::Diagnosed(verdict.clone())));
         effects.push(Effect::Report(verdict));
+    }
+}
+
+/// How an attempt ended; one that is still being stopped counts as ended by our signal.
+fn end_of(attempt: &Attempt, now: Timestamp) -> Option<End> {
+    match attempt {
+        Attempt::Ended(end) => Some(end.clone()),
+        Attempt::Stopping { since, .. } => Some(End {
+            exit: Exit::Signal { signal: SIGTERM, core_dumped: false },
+            by_us: true,
+            before_stop: false,
+            timed_out: None,
+            order: u64::MAX,
+            usage: None,
+            started: *since,
+            ended: now,
+        }),
+        Attempt::Waiting | Attempt::Starting { .. } | Attempt::Running { .. } | Attempt::Abandoned => None,
     }
 }
