@@ -114,6 +114,8 @@ pub enum Fact {
     Ready { subject: Subject },
     /// The attempt exceeded a time limit: it has failed and will be stopped.
     TimedOut { subject: Subject, what: Limit, limit_micros: u64 },
+    /// No replica has made progress for this long: the job hangs.
+    Hung { limit_micros: u64 },
     /// The attempt is over.
     Ended {
         subject: Subject,
@@ -241,6 +243,8 @@ pub enum Limit {
     Start,
     /// The run time of the attempt.
     Run,
+    /// The time without progress of any replica.
+    Hang,
 }
 
 /// The plan, as recorded in the journal.
@@ -318,6 +322,8 @@ pub enum StopReason {
     PeerFailed,
     /// A node of the job was lost, or could not start.
     NodeLost,
+    /// No replica made progress for the time that the policy allows.
+    Hung,
     /// The run exceeded its time limit.
     Timeout,
     /// `umiak stop`.
@@ -651,6 +657,7 @@ mod tests {
                 usage: None,
                 log_end: Some(LogEnd { at: 70, rotated: 0, digest: LogEnd::digest(b"loss 0.1\n", b"") }),
             },
+            Fact::Hung { limit_micros: 5 },
             Fact::Stopping { reason: StopReason::Timeout },
             Fact::Stopping { reason: StopReason::Signal { signal: 2 } },
             Fact::StopSent { how: StopHow::Terminate, replicas: vec!["trainer-3".into()] },

@@ -262,6 +262,13 @@ impl Status {
                     *timed_out = Some(*what);
                 }
             }),
+            Fact::Hung { .. } => {
+                for replica in &mut self.replicas {
+                    if let Stage::Running { timed_out, .. } = &mut replica.stage {
+                        *timed_out = Some(Limit::Hang);
+                    }
+                }
+            }
             Fact::Ended { subject, exit, by_us, order, .. } => {
                 self.next_order = self.next_order.max(order + 1);
                 self.ended(subject, exit, *by_us, *order, at);

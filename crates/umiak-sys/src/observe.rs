@@ -2,12 +2,18 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
-use crate::descend::children;
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+
+use crate::descend::{children, descendants};
 use crate::net::socket_line;
 use crate::wait::read_small;
 
@@ -87,6 +93,11 @@ fn process(pid: u32) -> Option<Process> {
     one(pid)
 }
 
+/// The process that works for `pid`: the child of a shell that waits for it.
+pub fn worker(pid: u32) -> u32 {
+    process(pid).map_or(pid, |process| process.pid)
+}
+
 fn one(pid: u32) -> Option<Process> {
     let stat = read_small(format!("/proc/{pid}/stat"))?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -133,6 +144,84 @@ fn sockets(deadline: Instant, owners: &HashMap<u64, usize>) -> Option<Vec<(usize
     Some(found)
 }
 
+/// Sums of the bytes that each process and its descendants have read, written, sent and received. A process without
+/// progress keeps its number.
+pub fn moved(pids: &[u32]) -> Vec<(u32, u64)> {
+    let mut owners: HashMap<u64, usize> = HashMap::new();
+    let mut sums: Vec<(u32, u64)> = Vec::with_capacity(pids.len());
+    for (position, pid) in pids.iter().enumerate() {
+        let mut sum = 0u64;
+        for pid in std::iter::once(*pid).chain(descendants(*pid)) {
+            owners.extend(socket_inodes(pid).into_iter().map(|inode| (inode, position)));
+            sum = sum.wrapping_add(read_and_written(pid));
+        }
+        sums.push((*pid, sum));
+    }
+    for (inode, bytes) in tcp_bytes() {
+        if let Some(owner) = owners.get(&inode) {
+            sums[*owner].1 = sums[*owner].1.wrapping_add(bytes);
+        }
+    }
+    sums
+}
+
+fn read_and_written(pid: u32) -> u64 {
+    let text = read_small(format!("/proc/{pid}/io")).unwrap_or_default();
+    let counters = text.lines().filter_map(|line| line.split_once(": "));
+    counters
+        .filter(|(name, _)| matches!(*name, "rchar" | "wchar"))
+        .filter_map(|(_, value)| value.parse::<u64>().ok())
+        .sum()
+}
+
+/// The bytes that each TCP socket has sent and received, by inode.
+fn tcp_bytes() -> Vec<(u64, u64)> {
+    [AF_INET, AF_INET6].into_iter().filter_map(|family| tcp_bytes_of(family).ok()).flatten().collect()
+}
+
+fn tcp_bytes_of(family: u8) -> io::Result<Vec<(u64, u64)>> {
+    let mut socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_SOCK_DIAG)?;
+    socket.bind_auto()?;
+    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let request = InetRequest {
+        family,
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::INFO,
+        states: StateFlags::all(),
+        socket_id: if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() },
+    };
+    let mut request = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let mut found = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let size = socket.recv(&mut &mut buffer[..], 0)?;
+        let mut rest = &buffer[..size];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
+            match message.payload {
+                NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                    let moved = response.nlas.iter().find_map(|nla| match nla {
+                        Nla::TcpInfo(info) => Some(info.bytes_acked.wrapping_add(info.bytes_received)),
+                        _ => None,
+                    });
+                    found.push((u64::from(response.header.inode), moved.unwrap_or(0)));
+                }
+                NetlinkPayload::Noop => {}
+                _ => return Ok(found),
+            }
+            // Messages are aligned to four bytes.
+            let length = (message.header.length as usize).next_multiple_of(4);
+            rest = rest.get(length.max(4)..).unwrap_or_default();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
@@ -151,6 +240,26 @@ mod tests {
         assert!(sockets.contains(&Socket { local: address, remote: None, queued: 1 }), "{sockets:?}");
         let client = stream.local_addr().unwrap();
         assert!(sockets.contains(&Socket { local: client, remote: Some(address), queued: 0 }), "{sockets:?}");
+    }
+
+    #[test]
+    fn counts_bytes_that_are_sent() {
+        use std::io::{Read as _, Write as _};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let inode = |stream: &TcpStream| {
+            let link = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(stream))).unwrap();
+            link.to_str().unwrap().trim_start_matches("socket:[").trim_end_matches(']').parse::<u64>().unwrap()
+        };
+        let of = |inode: u64| tcp_bytes().into_iter().find(|(other, _)| *other == inode).map(|(_, bytes)| bytes);
+        let inode = inode(&peer);
+        let before = of(inode).expect("an open socket is in the table");
+        stream.write_all(&[7; 1000]).unwrap();
+        peer.read_exact(&mut [0; 1000]).unwrap();
+        assert_eq!(of(inode), Some(before + 1000));
+        let [(_, sum)] = moved(&[std::process::id()])[..] else { panic!("we are running") };
+        assert!(sum >= 2000, "{sum}");
     }
 
     #[test]

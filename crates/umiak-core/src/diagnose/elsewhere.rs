@@ -26,6 +26,12 @@ pub(super) fn find(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
         .or_else(|| scene.named(true))
 }
 
+/// Returns the ranks of a job that hangs which are not where most of the others wait.
+pub(super) fn odd(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
+    let scene = Scene { ends };
+    scene.suspended().or_else(|| scene.apart())
+}
+
 struct Scene<'a> {
     ends: &'a [End],
 }
@@ -123,6 +129,20 @@ impl Scene<'_> {
         let most = shared.iter().copied().max_by_key(|place| count(place))?;
         let differs = |at: &usize| places[*at].as_ref().is_some_and(|place| place != most);
         let minority: Vec<usize> = waited.into_iter().filter(differs).collect();
+        if minority.len() < count(most) { some(minority, Clue::Elsewhere) } else { None }
+    }
+
+    /// The ranks outside an operation with their peers if others are in one; otherwise those at a place of the minority.
+    fn apart(&self) -> Option<(Vec<usize>, Clue)> {
+        let places: Vec<Option<String>> = self.ends.iter().map(End::doing).collect();
+        let known: Vec<usize> = (0..places.len()).filter(|&at| places[at].is_some()).collect();
+        let (within, outside): (Vec<usize>, Vec<usize>) = known.iter().partition(|&&at| self.ends[at].communicates());
+        if !within.is_empty() && !outside.is_empty() {
+            return Some((outside, Clue::Elsewhere));
+        }
+        let count = |at: usize| known.iter().filter(|&&other| places[other] == places[at]).count();
+        let most = known.iter().copied().max_by_key(|&at| count(at))?;
+        let minority: Vec<usize> = known.iter().copied().filter(|&at| places[at] != places[most]).collect();
         if minority.len() < count(most) { some(minority, Clue::Elsewhere) } else { None }
     }
 

@@ -65,9 +65,13 @@ pub fn rank(mut ends: Vec<End>) -> Verdict {
     let Some(best) = findings.first().map(|(weight, _)| *weight) else {
         return Verdict { causes: Vec::new(), victims: Vec::new() };
     };
-    if findings.iter().all(|(weight, end)| *weight >= Weight::Possible && end.blames_peer())
-        && let Some((causes, clue)) = elsewhere::find(&ends)
-    {
+    let points_elsewhere = |(weight, end): &(Weight, &End)| *weight >= Weight::Possible && end.blames_peer();
+    let clue = match () {
+        () if findings.iter().all(|(_, end)| end.timed_out == Some(Limit::Hang)) => elsewhere::odd(&ends),
+        () if findings.iter().all(points_elsewhere) => elsewhere::find(&ends),
+        () => None,
+    };
+    if let Some((causes, clue)) = clue {
         let victims =
             findings.iter().filter(|(_, end)| !causes.iter().any(|&at| std::ptr::eq(&raw const ends[at], *end)));
         let victims = victims.map(|(_, end)| end.finding(Weight::Victim)).collect();

@@ -169,6 +169,7 @@ impl Machine {
             Event::Gathered(evidence) => self.gathered(evidence, &mut effects),
             Event::Prepared { attempt, ready } => self.prepared(attempt, ready, &mut effects),
             Event::EngineLost { again } => self.lose_engine(again, now, &mut effects),
+            Event::Hung(hung) => self.hung(hung, now, &mut effects),
             Event::StoppedElsewhere(reason) => self.stopped_elsewhere(reason, now, &mut effects),
             Event::Decided(decided) => self.decided(*decided, now, &mut effects),
             Event::Alone => self.alone(now, &mut effects),

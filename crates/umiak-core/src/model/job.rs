@@ -233,6 +233,10 @@ pub struct Policy {
     #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<f64>")]
     pub timeout: Option<Duration>,
+    /// The job fails if no replica makes progress for this long.
+    #[serde(default, with = "seconds::option", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<f64>")]
+    pub hang: Option<Duration>,
     /// No replica starts unless all of them fit.
     pub gang: bool,
 }
@@ -244,6 +248,7 @@ impl Default for Policy {
             stop: StopPolicy::default(),
             settle: Duration::from_millis(500),
             timeout: None,
+            hang: None,
             gang: true,
         }
     }

@@ -158,8 +158,9 @@ impl<'a> Judge<'a> {
                 Event::Prepared { attempt, .. } => !self.awaits(*attempt),
                 Event::Gathered(_) => !matches!(self.gather, Some((_, false))),
                 Event::EngineLost { .. } => self.guardian_lost,
-                // There are no other nodes, and no roles with a start order or restarts of their own.
-                Event::StoppedElsewhere(_)
+                // There are no other nodes, and no roles with a start order or restarts of their own; nothing looks for hangs.
+                Event::Hung(_)
+                | Event::StoppedElsewhere(_)
                 | Event::Decided(_)
                 | Event::Alone
                 | Event::Ready { .. }
@@ -195,6 +196,7 @@ impl<'a> Judge<'a> {
             | Event::Ready { .. }
             | Event::Inspected { .. }
             | Event::StopAsked { .. }
+            | Event::Hung(_)
             | Event::Exited { .. }
             | Event::StoppedElsewhere(_)
             | Event::Decided(_)
@@ -328,6 +330,7 @@ impl<'a> Judge<'a> {
             | Fact::EngineLost { .. }
             | Fact::Swept { .. }
             | Fact::Observed { .. }
+            | Fact::Hung { .. }
             | Fact::Paused
             | Fact::Continued => {
                 self.check(false, Rule::Stale, || format!("{fact:?} for an event that fits"));
@@ -378,7 +381,11 @@ impl<'a> Judge<'a> {
         let justified = match reason {
             StopReason::Completed => self.stop.is_none() && !self.has_failed() && self.has_succeeded(),
             StopReason::PeerFailed => self.stop.is_none() && self.has_failed(),
-            StopReason::NodeLost | StopReason::Timeout | StopReason::User | StopReason::SignalElsewhere { .. } => false,
+            StopReason::NodeLost
+            | StopReason::Hung
+            | StopReason::Timeout
+            | StopReason::User
+            | StopReason::SignalElsewhere { .. } => false,
             StopReason::Signal { signal } => self.signals == 1 && step.event == Event::Signalled { signal },
             StopReason::SecondSignal { signal } => self.signals == 2 && step.event == Event::Signalled { signal },
         };

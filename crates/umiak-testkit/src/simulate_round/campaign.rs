@@ -40,6 +40,7 @@ fn things(run: &Run) -> BTreeSet<String> {
                 None => "decided: success",
                 Some(Reason::RankFailed { .. }) if decision.restart.is_some() => "decided: restart",
                 Some(Reason::RankFailed { .. }) => "decided: rank failed",
+                Some(Reason::Hung) => "decided: hung",
                 Some(Reason::NodeLost { .. }) => "decided: node lost",
                 Some(Reason::Interrupted { signal: Some(_), .. }) => "decided: interrupted",
                 Some(Reason::Interrupted { signal: None, .. }) => "decided: stopped",

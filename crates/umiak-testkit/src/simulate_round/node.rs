@@ -151,6 +151,8 @@ impl World {
                 let stage = match stand {
                     Stand::Serving => Stage::Serving,
                     Stand::Succeeded => Stage::Succeeded,
+                    Stand::Hung => Stage::Hung,
+                    Stand::Moves => Stage::Running,
                     Stand::Failed => Stage::Failed { waited: false },
                     Stand::Told(ends) => Stage::Told(ends.into_iter().map(|end| self.told(node, end)).collect()),
                     Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },

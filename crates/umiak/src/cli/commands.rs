@@ -17,7 +17,7 @@ use crate::log;
 use super::schemas::{self, SCHEMAS};
 use super::{
     again, attach, complete, events, explain, fail, gc, lint, logs, ls, pages, plan, print, rm, run as runner, runs,
-    show, stop, wait,
+    show, stacks, stop, wait,
 };
 
 /// Planned commands. They get a message of their own instead of "there is no command".
@@ -92,6 +92,10 @@ fn commands() -> Command {
         .subcommand(
             attach::Arguments::augment_args(Command::new("attach"))
                 .about("Follow the output and the status of a live run; Ctrl-C detaches"),
+        )
+        .subcommand(
+            stacks::Arguments::augment_args(Command::new("stacks"))
+                .about("Show what the replicas of a live run are doing: Python stacks, grouped"),
         )
         .subcommand(rm::Arguments::augment_args(Command::new("rm")).about("Remove runs that have ended"))
         .subcommand(gc::Arguments::augment_args(Command::new("gc")).about("Remove old runs"))
@@ -223,6 +227,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
         Some(("show", matches)) => finish(show::run(&arguments(matches))),
         Some(("logs", matches)) => finish(logs::run(&arguments(matches))),
         Some(("events", matches)) => finish(events::run(&arguments(matches))),
+        Some(("stacks", matches)) => finish(stacks::run(&arguments(matches))),
         Some(("wait", matches)) => finish(wait::run(&arguments(matches))),
         Some(("attach", matches)) => finish(attach::run(&arguments(matches))),
         Some(("rm", matches)) => finish(rm::run(&arguments(matches))),

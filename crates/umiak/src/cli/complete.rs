@@ -11,7 +11,8 @@ use crate::history::index::IndexEntry;
 use crate::history::{Home, find, index};
 
 /// Commands whose arguments are runs.
-const OF_RUNS: &[&str] = &["show", "logs", "events", "wait", "attach", "stop", "resume", "retry", "rm", "explain"];
+const OF_RUNS: &[&str] =
+    &["show", "logs", "events", "wait", "attach", "stacks", "stop", "resume", "retry", "rm", "explain"];
 /// Commands whose arguments are documents.
 const OF_DOCUMENTS: &[&str] = &["run", "plan", "lint"];
 /// Number of runs offered, the newest.

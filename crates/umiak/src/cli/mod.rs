@@ -18,6 +18,7 @@ mod run;
 mod runs;
 mod schemas;
 mod show;
+mod stacks;
 mod stop;
 mod values;
 mod wait;

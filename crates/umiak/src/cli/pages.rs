@@ -47,6 +47,7 @@ const EXAMPLES: &[(&str, &[Term])] = &[
         ],
     ),
     ("events", &[("umiak events -f --output json 32", "Events of a run as they are recorded, as JSON")]),
+    ("stacks", &[("umiak stacks train", "Show where the replicas of a run are")]),
     ("wait", &[("umiak wait train --timeout 10min", "Wait at most ten minutes for its end")]),
     ("attach", &[("umiak attach", "Follow the only live run; Ctrl-C detaches")]),
     ("stop", &[("umiak stop train", "Stop one run"), ("umiak stop --all --kill", "Kill every live run")]),

@@ -13,6 +13,7 @@ use crate::views::explanation::ExplainedRun;
 use crate::views::listing::RunListing;
 use crate::views::logs::LogLine;
 use crate::views::run::ShownRun;
+use crate::views::stacks::SeenRun;
 
 /// A format, and its schema.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +40,7 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },
     FormatSchema { name: "show", path: "schemas/show.v2.json", text: of::<ShownRun> },
     FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
+    FormatSchema { name: "stacks", path: "schemas/stacks.v1.json", text: of::<SeenRun> },
     FormatSchema { name: "wait", path: "schemas/wait.v1.json", text: of::<WaitedRuns> },
 ];
 

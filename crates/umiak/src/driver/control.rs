@@ -8,12 +8,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use umiak_core::facts::Observed;
 use umiak_sys::net::in_directory;
 
 use crate::history::RunDir;
 
 /// Maximum length of an order.
 const LONGEST: u64 = 4096;
+/// Maximum length of an answer.
+const LONGEST_ANSWER: u64 = 64 << 20;
 /// A silent client is disconnected after this time. It blocks nothing meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of clients; one more disconnects the oldest.
@@ -26,7 +29,11 @@ pub(super) const ANSWER: Duration = Duration::from_secs(5);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ControlOrder {
     Ping {},
-    Stop { kill: bool },
+    Stop {
+        kill: bool,
+    },
+    /// What the replicas are doing, with their stacks.
+    Stacks {},
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +41,16 @@ pub(crate) struct ControlAnswer {
     pub(crate) ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// The answer to [`ControlOrder::Stacks`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) replicas: Vec<Observed>,
+}
+
+/// An order, and the client that waits for its answer, if that takes time.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) order: ControlOrder,
+    pub(super) client: Option<UnixStream>,
 }
 
 /// The supervisor's end.
@@ -88,16 +105,15 @@ impl Client {
 
     /// Answers and returns the order. An order whose client has disconnected is dropped: that client has reported a
     /// failure.
-    fn answer(mut self) -> Option<ControlOrder> {
+    fn answer(mut self) -> Option<Order> {
         let order = serde_json::from_slice::<ControlOrder>(&self.line);
-        let answer = match &order {
-            Ok(_) => ControlAnswer { ok: true, error: None },
-            Err(error) => ControlAnswer { ok: false, error: Some(error.to_string()) },
+        let error = match order {
+            Ok(order @ ControlOrder::Stacks {}) => return Some(Order { order, client: Some(self.stream) }),
+            Ok(_) => None,
+            Err(ref error) => Some(error.to_string()),
         };
-        let mut text = serde_json::to_string(&answer).unwrap_or_default();
-        text.push('\n');
-        self.stream.write_all(text.as_bytes()).ok()?;
-        order.ok()
+        answer(&mut self.stream, &ControlAnswer { ok: error.is_none(), error, replicas: Vec::new() }).ok()?;
+        order.ok().map(|order| Order { order, client: None })
     }
 }
 
@@ -121,7 +137,7 @@ impl Control {
     }
 
     /// Returns the orders received, in order of connection. Never waits.
-    pub(super) fn orders(&mut self) -> Vec<ControlOrder> {
+    pub(super) fn orders(&mut self) -> Vec<Order> {
         // When descriptors run out, accepting is retried after disconnecting the oldest client.
         while let Some(stream) = self.accept() {
             if stream.set_nonblocking(true).is_ok() {
@@ -162,6 +178,12 @@ impl Drop for Control {
     }
 }
 
+pub(super) fn answer(client: &mut UnixStream, answer: &ControlAnswer) -> io::Result<()> {
+    let mut text = serde_json::to_string(answer)?;
+    text.push('\n');
+    client.write_all(text.as_bytes())
+}
+
 /// The client's end.
 pub(crate) fn ask(run: &RunDir, order: &ControlOrder) -> io::Result<ControlAnswer> {
     let mut stream = in_directory(run.path(), RunDir::CONTROL, |path| UnixStream::connect(path))?;
@@ -170,6 +192,6 @@ pub(crate) fn ask(run: &RunDir, order: &ControlOrder) -> io::Result<ControlAnswe
     text.push('\n');
     stream.write_all(text.as_bytes())?;
     let mut line = String::new();
-    BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+    BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }

@@ -12,21 +12,24 @@
 //! | [`perform`] | effects of the machine, in order |
 //! | [`record`] | writes facts to the journal, and to stdout for programs |
 //! | [`note`] | updates the driver's state from recorded facts |
+//! | [`hang`] | notices that no replica makes progress |
 //! | [`observe`] | what the others are doing when one has failed |
 //! | [`gather`] | evidence for attempts that ended badly |
 //! | [`tell`], [`words`] | console lines, and names for groups of replicas |
 //! | [`timers`] | pending timers |
 //! | [`probe`] | ports that must be open before other replicas start |
-//! | [`control`], [`stop`] | orders from other processes: both ends |
+//! | [`control`], [`stop`], [`stacks`] | orders from other processes: both ends |
 
 pub(crate) mod control;
 mod gather;
+mod hang;
 mod note;
 mod observe;
 mod perform;
 pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod sources;
+pub(crate) mod stacks;
 pub(crate) mod stop;
 mod tell;
 mod timers;
@@ -138,6 +141,8 @@ pub(crate) struct Now {
     pub(crate) ends: HashMap<Slot, (Exit, bool)>,
     /// Length of each log when its replica was first told to stop: lines before that are not caused by the stop.
     log_at_stop: HashMap<Slot, u64>,
+    /// Progress, if the policy limits the time without.
+    watch: hang::Watch,
     /// What the others were doing when the first had failed.
     seen: HashMap<Slot, Seen>,
     /// A rank of another node has failed because a peer did not respond.
@@ -188,6 +193,7 @@ impl Now {
         self.log_at_stop.clear();
         self.over_limit.clear();
         self.seen.clear();
+        self.watch = hang::Watch::default();
         self.waited_elsewhere = false;
         self.stopping = None;
         self.attempt_started = None;

@@ -5,7 +5,7 @@ use umiak_core::facts::{Fact, Observed};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::Slot;
 
-use super::{Core, Driver};
+use super::{Core, Driver, hang};
 use crate::host::{evidence, observe};
 
 impl Driver {
@@ -16,8 +16,10 @@ impl Driver {
         if ranks.is_empty() || !self.engine.kind().capabilities().here {
             return;
         }
-        let stacks = core.now.waited_elsewhere || core.has_waited();
-        core.now.seen = observe::look(&ranks, stacks).into_iter().collect();
+        // A job that hangs has all the time in the world.
+        let limit = if core.now.watch.is_hung() { hang::STACKS } else { observe::STACKS };
+        let stacks = core.now.watch.is_hung() || core.now.waited_elsewhere || core.has_waited();
+        core.now.seen = observe::look(&ranks, stacks.then_some(limit)).into_iter().collect();
         for id in ids {
             let Some(log) = core.log(*id) else { continue };
             if let Some(seen) = core.now.seen.get_mut(&id.slot) {

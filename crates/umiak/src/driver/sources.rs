@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use umiak_core::diag::Diagnostic;
 use umiak_sys::wait::{Signals, readable};
 
-use super::control::{Control, ControlOrder};
+use super::control::{Control, Order};
 use crate::history::RunDir;
 use crate::screen::Screen;
 
@@ -31,7 +31,7 @@ pub(crate) struct Arrived {
     /// Signals that ask umiak to end.
     pub(crate) signals: Vec<i32>,
     pub(crate) pause: bool,
-    pub(crate) orders: Vec<ControlOrder>,
+    pub(crate) orders: Vec<Order>,
 }
 
 impl Sources {

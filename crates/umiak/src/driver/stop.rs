@@ -43,7 +43,7 @@ pub(crate) fn stop(home: &Home, run: &RunDir, kill: bool, wait: bool) -> Result<
             if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
                 return Err(deaf(run, supervisor.as_ref()));
             }
-            match ask(run, kill) {
+            match ask(run, &ControlOrder::Stop { kill }) {
                 Ok(answer) if answer.ok => {}
                 // The supervisor was killed a moment ago, and its replicas end with it: the end is recorded below.
                 _ if !supervisor.as_ref().is_none_or(Supervisor::is_alive) => {}
@@ -73,10 +73,10 @@ fn ended(run: &RunDir) -> Diagnostic {
 }
 
 /// Asks the supervisor, which takes the lock a moment before it opens its socket.
-fn ask(run: &RunDir, kill: bool) -> std::io::Result<ControlAnswer> {
+pub(super) fn ask(run: &RunDir, order: &ControlOrder) -> std::io::Result<ControlAnswer> {
     let begin = Instant::now();
     loop {
-        match control::ask(run, &ControlOrder::Stop { kill }) {
+        match control::ask(run, order) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
                     && begin.elapsed() < BEGINNING
@@ -99,7 +99,7 @@ pub(crate) fn elsewhere(run: &RunDir, host: &str, command: &str) -> Diagnostic {
 }
 
 /// The error for a run whose socket could not be created.
-fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
+pub(super) fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
     let pid = supervisor.map_or(0, |supervisor| supervisor.pid);
     Diagnostic::error(
         Code::J0026,
@@ -108,7 +108,7 @@ fn deaf(run: &RunDir, supervisor: Option<&Supervisor>) -> Diagnostic {
     .hint(format!("press Ctrl-C where it runs, or `kill -TERM {pid}`"))
 }
 
-fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagnostic {
+pub(super) fn no_answer(run: &RunDir, supervisor: Option<&Supervisor>, why: &str) -> Diagnostic {
     let error = Diagnostic::error(Code::J0026, format!("the supervisor of {} does not respond", run.id()))
         .row("reason", why.to_owned());
     match supervisor {

@@ -63,6 +63,7 @@ impl Driver {
                 other => format!("{who} with SIGTERM after {}; a second signal kills", short_signal(other)),
             },
             StopReason::User => format!("{who} with SIGTERM after `umiak stop`"),
+            StopReason::Hung => format!("{who} with SIGTERM: the job hangs, no replica made progress"),
             StopReason::Timeout => format!("{who} with SIGTERM: the run exceeded its `timeout`"),
             _ => return,
         };

@@ -12,7 +12,7 @@ use umiak_core::machine::job::{AttemptId, Event};
 use umiak_core::model::Instance;
 use umiak_sys::files::{self, Contents};
 
-use super::control::ControlOrder;
+use super::control::{ControlOrder, Order};
 use super::probe::Prober;
 use super::timers::Timers;
 use super::{Core, Driver, short_signal};
@@ -95,7 +95,8 @@ impl Driver {
         let prober_at = core.prober.as_ref().and_then(Prober::tell_at);
         let retry_at = core.recorder.retry_at().filter(|_| stage == RunStage::Going);
         let heartbeat_at = core.now.heartbeat_at.filter(|_| stage == RunStage::Going);
-        let times = [core.now.timers.next(), retry_at, prober_at, door_at, heartbeat_at];
+        let watch_at = core.now.watch.next().filter(|_| stage == RunStage::Going);
+        let times = [core.now.timers.next(), retry_at, prober_at, door_at, heartbeat_at, watch_at];
         let timeout = times.into_iter().flatten().map(|at| at.since(now)).min();
         // After the sweep, an engine's descriptor stays readable.
         let mut fds: Vec<BorrowedFd<'_>> =
@@ -137,6 +138,7 @@ impl Driver {
         }
         if stage == RunStage::Going {
             self.try_again();
+            self.watch_progress();
             self.give_up_starts();
             self.show_status();
             self.tell_heartbeat();
@@ -164,9 +166,10 @@ impl Driver {
         }
     }
 
-    fn hear_order(&mut self, stage: RunStage, order: ControlOrder) {
-        match (order, stage) {
+    fn hear_order(&mut self, stage: RunStage, order: Order) {
+        match (order.order, stage) {
             (ControlOrder::Ping {}, _) => {}
+            (ControlOrder::Stacks {}, _) => self.tell_stacks(order.client),
             (ControlOrder::Stop { kill }, RunStage::Going) => {
                 self.core.now.is_asked = true;
                 self.dispatch(Event::StopAsked { kill });

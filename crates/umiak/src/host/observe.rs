@@ -12,7 +12,7 @@ use super::stacks;
 /// Time for all ranks together: their peers wait to be stopped.
 const FACTS: Duration = Duration::from_millis(3);
 /// The same for stacks.
-const STACKS: Duration = Duration::from_millis(50);
+pub(crate) const STACKS: Duration = Duration::from_millis(50);
 /// Addresses of one rank that are kept.
 const ADDRESSES: usize = 64;
 
@@ -24,12 +24,12 @@ pub(crate) struct Seen {
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
-/// Looks at these processes; with `stacks`, at their interpreters too.
-pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], stacks: bool) -> Vec<(K, Seen)> {
+/// Looks at these processes; with a limit for `stacks`, at their interpreters too.
+pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], stacks: Option<Duration>) -> Vec<(K, Seen)> {
     let pids: Vec<u32> = ranks.iter().map(|(_, pid)| *pid).collect();
     let found = processes(&pids, Instant::now() + FACTS);
     let workers: Vec<u32> = found.iter().map(|(_, process)| process.pid).collect();
-    let stacks = if stacks { stacks::take(&workers, STACKS) } else { Vec::new() };
+    let stacks = stacks.map(|limit| stacks::take(&workers, limit)).unwrap_or_default();
     let key = |pid: u32| ranks.iter().find(|(_, other)| *other == pid).map(|(key, _)| *key);
     let seen = |(pid, process): (u32, Process)| {
         let stack = stacks.iter().find(|(of, _)| *of == process.pid).map(|(_, stack)| stack.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use umiak_core::diagnose::kernel::size;
-use umiak_core::facts::{Clue, Finding, Limit, Verdict};
+use umiak_core::facts::{Clue, Finding, Limit, Snapshot, Verdict};
 use umiak_core::model::{Exit, replica_parts};
 
 use super::style::{Mark, Style, duration, ranges};
@@ -203,6 +203,7 @@ fn tell(
         _ if finding.clue.is_some() => finding.clue.as_ref().map(Clue::describe).unwrap_or_default(),
         _ if finding.stopped_while_ending => format!("failed after {ran}"),
         exit @ (Exit::Spawn(_) | Exit::Unmet { .. }) => exit.describe(),
+        _ if finding.timed_out == Some(Limit::Hang) => format!("was stopped: the job made no progress, after {ran}"),
         _ if finding.timed_out == Some(Limit::Run) => {
             format!("was stopped: it ran longer than its `timeout`, for {ran}")
         }
@@ -326,7 +327,10 @@ fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Op
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
         let why = finding.evidence.as_ref().and_then(|evidence| evidence.signature.as_ref());
-        let why = why.map(|signature| format!(" ({})", signature.title)).unwrap_or_default();
+        let why = match finding.snapshot.as_ref().and_then(Snapshot::place) {
+            Some(place) if finding.timed_out == Some(Limit::Hang) => format!(" (waited at {})", place.describe()),
+            _ => why.map(|signature| format!(" ({})", signature.title)).unwrap_or_default(),
+        };
         let is_same = |other: &Finding| other.exit.describe() == finding.exit.describe();
         match groups.iter_mut().find(|(other, findings)| *other == why && is_same(findings[0])) {
             Some((_, findings)) => findings.push(finding),

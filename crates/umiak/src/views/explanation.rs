@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Observed, Outcome, StopReason, Verdict, Weight};
+use umiak_core::facts::{Fact, Finding, KernelFact, Limit, Outcome, StopReason, Verdict, Weight};
 use umiak_core::model::{Exit, signal_name};
 use umiak_core::status::{Ended, Stage, State, Status};
 
 use super::facts::{describe, engine, list, stop_reason};
 use super::run::{after_loss, head, how, nodes, place};
+use super::stacks;
 use super::standing::{LoadedRun, RunStanding};
 use super::time::moment;
 use crate::history::RunId;
@@ -130,6 +131,7 @@ pub(crate) fn is_told(fact: &Fact) -> bool {
         fact,
         Fact::Supervised(_)
             | Fact::TimedOut { .. }
+            | Fact::Hung { .. }
             | Fact::Stopping { .. }
             | Fact::Observed { .. }
             | Fact::Diagnosed(_)
@@ -192,12 +194,7 @@ pub(crate) fn human(style: &Style, loaded: &LoadedRun, told: &[(u64, Fact)], tol
             Fact::Supervised(_) if position == 0 => {}
             Fact::Observed { replicas } => {
                 let _ = writeln!(text, "\n{} still running before the stop", style.dim(&moment(*at)));
-                for Observed { subject, snapshot } in replicas {
-                    let _ = writeln!(text, "  {} {}", subject.replica, snapshot.describe());
-                    for frame in &snapshot.stack {
-                        let _ = writeln!(text, "    {}", style.dim(&frame.describe()));
-                    }
-                }
+                text.push_str(&stacks::human(style, replicas));
             }
             other => {
                 let _ = writeln!(text, "\n{} {}", style.dim(&moment(*at)), describe(other));
@@ -285,6 +282,10 @@ fn why(finding: &Finding, status: &Status) -> String {
     let is_oom = |fact: &KernelFact| matches!(fact, KernelFact::OomKilled { .. });
     let reason = match &finding.exit {
         _ if finding.timed_out == Some(Limit::Start) => "it did not listen on its ports in time".to_owned(),
+        _ if finding.timed_out == Some(Limit::Hang) => match finding.clue {
+            Some(_) => "the job made no progress, and most of the others waited elsewhere".to_owned(),
+            None => "it made no progress, like all others".to_owned(),
+        },
         _ if finding.timed_out == Some(Limit::Run) => "it ran longer than its time limit".to_owned(),
         _ if evidence.is_some_and(|evidence| evidence.kernel.iter().any(is_oom)) => {
             "the OOM killer killed it".to_owned()

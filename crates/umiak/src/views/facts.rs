@@ -100,6 +100,10 @@ fn words(fact: &Fact) -> String {
         Fact::TimedOut { subject, what: Limit::Start, limit_micros } => {
             format!("{} was not ready within {}", who(subject), micros(*limit_micros))
         }
+        Fact::Hung { limit_micros } => format!("the job hangs: no replica made progress for {}", micros(*limit_micros)),
+        Fact::TimedOut { subject, what: Limit::Hang, limit_micros } => {
+            format!("{} made no progress for {}", who(subject), micros(*limit_micros))
+        }
         Fact::TimedOut { subject, what: Limit::Run, limit_micros } => {
             format!("{} ran longer than {}", who(subject), micros(*limit_micros))
         }
@@ -169,6 +173,7 @@ pub(crate) fn stop_reason(reason: StopReason) -> String {
         StopReason::Completed => "the roles that decide the result have ended".to_owned(),
         StopReason::PeerFailed => "a replica failed".to_owned(),
         StopReason::NodeLost => "a node was lost".to_owned(),
+        StopReason::Hung => "no replica made progress".to_owned(),
         StopReason::Timeout => "the run exceeded its time limit".to_owned(),
         StopReason::User => "by `umiak stop`".to_owned(),
         StopReason::SignalElsewhere { signal } => format!("another node received {}", signal_name(signal)),

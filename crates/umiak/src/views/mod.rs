@@ -24,6 +24,7 @@ pub(crate) mod listing;
 pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod run;
+pub(crate) mod stacks;
 pub(crate) mod standing;
 pub(crate) mod table;
 pub(crate) mod time;

@@ -308,6 +308,7 @@ fn log(run: &RunDir, replica: &ReplicaStatus, attempt: u32) -> String {
 pub(crate) fn how(ended: &Ended) -> String {
     match ended.timed_out {
         Some(Limit::Start) => "was not ready in time".to_owned(),
+        Some(Limit::Hang) => "hung".to_owned(),
         Some(Limit::Run) => "timed out".to_owned(),
         None if ended.unseen => "may never have run".to_owned(),
         None if ended.by_us => match &ended.exit {

@@ -9,6 +9,7 @@ mod failure;
 mod files;
 mod frameworks;
 mod guide;
+mod hang;
 mod history;
 mod hostile;
 mod idle;
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
     failure::register(&mut suite);
     files::register(&mut suite);
     restart::register(&mut suite);
+    hang::register(&mut suite);
     screen::register(&mut suite);
     secrets::register(&mut suite);
     show::register(&mut suite);

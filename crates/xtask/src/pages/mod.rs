@@ -34,6 +34,7 @@ pub(crate) fn all() -> Vec<Generated> {
         page("docs/man/umiak-show.1", man(Some("show"))),
         page("docs/man/umiak-logs.1", man(Some("logs"))),
         page("docs/man/umiak-events.1", man(Some("events"))),
+        page("docs/man/umiak-stacks.1", man(Some("stacks"))),
         page("docs/man/umiak-wait.1", man(Some("wait"))),
         page("docs/man/umiak-rm.1", man(Some("rm"))),
         page("docs/man/umiak-gc.1", man(Some("gc"))),

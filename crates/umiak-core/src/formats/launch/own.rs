@@ -77,7 +77,8 @@ pub(super) fn policy(arguments: &Arguments, max_restart: Option<u32>) -> Policy 
         window: arguments.text("restart-window").and_then(duration).filter(|window| !window.is_zero()),
     };
     let grace = arguments.text("grace").and_then(duration).unwrap_or(stop.grace);
-    Policy { restart, stop: StopPolicy { grace, ..stop }, ..Policy::default() }
+    let hang = arguments.text("hang-timeout").and_then(duration).filter(|limit| !limit.is_zero());
+    Policy { restart, stop: StopPolicy { grace, ..stop }, hang, ..Policy::default() }
 }
 
 /// `OMP_NUM_THREADS` from `--omp`.

@@ -161,6 +161,13 @@ pub static POLICY: Table = Table {
             "6h",
         ),
         key(
+            "hang",
+            KeyKind::Duration,
+            "none",
+            "The job fails, with the stacks of all replicas, if for this time none of them writes, reads or sends anything and no stack changes.",
+            "30m",
+        ),
+        key(
             "grace",
             KeyKind::Duration,
             "`5s`",

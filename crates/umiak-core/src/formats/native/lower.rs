@@ -350,6 +350,7 @@ fn lower_policy(raw: &RawPolicy) -> Policy {
         stop: StopPolicy { grace: raw.grace.unwrap_or(default.stop.grace), ..default.stop },
         settle: raw.settle.unwrap_or(default.settle),
         timeout: raw.timeout,
+        hang: raw.hang,
         gang: raw.gang.unwrap_or(default.gang),
     }
 }

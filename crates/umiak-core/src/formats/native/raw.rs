@@ -23,6 +23,7 @@ pub(super) struct RawPolicy {
     pub(super) restarts: RawRestart,
     pub(super) scope: Option<At<&'static str>>,
     pub(super) timeout: Option<Duration>,
+    pub(super) hang: Option<Duration>,
     pub(super) grace: Option<Duration>,
     pub(super) gang: Option<bool>,
     pub(super) settle: Option<Duration>,
@@ -172,6 +173,7 @@ fn policy(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<RawPolicy>
         scope: entries
             .read(reader, "scope", |reader, what, node| reader.choice(what, node, &["job", "role", "replica"])),
         timeout: entries.value(reader, "timeout", Reader::limit),
+        hang: entries.value(reader, "hang", Reader::limit),
         grace: entries.value(reader, "grace", Reader::duration),
         gang: entries.value(reader, "gang", Reader::boolean),
         settle: entries.value(reader, "settle", Reader::duration),

@@ -2,7 +2,7 @@
 
 use super::phase::Phase;
 use super::verdict::Diagnosis;
-use super::{Attempt, Effect, Machine, Stand, Timer, Timestamp};
+use super::{Attempt, Effect, Machine, Stand, Timestamp};
 use crate::facts::{Fact, Outcome, StopReason};
 use crate::machine::exit_code;
 use crate::machine::role;
@@ -68,12 +68,8 @@ impl Machine {
         let some_live = self.replicas.total().live() > 0;
         failed |= !blameless && self.engine_lost && !deciding_succeeded && !some_live;
         if failed {
-            self.failure.failed = true;
             self.stand(Stand::Failed, effects);
-            self.stop_all(StopReason::PeerFailed, Outcome::Failed, None, now, effects);
-            if some_live {
-                self.arm(Timer::Settle, now + self.job.policy.settle, effects);
-            }
+            self.fail(StopReason::PeerFailed, now, effects);
         } else if deciding_succeeded && self.stop().is_none() {
             if self.is_needed_elsewhere() {
                 if some_live {
@@ -122,7 +118,7 @@ impl Machine {
             })
             .collect();
         let (outcome, signal) = self.outcome_of_all(outcome, signal);
-        let timed_out = stop.is_some_and(|stop| stop.first == StopReason::Timeout);
+        let timed_out = stop.is_some_and(|stop| matches!(stop.first, StopReason::Timeout | StopReason::Hung));
         let several_roles = self.style.document && self.job.roles.len() > 1;
         let code = match self.code_of_all() {
             Some(code) => code,

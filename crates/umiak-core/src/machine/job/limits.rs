@@ -47,6 +47,7 @@ impl Machine {
         let limit = match what {
             Limit::Start => timeouts.start,
             Limit::Run => timeouts.run,
+            Limit::Hang => self.job.policy.hang,
         };
         self.replicas.change(slot, |replica| replica.timed_out = Some(what));
         let limit_micros = limit.unwrap_or_default().as_micros() as u64;

@@ -64,6 +64,8 @@ pub enum Event {
         /// False if the old attempt left something behind, or ports or files were not available.
         ready: bool,
     },
+    /// True: no replica here has made progress for the time that the policy allows. False: one has, after all.
+    Hung(bool),
     /// The engine can no longer be reached; its processes are gone.
     EngineLost {
         /// True if it can be started again: attempts are then restarted as after any failure of the platform.
@@ -191,6 +193,10 @@ pub enum Stand {
     /// All deciding roles here have succeeded, or none is here; others still run.
     Serving,
     Succeeded,
+    /// No replica here makes progress.
+    Hung,
+    /// One does, after all.
+    Moves,
     Failed,
     /// The settle window is closed; these are all bad ends.
     Told(Vec<diagnose::End>),
@@ -256,6 +262,7 @@ impl Event {
             Self::Prepared { attempt, .. } => format!("Prepared, attempt {attempt}"),
             Self::Gathered(_) => "Gathered".to_owned(),
             Self::EngineLost { .. } => "EngineLost".to_owned(),
+            Self::Hung(hung) => format!("Hung {hung}"),
             Self::StoppedElsewhere(reason) => format!("StoppedElsewhere {reason:?}"),
             Self::Decided(decided) => format!("Decided, attempt {}", decided.attempt),
             Self::Alone => "Alone".to_owned(),

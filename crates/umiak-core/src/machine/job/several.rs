@@ -49,6 +49,16 @@ impl Machine {
         }
     }
 
+    /// Reports whether replicas make progress here. A node that only serves others waits for them anyway.
+    pub(super) fn tell_progress(&mut self, hung: bool, effects: &mut Vec<Effect>) {
+        let stood = self.several.as_ref().and_then(|several| several.stood.as_ref());
+        match (hung, stood) {
+            (true, None | Some(Stand::Moves)) => self.stand(Stand::Hung, effects),
+            (false, Some(Stand::Hung)) => self.stand(Stand::Moves, effects),
+            _ => {}
+        }
+    }
+
     /// Reports a signal or `umiak stop`: all nodes stop.
     pub(super) fn tell_interrupted(&mut self, signal: Option<i32>, kill: bool, effects: &mut Vec<Effect>) {
         let decided = self.several.as_ref().and_then(|several| several.decided.as_ref());
@@ -78,6 +88,7 @@ impl Machine {
                 self.stop_all(reason, Outcome::Interrupted, Some(signal), now, effects);
             }
             StopReason::User => self.stop_all(reason, Outcome::Stopped, None, now, effects),
+            StopReason::Hung if self.stop().is_none() => self.fail_hung(now, effects),
             _ => self.fail_elsewhere(reason, now, effects),
         }
     }
@@ -85,11 +96,7 @@ impl Machine {
     /// Stops our ranks, and reports how they ended before or during the stop.
     fn fail_elsewhere(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
         if !self.failure.failed && !self.is_asked_to_stop() {
-            self.failure.failed = true;
-            self.stop_all(reason, Outcome::Failed, None, now, effects);
-            if self.live().0 > 0 {
-                self.arm(Timer::Settle, now + self.job.policy.settle, effects);
-            }
+            self.fail(reason, now, effects);
         }
     }
 
@@ -247,6 +254,7 @@ impl Machine {
             StopReason::Completed
             | StopReason::PeerFailed
             | StopReason::NodeLost
+            | StopReason::Hung
             | StopReason::Timeout
             | StopReason::SignalElsewhere { .. } => false,
         });

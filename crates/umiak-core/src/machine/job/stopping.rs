@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::phase::Stop;
 use super::{Effect, Event, Machine, Of, Timer, Timestamp, attempt};
-use crate::facts::{Fact, Outcome, StopReason};
+use crate::facts::{Fact, Limit, Outcome, StopReason};
 use crate::model::{Exit, StopHow};
 
 const SIGINT: i32 = 2;
@@ -97,6 +97,37 @@ impl Machine {
         self.stop_all(StopReason::User, Outcome::Stopped, None, now, effects);
         if kill || self.stops > 1 {
             self.kill_all(now, effects);
+        }
+    }
+
+    /// No replica here makes progress. With other nodes, the coordinator decides: a rank there may be at work.
+    pub(super) fn hung(&mut self, hung: bool, now: Timestamp, effects: &mut Vec<Effect>) {
+        let is_running = self.has_started() && !self.is_pausing() && self.stop().is_none();
+        if !is_running || (!hung && !self.is_shared()) {
+            return self.ignore(&Event::Hung(hung), effects);
+        }
+        if self.is_shared() {
+            return self.tell_progress(hung, effects);
+        }
+        self.fail_hung(now, effects);
+    }
+
+    /// The job hangs: all that run have exceeded the limit.
+    pub(super) fn fail_hung(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for id in self.live_ids() {
+            self.replicas.change(id.slot, |replica| replica.timed_out = Some(Limit::Hang));
+        }
+        let limit_micros = self.job.policy.hang.unwrap_or_default().as_micros() as u64;
+        effects.push(Effect::Record(Fact::Hung { limit_micros }));
+        self.fail(StopReason::Hung, now, effects);
+    }
+
+    /// The job has failed: stops all replicas, and collects how they end until the settle window closes.
+    pub(super) fn fail(&mut self, reason: StopReason, now: Timestamp, effects: &mut Vec<Effect>) {
+        self.failure.failed = true;
+        self.stop_all(reason, Outcome::Failed, None, now, effects);
+        if self.replicas.total().live() > 0 {
+            self.arm(Timer::Settle, now + self.job.policy.settle, effects);
         }
     }
 

@@ -664,3 +664,18 @@ fn a_signal_between_attempts_is_told() {
     assert!(effects.contains(&Effect::Stand(Stand::Interrupted { signal: Some(SIGINT), kill: false })));
     assert_eq!(end_of(&effects), Some((Outcome::Interrupted, 130)));
 }
+
+/// The ranks of a job without progress are stopped; without stacks none of them is odd, and all are named.
+#[test]
+fn a_job_that_hangs_has_timed_out() {
+    let mut story = Story::running(2);
+    let effects = story.give(Event::Hung(true));
+    assert_eq!(stops(&effects), [(Terminate, vec![0, 1])]);
+    story.exit(0, by(SIGTERM));
+    story.exit(1, by(SIGTERM));
+    story.give(Event::Gathered(vec![]));
+    assert_eq!(story.causes(), [0, 1]);
+    assert_eq!(story.end(), Some((Outcome::Failed, exit_code::TIMED_OUT)));
+    let mut story = Story::running(2);
+    assert_eq!(stops(&story.give(Event::Hung(false))), []);
+}

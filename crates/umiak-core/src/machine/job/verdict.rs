@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::replicas::Replica;
 use super::{Attempt, Effect, Event, Gathered, Machine, Slot, Timestamp};
 use crate::diagnose;
 use crate::facts::{Fact, Verdict};
@@ -38,7 +39,7 @@ impl Machine {
             return;
         }
         let mut ends: Vec<(Slot, End)> =
-            self.replicas.iter().filter_map(|(slot, replica)| Some((slot, end_of(&replica.attempt, now)?))).collect();
+            self.replicas.iter().filter_map(|(slot, replica)| Some((slot, end_of(replica, now)?))).collect();
         let failed: Vec<Timestamp> =
             ends.iter().filter(|(_, end)| end.is_failure()).map(|(_, end)| end.started).collect();
         // What had completed its work and ran together with one that failed may have ended too early. On another node,
@@ -99,14 +100,14 @@ impl Machine {
 }
 
 /// How an attempt ended; one that is still being stopped counts as ended by our signal.
-fn end_of(attempt: &Attempt, now: Timestamp) -> Option<End> {
-    match attempt {
+fn end_of(replica: &Replica, now: Timestamp) -> Option<End> {
+    match &replica.attempt {
         Attempt::Ended(end) => Some(end.clone()),
         Attempt::Stopping { since, .. } => Some(End {
             exit: Exit::Signal { signal: SIGTERM, core_dumped: false },
             by_us: true,
             before_stop: false,
-            timed_out: None,
+            timed_out: replica.timed_out,
             order: u64::MAX,
             usage: None,
             started: *since,

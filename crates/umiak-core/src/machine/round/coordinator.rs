@@ -313,6 +313,14 @@ impl Coordinator {
         }
         match stage {
             Stage::Ready(_) | Stage::Running | Stage::Serving | Stage::Succeeded => {}
+            Stage::Hung => {
+                let is_still = |node: &Node| {
+                    node.lost.is_none() && matches!(node.stage, Some(Stage::Hung | Stage::Serving | Stage::Succeeded))
+                };
+                if self.nodes.iter().all(is_still) {
+                    self.stop(Why::Hung, now, effects);
+                }
+            }
             Stage::Failed { .. } | Stage::Told(_) => {
                 let waited = matches!(stage, Stage::Failed { waited: true });
                 let why = Why::RankFailed { node: self.name(node), waited };
@@ -392,7 +400,7 @@ impl Coordinator {
             Phase::Stopping { why, since } => {
                 let in_time = now < *since + self.options.settle + self.patience();
                 match why {
-                    Why::RankFailed { .. } | Why::NodeLost { .. } => {
+                    Why::RankFailed { .. } | Why::NodeLost { .. } | Why::Hung => {
                         if !(in_time && self.nodes.iter().any(Node::has_more_to_tell)) {
                             self.judge(why.clone(), now, effects);
                         }
@@ -521,7 +529,10 @@ impl Node {
     /// for even while its connection is down.
     fn has_more_to_tell(&self) -> bool {
         match self.stage {
-            Some(Stage::Running | Stage::Serving) => self.link.is_some() && self.lost.is_none(),
+            // Ranks that have ended with 0 may have done so too early.
+            Some(Stage::Running | Stage::Serving | Stage::Hung | Stage::Succeeded) => {
+                self.link.is_some() && self.lost.is_none()
+            }
             Some(Stage::Failed { .. }) => self.lost.is_none(),
             _ => false,
         }

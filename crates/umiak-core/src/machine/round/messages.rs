@@ -125,6 +125,8 @@ pub enum Stage {
     Serving,
     /// All ranks of this node have succeeded.
     Succeeded,
+    /// No rank of this node makes progress.
+    Hung,
     /// A rank has failed; the others of this node are being stopped.
     Failed {
         /// Its log ends with a time-out: the cause may be a rank of another node that does not respond.
@@ -418,6 +420,8 @@ pub enum Why {
         node: NodeName,
         how: Loss,
     },
+    /// No rank of any node made progress.
+    Hung,
     Interrupted {
         node: NodeName,
         signal: Option<i32>,
@@ -507,6 +511,7 @@ impl Stop {
     pub fn reason(&self) -> StopReason {
         match self.why {
             Why::RankFailed { .. } => StopReason::PeerFailed,
+            Why::Hung => StopReason::Hung,
             Why::Interrupted { signal: Some(signal), .. } => StopReason::SignalElsewhere { signal },
             Why::Interrupted { signal: None, .. } => StopReason::User,
             Why::NodeLost { .. }

@@ -972,3 +972,14 @@ fn an_agent_tries_a_second_connection_while_the_coordinator_is_silent() {
     assert_eq!(agent.step(agent::Event::Connected, at(5_630)), []);
     assert_eq!(agent.step(agent::Event::NotConnected(Answer::Refused), at(5_640)), []);
 }
+
+/// A node without progress may wait for another that works.
+#[test]
+fn a_job_hangs_if_all_its_nodes_do() {
+    let mut round = Round::running(0);
+    assert_eq!(stops(&round.stands(1, 1, Stage::Hung)), []);
+    assert_eq!(stops(&round.stands(2, 1, Stage::Hung)), []);
+    round.stands(1, 1, Stage::Running);
+    assert_eq!(stops(&round.stands(3, 1, Stage::Hung)), []);
+    assert_eq!(stops(&round.stands(1, 1, Stage::Hung))[0].why, Why::Hung);
+}

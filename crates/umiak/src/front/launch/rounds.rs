@@ -94,6 +94,8 @@ impl LaunchDoor {
         let stage = match stand {
             Stand::Serving => Stage::Serving,
             Stand::Succeeded => Stage::Succeeded,
+            Stand::Hung => Stage::Hung,
+            Stand::Moves => Stage::Running,
             Stand::Failed => Stage::Failed { waited: core.has_waited() },
             Stand::Interrupted { signal, kill } => Stage::Interrupted { signal, kill },
             Stand::Told(ends) => {

@@ -95,7 +95,7 @@ impl Coordinator {
     /// The next attempt of the same nodes, if the failure allows one and no node is lost.
     pub(super) fn restart(&self, outcome: Outcome, why: Option<&Why>, now: Timestamp) -> Option<Restart> {
         let may = outcome == Outcome::Failed
-            && matches!(why, Some(Why::RankFailed { .. }))
+            && matches!(why, Some(Why::RankFailed { .. } | Why::Hung))
             && self.nodes.iter().all(|node| node.lost.is_none() && !node.interrupted && !node.could_not_start());
         if !may {
             return None;

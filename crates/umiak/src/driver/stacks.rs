@@ -1,0 +1,78 @@
+//! `umiak stacks`: what the replicas of a live run are doing, at both ends of the control socket.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use tracing::debug;
+use umiak_core::diag::{Code, Diagnostic};
+use umiak_core::facts::{Observed, Subject};
+
+use super::control::{ControlAnswer, ControlOrder, answer};
+use super::stop::{ask, deaf, elsewhere, no_answer};
+use super::{Driver, hang};
+use crate::history::{Life, RunDir, journal, life_of};
+use crate::host::observe;
+
+impl Driver {
+    /// Answers in a thread: reading the stacks of many replicas takes a while, and the run goes on.
+    pub(super) fn tell_stacks(&self, client: Option<UnixStream>) {
+        let Some(mut client) = client else { return };
+        let core = &self.core;
+        let live = core.machine.live_ids();
+        let ranks = live.iter().filter_map(|id| {
+            let quiet = core.log(*id).and_then(|log| observe::quiet(&log.path, log.start));
+            Some((core.machine.subject(id.slot), quiet, core.pid(id.slot)?))
+        });
+        let ranks: Vec<(Subject, Option<Duration>, u32)> = ranks.collect();
+        let is_here = self.engine.kind().capabilities().here;
+        let worker = std::thread::Builder::new().name("stacks".to_owned()).spawn(move || {
+            let text = if is_here {
+                ControlAnswer { ok: true, error: None, replicas: look(&ranks) }
+            } else {
+                let error = "the replicas of this engine do not run on this host".to_owned();
+                ControlAnswer { ok: false, error: Some(error), replicas: Vec::new() }
+            };
+            let _ = client.set_nonblocking(false);
+            if let Err(error) = answer(&mut client, &text) {
+                debug!(%error, "the client of `stacks` has gone");
+            }
+        });
+        drop(worker);
+    }
+}
+
+fn look(ranks: &[(Subject, Option<Duration>, u32)]) -> Vec<Observed> {
+    let pids: Vec<(usize, u32)> = ranks.iter().enumerate().map(|(position, (_, _, pid))| (position, *pid)).collect();
+    let seen = observe::look(&pids, Some(hang::STACKS));
+    let observed = seen.into_iter().map(|(position, seen)| {
+        let (subject, quiet, _) = &ranks[position];
+        let mut snapshot = seen.snapshot;
+        snapshot.quiet_micros = quiet.and_then(|quiet| u64::try_from(quiet.as_micros()).ok());
+        Observed { subject: subject.clone(), snapshot }
+    });
+    observed.collect()
+}
+
+/// Asks the supervisor of a live run.
+pub(crate) fn stacks(run: &RunDir) -> Result<Vec<Observed>, Diagnostic> {
+    let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
+    let supervisor = match life_of(run, status.is_finished()).map_err(|error| error.diagnostic())? {
+        Life::Finished | Life::Lost => {
+            return Err(Diagnostic::error(Code::J0025, format!("{} is not running", run.id()))
+                .hint(format!("`umiak explain {}` shows what its replicas were doing when it failed", run.id())));
+        }
+        Life::Elsewhere { host } => return Err(elsewhere(run, &host, "stacks")),
+        Life::Live { supervisor } => supervisor,
+    };
+    if let Some(other) = supervisor.as_ref().filter(|supervisor| supervisor.is_elsewhere()) {
+        return Err(elsewhere(run, &other.host, "stacks"));
+    }
+    if supervisor.as_ref().is_some_and(|supervisor| supervisor.control.is_empty()) {
+        return Err(deaf(run, supervisor.as_ref()));
+    }
+    match ask(run, &ControlOrder::Stacks {}) {
+        Ok(ControlAnswer { ok: true, replicas, .. }) => Ok(replicas),
+        Ok(answer) => Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
+        Err(error) => Err(no_answer(run, supervisor.as_ref(), &error.to_string())),
+    }
+}

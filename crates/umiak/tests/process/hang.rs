@@ -1,0 +1,116 @@
+//! Jobs that hang: noticed only if no rank makes progress, the odd rank is named, and stacks can be read at any time.
+
+use serde_json::Value;
+use umiak_testkit::sandbox::Sandbox;
+use umiak_testkit::schema::violation;
+use umiak_testkit::suite::Suite;
+
+pub(crate) fn register(suite: &mut Suite) {
+    suite
+        .test("hang::odd_rank_is_named", &[], odd_rank_is_named)
+        .test("hang::restarts_as_the_policy_says", &[], restarts)
+        .test("hang::output_or_data_of_one_rank_is_progress", &[], progress)
+        .test("hang::processor_time_is_no_progress", &[], spinning)
+        .test("hang::stacks_of_a_live_run", &[], stacks)
+        .test("hang::early_end_is_the_cause", &[], early_end)
+        .test("hang::suspended_rank_is_the_cause", &[], suspended);
+}
+
+/// All ranks but the last wait in one function, the last in another.
+const SCRIPT: &str = "\
+import os, sys, threading, time
+
+def reduce():
+    threading.Event().wait()
+
+def load():
+    while not os.path.exists('go'):
+        time.sleep(0.01)
+
+open('up-' + os.environ['PADDLE_TRAINER_ID'], 'w').close()
+if os.environ['PADDLE_TRAINER_ID'] == '2' or len(sys.argv) > 1:
+    load()
+else:
+    reduce()
+";
+
+fn script(sandbox: &Sandbox) {
+    std::fs::write(sandbox.path().join("train.py"), SCRIPT).expect("the sandbox can be written to");
+}
+
+fn odd_rank_is_named() {
+    let sandbox = Sandbox::new();
+    // The loop of the third rank would be progress if it were seen: it reads nothing and writes nothing.
+    let blocked = SCRIPT.replace("time.sleep(0.01)", "time.sleep(600)");
+    std::fs::write(sandbox.path().join("train.py"), blocked).expect("the sandbox can be written to");
+    let words = "launch --nproc_per_node 3 --hang-timeout 300ms --show none train.py";
+    let outcome = sandbox.umiak(words.split(' ')).finish();
+    outcome.expect_code(124).expect_err("the job hangs").expect_err("✗ rank 2 on ");
+    outcome.expect_err("was not in the operation in which others waited").expect_err("train.py:8 in load");
+    let explained = sandbox.umiak(["explain"]).finish();
+    explained.expect_code(0).expect_out("train.py:4 in reduce").expect_out("train.py:8 in load");
+    sandbox.assert_nothing_left();
+}
+
+fn restarts() {
+    let sandbox = Sandbox::new();
+    let flags = "--nproc_per_node 2 --hang-timeout 300ms --max_restart 1 --restart-backoff 0s";
+    let outcome = sandbox.launch_toy(flags, &["*@1:sleep 60000", "*@2:print done"]).finish();
+    outcome.expect_code(0).expect_err("the job hangs").expect_out("done");
+}
+
+/// One rank that writes now and then keeps the others from being called hung.
+fn progress() {
+    let sandbox = Sandbox::new();
+    let writes = format!("1:{}", "print step;sleep 200;".repeat(35));
+    let flags = "--nproc_per_node 2 --hang-timeout 1s --show none";
+    sandbox.launch_toy(flags, &[&writes, "1:touch over", "0:await over"]).finish().expect_code(0);
+}
+
+fn spinning() {
+    let sandbox = Sandbox::new();
+    let outcome = sandbox.launch_toy("--nproc_per_node 1 --hang-timeout 300ms", &["*:burn 60000"]).finish();
+    outcome.expect_code(124).expect_err("the job hangs");
+}
+
+fn stacks() {
+    let sandbox = Sandbox::new();
+    script(&sandbox);
+    let ask = |words: &str| sandbox.umiak(words.split(' ')).start().finish_unchecked();
+    let running = sandbox.umiak("launch --nproc_per_node 3 train.py waits".split(' ')).start();
+    for rank in 0..3 {
+        running.wait_for_file(&format!("up-{rank}"));
+    }
+    let text = ask("stacks");
+    text.expect_code(0).expect_out("trainer 0-2 at ").expect_out("train.py:8 in load").expect_out("<module>");
+    let data: Value = serde_json::from_str(&ask("stacks --output json").out()).expect("JSON");
+    let schema: Value = serde_json::from_str(&ask("schema stacks").out()).expect("a schema");
+    assert_eq!(violation(&schema, &data), None, "{data}");
+    assert_eq!(data["replicas"].as_array().map(Vec::len), Some(3), "{data}");
+    std::fs::write(sandbox.path().join("go"), "").expect("the sandbox can be written to");
+    // The ranks were not disturbed.
+    running.finish().expect_code(0);
+    ask("stacks 1").expect_code(1).expect_err("run-000001 is not running");
+}
+
+const LOST: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 3, in <module>\\n    step()\\nConnectionResetError: [Errno 104] Connection reset by peer";
+
+fn early_end() {
+    let sandbox = Sandbox::new();
+    let victim = format!("0:await over;{LOST};exit 1");
+    let actions = ["1:print step 7;touch over;exit 0", &victim, "2:sleep 60000"];
+    let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none", &actions).finish();
+    outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("ended with 0 too early, while 2 others ran");
+    outcome.expect_err("│ step 7").expect_err("followed       rank 0 exited with 1");
+}
+
+fn suspended() {
+    let sandbox = Sandbox::new();
+    let timeout = LOST.replace("ConnectionResetError: [Errno 104] Connection reset by peer", "TimeoutError: timed out");
+    let victim = format!("0:await up;sleep 200;{timeout};exit 1");
+    let actions = ["1:touch up;signal 19;sleep 60000", &victim, "2:sleep 60000"];
+    let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none --grace 60s", &actions).finish();
+    // It continues in order to receive SIGTERM.
+    outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("was suspended");
+    sandbox.assert_nothing_left();
+}
