@@ -33,7 +33,9 @@ impl Service {
             for rank in self.ranks.values().filter(|rank| rank.is_alive() && wanted.contains(&rank.key)) {
                 signal_group(rank.pid, libc::SIGCONT);
             }
-            orphans.iter().for_each(|pid| descend::signal(*pid, libc::SIGCONT));
+            for pid in orphans {
+                descend::signal(pid, libc::SIGCONT);
+            }
         }
     }
 

@@ -28,9 +28,10 @@ impl Driver {
             let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);
             // Most were healthy: only a log whose last lines before our stop have an error is searched.
             let last = evidence::glance(&log.path, log.start, Some(end));
-            let evidence = match evidence::has_error(&last) {
-                true => evidence::read(&log.path, log.start, Some(end), &error_file),
-                false => Evidence { last_lines: diagnose::last_lines(&last), ..Evidence::default() },
+            let evidence = if evidence::has_error(&last) {
+                evidence::read(&log.path, log.start, Some(end), &error_file)
+            } else {
+                Evidence { last_lines: diagnose::last_lines(&last), ..Evidence::default() }
             };
             Some((id.slot, evidence))
         });
