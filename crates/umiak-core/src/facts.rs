@@ -389,12 +389,18 @@ pub struct Finding {
 pub enum Clue {
     /// Its process was suspended, by SIGSTOP or a debugger.
     Suspended,
+    /// It was told to end from outside, before our first signal.
+    Signalled,
     /// The messages of these replicas name it.
     Named { by: Vec<String> },
     /// It ended with 0 before the first failure, while this many others were running.
     EndedEarly { running: u32 },
     /// It tried to connect to an address that no rank of this job has.
     WrongAddress { address: String },
+    /// It waited for a rank that the job does not have.
+    WrongRank { rank: u32 },
+    /// It did not listen on its own endpoint; this many others did.
+    NotListening { listening: u32 },
     /// It had no connection; this many others had.
     NotConnected { connected: u32 },
     /// It was not in the operation that others were waiting in.
@@ -427,6 +433,9 @@ pub struct Snapshot {
     /// Open TCP connections; absent if there was no time to count them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connections: Option<u32>,
+    /// True if it listens on its own endpoint; absent if it has none, or its sockets were not read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub listens: Option<bool>,
     /// The Python stack of its main thread, innermost frame first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<StackFrame>,

@@ -9,17 +9,20 @@ use std::net::SocketAddr;
 use super::peers::{self, Peer};
 use super::python;
 use super::rank::End;
-use super::signatures::Kind;
-use crate::facts::{Clue, ProcessState};
+use super::signatures::{self, Kind};
+use crate::facts::{Clue, ProcessState, Snapshot};
 
 /// Returns the positions of the causes in `ends`, and the clue. All failed ends blame a peer.
 pub(super) fn find(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
     let scene = Scene { ends };
     scene
         .suspended()
+        .or_else(|| scene.signalled())
         .or_else(|| scene.named(false))
         .or_else(|| scene.ended_early())
         .or_else(|| scene.wrong_address())
+        .or_else(|| scene.wrong_rank())
+        .or_else(|| scene.not_listening())
         .or_else(|| scene.not_connected())
         .or_else(|| scene.elsewhere())
         .or_else(|| scene.unresponsive())
@@ -44,6 +47,10 @@ impl Scene<'_> {
     fn suspended(&self) -> Option<(Vec<usize>, Clue)> {
         let is_suspended = |end: &End| end.state() == Some(ProcessState::Suspended);
         some(self.filter(is_suspended), Clue::Suspended)
+    }
+
+    fn signalled(&self) -> Option<(Vec<usize>, Clue)> {
+        some(self.filter(End::was_signalled), Clue::Signalled)
     }
 
     /// The rank that most messages name. A rank that blames a peer itself is a candidate only if `all` are, and then
@@ -99,6 +106,28 @@ impl Scene<'_> {
         (2 * seekers.len() < self.ends.len()).then(|| (seekers, Clue::WrongAddress { address: address.to_string() }))
     }
 
+    /// A minority that waits for a rank that does not exist.
+    fn wrong_rank(&self) -> Option<(Vec<usize>, Clue)> {
+        let missing = |end: &End| {
+            end.names().into_iter().find_map(|peer| match peer {
+                Peer::Missing(rank) if self.resolve(peer).is_none() => Some(rank),
+                _ => None,
+            })
+        };
+        let rank = self.ends.iter().find_map(missing)?;
+        let waiting = self.filter(|end| missing(end) == Some(rank));
+        (2 * waiting.len() < self.ends.len()).then_some((waiting, Clue::WrongRank { rank }))
+    }
+
+    /// A running rank that peers cannot connect to, although they can connect to the others.
+    fn not_listening(&self) -> Option<(Vec<usize>, Clue)> {
+        let of = |listens| self.filter(|end| end.snapshot.as_ref().and_then(|it| it.listens) == Some(listens));
+        let (deaf, listening) = (of(false), of(true));
+        let clue = Clue::NotListening { listening: listening.len() as u32 };
+        let is_refused = self.ends.iter().any(|end| end.signature_code() == Some(signatures::REFUSED));
+        if is_refused && deaf.len() < listening.len() { some(deaf, clue) } else { None }
+    }
+
     /// A running rank that has no connection, although the others had some: those that failed lost theirs.
     fn not_connected(&self) -> Option<(Vec<usize>, Clue)> {
         let connections = |end: &End| end.snapshot.as_ref().and_then(|snapshot| snapshot.connections);
@@ -146,10 +175,12 @@ impl Scene<'_> {
         if minority.len() < count(most) { some(minority, Clue::Elsewhere) } else { None }
     }
 
-    /// The ranks that had not timed out, those without output for longest first.
+    /// The ranks that had not timed out: those that do not wait for another process first, then those without output
+    /// for longest.
     fn unresponsive(&self) -> Option<(Vec<usize>, Clue)> {
         let mut rest = self.filter(|end| !end.blames_peer());
-        rest.sort_by_key(|&at| std::cmp::Reverse(self.ends[at].snapshot.as_ref().and_then(|it| it.quiet_micros)));
+        let key = |snapshot: &Snapshot| (!snapshot.waits_for_others(), snapshot.quiet_micros);
+        rest.sort_by_key(|&at| std::cmp::Reverse(self.ends[at].snapshot.as_ref().map(key)));
         if self.ends.iter().any(End::waited) { some(rest, Clue::Unresponsive) } else { None }
     }
 }
@@ -160,6 +191,15 @@ fn is_sought(peer: &Peer) -> bool {
 
 fn some(found: Vec<usize>, clue: Clue) -> Option<(Vec<usize>, Clue)> {
     (!found.is_empty()).then_some((found, clue))
+}
+
+impl Snapshot {
+    /// It waits for a lock or for data, as in an operation with its peers.
+    fn waits_for_others(&self) -> bool {
+        let function = self.waits_in.as_deref().unwrap_or_default();
+        self.state == ProcessState::Sleeping
+            && ["futex", "poll", "wait_woken", "recv", "sk_wait", "select"].iter().any(|name| function.contains(name))
+    }
 }
 
 impl End {

@@ -164,7 +164,7 @@ impl End {
         facts.iter().any(|fact| matches!(fact, KernelFact::OomKilled { .. }))
     }
 
-    fn signature_code(&self) -> Option<&str> {
+    pub(super) fn signature_code(&self) -> Option<&str> {
         self.evidence.as_ref()?.signature.as_ref().map(|signature| signature.code.as_str())
     }
 
@@ -177,6 +177,13 @@ impl End {
 
     fn has_own_error(&self) -> bool {
         self.evidence.as_ref().is_some_and(|evidence| !evidence.traceback.is_empty())
+    }
+
+    /// It was told to end before our first signal, and not by us. The log of a rank that we stopped counts up to that
+    /// signal.
+    pub(super) fn was_signalled(&self) -> bool {
+        let says_so = self.signature_code().is_some_and(|code| code.starts_with(signatures::STOPPED));
+        if self.is_stopped() { says_so } else { self.before_stop && self.was_stopped() }
     }
 
     /// Stopped from outside, not by us, rather than failed because of a lost peer.

@@ -18,6 +18,8 @@ pub use table::SIGNATURES;
 pub(super) const BUS_ERROR: &str = "U2304";
 /// The rank received SIGTERM.
 pub(super) const TERMINATED: &str = "U9101";
+/// Nothing listens at the address.
+pub(super) const REFUSED: &str = "U9203";
 /// Prefix of the codes for ranks that were stopped from outside.
 pub(super) const STOPPED: &str = "U91";
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use umiak_core::facts::{ProcessState, Snapshot};
-use umiak_sys::observe::{Process, processes};
+use umiak_sys::observe::{Process, Socket, processes};
 
 use super::stacks;
 
@@ -22,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) snapshot: Snapshot,
     /// The local addresses of its sockets.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Those on which it listens, if its sockets were read.
+    pub(crate) listening: Option<Vec<SocketAddr>>,
 }
 
 /// Looks at these processes; with a limit for `stacks`, at their interpreters too.
@@ -46,8 +48,10 @@ pub(crate) fn quiet(log: &Path, start: u64) -> Option<Duration> {
 
 impl Seen {
     fn of(process: Process, stack: Vec<umiak_core::facts::StackFrame>) -> Self {
+        let is_read = process.sockets.is_some();
         let sockets = process.sockets.unwrap_or_default();
-        let connected = sockets.iter().filter(|socket| socket.remote.is_some()).count() as u32;
+        let (listening, connected): (Vec<Socket>, Vec<Socket>) =
+            sockets.iter().partition(|socket| socket.remote.is_none());
         let snapshot = Snapshot {
             state: match process.state {
                 'R' => ProcessState::Running,
@@ -59,9 +63,11 @@ impl Seen {
             waits_in: process.waits_in,
             cpu_micros: u64::try_from(process.cpu.as_micros()).unwrap_or(u64::MAX),
             quiet_micros: None,
-            connections: Some(connected),
+            connections: is_read.then_some(connected.len() as u32),
+            listens: None,
             stack,
         };
-        Self { snapshot, addresses: sockets.iter().map(|socket| socket.local).take(ADDRESSES).collect() }
+        let local = |sockets: &[Socket]| sockets.iter().map(|socket| socket.local).take(ADDRESSES).collect();
+        Self { snapshot, addresses: local(&sockets), listening: is_read.then(|| local(&listening)) }
     }
 }

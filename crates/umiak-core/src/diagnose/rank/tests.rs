@@ -257,6 +257,16 @@ fn when_every_failed_rank_blames_a_peer() {
         "torch.distributed.DistStoreError: Timed out after 7 seconds waiting for clients. 1/4 clients joined.\n";
     let deaf = End { addresses: host.addresses, ..end(0, code(1), alone) };
     clue("wrong port of the host", vec![deaf, seeks(1, 29500), seeks(2, 29500)], &[0], &by(&[1, 2]));
+    let interrupted =
+        "Traceback (most recent call last):\n  File \"train.py\", line 3, in go\n    go()\nKeyboardInterrupt\n";
+    clue("interrupted", vec![lost(0), plain(2), ours(end(1, signal(15), interrupted))], &[1], &Clue::Signalled);
+    let sized = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/4\n";
+    let sized = end(1, code(1), sized);
+    clue("wrong world size", vec![sized, plain(0), plain(2), plain(3)], &[1], &Clue::WrongRank { rank: 4 });
+    let refused = "ConnectionRefusedError: [Errno 111] Connection refused\n";
+    let listens = |rank, listens| running(end(rank, signal(15), ""), |it| it.listens = Some(listens));
+    let ends = vec![end(0, code(1), refused), listens(1, true), listens(2, true), listens(3, false)];
+    clue("listens elsewhere", ends, &[3], &Clue::NotListening { listening: 2 });
     let missed = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/2\n";
     let missing = |rank| end(rank, code(1), missed);
     clue("duplicate rank", vec![missing(0), missing(2), missing(1), missing(3)], &[2], &by(&[0, 1, 3]));

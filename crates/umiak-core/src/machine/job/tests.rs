@@ -675,7 +675,7 @@ fn a_job_that_hangs_has_timed_out() {
     story.exit(1, by(SIGTERM));
     story.give(Event::Gathered(vec![]));
     assert_eq!(story.causes(), [0, 1]);
-    assert_eq!(story.end(), Some((Outcome::Failed, exit_code::TIMED_OUT)));
+    assert_eq!(story.end(), Some((Outcome::Failed, 124)));
     let mut story = Story::running(2);
     assert_eq!(stops(&story.give(Event::Hung(false))), []);
 }
