@@ -306,6 +306,16 @@ impl Running<'_> {
     }
 }
 
+impl Drop for Running<'_> {
+    /// A failed test does not leave its job running, which would slow down all that follow.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
 /// The output and exit status of a run.
 #[derive(Debug)]
 pub struct Outcome {

@@ -26,17 +26,22 @@ pub struct Suite {
     tests: Vec<Test>,
 }
 
-#[derive(Debug)]
 struct Test {
     name: String,
     needs: Vec<Component>,
-    run: fn(),
+    run: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Test {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Test").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Suite {
     /// Adds a test; it fails by panicking.
-    pub fn test(&mut self, name: &str, needs: &[Component], run: fn()) -> &mut Self {
-        self.tests.push(Test { name: name.to_owned(), needs: needs.to_vec(), run });
+    pub fn test(&mut self, name: &str, needs: &[Component], run: impl FnOnce() + Send + 'static) -> &mut Self {
+        self.tests.push(Test { name: name.to_owned(), needs: needs.to_vec(), run: Box::new(run) });
         self
     }
 

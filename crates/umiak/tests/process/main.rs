@@ -6,6 +6,7 @@ mod conformance;
 mod drift;
 mod escapes;
 mod failure;
+mod faults;
 mod files;
 mod frameworks;
 mod guide;
@@ -72,6 +73,7 @@ fn main() -> std::process::ExitCode {
     preparing::register(&mut suite);
     logpath::register(&mut suite);
     late::register(&mut suite);
+    faults::register(&mut suite);
     kill::register(&mut suite);
     idle::register(&mut suite);
     several::register(&mut suite);
