@@ -30,6 +30,8 @@ pub(super) const KNOWN: &[&str] = &[
     "stop_sent",
     "paused",
     "continued",
+    "hung",
+    "observed",
     "diagnosed",
     "noticed",
     "ignored",
