@@ -37,6 +37,12 @@ pub fn user() -> Option<String> {
     user_name(std::fs::metadata("/proc/self").ok().map(|own| std::os::unix::fs::MetadataExt::uid(&own))?)
 }
 
+/// The id of the user of this process.
+pub fn user_id() -> u32 {
+    // SAFETY: has no arguments and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// The name of a user, from /etc/passwd.
 pub fn user_name(id: u32) -> Option<String> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;

@@ -39,8 +39,8 @@ pub const SCHEMAS: &[FormatSchema] = &[
     FormatSchema { name: "plan", path: "schemas/plan.v1.json", text: of::<Plan> },
     FormatSchema { name: "removed", path: "schemas/removed.v1.json", text: of::<RemovedRuns> },
     FormatSchema { name: "show", path: "schemas/show.v2.json", text: of::<ShownRun> },
-    FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
     FormatSchema { name: "stacks", path: "schemas/stacks.v1.json", text: of::<SeenRun> },
+    FormatSchema { name: "stop", path: "schemas/stop.v2.json", text: of::<StoppedRuns> },
     FormatSchema { name: "wait", path: "schemas/wait.v1.json", text: of::<WaitedRuns> },
 ];
 

@@ -136,10 +136,12 @@ pub(crate) fn no_sockets(code: Code, wanted: u16, errno: i32, of: &str) -> Diagn
 /// Adds the users whose jobs hold leases to an error about too few of them.
 pub(crate) fn reserved_by(error: Diagnostic, holders: &[LeaseHolder]) -> Diagnostic {
     const SHOWN: usize = 3;
-    if holders.is_empty() {
+    // What our own jobs hold can be seen with `umiak ls`.
+    let others: Vec<&LeaseHolder> = holders.iter().filter(|holder| holder.user != umiak_sys::host::user_id()).collect();
+    if others.is_empty() {
         return error;
     }
-    let named = holders.iter().take(SHOWN).map(|holder| {
+    let named = others.into_iter().take(SHOWN).map(|holder| {
         let name = umiak_sys::host::user_name(holder.user).map_or_else(String::new, |name| format!("{name}, "));
         format!("{} by {name}uid {}", holder.leases, holder.user)
     });

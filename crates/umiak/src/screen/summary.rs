@@ -213,6 +213,10 @@ fn tell(
         }
         exit => format!("{} after {ran}", described(exit, group.len())),
     };
+    let how = match how.strip_prefix("was ").filter(|_| group.len() > 1) {
+        Some(rest) => format!("were {rest}"),
+        None => how,
+    };
     let who = match &place.name {
         _ if group.len() > 1 => several(group, place_of),
         Some(name) => name.clone(),

@@ -62,9 +62,9 @@ fn restarts() {
 /// One rank that writes now and then keeps the others from being called hung.
 fn progress() {
     let sandbox = Sandbox::new();
-    let writes = format!("1:{}", "print step;sleep 200;".repeat(35));
+    let writes = format!("1:{}touch over", "print step;sleep 200;".repeat(35));
     let flags = "--nproc_per_node 2 --hang-timeout 1s --show none";
-    sandbox.launch_toy(flags, &[&writes, "1:touch over", "0:await over"]).finish().expect_code(0);
+    sandbox.launch_toy(flags, &[&writes, "0:await over"]).finish().expect_code(0);
 }
 
 fn spinning() {
@@ -90,7 +90,7 @@ fn stacks() {
     std::fs::write(sandbox.path().join("go"), "").expect("the sandbox can be written to");
     // The ranks were not disturbed.
     running.finish().expect_code(0);
-    ask("stacks 1").expect_code(1).expect_err("run-000001 is not running");
+    ask("stacks 1").expect_code(2).expect_err("run-000001 is not running");
 }
 
 const LOST: &str = "err Traceback (most recent call last):\\n  File \"train.py\", line 3, in <module>\\n    step()\\nConnectionResetError: [Errno 104] Connection reset by peer";

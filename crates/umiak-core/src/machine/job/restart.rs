@@ -20,7 +20,7 @@ impl Machine {
     pub(super) fn backoff(&self, now: Timestamp) -> Option<Duration> {
         // A stop requested while a failed attempt ends also cancels the restart.
         let failed = self.stop().is_some_and(|stop| stop.outcome == Outcome::Failed);
-        let urged = self.stop().is_some_and(|stop| stop.reason != StopReason::PeerFailed);
+        let urged = self.stop().is_some_and(|stop| !matches!(stop.reason, StopReason::PeerFailed | StopReason::Hung));
         // A failed spawn would fail again; an abandoned process still holds devices and ports.
         let hopeless = self.replicas.iter().any(|(_, replica)| match &replica.attempt {
             Attempt::Ended(end) => {
