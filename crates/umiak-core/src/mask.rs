@@ -75,7 +75,7 @@ pub const MASK: &str = "********";
 /// True if a variable of this name holds a secret.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
-    if matches!(name.as_str(), "PWD" | "OLDPWD") {
+    if matches!(name.as_str(), "PWD" | "OLDPWD") || names_a_file(&name) {
         return false;
     }
     let is_counted = || name.split('_').any(|word| COUNTS.contains(&word));
@@ -85,6 +85,12 @@ pub fn is_secret(name: &str) -> bool {
     };
     let is_word = |word: &str| WORDS.contains(&word) || is_password(word) || is_token(word);
     PARTS.iter().any(|part| name.contains(part)) || name.split(['_', '-', '.']).any(is_word)
+}
+
+/// True for the name of a path, such as `TOKEN_FILE`, in capitals: what it leads to is a secret, and it is not.
+fn names_a_file(name: &str) -> bool {
+    let last = name.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    matches!(last, "FILE" | "PATH" | "DIR")
 }
 
 fn is_password(word: &str) -> bool {
@@ -246,7 +252,7 @@ fn is_plain(name: &str) -> bool {
 fn names_a_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| WORDS.contains(&word) || is_clear(word))
+    !names_a_file(&name) && words.any(|word| WORDS.contains(&word) || is_clear(word))
 }
 
 /// True for a word that names a secret wherever it is.
@@ -258,6 +264,9 @@ fn is_clear(word: &str) -> bool {
 /// True for names of secrets in running text: stricter than [`names_a_secret`] for words that mean other things alone.
 pub fn clearly_names_a_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
+    if names_a_file(&name) {
+        return false;
+    }
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
     words.iter().any(|word| is_clear(word)) || words.len() > 1 && words.iter().any(|word| WORDS.contains(word))
 }
@@ -683,6 +692,8 @@ mod tests {
             "COMPASS_HOME",
             "TOKENIZERS_PARALLELISM",
             "TOKENIZER_PATH",
+            "HF_TOKEN_FILE",
+            "SSH_KEY_PATH",
             "MAX_TOKENS",
             "MONKEY",
             "BYPASS",

@@ -289,7 +289,7 @@ fn not_found() {
     let ambiguous = runs.err("show 1", 2);
     assert!(ambiguous.contains("error[J0002]: `1` matches several runs"), "{ambiguous}");
     assert!(ambiguous.contains("run-000011, run-000021"), "{ambiguous}");
-    assert!(runs.err("rm 11 3 1", 2).contains("error[J0002]: `1` matches several runs"));
+    assert!(runs.err("rm 11 3 1", 2).contains("error[J0002]: there is no run `1`"), "and nothing is removed");
     runs.umiak("rm run-000021").finish().expect_code(0);
     assert!(runs.err("rm 1", 2).contains("did you mean `run-000011`?"), "numbers are whole here");
     assert!(runs.err("show sweep-4", 2).contains("did you mean `sweep-3`?"));

@@ -175,9 +175,9 @@ fn stories(facts: &[Value]) -> BTreeMap<String, String> {
             "finished" => tell("run", format!("finished:{}={}", text(&fact["status"]), fact["code"])),
             "noticed" => tell("run", format!("noticed:{}", text(&fact["code"]))),
             "ignored" | "abandoned" | "paused" | "continued" => tell("run", kind.to_owned()),
-            // The plan has its own tests, signals are sent in groups, mocks leave no processes behind, and only
-            // clusters have handles and queues.
-            "planned" | "stop_sent" | "swept" | "submitted" | "pending" => {}
+            // The plan has its own tests, signals are sent in groups, mocks have no processes to look at and leave none
+            // behind, and only clusters have handles and queues.
+            "planned" | "stop_sent" | "observed" | "swept" | "submitted" | "pending" => {}
             other => panic!("a fact that the suite does not know: {other}"),
         }
     }
