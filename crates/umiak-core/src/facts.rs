@@ -470,9 +470,9 @@ pub struct StackFrame {
 pub enum Weight {
     /// A kernel fact, a failed start, or its own unhandled error.
     Certain,
-    /// Failed before our first signal, without a message; or a clue points to it.
+    /// Failed before our first signal, without a message.
     Likely,
-    /// Failed after our first signal, but not because of it, without a message.
+    /// Failed after our first signal, but not because of it, without a message; or a clue points to it.
     Possible,
     /// Its message shows that a peer failed first, or our signal ended it.
     Victim,

@@ -175,6 +175,8 @@ register! {
         "Without `--token` or `UMIAK_TOKEN`, nodes authenticate with a key derived from the job id. That prevents mix-ups, but does not protect against other users of the network.";
     R0011, 2, "the token file cannot be used",
         "`--token-file` names the file with the secret that all nodes share. It must be a regular file that you can read and that other users cannot write, with one line of text.";
+    R0013, 124, "no rank of any node made progress",
+        "For the time of `--hang-timeout` no rank of any node wrote, read or sent anything, and no stack changed. The report names the ranks that were not where the others waited.";
     R0012, 0, "the token is weak",
         "The token can be guessed or read by others: it has fewer than 16 characters, or every user of this host can read its file. A recorded handshake allows guesses to be checked offline. `head -c 24 /dev/urandom | base64` makes a good one.";
     R0008, 0, "a node was refused",

@@ -1,8 +1,9 @@
 //! Looks further when every failed rank blames a peer: the cause is a rank that was stopped by us, or that ended with 0.
 //!
-//! In this order, the strongest clue first: a suspended process; a rank that the messages name; a rank that ended with 0
-//! too early; a rank that connects to a wrong address; a rank without connections; a rank that was not in the operation
-//! in which the others timed out; a rank that did not time out. If all did, the one that most of them missed.
+//! Strongest clue first: a suspended process; a termination signal from outside; a rank that the messages name, by number
+//! or by the address of one of its sockets; an exit with 0 while others ran; an address that no rank has; a rank that the
+//! job does not have; an endpoint without a listener; no open connection; another line of code than where the others timed
+//! out; no time-out of its own. If all ranks timed out, the rank that most of them missed.
 
 use std::net::SocketAddr;
 

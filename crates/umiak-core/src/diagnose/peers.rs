@@ -65,7 +65,7 @@ fn in_line(line: &str) -> Vec<Peer> {
         ["trying to connect", "failed to connect", "onnection refused", "ECONNREFUSED", "not ready endpoints"]
             .iter()
             .any(|words| line.contains(words));
-    // Warnings about a wait name the address of the store, which is well.
+    // Warnings about a wait name the address of the store, which works.
     let is_lost = signatures::of_line(line).is_some_and(|signature| signature.kind == Kind::Victim);
     for found in ADDRESS.captures_iter(line).filter(|_| is_sought || is_lost) {
         let part = |one, other| found.name(one).or_else(|| found.name(other)).map_or("", |found| found.as_str());

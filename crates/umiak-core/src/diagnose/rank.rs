@@ -20,6 +20,10 @@ const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
+/// Causes that a clue may name, and frames that are kept of the stack of a victim: the verdict is sent to every node.
+const CAUSES: usize = 16;
+const FRAMES: usize = 8;
+
 /// The end of one attempt, with its evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
@@ -66,15 +70,24 @@ pub fn rank(mut ends: Vec<End>) -> Verdict {
         return Verdict { causes: Vec::new(), victims: Vec::new() };
     };
     let points_elsewhere = |(weight, end): &(Weight, &End)| *weight >= Weight::Possible && end.blames_peer();
-    let clue = match () {
-        () if findings.iter().all(|(_, end)| end.timed_out == Some(Limit::Hang)) => elsewhere::odd(&ends),
-        () if findings.iter().all(points_elsewhere) => elsewhere::find(&ends),
-        () => None,
+    let clue = if findings.iter().all(|(_, end)| end.timed_out == Some(Limit::Hang)) {
+        elsewhere::odd(&ends)
+    } else if findings.iter().all(points_elsewhere) {
+        elsewhere::find(&ends)
+    } else {
+        None
     };
-    if let Some((causes, clue)) = clue {
-        let victims =
-            findings.iter().filter(|(_, end)| !causes.iter().any(|&at| std::ptr::eq(&raw const ends[at], *end)));
-        let victims = victims.map(|(_, end)| end.finding(Weight::Victim)).collect();
+    if let Some((mut causes, clue)) = clue {
+        causes.truncate(CAUSES);
+        let is_cause = |end: &End| causes.iter().any(|&at| ends[at].subject == end.subject);
+        let victim = |end: &End| {
+            let mut finding = end.finding(Weight::Victim);
+            if let Some(snapshot) = &mut finding.snapshot {
+                snapshot.stack.truncate(FRAMES);
+            }
+            finding
+        };
+        let victims = findings.iter().filter(|(_, end)| !is_cause(end)).map(|(_, end)| victim(end)).collect();
         let cause = |at: usize| Finding { clue: Some(clue.clone()), ..ends[at].finding(Weight::Possible) };
         return Verdict { causes: causes.into_iter().map(cause).collect(), victims };
     }

@@ -9,13 +9,13 @@ impl Clue {
         let others = |count: u32| if count == 1 { "another rank".to_owned() } else { format!("{count} others") };
         match self {
             Self::Suspended => "was suspended".to_owned(),
-            Self::Signalled => "was told to end by a signal from outside".to_owned(),
+            Self::Signalled => "received a termination signal that umiak did not send".to_owned(),
             Self::WrongRank { rank } => format!("waited for rank {rank}, which this job does not have"),
             Self::NotListening { listening } => {
                 format!("did not listen on its own endpoint, as {} did", others(*listening))
             }
             Self::Named { by } => format!("is the peer that {} lost or missed", list(by)),
-            Self::EndedEarly { running } => format!("ended with 0 too early, while {} ran", others(*running)),
+            Self::EndedEarly { running } => format!("exited with 0 too early, while {} ran", others(*running)),
             Self::WrongAddress { address } => {
                 format!("tried to connect to {address}, which is no address of this job")
             }

@@ -18,7 +18,7 @@ impl Driver {
         if ranks.is_empty() || !self.engine.kind().capabilities().here {
             return;
         }
-        // A job that hangs has all the time in the world.
+        // There is no hurry if the job hangs: nothing waits to be stopped.
         let limit = if core.now.watch.is_hung() { hang::STACKS } else { observe::STACKS };
         let stacks = core.now.watch.is_hung() || core.now.waited_elsewhere || core.has_waited();
         core.now.seen = observe::look(&ranks, stacks.then_some(limit)).into_iter().collect();

@@ -100,7 +100,7 @@ fn early_end() {
     let victim = format!("0:await over;{LOST};exit 1");
     let actions = ["1:print step 7;touch over;exit 0", &victim, "2:sleep 60000"];
     let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none", &actions).finish();
-    outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("ended with 0 too early, while 2 others ran");
+    outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("exited with 0 too early, while 2 others ran");
     outcome.expect_err("│ step 7").expect_err("followed       rank 0 exited with 1");
 }
 

@@ -40,12 +40,11 @@ impl Machine {
         }
         let mut ends: Vec<(Slot, End)> =
             self.replicas.iter().filter_map(|(slot, replica)| Some((slot, end_of(replica, now)?))).collect();
-        let failed: Vec<Timestamp> =
-            ends.iter().filter(|(_, end)| end.is_failure()).map(|(_, end)| end.started).collect();
+        let first_failed = ends.iter().filter(|(_, end)| end.is_failure()).map(|(_, end)| end.started).min();
         // What had completed its work and ran together with one that failed may have ended too early. On another node,
         // all that ran here may be missed.
         let is_shared = self.is_shared();
-        let may_be_missed = |end: &End| is_shared || failed.iter().any(|started| *started < end.ended);
+        let may_be_missed = |end: &End| is_shared || first_failed.is_some_and(|started| started < end.ended);
         ends.retain(|(_, end)| !end.is_success() || may_be_missed(end));
         ends.sort_by_key(|(_, end)| end.order);
         let mut successes = 0;

@@ -239,8 +239,8 @@ pub(super) fn why(why: &Why) -> Option<Diagnostic> {
             let diagnostic = if list.is_empty() { diagnostic } else { diagnostic.row("missing", list) };
             diagnostic.hint("start the same command on every node; `--rdzv-timeout` waits longer")
         }
-        Why::Hung => Diagnostic::error(Code::R0004, "no rank of any node made progress")
-            .hint("`umiak explain` on each node shows what its ranks were doing"),
+        Why::Hung => Diagnostic::error(Code::R0013, "no rank of any node made progress")
+            .hint("`umiak explain` on the coordinator's node shows what the ranks were doing"),
         Why::CoordinatorLost { how } => {
             Diagnostic::error(Code::R0005, format!("the coordinator was lost: {}", loss(*how)))
                 .hint("check its console, its kernel log and the network between the nodes")
