@@ -170,7 +170,7 @@ pub(crate) struct Now {
     heartbeat_at: Option<Timestamp>,
     pub(crate) attempt_started: Option<Instant>,
     /// The attempt of the job that is being prepared.
-    preparing: Option<u32>,
+    pub(crate) preparing: Option<u32>,
     return_terminal: bool,
     /// Determines the exit code if the terminal is returned, which only a signal can cause.
     last_signal: i32,

@@ -43,8 +43,8 @@ impl LaunchDoor {
             Ok(true) => core.queue(Event::Prepared { attempt, ready: true }),
             // Continues when all nodes are ready.
             Ok(false) => {}
-            // A lost engine is reported elsewhere.
-            Err(_) if is_lost => {}
+            // The engine reports its loss. If it can be started again, the preparation begins again.
+            Err(_) if is_lost => core.now.preparing = Some(attempt),
             Err(diagnostic) => {
                 core.screen.alert(core.style.diagnostic(&diagnostic));
                 self.stand_unable(attempt, &diagnostic.message);
