@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
 
 use tracing::info;
 use umiak_core::diag::{Code, Diagnostic};
@@ -32,6 +33,8 @@ enum RunStage {
 /// large. Not awaited: what this run misses, the next one finds.
 fn clean_beside_ranks() {
     let work = || {
+        // Ranks that start now need the CPU, and a short run need not search at all.
+        std::thread::sleep(Duration::from_secs(1));
         umiak_sys::cgroup::clean_all_orphans();
         umiak_sys::memory::clean_all_orphans();
     };
