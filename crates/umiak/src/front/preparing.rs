@@ -1,7 +1,6 @@
 //! While a job is prepared, its thread is in file operations that may take long or never return: a slow disk, a file
 //! system that hangs. Another thread reads the signals meanwhile, and names the path after a while.
 
-use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +15,7 @@ use umiak_sys::wait::{Signals, Waker, exit_now, readable, stop_ourselves};
 use crate::clock::time_of_day;
 use crate::driver::short_signal;
 use crate::driver::sources::{SIGTSTP, Sources};
-use crate::screen::Style;
+use crate::screen::{Style, say};
 
 /// After this time, the path is named.
 const LONG: Duration = Duration::from_secs(5);
@@ -68,7 +67,7 @@ impl Voice {
     /// Directly: the screen belongs to the other thread.
     fn say(&self, text: &str) {
         if self.output == OutputMode::Human {
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            say(text);
         }
     }
 }

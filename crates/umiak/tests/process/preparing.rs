@@ -13,6 +13,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("preparing::special_files_are_refused", &[], special_files)
         .test("preparing::signals_are_heard_while_a_path_hangs", &[], signals)
         .test("preparing::a_path_that_hangs_is_named", &[], named)
+        .test("preparing::messages_are_coloured_and_plain", &[], coloured)
         .test("preparing::a_signal_leaves_no_run_that_never_began", &[], never_begun);
 }
 
@@ -89,7 +90,24 @@ fn named() {
     run.finish().expect_code(143);
 }
 
-/// At any moment of the first milliseconds.
+/// Control characters in a path do not reach the terminal.
+fn coloured() {
+    let sandbox = Sandbox::new();
+    let run =
+        sandbox.launch_toy("--nproc_per_node 1 --log_dir lo\u{7}g", &["*:print never"]).env("CLICOLOR_FORCE", "1");
+    let mut run = hanging(run, "workerlog.0");
+    run.command.stderr(std::fs::File::create(sandbox.path().join("console")).unwrap());
+    let run = run.start();
+    run.wait_until("the notice", || sandbox.read("console").contains("workerlog.0"));
+    run.signal(15);
+    run.finish().expect_code(143);
+    let console = sandbox.read("console");
+    assert!(console.contains("while the job was prepared") && console.contains("\x1b[1m"), "{console:?}");
+    let is_raw = |c: char| matches!(c, '\u{fdd0}'..='\u{fddf}' | '\u{7}');
+    assert!(!console.contains(is_raw), "{console:?}");
+}
+
+/// At any moment of the first milliseconds, and once the job runs.
 fn never_begun() {
     let sandbox = Sandbox::new();
     sandbox.write("job.yaml", JOB);
