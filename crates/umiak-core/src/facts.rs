@@ -62,13 +62,31 @@ impl Fact {
             Self::Planned(planned) => vec![&mut planned.command],
             Self::Pending { reason } => vec![reason],
             Self::Ended { exit, .. } => exit.texts(),
+            Self::Observed { replicas } => replicas.iter_mut().flat_map(|observed| observed.snapshot.texts()).collect(),
             Self::Diagnosed(verdict) => {
                 verdict.causes.iter_mut().chain(&mut verdict.victims).flat_map(Finding::texts).collect()
             }
             Self::AttemptFailed(finding) => finding.texts(),
             Self::Noticed { message, .. } => vec![message],
             Self::Ignored { event, state } => vec![event, state],
-            _ => Vec::new(),
+            // Names that umiak gives or checks, and numbers.
+            Self::Supervised(_)
+            | Self::Starting { .. }
+            | Self::Submitted { .. }
+            | Self::Started { .. }
+            | Self::Ready { .. }
+            | Self::TimedOut { .. }
+            | Self::Hung { .. }
+            | Self::Stopping { .. }
+            | Self::StopSent { .. }
+            | Self::Paused
+            | Self::Continued
+            | Self::EngineLost { .. }
+            | Self::Abandoned { .. }
+            | Self::Swept { .. }
+            | Self::Retrying { .. }
+            | Self::Restarting { .. }
+            | Self::Finished { .. } => Vec::new(),
         }
     }
 }
@@ -76,8 +94,34 @@ impl Fact {
 impl Finding {
     fn texts(&mut self) -> Vec<&mut String> {
         let mut texts = self.exit.texts();
+        texts.extend(self.clue.iter_mut().flat_map(Clue::texts));
         texts.extend(self.evidence.iter_mut().flat_map(Evidence::texts));
+        texts.extend(self.snapshot.iter_mut().flat_map(Snapshot::texts));
         texts
+    }
+}
+
+impl Clue {
+    fn texts(&mut self) -> Vec<&mut String> {
+        match self {
+            Self::WrongAddress { address } => vec![address],
+            Self::Suspended
+            | Self::Signalled
+            | Self::Named { .. }
+            | Self::EndedEarly { .. }
+            | Self::WrongRank { .. }
+            | Self::NotListening { .. }
+            | Self::NotConnected { .. }
+            | Self::Elsewhere
+            | Self::Unresponsive => Vec::new(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// The names that the process has chosen.
+    pub fn texts(&mut self) -> Vec<&mut String> {
+        self.stack.iter_mut().flat_map(|frame| [&mut frame.function, &mut frame.file]).collect()
     }
 }
 
@@ -691,6 +735,42 @@ mod tests {
             Fact::Finished { outcome: Outcome::Stopped, exit_code: 3 },
         ]);
         samples
+    }
+
+    #[test]
+    fn texts_are_all_that_programs_choose() {
+        let secret = || "hunter2".to_owned();
+        let snapshot =
+            Snapshot { stack: vec![StackFrame { function: secret(), file: secret(), line: 1 }], ..Snapshot::default() };
+        let subject = Subject { replica: "trainer-3".into(), rank: Some(Rank(3)), attempt: 2 };
+        let evidence = Evidence {
+            headline: Some(Line { text: secret(), number: None }),
+            place: Some(secret()),
+            traceback: vec![secret()],
+            last_lines: vec![secret()],
+            ..Evidence::default()
+        };
+        let finding = Finding {
+            subject: subject.clone(),
+            exit: Exit::Evicted { reason: secret() },
+            ran_micros: 5,
+            weight: Weight::Likely,
+            timed_out: None,
+            stopped_while_ending: false,
+            clue: Some(Clue::WrongAddress { address: secret() }),
+            evidence: Some(evidence),
+            snapshot: Some(snapshot.clone()),
+            usage: None,
+        };
+        for mut fact in [
+            Fact::Observed { replicas: vec![Observed { subject, snapshot }] },
+            Fact::Diagnosed(Verdict { causes: vec![finding.clone()], victims: vec![finding.clone()] }),
+            Fact::AttemptFailed(Box::new(finding)),
+        ] {
+            fact.texts().into_iter().for_each(|text| *text = "***".to_owned());
+            let written = serde_json::to_string(&fact).expect("plain data");
+            assert!(!written.contains("hunter2") && written.contains("***"), "{written}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use serde_json::Value;
-use umiak_core::facts::{Evidence, Fact};
+use umiak_core::facts::{Evidence, Fact, Snapshot};
 use umiak_core::mask::Known;
 use umiak_core::plan::document::Submission;
 
@@ -61,6 +61,11 @@ pub(crate) fn mask_fact(fact: &mut Fact) {
 /// Masks the lines of a log.
 pub(crate) fn mask_evidence(evidence: &mut Evidence) {
     mask(evidence.texts());
+}
+
+/// Masks the names of functions and files.
+pub(crate) fn mask_snapshot(snapshot: &mut Snapshot) {
+    mask(snapshot.texts());
 }
 
 /// Masks all texts of a JSON value.

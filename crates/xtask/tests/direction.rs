@@ -97,7 +97,7 @@ const CRATES: &[Crate] = &[
             ("network", &[]),
             ("secrets", &[]),
             ("log", &["secrets", "variables"]),
-            ("host", &["variables"]),
+            ("host", &["secrets", "variables"]),
             ("screen", &["log", "secrets"]),
             ("history", &[]),
             ("rendezvous", &["clock", "network"]),

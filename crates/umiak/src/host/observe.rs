@@ -8,6 +8,7 @@ use umiak_core::facts::{ProcessState, Snapshot};
 use umiak_sys::observe::{Process, Socket, processes};
 
 use super::stacks;
+use crate::secrets;
 
 /// Time for all ranks together: their peers wait to be stopped.
 const FACTS: Duration = Duration::from_millis(3);
@@ -52,7 +53,7 @@ impl Seen {
         let sockets = process.sockets.unwrap_or_default();
         let (listening, connected): (Vec<Socket>, Vec<Socket>) =
             sockets.iter().partition(|socket| socket.remote.is_none());
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             state: match process.state {
                 'R' => ProcessState::Running,
                 'D' => ProcessState::Blocked,
@@ -67,6 +68,8 @@ impl Seen {
             listens: None,
             stack,
         };
+        // Before it leaves this process: who asks, and other nodes, do not know its secrets.
+        secrets::mask_snapshot(&mut snapshot);
         let local = |sockets: &[Socket]| sockets.iter().map(|socket| socket.local).take(ADDRESSES).collect();
         Self { snapshot, addresses: local(&sockets), listening: is_read.then(|| local(&listening)) }
     }

@@ -11,6 +11,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("secrets::launch_writes_none", &[], launch)
         .test("secrets::documents_leave_none", &[], document)
         .test("secrets::snippets_show_none", &[], snippets)
+        .test("secrets::stacks_show_none", &[], stacks)
         .test("secrets::harmless_names_stay_readable", &[], harmless);
 }
 
@@ -212,6 +213,45 @@ fn snippets() {
     sandbox.write(
         "job.yaml",
         format!(
+/// Rank 1 waits in a file whose name is a secret, until rank 0 fails with a time-out.
+const WAITING: &str = "\
+import importlib, os, sys, time
+
+if os.environ['PADDLE_TRAINER_ID'] == '1':
+    importlib.import_module(sys.argv[2])
+while not os.path.exists('go'):
+    time.sleep(0.01)
+raise TimeoutError('timed out')
+";
+
+fn stacks() {
+    let mut vault = Vault::new();
+    let secret = vault.secret();
+    let sandbox = Sandbox::new();
+    sandbox.write("train.py", WAITING);
+    let waits = "import time\nopen('up', 'w').close()\nwhile True:\n    time.sleep(0.01)\n";
+    sandbox.write(&format!("{secret}.py"), waits);
+    let words = "launch --nproc_per_node 2 --show none train.py --password".split(' ');
+    let running = sandbox.umiak(words.chain([secret.as_str()])).start();
+    running.wait_for_file("up");
+    // Without the command line: the supervisor has masked its answer.
+    for command in ["stacks", "stacks --output json"] {
+        let outcome = sandbox.umiak(command.split(' ')).start().finish_unchecked();
+        outcome.expect_code(0).expect_out("***.py");
+        vault.check_output(command, &outcome);
+    }
+    sandbox.write("go", "");
+    let outcome = running.finish();
+    outcome.expect_code(1);
+    vault.check_output("launch", &outcome);
+    for command in ["explain --output json", "events --output json"] {
+        let outcome = sandbox.umiak(command.split(' ')).finish();
+        outcome.expect_code(0).expect_out("***.py");
+        vault.check_output(command, &outcome);
+    }
+    assert!(vault.check_files(&sandbox.path().join("state")) > 0);
+}
+
             "umiak: v1\nroles:\n  a: {{command: [x], env: {{DB_PASSWORD: {one}, DB_PASSWORD: {one}}}, token: {two}, url: \"https://{three}@h\"}}\n"
         ),
     );
