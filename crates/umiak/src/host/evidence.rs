@@ -1,11 +1,13 @@
 //! Reads what a rank left about its end: the tail of its log since this run's offset, and torch's error file.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use umiak_core::diagnose;
 use umiak_core::facts::Evidence;
 use umiak_core::model::Slot;
+use umiak_sys::regular;
 use umiak_sys::wait::{fill_at, read_at};
 
 /// Length of the tail that is read.
@@ -20,16 +22,23 @@ const ERROR_FILE: u64 = 1 << 20;
 /// Reads the evidence of a rank. `end` limits the log to lines from before our stop.
 pub(crate) fn read(log: &Path, start: u64, end: Option<u64>, error_file: &Path) -> Evidence {
     let (tail, first_line) = tail(log, start, end, TAIL).unwrap_or_default();
-    let error = std::fs::metadata(error_file)
-        .ok()
-        .filter(|metadata| metadata.len() <= ERROR_FILE)
-        .and_then(|_| std::fs::read(error_file).ok());
-    diagnose::extract(&tail, first_line, error.as_deref())
+    diagnose::extract(&tail, first_line, error_of(error_file).as_deref())
+}
+
+fn error_of(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(ERROR_FILE + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= ERROR_FILE).then_some(bytes)
+}
+
+/// The rank may have replaced its files.
+fn open(path: &Path) -> Option<File> {
+    regular::open(File::options().read(true), path).ok()
 }
 
 /// The last lines before `end`, for a quick check.
 pub(crate) fn glance(log: &Path, start: u64, end: Option<u64>) -> Vec<u8> {
-    let Ok(file) = File::open(log) else { return Vec::new() };
+    let Some(file) = open(log) else { return Vec::new() };
     let end = end.or_else(|| Some(file.metadata().ok()?.len())).unwrap_or(0);
     let from = start.max(end.saturating_sub(GLANCE));
     let mut bytes = vec![0; end.saturating_sub(from) as usize];
@@ -47,7 +56,7 @@ pub(crate) fn has_error(lines: &[u8]) -> bool {
 
 /// Returns the last bytes of this run's part, and the number of their first line.
 fn tail(log: &Path, start: u64, end: Option<u64>, length: u64) -> Option<(Vec<u8>, Option<u64>)> {
-    let file = File::open(log).ok()?;
+    let file = open(log)?;
     let size = file.metadata().ok()?.len();
     let end = end.map_or(size, |end| end.min(size));
     // A log shorter than this run's offset was truncated since: all of it belongs to this run.

@@ -6,15 +6,15 @@ use std::io;
 
 use umiak_core::facts::LogEnd;
 use umiak_core::plan::Log;
-use umiak_sys::logger;
 use umiak_sys::wait::fill_at;
+use umiak_sys::{logger, regular};
 
 /// Length of the digested part at each end of the output. Shorter output is digested whole.
 const LOOKED_AT: u64 = 16 << 10;
 
 /// Returns the current end of an attempt's output.
 pub(crate) fn read(log: &Log, rotates: bool) -> io::Result<LogEnd> {
-    let file = File::open(&log.path)?;
+    let file = regular::open(File::options().read(true), &log.path)?;
     let at = file.metadata()?.len();
     let rotated = if rotates { logger::numbers(&log.path).last().copied().unwrap_or(0) } else { log.rotated };
     // A file that was begun by rotation is the attempt's from its first byte.

@@ -13,9 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use umiak_sys::logger;
 use umiak_sys::wait::read_at;
 use umiak_sys::watch::{Watch, Watched};
+use umiak_sys::{logger, regular};
 
 use super::lines::Prefixed;
 
@@ -77,7 +77,7 @@ impl Mirrors {
         }
         let number = logger::numbers(path).last().map_or(1, |last| last + 1);
         let attention = Attention::Young { since: Instant::now() };
-        let file = File::open(path)?;
+        let file = open(path)?;
         let mirror = Mirror { rank, lines, file, attention, offset, path: path.to_owned(), number, is_due: false };
         match self.find(rank) {
             None => self.all.push(mirror),
@@ -247,6 +247,11 @@ impl Mirrors {
     }
 }
 
+/// The rank may have replaced its log.
+fn open(path: &Path) -> io::Result<File> {
+    regular::open(File::options().read(true), path)
+}
+
 impl Mirror {
     /// Opens the next file, if this one has been rotated and read to its end.
     fn advance(&mut self) -> bool {
@@ -262,7 +267,7 @@ impl Mirror {
             let later = || logger::numbers(&self.path).into_iter().find(|number| *number > self.number);
             let next = later();
             let path = next.map_or_else(|| self.path.clone(), |number| logger::finished(&self.path, number));
-            let Ok(file) = File::open(&path) else { return false };
+            let Ok(file) = open(&path) else { return false };
             // The current file may have been rotated while we opened it, and be the one after the next.
             if next.is_none() && later().is_some() {
                 continue;

@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("logpath::any_bytes_pass_unchanged", &[], any_bytes)
         .test("logpath::a_line_without_end_passes_in_little_memory", &[], endless_line)
         .test("logpath::a_rank_that_fails_after_an_endless_line_is_explained", &[], endless_line_then_failure)
+        .test("logpath::a_rank_that_replaces_its_files_by_pipes_is_named", &[], replaced)
         .test("logpath::a_slow_reader_slows_nobody", &[], slow_reader)
         .test("logpath::the_launcher_ends_after_the_last_byte", &[], ends_after_the_last_byte)
         .test("logpath::a_reader_that_never_was_stops_nothing", &[], dead_reader);
@@ -167,4 +168,33 @@ fn dead_reader() {
     outcome.expect_code(0).expect_err("finished 1 rank");
     assert!(outcome.err().ends_with("\n0\n"), "{}", outcome.err());
     assert!(shell.sandbox.read("log/workerlog.0").ends_with("end\n"), "the log is whole");
+}
+
+/// Every rank replaces its log and its error file by named pipes; then one fails, and the others are stopped.
+const REPLACES: &str = "\
+import os, sys, time
+
+rank = os.environ['PADDLE_TRAINER_ID']
+for path in ['log/workerlog.' + rank, os.environ['TORCHELASTIC_ERROR_FILE']]:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.exists(path):
+        os.remove(path)
+    os.mkfifo(path)
+open('up-' + rank, 'w').close()
+while rank != sys.argv[1]:
+    time.sleep(0.01)
+while not (os.path.exists('up-0') and os.path.exists('up-1')):
+    time.sleep(0.01)
+sys.exit(3)
+";
+
+fn replaced() {
+    // Rank 0 is shown on the console.
+    for rank in ["0", "1"] {
+        let sandbox = Sandbox::new();
+        sandbox.write("train.py", REPLACES);
+        let outcome = sandbox.umiak(["launch", "--nproc_per_node", "2", "train.py", rank]).finish();
+        outcome.expect_code(3).expect_err(&format!("✗ rank {rank} on ")).expect_err("exited with 3");
+        sandbox.umiak(["explain"]).finish().expect_code(0);
+    }
 }
