@@ -127,11 +127,9 @@ pub fn accept_damage(run: &RunDir) -> Result<Option<(Box<Damage>, PathBuf)>, Err
 }
 
 /// Opens a journal. What is not a regular file is refused: opening it may block for ever.
-pub(super) fn open(run: &RunDir, options: &OpenOptions) -> io::Result<File> {
-    let path = run.journal();
-    match std::fs::metadata(&path) {
-        Ok(metadata) if !metadata.is_file() => Err(io::Error::other("it is not a regular file")),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => options.open(&path),
-    }
+pub(super) fn open(run: &RunDir, options: &mut OpenOptions) -> io::Result<File> {
+    umiak_sys::regular::open(options, &run.journal()).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory => io::Error::other("it is not a regular file"),
+        _ => error,
+    })
 }

@@ -60,7 +60,7 @@ impl Writer {
         Self::begin(run, File::options().append(true).read(true).create(true).mode(0o600))
     }
 
-    fn begin(run: &RunDir, options: &std::fs::OpenOptions) -> Result<Self, Error> {
+    fn begin(run: &RunDir, options: &mut std::fs::OpenOptions) -> Result<Self, Error> {
         let path = run.journal();
         let failed = |doing| move |source| Error::Journal { doing, path: run.journal(), source };
         let file = super::open(run, options).map_err(failed("open"))?;
