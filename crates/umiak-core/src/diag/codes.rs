@@ -174,11 +174,11 @@ register! {
     R0007, 0, "nodes are not protected by a token",
         "Without `--token` or `UMIAK_TOKEN`, nodes authenticate with a key derived from the job id. That prevents mix-ups, but does not protect against other users of the network.";
     R0011, 2, "the token file cannot be used",
-        "`--token-file` names the file with the secret that all nodes share. It must be a regular file that you can read and that other users cannot write, with one line of text.";
+        "`--token-file` names the file with the secret that all nodes share. It must be a regular file of yours or of root that you can read and that neither its group nor others can write, with one line of text.";
     R0013, 124, "no rank of any node made progress",
         "For the time of `--hang-timeout` no rank of any node wrote, read or sent anything, and no stack changed. The report names the ranks that were not where the others waited.";
     R0012, 0, "the token is weak",
-        "The token can be guessed or read by others: it has fewer than 16 characters, or every user of this host can read its file. A recorded handshake allows guesses to be checked offline. `head -c 24 /dev/urandom | base64` makes a good one.";
+        "The token can be guessed or read by others: it has fewer than 16 characters, or other users of this host can read its file. A recorded handshake allows guesses to be checked offline. `head -c 24 /dev/urandom | base64` makes a good one.";
     R0008, 0, "a node was refused",
         "A node tried to join this job and does not match it. Its console shows the same reason.";
     R0009, 0, "a node does not respond",

@@ -549,6 +549,7 @@ fn token_files() {
     mode("long", &[b'x'; 4097], 0o600);
     mode("odd", b"\xff\xfe", 0o600);
     mode("writable", b"0123456789abcdef\n", 0o666);
+    mode("shared", b"0123456789abcdef\n", 0o620);
     for (file, reason) in [
         ("missing", "No such file"),
         ("pipe", "it is a named pipe, not a regular file"),
@@ -558,15 +559,18 @@ fn token_files() {
         ("lines", "it has more than one line"),
         ("long", "it has more than 4096 bytes"),
         ("odd", "it is not text"),
-        ("writable", "every user of this host can write it"),
+        ("writable", "other users of this host can write it"),
+        ("shared", "other users of this host can write it"),
     ] {
         let message = format!("error[R0011]: the token file `{file}` cannot be used");
         dry(file).expect_code(2).expect_err(&message).expect_err(reason);
     }
     mode("good", b"0123456789abcdef\n", 0o600);
     assert!(!dry("good").expect_code(0).err().contains("R0012"));
-    mode("readable", b"0123456789abcdef\n", 0o644);
-    dry("readable").expect_code(0).expect_err("notice[R0012]: every user of this host can read the token file");
+    for readable in [0o640, 0o604, 0o644] {
+        mode("readable", b"0123456789abcdef\n", readable);
+        dry("readable").expect_code(0).expect_err("notice[R0012]: other users of this host can read the token file");
+    }
     mode("short", b"0123456789abcde\n", 0o600);
     let short = dry("short");
     short.expect_code(0).expect_err("notice[R0012]: the token has fewer than 16 characters and can be guessed");
