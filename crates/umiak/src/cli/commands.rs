@@ -118,8 +118,9 @@ fn commands() -> Command {
         ))
 }
 
-/// Commands about runs: they also stop what killed runs have left on this host. Those that start runs do too.
-const OF_RUNS: &[&str] = &["ls", "show", "logs", "events", "wait", "attach", "stop", "rm", "gc", "explain"];
+/// Commands that stop what killed runs have left on this host. Those that start runs do too.
+const CLEANS_LEFTOVERS: &[&str] =
+    &["ls", "show", "logs", "events", "wait", "attach", "stacks", "stop", "rm", "gc", "explain"];
 
 /// Commands that only read and print: `--verbose` is not in their help.
 const SILENT: &[&str] = &["ls", "show", "explain", "schema", "completions", "man"];
@@ -201,7 +202,7 @@ pub(super) fn run(argv: &[OsString]) -> ExitCode {
             return fail(&[diagnostic]);
         }
         debug!(command = name, "started");
-        if OF_RUNS.contains(&name) {
+        if CLEANS_LEFTOVERS.contains(&name) {
             umiak_sys::cgroup::clean_orphans();
         }
     }
