@@ -1,7 +1,7 @@
 //! Until the first rank starts: special files are refused, signals are heard, and a path that hangs is named.
 
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -111,18 +111,33 @@ fn coloured() {
 fn never_begun() {
     let sandbox = Sandbox::new();
     sandbox.write("job.yaml", JOB);
-    for step in 0..40 {
+    let (mut begun, mut never) = (0, 0);
+    for step in 0..=40 {
+        let before = runs(&sandbox);
         let run = sandbox.umiak(["run", "job.yaml", "--output", "quiet"]).start();
-        let until = Instant::now() + Duration::from_micros(500) * step;
+        if step == 40 {
+            let journal = |run: &PathBuf| std::fs::read_to_string(run.join("journal.jsonl")).unwrap_or_default();
+            let is_started = |run: &PathBuf| !before.contains(run) && journal(run).contains("\"started\"");
+            run.wait_until("the job runs", || runs(&sandbox).iter().any(is_started));
+        }
+        let until = Instant::now() + Duration::from_micros(500) * (step % 40);
         while Instant::now() < until {
             std::hint::spin_loop();
         }
         run.signal(2);
         run.finish();
-        for run in std::fs::read_dir(sandbox.path().join("state/runs")).into_iter().flatten().flatten() {
-            let journal = std::fs::read_to_string(run.path().join("journal.jsonl")).unwrap_or_default();
-            assert!(journal.contains("\"finished\""), "{}: {journal}", run.path().display());
-            assert!(!run.path().join("secrets.json").exists(), "{}", run.path().display());
+        let after = runs(&sandbox);
+        *if after.len() > before.len() { &mut begun } else { &mut never } += 1;
+        for run in after {
+            let journal = std::fs::read_to_string(run.join("journal.jsonl")).unwrap_or_default();
+            assert!(journal.contains("\"finished\""), "{}: {journal}", run.display());
+            assert!(!run.join("secrets.json").exists(), "{}", run.display());
         }
     }
+    assert!(begun > 0 && never > 0, "{begun} had begun, {never} had not");
+}
+
+fn runs(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(sandbox.path().join("state/runs")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
 }

@@ -143,8 +143,15 @@ fn launch() {
             vault.check_output(dry, &outcome);
         }
         // Refused: the message shows what was given.
-        for wrong in ["launch --nproc_per_node x:y train.py", "launch --no-such-flag train.py", "launch missing.py"] {
-            vault.check_output(wrong, &umiak(wrong, &arguments).finish());
+        let refused = [
+            ("launch --nproc_per_node x:y train.py", 2),
+            ("launch --no-such-flag train.py", 2),
+            ("launch missing.py", 127),
+        ];
+        for (wrong, code) in refused {
+            let outcome = umiak(wrong, &arguments).finish();
+            outcome.expect_code(code);
+            vault.check_output(wrong, &outcome);
         }
         for command in
             ["show", "events", "events --output json", "explain", "explain --output json", "ls", "ls --output json"]
@@ -206,13 +213,6 @@ fn document() {
     assert!(log.contains(&param), "the replica's own log is untouched");
 }
 
-fn snippets() {
-    let mut vault = Vault::new();
-    let sandbox = Sandbox::new();
-    let (one, two, three) = (vault.secret(), vault.secret(), vault.secret());
-    sandbox.write(
-        "job.yaml",
-        format!(
 /// Rank 1 waits in a file whose name is a secret, until rank 0 fails with a time-out.
 const WAITING: &str = "\
 import importlib, os, sys, time
@@ -252,6 +252,13 @@ fn stacks() {
     assert!(vault.check_files(&sandbox.path().join("state")) > 0);
 }
 
+fn snippets() {
+    let mut vault = Vault::new();
+    let sandbox = Sandbox::new();
+    let (one, two, three) = (vault.secret(), vault.secret(), vault.secret());
+    sandbox.write(
+        "job.yaml",
+        format!(
             "umiak: v1\nroles:\n  a: {{command: [x], env: {{DB_PASSWORD: {one}, DB_PASSWORD: {one}}}, token: {two}, url: \"https://{three}@h\"}}\n"
         ),
     );

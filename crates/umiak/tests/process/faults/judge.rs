@@ -61,8 +61,9 @@ impl Judgement {
 pub(super) fn causes(explanation: &str) -> Result<Vec<String>, String> {
     let explained: Value =
         serde_json::from_str(explanation).map_err(|error| format!("`umiak explain`: {error}: {explanation}"))?;
-    let verdict = explained["verdicts"].as_array().and_then(|verdicts| verdicts.last());
-    let causes = verdict.and_then(|verdict| verdict["causes"].as_array());
+    let verdicts = explained["verdicts"].as_array();
+    let verdicts = verdicts.ok_or_else(|| format!("`umiak explain` has no verdicts: {explanation}"))?;
+    let causes = verdicts.last().and_then(|verdict| verdict["causes"].as_array());
     let names = causes.into_iter().flatten().filter_map(|cause| cause["subject"]["replica"].as_str());
     Ok(names.map(str::to_owned).collect())
 }

@@ -49,7 +49,9 @@ impl Trial<'_> {
                 Judgement::of(&explanation(&self.sandboxes[0]), &self.kind.culprits(self.repetition))
             }
             // Only the coordinator's node has a record; the others must show the same cause.
-            Right::Culprit if cause_shown(outcome) == cause_shown(&outcomes[0]) => Judgement::Right,
+            Right::Culprit if cause_shown(outcome).is_some_and(|cause| Some(cause) == cause_shown(&outcomes[0])) => {
+                Judgement::Right
+            }
             Right::Culprit => Judgement::Broken(format!("node {here} shows {:?}", cause_shown(outcome))),
             Right::Node | Right::Refusal if here == node => Judgement::Right,
             Right::Node => self.judge_node(here, outcome, node, "was lost"),
