@@ -97,8 +97,6 @@ pub(crate) struct SocketLine {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     pub(crate) listens: bool,
-    /// Bytes that wait to be sent or to be read.
-    pub(crate) queued: u64,
     pub(crate) inode: u64,
 }
 
@@ -108,9 +106,7 @@ pub(crate) fn socket_line(line: &str) -> Option<SocketLine> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, remote) = (socket_address(fields.next()?)?, socket_address(fields.next()?)?);
     let listens = fields.next()? == LISTEN;
-    let (sent, received) = fields.next()?.split_once(':')?;
-    let queued = u64::from_str_radix(sent, 16).ok()? + u64::from_str_radix(received, 16).ok()?;
-    Some(SocketLine { local, remote, listens, queued, inode: fields.nth(4)?.parse().ok()? })
+    Some(SocketLine { local, remote, listens, inode: fields.nth(5)?.parse().ok()? })
 }
 
 /// Addresses are words in host byte order.

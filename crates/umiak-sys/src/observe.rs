@@ -42,8 +42,6 @@ pub struct Socket {
     pub local: SocketAddr,
     /// Absent if it listens.
     pub remote: Option<SocketAddr>,
-    /// Bytes that wait to be sent or to be read.
-    pub queued: u64,
 }
 
 /// Looks at these processes until the deadline. A process that is gone is left out, and the last facts to be read, the
@@ -137,7 +135,7 @@ fn sockets(deadline: Instant, owners: &HashMap<u64, usize>) -> Option<Vec<(usize
                 && let Some(owner) = owners.get(&line.inode)
             {
                 let remote = (!line.listens).then_some(line.remote);
-                found.push((*owner, Socket { local: line.local, remote, queued: line.queued }));
+                found.push((*owner, Socket { local: line.local, remote }));
             }
         }
     }
@@ -145,38 +143,56 @@ fn sockets(deadline: Instant, owners: &HashMap<u64, usize>) -> Option<Vec<(usize
 }
 
 /// Sums of the bytes that each process and its descendants have read, written, sent and received. A process without
-/// progress keeps its number.
-pub fn moved(pids: &[u32]) -> Vec<(u32, u64)> {
+/// progress keeps its number. `None` if a counter could not be read: `/proc/PID/io` of another user's process, or the
+/// table of sockets if the process has some.
+pub fn moved(pids: &[u32]) -> Vec<(u32, Option<u64>)> {
     let mut owners: HashMap<u64, usize> = HashMap::new();
-    let mut sums: Vec<(u32, u64)> = Vec::with_capacity(pids.len());
+    let mut sums: Vec<(u32, Option<u64>)> = Vec::with_capacity(pids.len());
     for (position, pid) in pids.iter().enumerate() {
-        let mut sum = 0u64;
+        let mut sum = Some(0u64);
         for pid in std::iter::once(*pid).chain(descendants(*pid)) {
             owners.extend(socket_inodes(pid).into_iter().map(|inode| (inode, position)));
-            sum = sum.wrapping_add(read_and_written(pid));
+            sum = sum.zip(read_and_written(pid)).map(|(sum, bytes)| sum.wrapping_add(bytes));
         }
         sums.push((*pid, sum));
     }
-    for (inode, bytes) in tcp_bytes() {
-        if let Some(owner) = owners.get(&inode) {
-            sums[*owner].1 = sums[*owner].1.wrapping_add(bytes);
-        }
-    }
+    add_sockets(&mut sums, &owners, tcp_bytes());
     sums
 }
 
-fn read_and_written(pid: u32) -> u64 {
-    let text = read_small(format!("/proc/{pid}/io")).unwrap_or_default();
-    let counters = text.lines().filter_map(|line| line.split_once(": "));
-    counters
-        .filter(|(name, _)| matches!(*name, "rchar" | "wchar"))
-        .filter_map(|(_, value)| value.parse::<u64>().ok())
-        .sum()
+/// Adds the bytes of their sockets to the sums of these owners.
+fn add_sockets(sums: &mut [(u32, Option<u64>)], owners: &HashMap<u64, usize>, table: io::Result<Vec<(u64, u64)>>) {
+    let Ok(table) = table else {
+        for owner in owners.values() {
+            sums[*owner].1 = None;
+        }
+        return;
+    };
+    for (inode, bytes) in table {
+        if let Some(owner) = owners.get(&inode) {
+            sums[*owner].1 = sums[*owner].1.map(|sum| sum.wrapping_add(bytes));
+        }
+    }
+}
+
+/// Zero for a process that has ended: its parent's number changes when it does.
+fn read_and_written(pid: u32) -> Option<u64> {
+    let Some(text) = read_small(format!("/proc/{pid}/io")) else {
+        let has_ended = one(pid).is_none_or(|process| matches!(process.state, 'Z' | 'X'));
+        return has_ended.then_some(0);
+    };
+    let counter = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value?.parse::<u64>().ok()
+    };
+    Some(counter("rchar")?.wrapping_add(counter("wchar")?))
 }
 
 /// The bytes that each TCP socket has sent and received, by inode.
-fn tcp_bytes() -> Vec<(u64, u64)> {
-    [AF_INET, AF_INET6].into_iter().filter_map(|family| tcp_bytes_of(family).ok()).flatten().collect()
+fn tcp_bytes() -> io::Result<Vec<(u64, u64)>> {
+    let mut found = tcp_bytes_of(AF_INET)?;
+    found.extend(tcp_bytes_of(AF_INET6)?);
+    Ok(found)
 }
 
 fn tcp_bytes_of(family: u8) -> io::Result<Vec<(u64, u64)>> {
@@ -212,8 +228,11 @@ fn tcp_bytes_of(family: u8) -> io::Result<Vec<(u64, u64)>> {
                     });
                     found.push((u64::from(response.header.inode), moved.unwrap_or(0)));
                 }
-                NetlinkPayload::Noop => {}
-                _ => return Ok(found),
+                NetlinkPayload::Done(done) if done.code == 0 => return Ok(found),
+                NetlinkPayload::Done(done) => return Err(io::Error::from_raw_os_error(done.code.abs())),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::Overrun(_) => return Err(io::Error::other("the table of sockets is incomplete")),
+                _ => {}
             }
             // Messages are aligned to four bytes.
             let length = (message.header.length as usize).next_multiple_of(4);
@@ -237,9 +256,9 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(60);
         let [(_, process)] = &processes(&[std::process::id()], later)[..] else { panic!("we are running") };
         let sockets = process.sockets.as_ref().unwrap();
-        assert!(sockets.contains(&Socket { local: address, remote: None, queued: 1 }), "{sockets:?}");
+        assert!(sockets.contains(&Socket { local: address, remote: None }), "{sockets:?}");
         let client = stream.local_addr().unwrap();
-        assert!(sockets.contains(&Socket { local: client, remote: Some(address), queued: 0 }), "{sockets:?}");
+        assert!(sockets.contains(&Socket { local: client, remote: Some(address) }), "{sockets:?}");
     }
 
     #[test]
@@ -252,14 +271,22 @@ mod tests {
             let link = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(stream))).unwrap();
             link.to_str().unwrap().trim_start_matches("socket:[").trim_end_matches(']').parse::<u64>().unwrap()
         };
-        let of = |inode: u64| tcp_bytes().into_iter().find(|(other, _)| *other == inode).map(|(_, bytes)| bytes);
+        let of =
+            |inode: u64| tcp_bytes().unwrap().into_iter().find(|(other, _)| *other == inode).map(|(_, bytes)| bytes);
         let inode = inode(&peer);
         let before = of(inode).expect("an open socket is in the table");
         stream.write_all(&[7; 1000]).unwrap();
         peer.read_exact(&mut [0; 1000]).unwrap();
         assert_eq!(of(inode), Some(before + 1000));
-        let [(_, sum)] = moved(&[std::process::id()])[..] else { panic!("we are running") };
+        let [(_, Some(sum))] = moved(&[std::process::id()])[..] else { panic!("we are running") };
         assert!(sum >= 2000, "{sum}");
+    }
+
+    #[test]
+    fn bytes_are_unknown_if_the_table_of_sockets_is() {
+        let mut sums = [(10, Some(5)), (11, Some(6))];
+        add_sockets(&mut sums, &HashMap::from([(77, 1)]), Err(io::Error::other("no table")));
+        assert_eq!(sums, [(10, Some(5)), (11, None)], "a process without sockets is known");
     }
 
     #[test]

@@ -29,10 +29,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             Diagnostic::error(Code::J0025, "no live runs").hint("`umiak ls` lists the runs that have ended")
         })?,
     };
-    let replicas = stacks(&run)?;
+    let (replicas, live) = stacks(&run)?;
     match arguments.format.output {
-        Output::Json => print_json(&SeenRun { v: 1, run: run.id(), replicas }),
-        Output::Human | Output::Quiet => print_text(&human(&arguments.format.style(), &replicas)),
+        Output::Json => print_json(&SeenRun { v: 1, run: run.id(), live, replicas }),
+        Output::Human | Output::Quiet => {
+            print_text(&human(&arguments.format.style(), &replicas, live.saturating_sub(replicas.len())))
+        }
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,8 @@
 //! Orders from other processes: one JSON line each for request and answer, on a socket in the run's directory.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ const LONGEST: u64 = 4096;
 /// Maximum length of an answer.
 const LONGEST_ANSWER: u64 = 64 << 20;
 /// A silent client is disconnected after this time. It blocks nothing meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of clients; one more disconnects the oldest.
 const CLIENTS: usize = 32;
 /// How long a client waits for an answer.
@@ -36,12 +37,15 @@ pub(crate) enum ControlOrder {
     Stacks {},
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ControlAnswer {
     pub(crate) ok: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// The answer to [`ControlOrder::Stacks`].
+    /// Number of live replicas, in the answer to [`ControlOrder::Stacks`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) live: Option<usize>,
+    /// Those of them that could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) replicas: Vec<Observed>,
 }
@@ -112,7 +116,8 @@ impl Client {
             Ok(_) => None,
             Err(ref error) => Some(error.to_string()),
         };
-        answer(&mut self.stream, &ControlAnswer { ok: error.is_none(), error, replicas: Vec::new() }).ok()?;
+        answer(&mut self.stream, &ControlAnswer { ok: error.is_none(), error, ..ControlAnswer::default() }).ok()?;
+        end(&self.stream);
         order.ok().map(|order| Order { order, client: None })
     }
 }
@@ -184,6 +189,11 @@ pub(super) fn answer(client: &mut UnixStream, answer: &ControlAnswer) -> io::Res
     client.write_all(text.as_bytes())
 }
 
+/// Ends an answer, which the client reads to the end.
+pub(super) fn end(client: &UnixStream) {
+    let _ = client.shutdown(Shutdown::Both);
+}
+
 /// The client's end.
 pub(crate) fn ask(run: &RunDir, order: &ControlOrder) -> io::Result<ControlAnswer> {
     let mut stream = in_directory(run.path(), RunDir::CONTROL, |path| UnixStream::connect(path))?;
@@ -191,7 +201,8 @@ pub(crate) fn ask(run: &RunDir, order: &ControlOrder) -> io::Result<ControlAnswe
     let mut text = serde_json::to_string(order)?;
     text.push('\n');
     stream.write_all(text.as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    // To the end: the supervisor is then ready for the next order.
+    let mut text = String::new();
+    stream.take(LONGEST_ANSWER).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
 }

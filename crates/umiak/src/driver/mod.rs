@@ -143,6 +143,8 @@ pub(crate) struct Now {
     log_at_stop: HashMap<Slot, u64>,
     /// Progress, if the policy limits the time without.
     watch: hang::Watch,
+    /// Shared with the thread that answers `umiak stacks`, while there is one.
+    asked_stacks: Arc<()>,
     /// What the others were doing when the first had failed.
     seen: HashMap<Slot, Seen>,
     /// A rank of another node has failed because a peer did not respond.

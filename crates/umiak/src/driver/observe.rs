@@ -7,7 +7,7 @@ use umiak_core::facts::{Fact, Observed};
 use umiak_core::machine::job::AttemptId;
 use umiak_core::model::Slot;
 
-use super::{Core, Driver, hang};
+use super::{Core, Driver};
 use crate::host::{evidence, observe};
 
 impl Driver {
@@ -19,9 +19,9 @@ impl Driver {
             return;
         }
         // There is no hurry if the job hangs: nothing waits to be stopped.
-        let limit = if core.now.watch.is_hung() { hang::STACKS } else { observe::STACKS };
+        let limits = if core.now.watch.is_hung() { observe::UNHURRIED } else { observe::BEFORE_STOP };
         let stacks = core.now.watch.is_hung() || core.now.waited_elsewhere || core.has_waited();
-        core.now.seen = observe::look(&ranks, stacks.then_some(limit)).into_iter().collect();
+        core.now.seen = observe::look(&ranks, limits, stacks).into_iter().collect();
         for id in ids {
             let Some(log) = core.log(*id) else { continue };
             let endpoint =

@@ -1,41 +1,52 @@
 //! `umiak stacks`: what the replicas of a live run are doing, at both ends of the control socket.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::debug;
 use umiak_core::diag::{Code, Diagnostic};
 use umiak_core::facts::{Observed, Subject};
 
-use super::control::{ControlAnswer, ControlOrder, answer};
+use super::Driver;
+use super::control::{ControlAnswer, ControlOrder, PATIENCE, answer, end};
 use super::stop::{ask, deaf, elsewhere, no_answer};
-use super::{Driver, hang};
 use crate::history::{Life, RunDir, journal, life_of};
 use crate::host::observe;
 
 impl Driver {
-    /// Answers in a thread: reading the stacks of many replicas takes a while, and the run goes on.
+    /// Answers in a thread: reading the stacks of many replicas takes a while, and the run goes on. One at a time.
     pub(super) fn tell_stacks(&self, client: Option<UnixStream>) {
         let Some(mut client) = client else { return };
         let core = &self.core;
+        let refusal = if !self.engine.kind().capabilities().here {
+            Some("the replicas of this engine do not run on this host")
+        } else if Arc::strong_count(&core.now.asked_stacks) > 1 {
+            Some("another `umiak stacks` is running")
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            let text = ControlAnswer { error: Some(error.to_owned()), ..ControlAnswer::default() };
+            let _ = answer(&mut client, &text);
+            return end(&client);
+        }
         let live = core.machine.live_ids();
         let ranks = live.iter().filter_map(|id| {
             let quiet = core.log(*id).and_then(|log| observe::quiet(&log.path, log.start));
             Some((core.machine.subject(id.slot), quiet, core.pid(id.slot)?))
         });
         let ranks: Vec<(Subject, Option<Duration>, u32)> = ranks.collect();
-        let is_here = self.engine.kind().capabilities().here;
+        let asked = Arc::clone(&core.now.asked_stacks);
         let worker = std::thread::Builder::new().name("stacks".to_owned()).spawn(move || {
-            let text = if is_here {
-                ControlAnswer { ok: true, error: None, replicas: look(&ranks) }
-            } else {
-                let error = "the replicas of this engine do not run on this host".to_owned();
-                ControlAnswer { ok: false, error: Some(error), replicas: Vec::new() }
-            };
-            let _ = client.set_nonblocking(false);
-            if let Err(error) = answer(&mut client, &text) {
-                debug!(%error, "the client of `stacks` has gone");
+            let text = ControlAnswer { ok: true, error: None, live: Some(live.len()), replicas: look(&ranks) };
+            let set = client.set_nonblocking(false).and_then(|()| client.set_write_timeout(Some(PATIENCE)));
+            if let Err(error) = set.and_then(|()| answer(&mut client, &text)) {
+                debug!(%error, "the client of `stacks` has gone, or does not read");
             }
+            // Before the client sees the end: it may ask again at once.
+            drop(asked);
+            end(&client);
         });
         drop(worker);
     }
@@ -43,7 +54,7 @@ impl Driver {
 
 fn look(ranks: &[(Subject, Option<Duration>, u32)]) -> Vec<Observed> {
     let pids: Vec<(usize, u32)> = ranks.iter().enumerate().map(|(position, (_, _, pid))| (position, *pid)).collect();
-    let seen = observe::look(&pids, Some(hang::STACKS));
+    let seen = observe::look(&pids, observe::UNHURRIED, true);
     let observed = seen.into_iter().map(|(position, seen)| {
         let (subject, quiet, _) = &ranks[position];
         let mut snapshot = seen.snapshot;
@@ -53,10 +64,10 @@ fn look(ranks: &[(Subject, Option<Duration>, u32)]) -> Vec<Observed> {
     observed.collect()
 }
 
-/// Asks the supervisor of a live run.
-pub(crate) fn stacks(run: &RunDir) -> Result<Vec<Observed>, Diagnostic> {
-    let status = journal::replay(run).map_err(|error| error.diagnostic())?.status;
-    let supervisor = match life_of(run, status.is_finished()).map_err(|error| error.diagnostic())? {
+/// Asks the supervisor of a live run. Returns what could be read, and the number of live replicas.
+pub(crate) fn stacks(run: &RunDir) -> Result<(Vec<Observed>, usize), Diagnostic> {
+    let replay = journal::replay(run).map_err(|error| error.diagnostic())?;
+    let supervisor = match life_of(run, replay.is_finished()).map_err(|error| error.diagnostic())? {
         Life::Finished | Life::Lost => {
             return Err(Diagnostic::error(Code::J0025, format!("{} is not running", run.id()))
                 .hint(format!("`umiak explain {}` shows what its replicas were doing when it failed", run.id())));
@@ -71,8 +82,12 @@ pub(crate) fn stacks(run: &RunDir) -> Result<Vec<Observed>, Diagnostic> {
         return Err(deaf(run, supervisor.as_ref()));
     }
     match ask(run, &ControlOrder::Stacks {}) {
-        Ok(ControlAnswer { ok: true, replicas, .. }) => Ok(replicas),
-        Ok(answer) => Err(no_answer(run, supervisor.as_ref(), &answer.error.unwrap_or_default())),
+        Ok(ControlAnswer { ok: true, live, replicas, .. }) => {
+            let live = live.unwrap_or(replicas.len());
+            Ok((replicas, live))
+        }
+        Ok(answer) => Err(Diagnostic::error(Code::J0026, format!("the stacks of {} cannot be read", run.id()))
+            .row("reason", answer.error.unwrap_or_default())),
         Err(error) => Err(no_answer(run, supervisor.as_ref(), &error.to_string())),
     }
 }

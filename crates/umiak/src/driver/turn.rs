@@ -317,6 +317,7 @@ impl Driver {
         self.record(Fact::Continued);
         let paused = self.core.clock.now().since(before);
         self.core.now.timers.postpone(paused);
+        self.core.now.watch.begin_again();
     }
 
     /// Stops the processes that replicas left behind. Timers and probes belong to attempts that have ended, and are

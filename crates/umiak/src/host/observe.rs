@@ -10,10 +10,17 @@ use umiak_sys::observe::{Process, Socket, processes};
 use super::stacks;
 use crate::secrets;
 
-/// Time for all ranks together: their peers wait to be stopped.
-const FACTS: Duration = Duration::from_millis(3);
-/// The same for stacks.
-pub(crate) const STACKS: Duration = Duration::from_millis(50);
+/// Time for all ranks together. Those that are not read in time are left out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    facts: Duration,
+    pub(crate) stacks: Duration,
+}
+
+/// Before a stop: the peers of a failed rank wait for it.
+pub(crate) const BEFORE_STOP: Limits = Limits { facts: Duration::from_millis(3), stacks: Duration::from_millis(50) };
+/// Nothing waits: the job hangs, or `umiak stacks` asks. Both together are shorter than a client waits for an answer.
+pub(crate) const UNHURRIED: Limits = Limits { facts: Duration::from_secs(2), stacks: Duration::from_secs(2) };
 /// Addresses of one rank that are kept.
 const ADDRESSES: usize = 64;
 
@@ -27,12 +34,12 @@ pub(crate) struct Seen {
     pub(crate) listening: Option<Vec<SocketAddr>>,
 }
 
-/// Looks at these processes; with a limit for `stacks`, at their interpreters too.
-pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], stacks: Option<Duration>) -> Vec<(K, Seen)> {
+/// Looks at these processes; with `stacks`, at their interpreters too.
+pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], limits: Limits, stacks: bool) -> Vec<(K, Seen)> {
     let pids: Vec<u32> = ranks.iter().map(|(_, pid)| *pid).collect();
-    let found = processes(&pids, Instant::now() + FACTS);
+    let found = processes(&pids, Instant::now() + limits.facts);
     let workers: Vec<u32> = found.iter().map(|(_, process)| process.pid).collect();
-    let stacks = stacks.map(|limit| stacks::take(&workers, limit)).unwrap_or_default();
+    let stacks = if stacks { stacks::take(&workers, limits.stacks) } else { Vec::new() };
     let key = |pid: u32| ranks.iter().find(|(_, other)| *other == pid).map(|(key, _)| *key);
     let seen = |(pid, process): (u32, Process)| {
         let stack = stacks.iter().find(|(of, _)| *of == process.pid).map(|(_, stack)| stack.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use umiak_core::facts::Observed;
+use umiak_core::facts::{Observed, ProcessState};
 use umiak_core::model::replica_parts;
 
 use crate::history::RunId;
@@ -17,6 +17,8 @@ pub(crate) struct SeenRun {
     /// The version of this format.
     pub(crate) v: u32,
     pub(crate) run: RunId,
+    /// Number of live replicas. Those that could not be read are not in `replicas`.
+    pub(crate) live: usize,
     pub(crate) replicas: Vec<Observed>,
 }
 
@@ -27,7 +29,11 @@ pub(crate) fn groups(replicas: &[Observed]) -> Vec<Vec<&Observed>> {
     for replica in replicas {
         let is_alike = |other: &Observed| {
             let (a, b) = (&replica.snapshot, &other.snapshot);
-            a.stack == b.stack && a.state == b.state && (!a.stack.is_empty() || a.waits_in == b.waits_in)
+            // A loop that waits is running or sleeping by chance.
+            let is_chance = |state| matches!(state, ProcessState::Running | ProcessState::Sleeping);
+            let is_same_state = a.state == b.state || (is_chance(a.state) && is_chance(b.state));
+            let is_same_wait = a.state == b.state && a.waits_in == b.waits_in;
+            a.stack == b.stack && if a.stack.is_empty() { is_same_wait } else { is_same_state }
         };
         match groups.iter_mut().find(|group| is_alike(group[0])) {
             Some(group) => group.push(replica),
@@ -38,7 +44,8 @@ pub(crate) fn groups(replicas: &[Observed]) -> Vec<Vec<&Observed>> {
     groups
 }
 
-pub(crate) fn human(style: &Style, replicas: &[Observed]) -> String {
+/// With the number of replicas that could not be read.
+pub(crate) fn human(style: &Style, replicas: &[Observed], missing: usize) -> String {
     let mut text = String::new();
     for group in groups(replicas) {
         let names = Crowd::replicas(group.iter().map(|it| replica_parts(&it.subject.replica))).names;
@@ -47,8 +54,25 @@ pub(crate) fn human(style: &Style, replicas: &[Observed]) -> String {
             let _ = writeln!(text, "    {}", style.dim(&frame.describe()));
         }
     }
+    if missing > 0 {
+        let noun = if missing == 1 { "replica" } else { "replicas" };
+        let _ = writeln!(text, "  {missing} {noun} could not be read");
+    }
     if text.is_empty() {
         text.push_str("  no replica is running\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_how_many_could_not_be_read() {
+        let style = Style::default();
+        assert_eq!(human(&style, &[], 0), "  no replica is running\n");
+        assert_eq!(human(&style, &[], 1), "  1 replica could not be read\n");
+        assert_eq!(human(&style, &[], 3), "  3 replicas could not be read\n");
+    }
 }

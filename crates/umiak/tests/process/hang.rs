@@ -1,15 +1,21 @@
 //! Jobs that hang: noticed only if no rank makes progress, the odd rank is named, and stacks can be read at any time.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
+use umiak_testkit::components::Component::Netns;
 use umiak_testkit::sandbox::Sandbox;
 use umiak_testkit::schema::violation;
 use umiak_testkit::suite::Suite;
+
+use crate::nodes::Cluster;
 
 pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("hang::odd_rank_is_named", &[], odd_rank_is_named)
         .test("hang::restarts_as_the_policy_says", &[], restarts)
         .test("hang::output_or_data_of_one_rank_is_progress", &[], progress)
+        .test("hang::all_nodes_are_without_progress", &[Netns], two_nodes)
         .test("hang::processor_time_is_no_progress", &[], spinning)
         .test("hang::stacks_of_a_live_run", &[], stacks)
         .test("hang::early_end_is_the_cause", &[], early_end)
@@ -59,12 +65,43 @@ fn restarts() {
     outcome.expect_code(0).expect_err("the job hangs").expect_out("done");
 }
 
-/// One rank that writes now and then keeps the others from being called hung.
+/// Rank 1 sends a byte to rank 0 now and then. Neither writes or reads anything else.
+const SENDING: &str = "\
+import os, socket, time
+
+if os.environ['PADDLE_TRAINER_ID'] == '0':
+    server = socket.create_server(('127.0.0.1', 0))
+    with open('port.new', 'w') as file:
+        file.write(str(server.getsockname()[1]))
+    os.rename('port.new', 'port')
+    peer, _ = server.accept()
+    while peer.recv(1):
+        pass
+else:
+    while not os.path.exists('port'):
+        time.sleep(0.01)
+    peer = socket.create_connection(('127.0.0.1', int(open('port').read())))
+    for _ in range(35):
+        peer.send(b'x')
+        time.sleep(0.2)
+";
+
+/// One rank that writes now and then keeps the others from being called hung; so do two that exchange data.
 fn progress() {
     let sandbox = Sandbox::new();
     let writes = format!("1:{}touch over", "print step;sleep 200;".repeat(35));
     let flags = "--nproc_per_node 2 --hang-timeout 1s --show none";
     sandbox.launch_toy(flags, &[&writes, "0:await over"]).finish().expect_code(0);
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path().join("train.py"), SENDING).expect("the sandbox can be written to");
+    sandbox.umiak(format!("launch {flags} train.py").split(' ')).finish().expect_code(0);
+}
+
+fn two_nodes() {
+    let cluster = Cluster::new(2);
+    for outcome in cluster.run("--ips $IPS --hang-timeout 300ms --show none --grace 1s", &["*:sleep 60000"]) {
+        outcome.expect_code(124).expect_err("the job hangs");
+    }
 }
 
 fn spinning() {
@@ -81,7 +118,14 @@ fn stacks() {
     for rank in 0..3 {
         running.wait_for_file(&format!("up-{rank}"));
     }
-    let text = ask("stacks");
+    // A rank that is up may not have entered the function yet, or may be looking for the file.
+    let begin = Instant::now();
+    let text = loop {
+        let text = ask("stacks");
+        if text.out().contains("trainer 0-2 at ") || begin.elapsed() > Duration::from_secs(60) {
+            break text;
+        }
+    };
     text.expect_code(0).expect_out("trainer 0-2 at ").expect_out("train.py:8 in load").expect_out("<module>");
     let data: Value = serde_json::from_str(&ask("stacks --output json").out()).expect("JSON");
     let schema: Value = serde_json::from_str(&ask("schema stacks").out()).expect("a schema");

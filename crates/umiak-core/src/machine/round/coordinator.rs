@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::limits::{GOODBYE, Limits, NEWS, PROBE};
+use super::limits::{GOODBYE, Limits, NEWS, PROBE, RECHECK};
 use super::messages::{
     Answer, Decision, Expects, Join, Loss, NodeName, NodeShare, Offer, Refusal, Servers, Stage, Standing, Start, Stop,
     ToAgent, Told, Why,
@@ -124,6 +124,8 @@ pub struct Coordinator {
     news: News,
     /// The same for servers that listen.
     servers: News,
+    /// When a node last reported that its trainers have ended. Others that waited for it may move again.
+    ended: Option<Timestamp>,
     /// Time of the last step.
     stepped: Timestamp,
     next_beat: Timestamp,
@@ -188,6 +190,7 @@ impl Coordinator {
             turns: 0,
             news: News::default(),
             servers: News::default(),
+            ended: None,
             stepped: now,
             next_beat: now,
             next_probe: now + PROBE,
@@ -312,15 +315,8 @@ impl Coordinator {
             place.stage = Some(stage.clone());
         }
         match stage {
-            Stage::Ready(_) | Stage::Running | Stage::Serving | Stage::Succeeded => {}
-            Stage::Hung => {
-                let is_still = |node: &Node| {
-                    node.lost.is_none() && matches!(node.stage, Some(Stage::Hung | Stage::Serving | Stage::Succeeded))
-                };
-                if self.nodes.iter().all(is_still) {
-                    self.stop(Why::Hung, now, effects);
-                }
-            }
+            Stage::Ready(_) | Stage::Running | Stage::Hung => {}
+            Stage::Serving | Stage::Succeeded => self.ended = Some(now),
             Stage::Failed { .. } | Stage::Told(_) => {
                 let waited = matches!(stage, Stage::Failed { waited: true });
                 let why = Why::RankFailed { node: self.name(node), waited };
@@ -395,6 +391,9 @@ impl Coordinator {
                 if self.nodes.iter().all(|node| matches!(node.stage, Some(Stage::Serving | Stage::Succeeded))) {
                     return self.end(Outcome::Succeeded, None, None, now, effects);
                 }
+                if self.is_hung(now) {
+                    return self.stop(Why::Hung, now, effects);
+                }
                 self.tell_servers(now, effects);
             }
             Phase::Stopping { why, since } => {
@@ -426,6 +425,16 @@ impl Coordinator {
             }
             Phase::Over => {}
         }
+    }
+
+    /// True if a node is without progress, and no other node runs trainers that are not. Whichever came last.
+    fn is_hung(&self, now: Timestamp) -> bool {
+        let is_still = |node: &Node| {
+            node.lost.is_none() && matches!(node.stage, Some(Stage::Hung | Stage::Serving | Stage::Succeeded))
+        };
+        self.nodes.iter().any(|node| matches!(node.stage, Some(Stage::Hung)))
+            && self.nodes.iter().all(is_still)
+            && self.ended.is_none_or(|ended| now >= ended + RECHECK)
     }
 
     /// Reports which nodes have servers that do not listen yet: at once when none is left, before that at intervals.

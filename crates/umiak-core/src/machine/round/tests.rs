@@ -982,4 +982,16 @@ fn a_job_hangs_if_all_its_nodes_do() {
     round.stands(1, 1, Stage::Running);
     assert_eq!(stops(&round.stands(3, 1, Stage::Hung)), []);
     assert_eq!(stops(&round.stands(1, 1, Stage::Hung))[0].why, Why::Hung);
+    // The last node ends instead. The others may have waited for it, and then move again.
+    for last in [Stage::Succeeded, Stage::Serving] {
+        let mut round = Round::running(0);
+        round.stands(1, 1, Stage::Hung);
+        round.stands(2, 1, Stage::Hung);
+        assert_eq!(stops(&round.stands(3, 1, last.clone())), []);
+        let mut moving = Round { coordinator: round.coordinator.clone(), now: round.now };
+        assert_eq!(stops(&round.pass(14_000, &[1, 2, 3])), []);
+        assert_eq!(stops(&round.pass(2_000, &[1, 2, 3]))[0].why, Why::Hung, "{last:?}");
+        moving.stands(1, 1, Stage::Running);
+        assert_eq!(stops(&moving.pass(60_000, &[1, 2, 3])), []);
+    }
 }

@@ -16,6 +16,7 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("run::control::noise_disturbs_nobody", &[], noise)
         .test("run::control::slow_clients_hold_up_nobody", &[], slow_clients)
+        .test("run::control::stacks_are_read_for_one_client_at_a_time", &[], stacks_at_once)
         .test("run::control::stop_twice_kills", &[], stop_twice)
         .test("run::control::stop_kill", &[], stop_kill)
         .test("run::control::stop_as_it_begins", &[], stop_as_it_begins)
@@ -95,6 +96,39 @@ fn slow_clients() {
     house.touch("go");
     run.finish().expect_code(0);
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    house.check_ended();
+}
+
+/// Orders that arrive together are received in one turn: the first is being answered when the others are refused.
+fn stacks_at_once() {
+    const SIGSTOP: i32 = 19;
+    const SIGCONT: i32 = 18;
+    let house = House::with(WAITS);
+    let run = house.umiak("run job.yaml").start();
+    house.wait_for_file("up");
+    run.signal(SIGSTOP);
+    let mut clients: Vec<UnixStream> = (0..20).map(|_| house.connect()).collect();
+    for client in &mut clients {
+        client.write_all(b"{\"stacks\":{}}\n").expect("the order is buffered");
+    }
+    run.signal(SIGCONT);
+    let answers: Vec<String> = clients
+        .iter_mut()
+        .map(|client| {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).expect("an answer");
+            answer
+        })
+        .collect();
+    assert!(answers[0].starts_with("{\"ok\":true,\"live\":1,\"replicas\":[{"), "{answers:?}");
+    let refusal = "{\"ok\":false,\"error\":\"another `umiak stacks` is running\"}\n";
+    assert!(answers.iter().any(|answer| answer == refusal), "{answers:?}");
+    // After the end of an answer the next order is accepted.
+    for _ in 0..5 {
+        assert!(house.ask(b"{\"stacks\":{}}\n").starts_with("{\"ok\":true"));
+    }
+    house.touch("go");
+    run.finish().expect_code(0);
     house.check_ended();
 }
 
