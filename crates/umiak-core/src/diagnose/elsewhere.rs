@@ -226,7 +226,8 @@ impl End {
         let mut stack = self.snapshot.iter().flat_map(|snapshot| &snapshot.stack);
         stack.any(|frame| {
             let is_installed = !python::is_users(&frame.file);
-            is_installed && ["/distributed/", "/autograd/"].iter().any(|part| frame.file.contains(part))
+            let is_part = ["/distributed/", "/autograd/"].iter().any(|part| frame.file.contains(part));
+            is_installed && (is_part || frame.function.ends_with("backward"))
         })
     }
 

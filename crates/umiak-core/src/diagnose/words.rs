@@ -20,7 +20,7 @@ impl Clue {
                 format!("tried to connect to {address}, which is no address of this job")
             }
             Self::NotConnected { connected } => format!("had closed its connections to {}", others(*connected)),
-            Self::Elsewhere => "was not in the operation in which others waited".to_owned(),
+            Self::Elsewhere => "did not reach the operation that the others were waiting in".to_owned(),
             Self::Unresponsive => "did not respond, and others timed out".to_owned(),
         }
     }
@@ -49,7 +49,7 @@ impl Snapshot {
             (ProcessState::Exiting, _) => "exiting".to_owned(),
         }];
         parts.push(format!("{:.1} s CPU", self.cpu_micros as f64 / 1e6));
-        parts.extend(self.quiet_micros.map(|micros| format!("last output {:.1} s before", micros as f64 / 1e6)));
+        parts.extend(self.quiet_micros.map(|micros| format!("last output {:.1} s ago", micros as f64 / 1e6)));
         parts.extend(self.connections.map(|count| match count {
             0 => "no connection".to_owned(),
             1 => "1 connection".to_owned(),

@@ -22,7 +22,10 @@ impl Driver {
         let now = &self.core.now;
         let told = ended.iter().filter_map(|id| {
             let (log, error_file) = self.left_by(*id)?;
-            Some((id.slot, evidence::read(&log.path, log.start, None, &error_file)))
+            // One that exceeded a time limit was stopped by us: what it wrote after our signal is no evidence.
+            let is_stopped = now.ends.get(&id.slot).is_some_and(|(_, by_us)| *by_us);
+            let end = now.log_at_stop.get(&id.slot).copied().filter(|_| is_stopped);
+            Some((id.slot, evidence::read(&log.path, log.start, end, &error_file)))
         });
         let hurried = stopped.iter().filter_map(|id| {
             let ((log, error_file), end) = (self.left_by(*id)?, *now.log_at_stop.get(&id.slot)?);

@@ -108,7 +108,12 @@ pub fn failure(style: &Style, verdict: &Verdict, others: &Others, place: impl Fn
         let rest = groups[IN_FULL..].iter().flatten().copied();
         let _ = writeln!(text, "  and {} likewise", crowd(rest, &place).names);
     }
-    if let Some(victims) = victims(&verdict.victims, &place) {
+    let (hung, lost): (Vec<&Finding>, Vec<&Finding>) =
+        verdict.victims.iter().partition(|victim| victim.timed_out == Some(Limit::Hang));
+    for (at, group) in waiting(&hung) {
+        let _ = writeln!(text, "  {}  {} at {at}", style.dim("waited       "), crowd(group, &place).names);
+    }
+    if let Some(victims) = victims(&lost, &place) {
         let _ = writeln!(text, "  {}  {victims}", style.dim("followed     "));
     }
     match others {
@@ -225,7 +230,8 @@ fn tell(
     let head = format!("{} {who}{details} {how}", style.mark(Mark::Failed));
     // The end of a lost replica says nothing about causes.
     let is_first = told == Told::All { first: true } && finding.exit != Exit::Lost;
-    let first = if is_first { format!("{}the first cause", style.separator()) } else { String::new() };
+    let which = if finding.clue.is_some() { "probable cause" } else { "the first cause" };
+    let first = if is_first { format!("{}{which}", style.separator()) } else { String::new() };
     let _ = writeln!(text, "{}{first}", style.red(&head));
     let evidence = finding.evidence.as_ref();
     if let Some(snapshot) = finding.snapshot.as_ref().filter(|_| finding.clue.is_some()) {
@@ -326,15 +332,26 @@ fn spawn_hint(exit: &Exit) -> Option<&'static str> {
     }
 }
 
+/// The ranks of a job that hung, by the place where they waited.
+fn waiting<'a>(hung: &[&'a Finding]) -> Vec<(String, Vec<&'a Finding>)> {
+    let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
+    for finding in hung {
+        let Some(place) = finding.snapshot.as_ref().and_then(Snapshot::place) else { continue };
+        let at = place.describe();
+        match groups.iter_mut().find(|(other, _)| *other == at) {
+            Some((_, findings)) => findings.push(finding),
+            None => groups.push((at, vec![finding])),
+        }
+    }
+    groups
+}
+
 /// `ranks 0-1 exited with 1 (a peer closed the connection); rank 3 …`, grouped by exit.
-fn victims(victims: &[Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Option<String> {
+fn victims(victims: &[&Finding], place: &impl Fn(&Finding) -> ReplicaPlace) -> Option<String> {
     let mut groups: Vec<(String, Vec<&Finding>)> = Vec::new();
     for finding in victims {
         let why = finding.evidence.as_ref().and_then(|evidence| evidence.signature.as_ref());
-        let why = match finding.snapshot.as_ref().and_then(Snapshot::place) {
-            Some(place) if finding.timed_out == Some(Limit::Hang) => format!(" (waited at {})", place.describe()),
-            _ => why.map(|signature| format!(" ({})", signature.title)).unwrap_or_default(),
-        };
+        let why = why.map(|signature| format!(" ({})", signature.title)).unwrap_or_default();
         let is_same = |other: &Finding| other.exit.describe() == finding.exit.describe();
         match groups.iter_mut().find(|(other, findings)| *other == why && is_same(findings[0])) {
             Some((_, findings)) => findings.push(finding),

@@ -298,7 +298,7 @@ fn why(finding: &Finding, status: &Status) -> String {
         Exit::Lost if !status.nodes.is_empty() => "the guardian on its node was killed from outside".to_owned(),
         Exit::Lost => "its end was not observed".to_owned(),
         _ if finding.clue.is_some() => {
-            "every rank that failed blames a peer, and nothing else points to another".to_owned()
+            "the ranks that failed only report a peer that was lost or did not respond".to_owned()
         }
         _ if signature.is_some_and(|signature| signature.victim) => alone(finding, status),
         exit if finding.weight == Weight::Certain => match (signature, exit.signal()) {

@@ -52,7 +52,7 @@ fn odd_rank_is_named() {
     let words = "launch --nproc_per_node 3 --hang-timeout 300ms --show none train.py";
     let outcome = sandbox.umiak(words.split(' ')).finish();
     outcome.expect_code(124).expect_err("the job hangs").expect_err("✗ rank 2 on ");
-    outcome.expect_err("was not in the operation in which others waited").expect_err("train.py:8 in load");
+    outcome.expect_err("did not reach the operation that the others were waiting in").expect_err("train.py:8 in load");
     let explained = sandbox.umiak(["explain"]).finish();
     explained.expect_code(0).expect_out("train.py:4 in reduce").expect_out("train.py:8 in load");
     sandbox.assert_nothing_left();

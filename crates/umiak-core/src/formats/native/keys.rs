@@ -164,7 +164,7 @@ pub static POLICY: Table = Table {
             "hang",
             KeyKind::Duration,
             "none",
-            "The job fails, with the stacks of all replicas, if for this time none of them writes, reads or sends anything and no stack changes.",
+            "The job fails, with the stacks of all replicas in `umiak explain`, if for this time none of them writes, reads or sends anything and no stack changes.",
             "30m",
         ),
         key(
