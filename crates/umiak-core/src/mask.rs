@@ -94,7 +94,10 @@ fn names_a_file(name: &str) -> bool {
 }
 
 fn is_password(word: &str) -> bool {
-    word.ends_with("PASS") && !NO_PASSWORDS.contains(&word)
+    let is_other = ["JWT", "BEARER", "OAUTH"].iter().any(|end| word.ends_with(end));
+    let is_directory = matches!(word, "PWD" | "OLDPWD");
+    let is_pass = word.ends_with("PASS") || word.ends_with("PWD");
+    is_other || (is_pass && !is_directory && !NO_PASSWORDS.contains(&word))
 }
 
 /// Returns the value with secrets masked.
@@ -250,6 +253,10 @@ fn is_plain(name: &str) -> bool {
 
 /// True for names of flags, headers and keys. Stricter than [`is_secret`] for tokens.
 fn names_a_secret(name: &str) -> bool {
+    // The variable; `pwd=` and `Pwd=` are passwords.
+    if matches!(name, "PWD" | "OLDPWD") {
+        return false;
+    }
     let name = name.to_ascii_uppercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     !names_a_file(&name) && words.any(|word| WORDS.contains(&word) || is_clear(word))
@@ -263,8 +270,9 @@ fn is_clear(word: &str) -> bool {
 
 /// True for names of secrets in running text: stricter than [`names_a_secret`] for words that mean other things alone.
 pub fn clearly_names_a_secret(name: &str) -> bool {
+    let is_directory = matches!(name, "PWD" | "OLDPWD");
     let name = name.to_ascii_uppercase();
-    if names_a_file(&name) {
+    if is_directory || names_a_file(&name) {
         return false;
     }
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
@@ -645,6 +653,9 @@ mod tests {
     #[test]
     fn names() {
         for secret in [
+            "MYJWT",
+            "DBPWD",
+            "MYBEARER",
             "HF_TOKEN",
             "WANDB_API_KEY",
             "AWS_SECRET_ACCESS_KEY",
@@ -701,7 +712,7 @@ mod tests {
             "DISPATCH",
         ] {
             assert!(!is_secret(harmless), "{harmless}");
-            assert!(!names_a_secret(harmless) || harmless.ends_with("PWD"), "{harmless}");
+            assert!(!names_a_secret(harmless), "{harmless}");
         }
     }
 

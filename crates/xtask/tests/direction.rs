@@ -24,7 +24,7 @@ const CRATES: &[Crate] = &[
             ("model", &[]),
             ("diag", &[]),
             ("facts", &["model"]),
-            ("diagnose", &["facts", "model"]),
+            ("diagnose", &["diag", "facts", "model"]),
             ("status", &["facts", "model"]),
             ("mask", &[]),
             ("quote", &[]),

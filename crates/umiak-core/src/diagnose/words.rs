@@ -1,6 +1,7 @@
 //! Clues and snapshots in words.
 
 use super::python;
+use crate::diag::shown;
 use crate::facts::{Clue, ProcessState, Snapshot, StackFrame};
 
 impl Clue {
@@ -68,6 +69,6 @@ impl Snapshot {
 impl StackFrame {
     /// `train.py:88 in step`.
     pub fn describe(&self) -> String {
-        format!("{}:{} in {}", self.file, self.line, self.function)
+        format!("{}:{} in {}", shown(&self.file), self.line, shown(&self.function))
     }
 }

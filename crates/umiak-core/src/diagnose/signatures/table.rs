@@ -457,7 +457,7 @@ pub static SIGNATURES: &[Signature] = &[
         "A gloo operation got no answer in time. If it happens at the start, name the interface with \
          `GLOO_SOCKET_IFNAME`; later, look at what the other ranks did last."),
     Signature::new("U4204", Waiting, "ranks did not reach the barrier",
-        r"failed to pass monitoredBarrier",
+        r"failed to pass monitoredBarrier|reached monitoredBarrier, but received errors",
         "look at the ranks that the message names",
         "The message lists the missing ranks: they hang before the barrier, or have exited."),
     Signature::new("U4205", Waiting, "gloo could not connect all ranks",
