@@ -340,8 +340,9 @@ fn lost_guardians() {
 
 /// A stopped supervisor keeps its lock: there are never two supervisors of one run.
 fn stopped_supervisor() {
-    let house =
-        House::with("umiak: v1\nroles:\n  trainer: {command: \"LEDGER; until test -e go; do sleep 0.01; done\"}\n");
+    let house = House::with(
+        "umiak: v1\npolicy: {restarts: {max_platform: 0}}\nroles:\n  trainer: {command: \"LEDGER; until test -e go; do sleep 0.01; done\"}\n",
+    );
     let run = house.umiak("run job.yaml").start();
     house.wait_for_file("ledger/trainer-0");
     let guardian = descend::children(run.pid());

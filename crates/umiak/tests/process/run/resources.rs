@@ -144,7 +144,7 @@ roles:
     assert!(!log("unlimited-0", 1).contains("/umiak-run-"), "{}", log("unlimited-0", 1));
 }
 
-const WAITS: &str = "umiak: v1\nroles: {w: {replicas: 2, resources: {memory: 64Mi}, command: \"setsid sleep 60 & touch up$UMIAK_INDEX.$UMIAK_ATTEMPT; until test -e go; do sleep 0.01; done\"}}\n";
+const WAITS: &str = "umiak: v1\npolicy: {restarts: {max_platform: 0}}\nroles: {w: {replicas: 2, resources: {memory: 64Mi}, command: \"setsid sleep 60 & touch up$UMIAK_INDEX.$UMIAK_ATTEMPT; until test -e go; do sleep 0.01; done\"}}\n";
 
 fn interrupted() {
     let fenced = Fenced::new("interrupted", WAITS);
