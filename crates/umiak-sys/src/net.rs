@@ -82,31 +82,17 @@ impl Listeners {
     }
 }
 
+/// The local address in a line of `/proc/net/tcp` if that socket listens: `   0: 0100007F:1F90 00000000:0000 0A …`.
 fn listener(line: &str) -> Option<SocketAddr> {
-    socket_line(line).filter(|socket| socket.listens).map(|socket| socket.local)
+    const LISTEN: &str = "0A";
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    (fields.nth(1)? == LISTEN).then(|| socket_address(local)).flatten()
 }
 
 /// True if this host has the address: a socket can be bound to it.
 pub fn is_own(address: IpAddr) -> bool {
     TcpListener::bind((address, 0)).is_ok()
-}
-
-/// A line of `/proc/net/tcp`.
-#[derive(Debug)]
-pub(crate) struct SocketLine {
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-    pub(crate) listens: bool,
-    pub(crate) inode: u64,
-}
-
-/// Reads `   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 …`.
-pub(crate) fn socket_line(line: &str) -> Option<SocketLine> {
-    const LISTEN: &str = "0A";
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let (local, remote) = (socket_address(fields.next()?)?, socket_address(fields.next()?)?);
-    let listens = fields.next()? == LISTEN;
-    Some(SocketLine { local, remote, listens, inode: fields.nth(5)?.parse().ok()? })
 }
 
 /// Addresses are words in host byte order.

@@ -1,20 +1,15 @@
 //! What running processes are doing: state, wait channel, CPU time, sockets. Reading changes nothing in them.
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{self, BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_sock_diag::SockDiagMessage;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
-use netlink_packet_sock_diag::inet::nlas::Nla;
-use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 
 use crate::descend::{children, descendants};
-use crate::net::socket_line;
 use crate::wait::read_small;
 
 /// Descriptors of one process that are looked at.
@@ -32,7 +27,7 @@ pub struct Process {
     /// The kernel function in which the main thread waits.
     pub waits_in: Option<String>,
     pub cpu: Duration,
-    /// Its TCP sockets; `None` if the time was over.
+    /// Its TCP sockets; `None` if they could not be read, or the time was over.
     pub sockets: Option<Vec<Socket>>,
 }
 
@@ -54,23 +49,11 @@ pub fn processes(pids: &[u32], deadline: Instant) -> Vec<(u32, Process)> {
         }
         found.extend(process(*pid).map(|process| (*pid, process)));
     }
-    let mut owners: HashMap<u64, usize> = HashMap::new();
-    let mut looked_at = 0;
-    for (position, (_, process)) in found.iter().enumerate() {
+    for (_, process) in &mut found {
         if Instant::now() >= deadline {
             break;
         }
-        owners.extend(socket_inodes(process.pid).into_iter().map(|inode| (inode, position)));
-        looked_at += 1;
-    }
-    let Some(sockets) = sockets(deadline, &owners) else { return found };
-    for (_, process) in &mut found[..looked_at] {
-        process.sockets = Some(Vec::new());
-    }
-    for (owner, socket) in sockets {
-        if let Some(list) = &mut found[owner].1.sockets {
-            list.push(socket);
-        }
+        process.sockets = sockets_of(process.pid).map(|sockets| sockets.into_iter().filter_map(connection).collect());
     }
     found
 }
@@ -112,67 +95,94 @@ fn ticks_per_second() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
 }
 
-/// The inodes of the sockets that a process has open.
-fn socket_inodes(pid: u32) -> Vec<u64> {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let targets = descriptors.take(DESCRIPTORS).flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
-    let inode =
-        |target: &[u8]| std::str::from_utf8(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?).ok()?.parse().ok();
-    targets.filter_map(|target| inode(target.as_os_str().as_bytes())).collect()
-}
-
-/// The TCP sockets of these owners, by inode. `None` if the tables could not be read in time.
-fn sockets(deadline: Instant, owners: &HashMap<u64, usize>) -> Option<Vec<(usize, Socket)>> {
-    let mut found = Vec::new();
-    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
-        let Ok(file) = fs::File::open(table) else { continue };
-        for line in BufReader::with_capacity(1 << 16, file).lines() {
-            let Ok(line) = line else { break };
-            if Instant::now() >= deadline {
-                return None;
-            }
-            if let Some(line) = socket_line(&line)
-                && let Some(owner) = owners.get(&line.inode)
-            {
-                let remote = (!line.listens).then_some(line.remote);
-                found.push((*owner, Socket { local: line.local, remote }));
-            }
-        }
-    }
-    Some(found)
-}
-
-/// Sums of the bytes that each process and its descendants have read, written, sent and received. A process without
-/// progress keeps its number. `None` if a counter could not be read: `/proc/PID/io` of another user's process, or the
-/// table of sockets if the process has some.
-pub fn moved(pids: &[u32]) -> Vec<(u32, Option<u64>)> {
-    let mut owners: HashMap<u64, usize> = HashMap::new();
-    let mut sums: Vec<(u32, Option<u64>)> = Vec::with_capacity(pids.len());
-    for (position, pid) in pids.iter().enumerate() {
-        let mut sum = Some(0u64);
-        for pid in std::iter::once(*pid).chain(descendants(*pid)) {
-            owners.extend(socket_inodes(pid).into_iter().map(|inode| (inode, position)));
-            sum = sum.zip(read_and_written(pid)).map(|(sum, bytes)| sum.wrapping_add(bytes));
-        }
-        sums.push((*pid, sum));
-    }
-    add_sockets(&mut sums, &owners, tcp_bytes());
-    sums
-}
-
-/// Adds the bytes of their sockets to the sums of these owners.
-fn add_sockets(sums: &mut [(u32, Option<u64>)], owners: &HashMap<u64, usize>, table: io::Result<Vec<(u64, u64)>>) {
-    let Ok(table) = table else {
-        for owner in owners.values() {
-            sums[*owner].1 = None;
-        }
-        return;
+/// Duplicates of the sockets that a process has open; drop them at once, because they keep a connection open. `None` if
+/// they cannot be had: the process of another user, or a kernel before 5.6. The tables in `/proc/net` are no
+/// alternative: reading them takes milliseconds, however few sockets there are.
+fn sockets_of(pid: u32) -> Option<Vec<OwnedFd>> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let is_socket = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"socket:["))
     };
-    for (inode, bytes) in table {
-        if let Some(owner) = owners.get(&inode) {
-            sums[*owner].1 = sums[*owner].1.map(|sum| sum.wrapping_add(bytes));
+    let entries = descriptors.take(DESCRIPTORS).flatten().filter(is_socket);
+    let numbers: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    if numbers.is_empty() {
+        return Some(Vec::new());
+    }
+    // SAFETY: takes no pointers, and returns a new descriptor or -1.
+    let handle = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }).ok()?;
+    let mut sockets = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        // SAFETY: as above.
+        match owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) }) {
+            Ok(socket) => sockets.push(socket),
+            // Closed in the meantime.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+            Err(_) => return None,
         }
     }
+    Some(sockets)
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the system call has just returned this descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
+}
+
+/// The addresses of a TCP socket that listens or is connected.
+fn connection(socket: OwnedFd) -> Option<Socket> {
+    if getsockopt(&socket, sockopt::SockType).ok()? != SockType::Stream {
+        return None;
+    }
+    let listens = getsockopt(&socket, sockopt::AcceptConn).unwrap_or(false);
+    let stream = TcpStream::from(socket);
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    // Sockets of other families have no such address.
+    let local = canonical(stream.local_addr().ok()?);
+    let remote = stream.peer_addr().ok().map(canonical);
+    (listens || remote.is_some()).then_some(Socket { local, remote })
+}
+
+/// The bytes that a TCP socket has sent and received; zero for other sockets.
+fn bytes_of(socket: &OwnedFd) -> u64 {
+    /// Offsets in the kernel's `tcp_info`.
+    const ACKED: usize = 120;
+    const RECEIVED: usize = 128;
+    let mut info = [0u8; 256];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into our buffer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 || (length as usize) < RECEIVED + 8 {
+        return 0;
+    }
+    let number = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().unwrap_or_default());
+    number(ACKED).wrapping_add(number(RECEIVED))
+}
+
+/// The bytes that a process and its descendants have read, written, sent and received. Without progress the number
+/// stays the same. `None` if a counter could not be read.
+pub fn moved(pid: u32) -> Option<u64> {
+    let mut sum = 0u64;
+    for pid in std::iter::once(pid).chain(descendants(pid)) {
+        let bytes = read_and_written(pid)?;
+        let sockets = sockets_of(pid);
+        if sockets.is_none() && one(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X')) {
+            return None;
+        }
+        let sent = sockets.iter().flatten().map(bytes_of).fold(0, u64::wrapping_add);
+        sum = sum.wrapping_add(bytes).wrapping_add(sent);
+    }
+    Some(sum)
 }
 
 /// Zero for a process that has ended: its parent's number changes when it does.
@@ -188,62 +198,9 @@ fn read_and_written(pid: u32) -> Option<u64> {
     Some(counter("rchar")?.wrapping_add(counter("wchar")?))
 }
 
-/// The bytes that each TCP socket has sent and received, by inode.
-fn tcp_bytes() -> io::Result<Vec<(u64, u64)>> {
-    let mut found = tcp_bytes_of(AF_INET)?;
-    found.extend(tcp_bytes_of(AF_INET6)?);
-    Ok(found)
-}
-
-fn tcp_bytes_of(family: u8) -> io::Result<Vec<(u64, u64)>> {
-    let mut socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_SOCK_DIAG)?;
-    socket.bind_auto()?;
-    socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let request = InetRequest {
-        family,
-        protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::INFO,
-        states: StateFlags::all(),
-        socket_id: if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() },
-    };
-    let mut request = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let mut found = Vec::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let size = socket.recv(&mut &mut buffer[..], 0)?;
-        let mut rest = &buffer[..size];
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
-            match message.payload {
-                NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
-                    let moved = response.nlas.iter().find_map(|nla| match nla {
-                        Nla::TcpInfo(info) => Some(info.bytes_acked.wrapping_add(info.bytes_received)),
-                        _ => None,
-                    });
-                    found.push((u64::from(response.header.inode), moved.unwrap_or(0)));
-                }
-                NetlinkPayload::Done(done) if done.code == 0 => return Ok(found),
-                NetlinkPayload::Done(done) => return Err(io::Error::from_raw_os_error(done.code.abs())),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                NetlinkPayload::Overrun(_) => return Err(io::Error::other("the table of sockets is incomplete")),
-                _ => {}
-            }
-            // Messages are aligned to four bytes.
-            let length = (message.header.length as usize).next_multiple_of(4);
-            rest = rest.get(length.max(4)..).unwrap_or_default();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpListener;
     use std::process::Command;
 
     use super::*;
@@ -267,26 +224,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let inode = |stream: &TcpStream| {
-            let link = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(stream))).unwrap();
-            link.to_str().unwrap().trim_start_matches("socket:[").trim_end_matches(']').parse::<u64>().unwrap()
-        };
-        let of =
-            |inode: u64| tcp_bytes().unwrap().into_iter().find(|(other, _)| *other == inode).map(|(_, bytes)| bytes);
-        let inode = inode(&peer);
-        let before = of(inode).expect("an open socket is in the table");
+        let of = |stream: &TcpStream| bytes_of(&OwnedFd::from(stream.try_clone().unwrap()));
+        let before = of(&peer);
         stream.write_all(&[7; 1000]).unwrap();
         peer.read_exact(&mut [0; 1000]).unwrap();
-        assert_eq!(of(inode), Some(before + 1000));
-        let [(_, Some(sum))] = moved(&[std::process::id()])[..] else { panic!("we are running") };
-        assert!(sum >= 2000, "{sum}");
-    }
-
-    #[test]
-    fn bytes_are_unknown_if_the_table_of_sockets_is() {
-        let mut sums = [(10, Some(5)), (11, Some(6))];
-        add_sockets(&mut sums, &HashMap::from([(77, 1)]), Err(io::Error::other("no table")));
-        assert_eq!(sums, [(10, Some(5)), (11, None)], "a process without sockets is known");
+        assert_eq!(of(&peer), before + 1000);
+        assert!(moved(std::process::id()).expect("we may read our own counters") >= 2000);
     }
 
     #[test]

@@ -51,7 +51,7 @@ const CRATES: &[Crate] = &[
             ("files", &["regular"]),
             ("holders", &[]),
             ("logger", &["files"]),
-            ("observe", &["descend", "net", "wait"]),
+            ("observe", &["descend", "wait"]),
             ("fork", &[]),
             ("host", &["wait"]),
             ("kernel", &["wait"]),

@@ -97,12 +97,11 @@ impl Driver {
     }
 
     fn progress_of(&self, pids: &[(Slot, u32)]) -> Progress {
-        let moved = umiak_sys::observe::moved(&pids.iter().map(|(_, pid)| *pid).collect::<Vec<_>>());
         let length = |slot: Slot| {
             let log = self.core.log(self.core.machine.id(slot));
             log.and_then(|log| std::fs::metadata(log.path).ok()).map_or(0, |metadata| metadata.len())
         };
-        pids.iter().zip(moved).map(|((slot, _), (_, moved))| (*slot, (length(*slot), moved))).collect()
+        pids.iter().map(|(slot, pid)| (*slot, (length(*slot), umiak_sys::observe::moved(*pid)))).collect()
     }
 }
 

@@ -141,7 +141,8 @@ const LOST: &str = "err Traceback (most recent call last):\\n  File \"train.py\"
 
 fn early_end() {
     let sandbox = Sandbox::new();
-    let victim = format!("0:await over;{LOST};exit 1");
+    // The rank that ends first has surely exited by then.
+    let victim = format!("0:await over;sleep 500;{LOST};exit 1");
     let actions = ["1:print step 7;touch over;exit 0", &victim, "2:sleep 60000"];
     let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none", &actions).finish();
     outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("exited with 0 too early, while 2 others ran");
