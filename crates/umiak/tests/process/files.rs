@@ -92,12 +92,32 @@ fn whole_numbers() {
     assert!(sandbox.umiak(["show", "3"]).finish().out().contains("run-000013"));
 }
 
+/// Only other users are named: `umiak ls` shows what our own jobs hold.
 fn holder_named() {
     let sandbox = Sandbox::new();
-    let held = LeaseRequest { count: 2, range: PortRange::Anywhere, address: None, seed: 7 };
-    let (leased, _leases) = ports::lease(&held).expect("two ports are free");
-    let line = format!("launch --start-port {} /bin/true", leased.ports[0]);
-    let outcome = sandbox.umiak(line.split(' ')).finish();
-    let user = umiak_sys::host::user().map_or_else(String::new, |name| format!("{name}, "));
-    outcome.expect_code(125).expect_err(&format!("1 by {user}uid "));
+    let request = LeaseRequest { count: 1, range: PortRange::Anywhere, address: None, seed: 7 };
+    let (leased, lease) = ports::lease(&request).expect("a port is free");
+    let port = leased.ports[0];
+    let refused = || {
+        let outcome =
+            sandbox.umiak(format!("launch --start-port {port} /bin/true").split(' ')).start().finish_unchecked();
+        outcome.expect_code(125).expect_err("(another umiak job)");
+        outcome
+    };
+    assert!(!refused().err().contains("reserved"), "{}", refused().err());
+    drop(lease);
+    if umiak_sys::host::user_id() != 0 {
+        return;
+    }
+    let holder = format!(
+        "import os, socket, time\nup = open('up', 'w')\nos.setuid(65534)\nname = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+         name.bind(b'\\0umiak-port-{port}')\nup.write('up')\nup.close()\ntime.sleep(600)"
+    );
+    let holder = sandbox.program(Path::new("/usr/bin/env"), ["python3", "-c", &holder]).start();
+    let up = sandbox.path().join("up");
+    holder.wait_until("the port is held", || fs::read_to_string(&up).is_ok_and(|text| text == "up"));
+    let outcome = refused();
+    holder.signal(9);
+    holder.finish_unchecked();
+    outcome.expect_err("  reserved   1 by ").expect_err("uid 65534\n");
 }
