@@ -64,6 +64,12 @@ impl Connecting {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listeners(Vec<SocketAddr>);
 
+impl From<Vec<SocketAddr>> for Listeners {
+    fn from(addresses: Vec<SocketAddr>) -> Self {
+        Self(addresses)
+    }
+}
+
 impl Listeners {
     /// Empty if the tables cannot be read.
     pub fn read() -> Self {

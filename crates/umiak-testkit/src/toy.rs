@@ -78,6 +78,9 @@ fn perform(verb: &str, value: &str) -> Option<u8> {
         "on-term" => process::exit_on(&[15], value.parse().expect("a code")),
         "touch" => std::fs::write(value, "").expect("the file can be made"),
         "await" => await_file(Path::new(value)),
+        // Waits until the process whose number is in this file has ended, or is suspended.
+        "await-end" => await_state(Path::new(value), |state| state.is_none()),
+        "await-suspended" => await_state(Path::new(value), |state| state == Some('T')),
         // A grandchild in the same group, or in its own session, that sleeps for a minute.
         "child" => spawn_sleeper(false),
         "daemon" => spawn_sleeper(true),
@@ -153,6 +156,20 @@ fn await_file(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !path.exists() {
         assert!(Instant::now() < deadline, "{} never appeared", path.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn await_state(path: &Path, is_reached: impl Fn(Option<char>) -> bool) {
+    await_file(path);
+    let pid = std::fs::read_to_string(path).expect("a process id");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if is_reached(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{pid} never changed: {stat}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,6 +1,6 @@
 //! What the other replicas are doing when one has failed, before they are stopped.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use umiak_core::diagnose;
 use umiak_core::facts::{Fact, Observed};
@@ -24,11 +24,11 @@ impl Driver {
         core.now.seen = observe::look(&ranks, limits, stacks).into_iter().collect();
         for id in ids {
             let Some(log) = core.log(*id) else { continue };
-            let endpoint =
+            let endpoint: Option<SocketAddr> =
                 core.plan.at(id.slot).and_then(|replica| replica.endpoint.as_ref()?.to_string().parse().ok());
             if let Some(seen) = core.now.seen.get_mut(&id.slot) {
-                seen.snapshot.listens =
-                    endpoint.zip(seen.listening.as_ref()).map(|(endpoint, on)| accepts(on, endpoint));
+                let listening = endpoint.zip(seen.listening.as_ref());
+                seen.snapshot.listens = listening.map(|(at, on)| on.accepts(Some(at.ip()), at.port()));
                 let quiet = observe::quiet(&log.path, log.start);
                 seen.snapshot.quiet_micros = quiet.and_then(|quiet| u64::try_from(quiet.as_micros()).ok());
             }
@@ -46,11 +46,6 @@ impl Driver {
             self.core.recorder.fact(Fact::Observed { replicas });
         }
     }
-}
-
-fn accepts(listening: &[SocketAddr], endpoint: SocketAddr) -> bool {
-    let is_for = |ip: IpAddr| ip == endpoint.ip() || ip.is_unspecified();
-    listening.iter().any(|on| on.port() == endpoint.port() && is_for(on.ip()))
 }
 
 impl Core {

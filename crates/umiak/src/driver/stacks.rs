@@ -70,7 +70,7 @@ pub(crate) fn stacks(run: &RunDir) -> Result<(Vec<Observed>, usize), Diagnostic>
     let supervisor = match life_of(run, replay.is_finished()).map_err(|error| error.diagnostic())? {
         Life::Finished | Life::Lost => {
             return Err(Diagnostic::error(Code::J0025, format!("{} is not running", run.id()))
-                .hint(format!("`umiak explain {}` shows what its replicas were doing when it failed", run.id())));
+                .hint("stacks can be read only while a run is live; `umiak explain` shows those of a failure"));
         }
         Life::Elsewhere { host } => return Err(elsewhere(run, &host, "stacks")),
         Life::Live { supervisor } => supervisor,

@@ -1,10 +1,12 @@
 //! What running ranks are doing, for the diagnosis of a failure.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use umiak_core::facts::{ProcessState, Snapshot};
+use umiak_sys::net::Listeners;
 use umiak_sys::observe::{Process, Socket, processes};
 
 use super::stacks;
@@ -31,7 +33,7 @@ pub(crate) struct Seen {
     /// The local addresses of its sockets.
     pub(crate) addresses: Vec<SocketAddr>,
     /// Those on which it listens, if its sockets were read.
-    pub(crate) listening: Option<Vec<SocketAddr>>,
+    pub(crate) listening: Option<Listeners>,
 }
 
 /// Looks at these processes; with `stacks`, at their interpreters too.
@@ -40,10 +42,10 @@ pub(crate) fn look<K: Copy>(ranks: &[(K, u32)], limits: Limits, stacks: bool) ->
     let found = processes(&pids, Instant::now() + limits.facts);
     let workers: Vec<u32> = found.iter().map(|(_, process)| process.pid).collect();
     let stacks = if stacks { stacks::take(&workers, limits.stacks) } else { Vec::new() };
-    let key = |pid: u32| ranks.iter().find(|(_, other)| *other == pid).map(|(key, _)| *key);
+    let keys: HashMap<u32, K> = ranks.iter().map(|(key, pid)| (*pid, *key)).collect();
     let seen = |(pid, process): (u32, Process)| {
         let stack = stacks.iter().find(|(of, _)| *of == process.pid).map(|(_, stack)| stack.clone());
-        Some((key(pid)?, Seen::of(process, stack.unwrap_or_default())))
+        Some((*keys.get(&pid)?, Seen::of(process, stack.unwrap_or_default())))
     };
     found.into_iter().filter_map(seen).collect()
 }
@@ -78,6 +80,6 @@ impl Seen {
         // Before it leaves this process: who asks, and other nodes, do not know its secrets.
         secrets::mask_snapshot(&mut snapshot);
         let local = |sockets: &[Socket]| sockets.iter().map(|socket| socket.local).take(ADDRESSES).collect();
-        Self { snapshot, addresses: local(&sockets), listening: is_read.then(|| local(&listening)) }
+        Self { snapshot, addresses: local(&sockets), listening: is_read.then(|| local(&listening).into()) }
     }
 }

@@ -141,9 +141,8 @@ const LOST: &str = "err Traceback (most recent call last):\\n  File \"train.py\"
 
 fn early_end() {
     let sandbox = Sandbox::new();
-    // The rank that ends first has surely exited by then.
-    let victim = format!("0:await over;sleep 500;{LOST};exit 1");
-    let actions = ["1:print step 7;touch over;exit 0", &victim, "2:sleep 60000"];
+    let victim = format!("0:await-end pid.trainer-1;{LOST};exit 1");
+    let actions = ["1:print step 7;pid;exit 0", &victim, "2:sleep 60000"];
     let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none", &actions).finish();
     outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("exited with 0 too early, while 2 others ran");
     outcome.expect_err("│ step 7").expect_err("followed       rank 0 exited with 1");
@@ -152,8 +151,8 @@ fn early_end() {
 fn suspended() {
     let sandbox = Sandbox::new();
     let timeout = LOST.replace("ConnectionResetError: [Errno 104] Connection reset by peer", "TimeoutError: timed out");
-    let victim = format!("0:await up;sleep 200;{timeout};exit 1");
-    let actions = ["1:touch up;signal 19;sleep 60000", &victim, "2:sleep 60000"];
+    let victim = format!("0:await-suspended pid.trainer-1;{timeout};exit 1");
+    let actions = ["1:pid;signal 19;sleep 60000", &victim, "2:sleep 60000"];
     let outcome = sandbox.launch_toy("--nproc_per_node 3 --show none --grace 60s", &actions).finish();
     // It continues in order to receive SIGTERM.
     outcome.expect_code(1).expect_err("✗ rank 1 on ").expect_err("was suspended");
