@@ -11,7 +11,7 @@
 //! | [`devices`] | accelerators, from the driver's files |
 //! | [`exposed`] | secrets in `/proc/PID/cmdline` and `/proc/PID/environ` |
 //! | [`regular`] | files that must be regular |
-//! | [`files`] | files that others can see: their modes, and links in directories of other users |
+//! | [`files`] | files that others can see: their modes and owners, and links in directories of other users |
 //! | [`hold`] | locks on files, and identifying a boot or a process |
 //! | [`holders`] | which users hold leases |
 //! | [`hooks`] | hooks with which tests stop or delay umiak; only with the feature `test-hooks` |

@@ -1,7 +1,7 @@
 //! Opens files that must be regular. Opening a named pipe waits until another process opens it too, and opening a device
 //! can have effects: neither is what a path to a file means.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -23,13 +23,9 @@ pub(crate) fn open_with(options: &mut OpenOptions, flags: i32, path: &Path) -> i
     if kind.is_file() { opened } else { Err(special(kind)) }
 }
 
-/// The length of a regular file; 0 if it does not exist yet.
-pub fn length(path: &Path) -> io::Result<u64> {
-    match std::fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => Err(special(metadata.file_type())),
-        Ok(metadata) => Ok(metadata.len()),
-        Err(_) => Ok(0),
-    }
+/// Fails if this is not a regular file.
+pub(crate) fn check(found: &Metadata) -> io::Result<()> {
+    if found.is_file() { Ok(()) } else { Err(special(found.file_type())) }
 }
 
 fn special(kind: FileType) -> io::Error {

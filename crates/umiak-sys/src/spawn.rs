@@ -238,7 +238,8 @@ impl<'a> PreparedProcess<'a> {
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
             let flags = if self.log_is_exposed { flags | libc::O_NOFOLLOW } else { flags };
             let log = output.unwrap_or_else(|| libc::open(self.log.as_ptr(), flags, files::READABLE));
-            if log < 0 || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
+            let is_settled = log >= 0 && (output.is_some() || files::settle(log, self.log_is_exposed));
+            if !is_settled || libc::dup2(log, 1) < 0 || libc::dup2(log, 2) < 0 {
                 fail(SpawnAction::OpenLog);
             }
             if output.is_some() {

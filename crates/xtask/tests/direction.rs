@@ -48,7 +48,7 @@ const CRATES: &[Crate] = &[
             ("limits", &[]),
             ("regular", &[]),
             ("net", &[]),
-            ("files", &["regular"]),
+            ("files", &["host", "regular"]),
             ("holders", &[]),
             ("logger", &["files"]),
             ("observe", &["descend", "wait"]),

@@ -12,6 +12,9 @@ pub(crate) fn register(suite: &mut Suite) {
     suite
         .test("files::others_cannot_write_whatever_the_umask", &[], not_writable)
         .test("files::links_of_other_users_are_not_followed", &[], not_followed)
+        .test("files::modes_of_existing_files_are_tightened", &[], tightened)
+        .test("files::files_of_other_users_are_refused", &[], not_theirs)
+        .test("files::log_directories_behind_links_of_others_are_refused", &[], not_led_elsewhere)
         .test("files::numbers_are_whole_where_runs_are_removed_or_stopped", &[], whole_numbers)
         .test("files::who_holds_the_ports_is_named", &[], holder_named);
 }
@@ -70,6 +73,104 @@ fn not_followed() {
         }
         launch().expect_code(125).expect_err("error[L0014]").expect_err("is a symbolic link").expect_err(name);
         assert!(!victim.exists(), "{name} was followed");
+    }
+}
+
+/// All files that a job of two ranks writes, except those with random names.
+const WRITTEN: [&str; 7] =
+    ["workerlog.0", "workerlog.1", "endpoints.log", "envlog.0", "envlog.1", "backup_env.0.json", "backup_env.1.json"];
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn tightened() {
+    for flags in ["", " --log_overwrite true", " --log-max-size 4K"] {
+        let sandbox = Sandbox::new();
+        let log = sandbox.path().join("log");
+        fs::create_dir(&log).unwrap();
+        for name in WRITTEN {
+            sandbox.write(&format!("log/{name}"), "");
+            fs::set_permissions(log.join(name), Permissions::from_mode(0o666)).unwrap();
+        }
+        fs::set_permissions(log.join("workerlog.1"), Permissions::from_mode(0o620)).unwrap();
+        sandbox.launch_toy(&format!("--nproc_per_node 2{flags}"), &["*:print hello"]).finish().expect_code(0);
+        for name in WRITTEN {
+            let expected = match name {
+                "workerlog.1" => 0o600,
+                name if name.starts_with("backup") => 0o600,
+                _ => 0o644,
+            };
+            assert_eq!(mode(&log.join(name)), expected, "{name}{flags}");
+        }
+    }
+}
+
+const OTHER: u32 = 65534;
+
+fn give(path: &Path) {
+    std::os::unix::fs::lchown(path, Some(OTHER), Some(OTHER)).unwrap();
+}
+
+fn not_theirs() {
+    if umiak_sys::host::user_id() != 0 {
+        return;
+    }
+    for name in WRITTEN {
+        let sandbox = Sandbox::new();
+        let (log, victim) = (sandbox.path().join("log"), sandbox.path().join("victim"));
+        let file = log.join(name);
+        fs::create_dir(&log).unwrap();
+        let launch = || sandbox.launch_toy("--nproc_per_node 2", &["*:print hello"]).finish();
+        fs::write(&file, "theirs").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        give(&file);
+        let refused = launch();
+        refused.expect_code(125).expect_err("error[L0014]").expect_err(name).expect_err("belongs to user ");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "theirs", "{name}");
+        // The owner of a directory can replace the files in it anyway.
+        give(&log);
+        launch().expect_code(0);
+        assert_eq!(mode(&file) & 0o022, 0, "{name}");
+        fs::remove_file(&file).unwrap();
+        fs::write(&victim, "ours").unwrap();
+        fs::hard_link(&victim, &file).unwrap();
+        launch().expect_code(125).expect_err("error[L0014]").expect_err(name).expect_err("has other names");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "ours", "{name}");
+        // Our own directory: only we add names to it.
+        std::os::unix::fs::chown(&log, Some(0), Some(0)).unwrap();
+        launch().expect_code(0);
+    }
+}
+
+fn not_led_elsewhere() {
+    if umiak_sys::host::user_id() != 0 {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let shared = sandbox.path().join("shared");
+    let private = sandbox.path().join("private");
+    fs::create_dir(&shared).unwrap();
+    give(&shared);
+    fs::create_dir(&private).unwrap();
+    let link = shared.join("log");
+    symlink(&private, &link).unwrap();
+    symlink(&link, sandbox.path().join("own")).unwrap();
+    let launch = |directory: &str| {
+        sandbox.launch_toy(&format!("--nproc_per_node 2 --log_dir {directory}"), &["*:print hello"]).finish()
+    };
+    let is_empty = || fs::read_dir(&private).unwrap().next().is_none();
+    give(&link);
+    for directory in ["shared/log", "shared/log/", "shared/log/.", "own"] {
+        let refused = launch(directory);
+        refused.expect_code(125).expect_err("error[L0014]").expect_err("is a symbolic link of user ");
+        assert!(is_empty(), "{directory}");
+    }
+    // Our own link, wherever it is.
+    std::os::unix::fs::lchown(&link, Some(0), Some(0)).unwrap();
+    for directory in ["shared/log", "own"] {
+        launch(directory).expect_code(0);
+        assert!(!is_empty(), "{directory}");
     }
 }
 

@@ -27,8 +27,8 @@ fn special_files() {
         ("a socket", |path| drop(UnixListener::bind(path).unwrap())),
         ("a device", |path| std::os::unix::fs::symlink("/dev/null", path).unwrap()),
     ];
-    // Shown on the console, not shown, and written before the start.
-    for name in ["workerlog.0", "workerlog.1", "endpoints.log"] {
+    // Shown on the console, not shown, written before the start, and written later.
+    for name in ["workerlog.0", "workerlog.1", "endpoints.log", "envlog.1", "backup_env.0.json"] {
         for (kind, make) in kinds {
             let sandbox = Sandbox::new();
             std::fs::create_dir(sandbox.path().join("log")).unwrap();

@@ -16,8 +16,8 @@ use umiak_core::plan::command;
 use umiak_core::plan::files::{Author, FilePlan};
 use umiak_core::plan::{self, Inventory, Layout, Plan, Ports, Run, Share};
 use umiak_sys::files::{self, Contents};
+use umiak_sys::logger;
 use umiak_sys::ports::{LeaseError, LeaseRequest, Leased, PortRange};
-use umiak_sys::{logger, regular};
 
 use crate::engine::{NotLeased, no_sockets, reserved_by};
 use crate::front::preparing;
@@ -315,20 +315,18 @@ pub(super) fn write_files(request: &Request, inventory: &Inventory, plan: &mut P
     // Output of an earlier attempt belongs to this run, and is kept.
     let overwrite = request.logs.overwrite && plan.attempt == FIRST_ATTEMPT;
     let author = Author::new(inventory, plan);
-    for file in plan.files.iter().filter(|file| !file.late) {
+    for file in &plan.files {
         preparing::at(&file.path);
-        write_file(file, &author).map_err(|error| file_error(&file.path, &error))?;
+        let done = if file.late { files::check(&file.path).map(drop) } else { write_file(file, &author) };
+        done.map_err(|error| file_error(&file.path, &error))?;
     }
     let mirrored = plan.mirrored().map(|replica| replica.rank);
     let rotated = logger::last_numbers(plan.logs.dir());
     for (rank, log) in plan.replicas.iter_mut().filter_map(|replica| Some((replica.rank, replica.log.as_mut()?))) {
         preparing::at(&log.path);
         // The mirror needs an existing file; the other files are created when their ranks start.
-        let start = if mirrored == Some(rank) || overwrite {
-            open_log(&log.path, overwrite)
-        } else {
-            files::check_link(&log.path).and_then(|()| regular::length(&log.path))
-        };
+        let start =
+            if mirrored == Some(rank) || overwrite { open_log(&log.path, overwrite) } else { files::check(&log.path) };
         log.start = start.map_err(|error| file_error(&log.path, &error))?;
         log.rotated = log.path.file_name().and_then(|name| rotated.get(name)).copied().unwrap_or(0);
     }
@@ -348,9 +346,11 @@ pub(super) fn write_late_files(inventory: &Arc<Inventory>, plan: &Arc<Plan>) -> 
 }
 
 pub(super) fn file_error(path: &Path, error: &std::io::Error) -> Diagnostic {
+    // Refusals of our own have no number.
+    let remedy = if error.raw_os_error().is_some() { "free space there" } else { "remove the file" };
     Diagnostic::error(Code::L0014, format!("`{}` cannot be written", path.display()))
         .row("reason", error.to_string())
-        .hint("choose another directory with `--log_dir`, or free space there")
+        .hint(format!("choose another directory with `--log_dir`, or {remedy}"))
 }
 
 fn write_file(file: &FilePlan, author: &Author<'_>) -> std::io::Result<()> {
