@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::descend::start_time;
 use crate::wait::read_small;
 
 const PREFIX: &str = "umiak-";
@@ -268,7 +269,7 @@ pub(crate) fn remove_tree(path: &Path) -> bool {
 /// The directory of our own cgroup in the version 2 tree.
 fn own_directory() -> Option<PathBuf> {
     let mount = mount_point(&read_small("/proc/self/mountinfo")?)?;
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = read_small("/proc/self/cgroup")?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     let directory = mount.join(path.trim_start_matches('/'));
     directory.is_dir().then_some(directory)
@@ -281,13 +282,6 @@ fn mount_point(mountinfo: &str) -> Option<PathBuf> {
         (filesystem.split(' ').next() == Some("cgroup2")).then_some(())?;
         Some(PathBuf::from(mount.split(' ').nth(4)?))
     })
-}
-
-/// Start time of a process, in clock ticks. Together with the id it identifies the process.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything, so parse after the last one.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]

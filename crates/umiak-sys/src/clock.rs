@@ -14,6 +14,22 @@ pub struct LocalTime {
     pub millisecond: u32,
 }
 
+/// Clock ticks since boot, the unit and origin of start times in `/proc`.
+pub(crate) fn ticks_since_boot() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills our structure.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now);
+    }
+    let ticks = ticks_per_second();
+    now.tv_sec as u64 * ticks + now.tv_nsec as u64 / (1_000_000_000 / ticks)
+}
+
+pub(crate) fn ticks_per_second() -> u64 {
+    // SAFETY: reads a constant of the system.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
+}
+
 pub fn local_now() -> LocalTime {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     LocalTime { millisecond: now.subsec_millis(), ..local(now.as_secs()) }

@@ -57,10 +57,31 @@ pub fn outer_pids(guardian: u32) -> HashMap<u32, u32> {
     descendants(guardian).into_iter().filter_map(|pid| Some((inner(pid)?, pid))).collect()
 }
 
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    stat(pid, 1)
+}
+
+/// The process group of a process.
+pub(crate) fn group(pid: u32) -> Option<u32> {
+    stat(pid, 2)
+}
+
 /// The session id of a process.
 pub(crate) fn session(pid: u32) -> Option<u32> {
+    stat(pid, 3)
+}
+
+/// Start time of a process, in clock ticks since boot. Together with the id it identifies the process.
+pub fn start_time(pid: u32) -> Option<u64> {
+    stat(pid, 19)
+}
+
+/// A field of `/proc/PID/stat`, counted from the state of the process.
+fn stat<T: std::str::FromStr>(pid: u32, field: usize) -> Option<T> {
     let stat = crate::wait::read_small(format!("/proc/{pid}/stat"))?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(3)?.parse().ok()
+    // The name in parentheses may contain anything, so parse after the last one.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(field)?.parse().ok()
 }
 
 pub fn signal(pid: u32, signal: i32) {
@@ -143,56 +164,69 @@ pub struct Sweep {
 
 /// Stops all descendants: SIGTERM, `grace`, then SIGKILL until none is left. Returns at once if there are none.
 /// Processes that survive SIGKILL for longer than `patience` are returned as remaining.
-///
-/// `spare` are children that exit by themselves once the others are gone: they are waited for, not signalled.
-pub fn sweep(grace: Duration, patience: Duration, spare: &[u32]) -> Sweep {
-    sweep_until(grace, patience, spare, || false)
+pub fn sweep(grace: Duration, patience: Duration) -> Sweep {
+    Sweeping { grace, patience, spare: &[], is_asked: &|_| false, hurry: &|| false }.run()
 }
 
-/// Like [`sweep`]; once `hurry` returns true, the waits end.
-pub(crate) fn sweep_until(grace: Duration, patience: Duration, spare: &[u32], hurry: impl Fn() -> bool) -> Sweep {
-    let mut sweep = Sweep::default();
-    if !has_children() {
-        return sweep;
-    }
-    let others = |me| descendants(me).into_iter().filter(|pid| !spare.contains(pid)).collect::<Vec<u32>>();
-    // Processes that the group signals reached are already exiting, and need no report.
-    if is_gone_within(QUIET, &hurry) {
-        return sweep;
-    }
-    let me = std::process::id();
-    let asked = Instant::now();
-    for pid in others(me) {
-        sweep.stopped.push(pid);
-        signal(pid, libc::SIGTERM);
-        // A stopped process handles SIGTERM only once it runs again.
-        signal(pid, libc::SIGCONT);
-    }
-    if is_gone_within(grace.saturating_sub(asked.elapsed()), &hurry) {
-        return sweep;
-    }
-    let killed = Instant::now();
-    loop {
-        let found = others(me);
-        for pid in &found {
-            if !sweep.stopped.contains(pid) {
-                sweep.stopped.push(*pid);
+/// How to [`sweep`].
+pub(crate) struct Sweeping<'a> {
+    pub(crate) grace: Duration,
+    pub(crate) patience: Duration,
+    /// Children that exit by themselves once the others are gone: they are waited for, not signalled.
+    pub(crate) spare: &'a [u32],
+    /// True for a process that has already been asked to end: it is not asked again, and was stopped by the sweep only
+    /// if it is killed.
+    pub(crate) is_asked: &'a dyn Fn(u32) -> bool,
+    /// Once it returns true, the waits end.
+    pub(crate) hurry: &'a dyn Fn() -> bool,
+}
+
+impl Sweeping<'_> {
+    pub(crate) fn run(&self) -> Sweep {
+        let mut sweep = Sweep::default();
+        // Processes that signals reached just now are exiting, and need no report.
+        if !has_children() || is_gone_within(QUIET, self.hurry) {
+            return sweep;
+        }
+        let asked = Instant::now();
+        for pid in self.others() {
+            if !(self.is_asked)(pid) {
+                sweep.stopped.push(pid);
+                signal(pid, libc::SIGTERM);
             }
-            signal(*pid, libc::SIGKILL);
+            // A stopped process handles SIGTERM only once it runs again.
+            signal(pid, libc::SIGCONT);
         }
-        if !has_children() {
+        if is_gone_within(self.grace.saturating_sub(asked.elapsed()), self.hurry) {
             return sweep;
         }
-        if killed.elapsed() > patience {
-            sweep.remaining = found;
-            return sweep;
+        let killed = Instant::now();
+        loop {
+            let found = self.others();
+            for pid in &found {
+                if !sweep.stopped.contains(pid) {
+                    sweep.stopped.push(*pid);
+                }
+                signal(*pid, libc::SIGKILL);
+            }
+            if !has_children() {
+                return sweep;
+            }
+            if killed.elapsed() > self.patience {
+                sweep.remaining = found;
+                return sweep;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
-        thread::sleep(Duration::from_millis(1));
+    }
+
+    fn others(&self) -> Vec<u32> {
+        descendants(std::process::id()).into_iter().filter(|pid| !self.spare.contains(pid)).collect()
     }
 }
 
 /// Reaps until nothing is left or the time is over. True if nothing is left.
-fn is_gone_within(patience: Duration, hurry: impl Fn() -> bool) -> bool {
+fn is_gone_within(patience: Duration, hurry: &dyn Fn() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_micros(200);
     loop {

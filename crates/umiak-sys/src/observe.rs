@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 
+use crate::clock::ticks_per_second;
 use crate::descend::{children, descendants};
 use crate::wait::read_small;
 
@@ -88,11 +89,6 @@ fn one(pid: u32) -> Option<Process> {
     let waits_in = read_small(format!("/proc/{pid}/wchan")).filter(|name| !name.is_empty() && name != "0");
     let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / ticks_per_second()));
     Some(Process { pid, state, waits_in, cpu, sockets: None })
-}
-
-fn ticks_per_second() -> u64 {
-    // SAFETY: reads a constant of the system.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0).unwrap_or(100)
 }
 
 /// Duplicates of the sockets that a process has open; drop them at once, because they keep a connection open. `None` if

@@ -178,7 +178,8 @@ pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize>
 
 /// Reads a small file in `/proc` or `/sys`.
 pub(crate) fn read_small(path: impl AsRef<Path>) -> Option<String> {
-    let mut text = String::new();
+    // With room from the start: each read of such a file makes its text anew.
+    let mut text = String::with_capacity(1 << 12);
     File::open(path).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     Some(text)
 }

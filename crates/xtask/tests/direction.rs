@@ -51,7 +51,7 @@ const CRATES: &[Crate] = &[
             ("files", &["host", "regular"]),
             ("holders", &[]),
             ("logger", &["files"]),
-            ("observe", &["descend", "wait"]),
+            ("observe", &["clock", "descend", "wait"]),
             ("fork", &[]),
             ("host", &["wait"]),
             ("kernel", &["wait"]),
@@ -72,6 +72,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "addresses",
                     "cgroup",
+                    "clock",
                     "descend",
                     "devices",
                     "fork",

@@ -11,7 +11,7 @@ use nix::sys::socket::MsgFlags;
 use super::leases::Leases;
 use super::ranks::Rank;
 use super::service::Service;
-use crate::descend;
+use crate::descend::{Sweep, Sweeping};
 use crate::protocol::{Notice, ProcessKey};
 
 /// How long a process may take to exit after SIGKILL before it is reported and abandoned.
@@ -21,7 +21,7 @@ impl Service {
     /// Cleans up between two attempts. `more` is true if other commands came with this one.
     pub(super) fn clear(&mut self, keep_ports: bool, more: bool) {
         let hurry = || more || is_urged(&self.front);
-        let sweep = descend::sweep_until(self.grace, PATIENCE, &self.loggers, hurry);
+        let sweep = self.sweep(self.grace, PATIENCE, &hurry);
         self.remove_cells();
         // The loggers of this attempt have ended with its ranks.
         self.loggers.clear();
@@ -31,6 +31,7 @@ impl Service {
         if !self.ranks.values().any(Rank::is_alive) {
             self.ranks.clear();
             self.by_pid.clear();
+            self.asked.clear();
         }
         self.tell(&Notice::Cleared { stopped: sweep.stopped, remaining: sweep.remaining });
     }
@@ -39,7 +40,7 @@ impl Service {
     pub(super) fn finish(&mut self, patient: bool, more: bool) {
         let (grace, patience) = if patient { (self.grace, PATIENCE) } else { (Duration::ZERO, Duration::ZERO) };
         let hurry = || more || is_urged(&self.front);
-        let sweep = descend::sweep_until(grace, patience, &self.loggers, hurry);
+        let sweep = self.sweep(grace, patience, &hurry);
         self.clean_up();
         self.tell(&Notice::Swept { stopped: sweep.stopped, remaining: sweep.remaining });
         if waiting(&self.front) == Some(0) {
@@ -68,10 +69,15 @@ impl Service {
             let ready = self.wait(timeout)?;
             self.handle_exits(&ready)?;
         }
-        descend::sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &self.loggers);
+        self.sweep(deadline.saturating_duration_since(Instant::now()), PATIENCE, &|| false);
         self.clean_up();
         self.remove_cgroup();
         Ok(())
+    }
+
+    fn sweep(&self, grace: Duration, patience: Duration, hurry: &dyn Fn() -> bool) -> Sweep {
+        let is_asked = |pid| self.asked.concerns(pid);
+        Sweeping { grace, patience, spare: &self.loggers, is_asked: &is_asked, hurry }.run()
     }
 
     /// Removes the cgroup in place of the front, which is gone.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use super::asked::Whom;
 use super::ranks::{Rank, place};
 use super::service::Service;
 use crate::descend;
@@ -12,30 +13,42 @@ use crate::protocol::{Batch, ProcessKey};
 const CLEARING: Duration = Duration::from_millis(500);
 
 impl Service {
-    pub(super) fn signal(&self, signal: i32, keys: &[ProcessKey]) {
+    pub(super) fn signal(&mut self, signal: i32, keys: &[ProcessKey]) {
         let wanted: HashSet<&ProcessKey> = keys.iter().collect();
+        let mut reached = Vec::with_capacity(keys.len());
         // While other ranks run, signal only leftovers of these ranks.
         let mut everybody = true;
         for rank in self.ranks.values().filter(|rank| rank.is_alive()) {
             if wanted.contains(&rank.key) {
                 signal_group(rank.pid, signal);
+                reached.push(Whom::Group(rank.pid));
             } else {
                 everybody = false;
             }
         }
         // Leftovers of dead ranks were reparented to the guardian: children that are not ranks.
-        let orphans = if everybody { self.orphans() } else { self.left_by(keys) };
-        for pid in &orphans {
-            descend::signal(*pid, signal);
+        for pid in if everybody { self.orphans() } else { self.left_by(keys) } {
+            descend::signal(pid, signal);
+            reached.push(Whom::Process(pid));
         }
-        // A suspended process receives the signal only when it continues.
         if matches!(signal, libc::SIGINT | libc::SIGTERM) {
-            for rank in self.ranks.values().filter(|rank| rank.is_alive() && wanted.contains(&rank.key)) {
-                signal_group(rank.pid, libc::SIGCONT);
+            for whom in reached {
+                self.asked.note(whom, signal);
+                // A suspended process receives the signal only when it continues.
+                match whom {
+                    Whom::Group(pid) => signal_group(pid, libc::SIGCONT),
+                    Whom::Process(pid) => descend::signal(pid, libc::SIGCONT),
+                }
             }
-            for pid in orphans {
-                descend::signal(pid, libc::SIGCONT);
-            }
+        }
+    }
+
+    /// Asks the leftovers of these ranks to end.
+    pub(super) fn forsake(&mut self, keys: &[ProcessKey]) {
+        for pid in self.left_by(keys) {
+            descend::signal(pid, libc::SIGTERM);
+            descend::signal(pid, libc::SIGCONT);
+            self.asked.note(Whom::Process(pid), libc::SIGTERM);
         }
     }
 

@@ -9,6 +9,7 @@
 //! | module | in one sentence |
 //! |---|---|
 //! | `handle` | the front's end: starting the guardian, commands, notices |
+//! | `asked` | who was asked to end |
 //! | `birth` | forking the guardian, and setting up its process |
 //! | `service` | the guardian's loop: exits and commands, one after the other |
 //! | `ranks` | starting ranks, and the state of each |
@@ -16,6 +17,7 @@
 //! | `leases` | ports, addresses and GPUs, held for each job |
 //! | `end` | stopping leftovers and cleaning up |
 
+mod asked;
 mod birth;
 mod end;
 mod handle;

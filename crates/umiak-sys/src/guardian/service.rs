@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::SigSet;
 
+use super::asked::Asked;
 use super::birth;
 use super::leases::Leases;
 use super::ranks::{Alive, Rank};
@@ -72,6 +73,7 @@ pub(super) struct Service {
     pub(super) grace: Duration,
     /// The socket to the coordinator of a job on several nodes, and the message to send on it.
     pub(super) last_words: Option<(OwnedFd, Vec<u8>)>,
+    pub(super) asked: Asked,
     /// Locks, released when the guardian exits.
     pub(super) kept: Vec<OwnedFd>,
     pub(super) cgroup: Option<Cgroup>,
@@ -114,6 +116,7 @@ impl Service {
             remove_at_end: Vec::new(),
             grace: Duration::from_secs(5),
             last_words: None,
+            asked: Asked::default(),
             kept: Vec::new(),
             cgroup,
             room,
@@ -259,12 +262,7 @@ impl Service {
                 self.room = room.zip(self.inbox.descriptor()).map(|(place, lock)| MemoryCgroup::at(place, lock));
             }
             Command::Keep => self.kept.extend(self.inbox.descriptor()),
-            Command::Forsake(keys) => {
-                for pid in self.left_by(&keys) {
-                    descend::signal(pid, libc::SIGTERM);
-                    descend::signal(pid, libc::SIGCONT);
-                }
-            }
+            Command::Forsake(keys) => self.forsake(&keys),
             Command::Clear { keep_ports } => self.clear(keep_ports, more),
             Command::Finish { patient } => {
                 self.finish(patient, more);

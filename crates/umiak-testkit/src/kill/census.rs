@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use umiak_sys::cgroup::start_time;
 use umiak_sys::descend::descendants;
+use umiak_sys::descend::start_time;
 
 use super::corner::own_cgroup;
 use crate::toy::family::read_register;

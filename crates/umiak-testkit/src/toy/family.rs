@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::process::{Grandchild, set_name, start_grandchild};
-use umiak_sys::cgroup::start_time;
+use umiak_sys::descend::start_time;
 
 /// The file where members of a family register, in the job's directory.
 pub const REGISTER: &str = "family";

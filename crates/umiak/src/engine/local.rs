@@ -155,7 +155,7 @@ impl Local {
             self.guardian.wait();
         }
         let grace = if self.ending { self.common.grace } else { Duration::ZERO };
-        let sweep = descend::sweep(grace, PATIENCE, &[]);
+        let sweep = descend::sweep(grace, PATIENCE);
         warn!(ending = self.ending, stopped = sweep.stopped.len(), remaining = sweep.remaining.len(), "guardian gone");
         self.guardian.wait();
         self.guardian.empty_cgroups();

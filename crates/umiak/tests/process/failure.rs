@@ -15,6 +15,7 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("failure::old_log_is_not_evidence", &[], old_log_is_not_evidence)
         .test("failure::stubborn_rank_is_killed_after_the_grace", &[], stubborn_rank_is_killed)
         .test("failure::leftovers_of_ranks_are_swept", &[], leftovers_are_swept)
+        .test("failure::a_program_behind_a_shell_is_asked_once", &[], asked_once)
         .test("failure::old_exit_codes_on_request", &[], old_exit_codes)
         .test("failure::interrupt_stops_everything", &[], interrupt_stops_everything)
         .test("failure::second_interrupt_kills", &[], second_interrupt_kills)
@@ -159,6 +160,27 @@ fn leftovers_are_swept() {
         .launch_toy("--nproc_per_node 2 --grace 1s", &["0:child;daemon;exit 9", &format!("1:child;daemon;{WAIT}")])
         .finish()
         .expect_code(9);
+}
+
+/// The shell ends with its SIGTERM, while its child still writes its checkpoint.
+fn asked_once() {
+    for background in ["", "& wait"] {
+        let sandbox = Sandbox::new();
+        let child = "trap 'echo asked >> asked' TERM; touch up; n=0; \
+                     while [ $n -lt 20 ]; do sleep 0.02; [ -e asked ] && n=$((n+1)); done; touch saved";
+        sandbox.write("child.sh", child);
+        let program = format!(
+            "case $RANK in 1) sh child.sh {background};; *) while [ ! -e up ]; do sleep 0.01; done; exit 9;; esac; :"
+        );
+        sandbox.write("rank.sh", program);
+        let launch = ["launch", "--nproc_per_node", "2", "--grace", "10s", "sh", "rank.sh"];
+        let outcome = sandbox.umiak(launch).finish();
+        outcome.expect_code(9);
+        assert!(!outcome.err().contains("L0025"), "{background:?}\n{}", outcome.err());
+        let read = |name| std::fs::read_to_string(sandbox.path().join(name)).unwrap_or_default();
+        assert_eq!(read("asked"), "asked\n", "{background:?}");
+        assert!(sandbox.path().join("saved").exists(), "{background:?}: killed before it had saved");
+    }
 }
 
 fn old_exit_codes() {

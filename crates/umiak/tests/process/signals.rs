@@ -275,7 +275,7 @@ fn stubborn_family() {
     run.signal(SIGTERM);
     run.finish().expect_code(143);
     for (name, pid, started) in family() {
-        assert!(umiak_sys::cgroup::start_time(pid) != Some(started), "{name} {pid} lives");
+        assert!(umiak_sys::descend::start_time(pid) != Some(started), "{name} {pid} lives");
     }
 }
 
