@@ -480,6 +480,9 @@ pub struct Snapshot {
     /// True if it listens on its own endpoint; absent if it has none, or its sockets were not read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listens: Option<bool>,
+    /// TCP ports on which it listens; absent if its sockets were not read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub listeners: Option<u32>,
     /// The Python stack of its main thread, innermost frame first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<StackFrame>,

@@ -30,6 +30,13 @@ pub(super) fn find(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
         .or_else(|| scene.named(true))
 }
 
+/// Returns a rank that only one message names, though the kernel shows its connections open. All failed ends blame a
+/// peer, and there is no better clue.
+pub(super) fn doubted(ends: &[End]) -> Option<(usize, Clue)> {
+    let (at, votes) = Scene { ends }.most_named(false)?;
+    Some((at, named_by(votes)))
+}
+
 /// Returns the ranks of a job that hangs which are not where most of the others wait.
 pub(super) fn odd(ends: &[End]) -> Option<(Vec<usize>, Clue)> {
     let scene = Scene { ends };
@@ -55,23 +62,32 @@ impl Scene<'_> {
     }
 
     /// The rank that most messages name. A rank that blames a peer itself is a candidate only if `all` are, and then
-    /// most of the others must miss it.
+    /// most of the others must miss it. A single message about a lost connection is not enough if the kernel shows open
+    /// connections.
     fn named(&self, all: bool) -> Option<(Vec<usize>, Clue)> {
-        let mut votes: Vec<Vec<String>> = vec![Vec::new(); self.ends.len()];
+        let (best, votes) = self.most_named(all)?;
+        let connections = self.ends[best].snapshot.as_ref().and_then(|snapshot| snapshot.connections);
+        let is_doubted = matches!(votes[..], [(_, Peer::At(_))]) && connections.is_some_and(|count| count > 0);
+        let enough = if all { 2 * votes.len() >= self.ends.len() } else { !is_doubted };
+        enough.then(|| (vec![best], named_by(votes)))
+    }
+
+    /// The rank that most messages name, with the replicas that name it, and how.
+    fn most_named(&self, all: bool) -> Option<(usize, Vec<(String, Peer)>)> {
+        let mut votes: Vec<Vec<(String, Peer)>> = vec![Vec::new(); self.ends.len()];
         for end in self.ends {
-            let peers =
-                end.names().into_iter().filter(|peer| all == matches!(peer, Peer::Missing(_)) || is_sought(peer));
-            let named = peers.filter_map(|peer| self.resolve(peer));
-            for at in named.filter(|&at| self.ends[at].subject != end.subject) {
-                if (all || !self.ends[at].blames_peer()) && !votes[at].contains(&end.subject.replica) {
-                    votes[at].push(end.subject.replica.clone());
+            let is_relevant = |peer: &Peer| all == matches!(peer, Peer::Missing(_)) || matches!(peer, Peer::Sought(_));
+            for peer in end.names().into_iter().filter(is_relevant) {
+                let Some(at) = self.resolve(peer).filter(|&at| self.ends[at].subject != end.subject) else { continue };
+                let has_voted = votes[at].iter().any(|(replica, _)| *replica == end.subject.replica);
+                if (all || !self.ends[at].blames_peer()) && !has_voted {
+                    votes[at].push((end.subject.replica.clone(), peer));
                 }
             }
         }
         let best = (0..votes.len()).rev().max_by_key(|&at| votes[at].len())?;
-        let by = votes.swap_remove(best);
-        let enough = if all { 2 * by.len() >= self.ends.len() } else { !by.is_empty() };
-        enough.then(|| (vec![best], Clue::Named { by }))
+        let votes = votes.swap_remove(best);
+        (!votes.is_empty()).then_some((best, votes))
     }
 
     fn resolve(&self, peer: Peer) -> Option<usize> {
@@ -120,13 +136,22 @@ impl Scene<'_> {
         (2 * waiting.len() < self.ends.len()).then_some((waiting, Clue::WrongRank { rank }))
     }
 
-    /// A running rank that peers cannot connect to, although they can connect to the others.
+    /// A running rank that peers cannot connect to, although they can connect to the others; or a minority that listens,
+    /// but not where its peers expect it. They may no longer listen themselves once they have met.
     fn not_listening(&self) -> Option<(Vec<usize>, Clue)> {
-        let of = |listens| self.filter(|end| end.snapshot.as_ref().and_then(|it| it.listens) == Some(listens));
-        let (deaf, listening) = (of(false), of(true));
-        let clue = Clue::NotListening { listening: listening.len() as u32 };
         let is_refused = self.ends.iter().any(|end| end.signature_code() == Some(signatures::REFUSED));
-        if is_refused && deaf.len() < listening.len() { some(deaf, clue) } else { None }
+        let is_explicit = self.ends.iter().flat_map(End::names).any(|peer| matches!(peer, Peer::Sought(_)));
+        let of = |listens| self.filter(|end| end.snapshot.as_ref().and_then(|it| it.listens) == Some(listens));
+        let (mut deaf, listening) = (of(false), of(true));
+        if deaf.len() >= listening.len() {
+            let listeners = |at: usize| self.ends[at].snapshot.as_ref().and_then(|snapshot| snapshot.listeners);
+            deaf.retain(|&at| listeners(at) > Some(0));
+            if is_explicit || 2 * deaf.len() >= self.ends.len() {
+                return None;
+            }
+        }
+        let clue = Clue::NotListening { listening: listening.len() as u32 };
+        if is_refused { some(deaf, clue) } else { None }
     }
 
     /// A running rank that has no connection, although the others had some: those that failed lost theirs.
@@ -186,8 +211,8 @@ impl Scene<'_> {
     }
 }
 
-fn is_sought(peer: &Peer) -> bool {
-    matches!(peer, Peer::Sought(_))
+fn named_by(votes: Vec<(String, Peer)>) -> Clue {
+    Clue::Named { by: votes.into_iter().map(|(replica, _)| replica).collect() }
 }
 
 fn some(found: Vec<usize>, clue: Clue) -> Option<(Vec<usize>, Clue)> {

@@ -99,8 +99,11 @@ pub fn rank(mut ends: Vec<End>) -> Verdict {
         findings[0].0 = Weight::Possible;
         causes = 1;
     }
+    let doubted = if best == Weight::Victim { elsewhere::doubted(&ends) } else { None };
     let mut findings = findings.into_iter().map(|(weight, end)| end.finding(weight));
-    Verdict { causes: findings.by_ref().take(causes).collect(), victims: findings.collect() }
+    let mut causes: Vec<Finding> = findings.by_ref().take(causes).collect();
+    causes.extend(doubted.map(|(at, clue)| Finding { clue: Some(clue), ..ends[at].finding(Weight::Possible) }));
+    Verdict { causes, victims: findings.collect() }
 }
 
 impl End {

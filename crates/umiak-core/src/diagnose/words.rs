@@ -12,6 +12,7 @@ impl Clue {
             Self::Suspended => "was suspended".to_owned(),
             Self::Signalled => "received a termination signal that umiak did not send".to_owned(),
             Self::WrongRank { rank } => format!("waited for rank {rank}, which this job does not have"),
+            Self::NotListening { listening: 0 } => "listened, but not on its own endpoint".to_owned(),
             Self::NotListening { listening } => {
                 format!("did not listen on its own endpoint, as {} did", others(*listening))
             }

@@ -1,6 +1,6 @@
 //! The exit code of the command.
 
-use crate::facts::{Outcome, Verdict};
+use crate::facts::{Finding, Outcome, Verdict};
 use crate::model::{Exit, ExitCodes, Generation};
 
 /// The run, or the replica that caused the failure, exceeded a time limit: the code of coreutils `timeout`.
@@ -29,10 +29,11 @@ pub fn of(style: CodeStyle, outcome: Outcome, signal: Option<i32>, verdict: Opti
             if cause.is_some_and(|cause| cause.timed_out.is_some()) {
                 return TIMED_OUT;
             }
-            // The number of our own signal is not the cause's code.
-            let code = cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| cause.exit.shell_code());
-            // A cause that exits with 0 (stopped at our request, too few successes) must not read as success.
-            if code == 0 { 1 } else { code }
+            // The number of our own signal is not the cause's code, and a cause that exits with 0 (too early, too few
+            // successes) must not read as success: then the first rank that failed because of it has the code.
+            let has_code = |found: &&Finding| !found.stopped_while_ending && found.exit.shell_code() != 0;
+            let victims = verdict.into_iter().flat_map(|verdict| &verdict.victims);
+            cause.into_iter().chain(victims).find(has_code).map_or(1, |found| found.exit.shell_code())
         }
         (ExitCodes::Paddle, Outcome::Failed) => match style.generation {
             // The first nonzero process by rank, with -signal as a byte: hence 241 for SIGTERM.
@@ -59,27 +60,13 @@ pub fn interrupted(style: CodeStyle, signal: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Finding, Subject, Weight};
+    use crate::facts::{Subject, Weight};
 
     #[test]
     fn styles() {
         let killed = Exit::Signal { signal: 15, core_dumped: false };
         let cause = Exit::Code { code: 7 };
-        let verdict = Verdict {
-            causes: vec![Finding {
-                subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 1 },
-                exit: cause.clone(),
-                ran_micros: 0,
-                weight: Weight::Likely,
-                timed_out: None,
-                stopped_while_ending: false,
-                clue: None,
-                snapshot: None,
-                evidence: None,
-                usage: None,
-            }],
-            victims: vec![],
-        };
+        let verdict = Verdict { causes: vec![finding(cause.clone(), false)], victims: vec![] };
         let ends = [killed, cause];
         for (codes, generation, failed, interrupted) in [
             (ExitCodes::Umiak, Generation::Current, 7, 130),
@@ -92,5 +79,36 @@ mod tests {
             assert_eq!(of(style, Outcome::Failed, None, Some(&verdict), &ends), failed, "{style:?}");
             assert_eq!(of(style, Outcome::Interrupted, Some(2), None, &ends), interrupted, "{style:?}");
         }
+    }
+
+    fn finding(exit: Exit, stopped_while_ending: bool) -> Finding {
+        Finding {
+            subject: Subject { replica: "trainer-1".into(), rank: None, attempt: 1 },
+            exit,
+            ran_micros: 0,
+            weight: Weight::Likely,
+            timed_out: None,
+            stopped_while_ending,
+            clue: None,
+            snapshot: None,
+            evidence: None,
+            usage: None,
+        }
+    }
+
+    #[test]
+    fn causes_without_a_code_of_their_own() {
+        let style = CodeStyle { codes: ExitCodes::Umiak, generation: Generation::Current, document: false };
+        let of = |cause, victims| {
+            let verdict = Verdict { causes: vec![cause], victims };
+            super::of(style, Outcome::Failed, None, Some(&verdict), &[])
+        };
+        let code = |code| finding(Exit::Code { code }, false);
+        let stopped = || finding(Exit::Signal { signal: 15, core_dumped: false }, true);
+        assert_eq!(of(stopped(), vec![code(7), code(1)]), 7);
+        assert_eq!(of(code(0), vec![stopped(), code(9)]), 9);
+        assert_eq!(of(code(5), vec![code(7)]), 5);
+        assert_eq!(of(stopped(), vec![]), 1);
+        assert_eq!(of(code(0), vec![]), 1);
     }
 }

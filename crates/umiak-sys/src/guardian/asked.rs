@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{clock, descend, wait};
+use crate::clock;
+use crate::descend;
+use crate::wait;
 
 /// A group or a process that was signalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -99,8 +99,10 @@ impl Judge<'_> {
                 None => 1,
             },
             (Outcome::Failed, ExitCodes::Umiak, _) => {
-                let cause = self.verdict.as_ref().and_then(|verdict| verdict.causes.first());
-                cause.filter(|cause| !cause.stopped_while_ending).map_or(1, |cause| number(&cause.exit)).max(1)
+                let verdict = self.verdict.iter();
+                let mut findings = verdict.flat_map(|verdict| verdict.causes.iter().take(1).chain(&verdict.victims));
+                let found = findings.find(|found| !found.stopped_while_ending && !found.exit.is_success());
+                found.map_or(1, |found| number(&found.exit))
             }
         };
         self.check(i32::from(code) == expected, Rule::Code, || format!("code {code} instead of {expected}"));

@@ -277,10 +277,13 @@ impl<'a> Judge<'a> {
                 (Outcome::Succeeded, _) => 0,
                 (Outcome::Interrupted, Some(Reason::Interrupted { signal: Some(signal), .. })) => 128 + *signal as u8,
                 (Outcome::Stopped, Some(Reason::Interrupted { signal: None, .. })) => 3,
-                _ => match decision.verdict.as_ref().and_then(|verdict| verdict.causes.first()) {
-                    Some(cause) if cause.timed_out.is_some() => TIMED_OUT,
-                    Some(cause) if cause.stopped_while_ending => 1,
-                    Some(cause) => cause.exit.shell_code().max(1),
+                _ => match decision.verdict.as_ref().and_then(|verdict| Some((verdict, verdict.causes.first()?))) {
+                    Some((_, cause)) if cause.timed_out.is_some() => TIMED_OUT,
+                    Some((verdict, cause)) => {
+                        let mut findings = std::iter::once(cause).chain(&verdict.victims);
+                        let found = findings.find(|found| !found.stopped_while_ending && !found.exit.is_success());
+                        found.map_or(1, |found| found.exit.shell_code())
+                    }
                     None => NODE_LOST,
                 },
             };

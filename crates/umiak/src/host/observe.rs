@@ -75,6 +75,7 @@ impl Seen {
             quiet_micros: None,
             connections: is_read.then_some(connected.len() as u32),
             listens: None,
+            listeners: is_read.then_some(listening.len() as u32),
             stack,
         };
         // Before it leaves this process: who asks, and other nodes, do not know its secrets.

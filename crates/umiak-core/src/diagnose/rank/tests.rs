@@ -267,9 +267,31 @@ fn when_every_failed_rank_blames_a_peer() {
     let listens = |rank, listens| running(end(rank, signal(15), ""), |it| it.listens = Some(listens));
     let ends = vec![end(0, code(1), refused), listens(1, true), listens(2, true), listens(3, false)];
     clue("listens elsewhere", ends, &[3], &Clue::NotListening { listening: 2 });
+    let met = |rank, listeners| {
+        running(end(rank, signal(15), ""), |it| (it.listens, it.listeners) = (Some(false), Some(listeners)))
+    };
+    let ends = vec![end(0, code(1), refused), met(1, 1), met(2, 0), met(3, 0)];
+    clue("listens elsewhere, while the others have met", ends, &[1], &Clue::NotListening { listening: 0 });
     let missed = "DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/2\n";
     let missing = |rank| end(rank, code(1), missed);
     clue("duplicate rank", vec![missing(0), missing(2), missing(1), missing(3)], &[2], &by(&[0, 1, 3]));
+}
+
+/// It lost a connection, or says so; the rank that it names has its own open. Neither is certain.
+#[test]
+fn a_single_accuser_that_the_kernel_contradicts() {
+    let owner = |connections| {
+        let end = running(end(2, signal(15), ""), |it| it.connections = Some(connections));
+        End { addresses: vec!["127.0.0.1:40013".parse().unwrap()], ..end }
+    };
+    let other = || running(end(0, signal(15), ""), |_| ());
+    let verdict = judge(vec![end(1, code(7), GLOO_LOST), other(), owner(3)]);
+    assert_eq!(ranks(&verdict.causes), [1, 2]);
+    let clues: Vec<bool> = verdict.causes.iter().map(|cause| cause.clue.is_some()).collect();
+    assert_eq!(clues, [false, true]);
+    assert!(verdict.victims.is_empty(), "{:?}", verdict.victims);
+    let verdict = judge(vec![end(1, code(7), GLOO_LOST), other(), owner(0)]);
+    assert_eq!(ranks(&verdict.causes), [2]);
 }
 
 /// A clue never competes with an error of a rank's own.

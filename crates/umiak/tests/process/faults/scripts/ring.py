@@ -10,7 +10,11 @@ import fault
 NAME, CULPRITS = sys.argv[1], [int(rank) for rank in sys.argv[2].split(",")]
 TIMEOUT = float(sys.argv[3]) if len(sys.argv) > 3 else 60
 # On a busy machine, ranks need longer to meet than any of them waits later.
-MEETING_TIMEOUT = TIMEOUT if NAME.endswith("@start") or NAME == "wrong-port" else 60
+MEETING_TIMEOUT = TIMEOUT if NAME.endswith("@start") else 60
+# Attempts to connect are given up earlier than an answer is, as in most libraries.
+REFUSED_TIMEOUT = TIMEOUT if NAME == "wrong-port" else MEETING_TIMEOUT
+if NAME == "wrong-port":
+    TIMEOUT = MEETING_TIMEOUT
 RANK = int(os.environ["PADDLE_TRAINER_ID"])
 ENDPOINTS = [endpoint.rsplit(":", 1) for endpoint in os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")]
 GUILTY = RANK in CULPRITS
@@ -19,7 +23,7 @@ MOMENT = 20
 
 
 def connect(host, port):
-    deadline = time.monotonic() + MEETING_TIMEOUT
+    deadline = time.monotonic() + REFUSED_TIMEOUT
     while True:
         try:
             return socket.create_connection((host, int(port)), timeout=MEETING_TIMEOUT)
