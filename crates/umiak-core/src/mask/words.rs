@@ -1,0 +1,211 @@
+//! Secrets in texts and command lines by their place: the word after a flag, the value after `=`.
+
+use std::ffi::OsString;
+use std::ops::Range;
+
+use super::MASK;
+use super::names::{is_secret, names_a_secret};
+use super::shapes::secrets_by_shape;
+
+/// Returns the value with secrets masked.
+pub fn masked(name: &str, value: &str) -> String {
+    if is_secret(name) && !value.is_empty() { MASK.to_owned() } else { line(value) }
+}
+
+/// Returns the words of a command line with secrets masked: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may
+/// be a line for a shell, a header or JSON.
+pub fn words(words: &[OsString]) -> Vec<OsString> {
+    let mut is_value = false;
+    let mut written = |word: &OsString| {
+        let Some(text) = word.to_str() else { return word.clone() };
+        let mut found = Vec::new();
+        if !is_value && text.contains(char::is_whitespace) {
+            find_in_line(text, 0, &mut found);
+        } else {
+            find_in_word(text, 0, &mut is_value, &mut found);
+        }
+        found.extend(secrets_by_shape(text));
+        replaced(text, found).into()
+    };
+    words.iter().map(&mut written).collect()
+}
+
+/// Masks secrets in a text, whose words are separated by spaces and may be quoted.
+pub fn line(text: &str) -> String {
+    replaced(text, secrets_of(text))
+}
+
+/// The byte ranges of secrets in a text. They do not overlap.
+pub fn secrets_of(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        find_in_line(line, at, &mut found);
+        at += line.len();
+    }
+    found.extend(secrets_by_shape(text));
+    joined(found)
+}
+
+fn replaced(text: &str, secrets: Vec<Range<usize>>) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut end = 0;
+    // What is masked already keeps its quotes.
+    let is_new = |secret: &Range<usize>| text[secret.clone()].trim_matches(['"', '\'']) != MASK;
+    for secret in joined(secrets).into_iter().filter(is_new) {
+        shown += &text[end..secret.start];
+        shown += MASK;
+        end = secret.end;
+    }
+    shown + &text[end..]
+}
+
+/// Joins ranges that overlap, and orders them.
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+fn word_spans(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        at += text[at..].len() - text[at..].trim_start().len();
+        let start = at;
+        at += word_end(&text[start..]);
+        (start < at).then_some(start..at)
+    })
+}
+
+/// The end of the first word: the next space that is not in quotes.
+fn word_end(text: &str) -> usize {
+    let mut quote = None;
+    let end = text.find(|c: char| {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            _ => {}
+        }
+        quote.is_none() && c.is_whitespace()
+    });
+    // An unclosed quote is an apostrophe.
+    let end = if quote.is_some() { text.find(char::is_whitespace) } else { end };
+    end.unwrap_or(text.len())
+}
+
+/// `at` is the offset of the line in the whole text.
+fn find_in_line(text: &str, at: usize, found: &mut Vec<Range<usize>>) {
+    let mut is_value = false;
+    for (position, word) in word_spans(text).enumerate() {
+        // A header: `Authorization: Basic abc`.
+        if position == 0
+            && text[word.clone()].strip_suffix(':').is_some_and(|name| is_plain(name) && names_a_secret(name))
+        {
+            let value = text[word.end..].trim();
+            let start = text.len() - text[word.end..].trim_start().len();
+            found.extend((!value.is_empty()).then_some(at + start..at + start + value.len()));
+            return;
+        }
+        find_in_word(&text[word.clone()], at + word.start, &mut is_value, found);
+    }
+}
+
+/// `is_value` is true if the word is a secret because of the word before it, and is set for the next word.
+fn find_in_word(text: &str, at: usize, is_value: &mut bool, found: &mut Vec<Range<usize>>) {
+    if std::mem::take(is_value) && !text.starts_with('-') {
+        return found.push(at..at + text.len());
+    }
+    let is_name = |name: &str| !name.contains("://") && !name.contains(char::is_whitespace);
+    let (name, value) = text.split_once('=').filter(|(name, _)| is_name(name)).unwrap_or(("", text));
+    if names_a_secret(name) {
+        if !value.is_empty() {
+            found.push(at + text.len() - value.len()..at + text.len());
+        }
+        return;
+    }
+    let quotes = ['"', '\'', '\\'];
+    let start = value.len() - value.trim_start_matches(quotes).len();
+    let inner = value.trim_matches(quotes);
+    if start > 0 && inner.contains(char::is_whitespace) {
+        return find_in_line(inner, at + text.len() - value.len() + start, found);
+    }
+    let is_scheme = inner.rsplit(':').next().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
+    let is_flag = inner.starts_with('-') && is_plain(inner) && names_a_secret(inner);
+    *is_value = name.is_empty() && (is_scheme || is_flag);
+}
+
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_for_a_shell() {
+        for (text, shown) in [
+            ("python train.py --token=abc --lr 0.1", "python train.py --token=******** --lr 0.1"),
+            ("a --password 'b c' d\n  --api-key  x\n", "a --password ******** d\n  --api-key  ********\n"),
+            ("API_KEY=x exec a --token --lr 1", "API_KEY=******** exec a --token --lr 1"),
+            ("echo don't --token x; curl http://li:pw@h/", "echo don't --token ******** curl http://li:********@h/"),
+            (
+                "curl -H 'Authorization: Bearer x y' -H \"X-Api-Key: z\" https://h/a",
+                "curl -H 'Authorization: ********' -H \"X-Api-Key: ********\" https://h/a",
+            ),
+            (
+                "sh -c 'train --passphrase x --lr 1' --cmd=\"a --token y\"",
+                "sh -c 'train --passphrase ******** --lr 1' --cmd=\"a --token ********\"",
+            ),
+            (
+                "train --db '{\"password\": \"x y\", \"host\": \"h\"}' --lr 1",
+                "train --db '{\"password\": \"********\", \"host\": \"h\"}' --lr 1",
+            ),
+            ("", ""),
+            ("  ", "  "),
+            ("Authorization: ", "Authorization: "),
+        ] {
+            assert_eq!(line(text), shown, "{text}");
+            let mut masked = text.to_owned();
+            for span in secrets_of(text).into_iter().rev() {
+                masked.replace_range(span, MASK);
+            }
+            assert_eq!(super::masked("", &masked), shown, "{text}");
+            let words: Vec<OsString> = ["sh", "-c", text, "--token", "a b"].map(OsString::from).to_vec();
+            let expected: Vec<OsString> = ["sh", "-c", shown, "--token", MASK].map(OsString::from).to_vec();
+            assert_eq!(super::words(&words), expected);
+        }
+    }
+
+    #[test]
+    fn command_lines() {
+        for (line, expected) in [
+            ("--lr 0.1 --api-key abc --n 2", "--lr 0.1 --api-key ******** --n 2"),
+            (
+                "--api_key=abc HF_TOKEN=x data=http://li:pw@h",
+                "--api_key=******** HF_TOKEN=******** data=http://li:********@h",
+            ),
+            ("--password --verbose x", "--password --verbose x"),
+            ("--token", "--token"),
+            (
+                "--passphrase a --credentials b --private-key c --jwt=d --PAT e",
+                "--passphrase ******** --credentials ******** --private-key ******** --jwt=******** --PAT ********",
+            ),
+            ("--path a --patience 3 --compat x --sig 1", "--path a --patience 3 --compat x --sig 1"),
+            ("Bearer abc bearer.py", "Bearer ******** bearer.py"),
+            ("Authorization:Bearer abc", "Authorization:******** ********"),
+            ("{\"db\":{\"password\":\"a\",\"port\":5}}", "{\"db\":{\"password\":\"********\",\"port\":5}}"),
+            ("{\\\"token\\\":\\\"a\\\"} {'key':3}", "{\\\"token\\\":\\\"********\\\"} {'key':********}"),
+            ("--max_tokens 4096 tokenizer.name=bert", "--max_tokens 4096 tokenizer.name=bert"),
+        ] {
+            let given: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(words(&given).join(std::ffi::OsStr::new(" ")), expected);
+        }
+    }
+}
