@@ -94,8 +94,43 @@ fn secrets_of_urls(text: &str) -> Vec<Range<usize>> {
         let is_web = last.eq_ignore_ascii_case("http") || last.eq_ignore_ascii_case("https");
         let end = text[start..run.end].find(['/', '?', '#']).map_or(run.end, |length| start + length);
         found.extend(user_info(text, start..end, last_at, is_web));
+        found.extend(hook(text, start, end..run.end));
     }
     found
+}
+
+/// Parts of the paths of webhooks: whoever has what follows can post.
+const HOOKS: &[&str] = &["hook", "hooks", "webhook", "webhooks", "webhookb2"];
+
+/// The secret path of a webhook: `https://hooks.slack.com/services/T…/B…/…`, `https://discord.com/api/webhooks/1/…`. Of a
+/// bot of Telegram the secret is a part: `https://api.telegram.org/bot1:…/send`.
+fn hook(text: &str, host: usize, path: Range<usize>) -> Option<Range<usize>> {
+    let end = text[path.clone()].find(['?', '#']).map_or(path.end, |length| path.start + length);
+    let is_host = text[host..path.start].split('.').next().is_some_and(|name| HOOKS.contains(&name));
+    let mut at = path.start;
+    // Before the first slash is nothing.
+    for (position, part) in text[path.start..end].split('/').enumerate() {
+        let start = at;
+        at += part.len() + 1;
+        if let Some((bot, _)) = part.split_once(':')
+            && bot.strip_prefix("bot").is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            return Some(start + "bot".len()..start + part.len());
+        }
+        if HOOKS.contains(&part) || is_host && position == 1 {
+            return text[..end].get(at..).filter(|rest| has_key(rest)).map(|_| at..end);
+        }
+    }
+    None
+}
+
+/// True if a part of a path looks random.
+fn has_key(path: &str) -> bool {
+    let is_key = |part: &str| {
+        let has = |is_it: fn(&u8) -> bool| part.as_bytes().iter().any(is_it);
+        part.len() >= 8 && has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic)
+    };
+    path.split('/').any(is_key)
 }
 
 /// The values of parameters such as `sig`.
@@ -313,6 +348,26 @@ mod tests {
             ("ssh://git@h/a.git", "ssh://git@h/a.git"),
             ("https://u:p/w@h/x", "https://u:********@h/x"),
             ("http://h:80/a@b", "http://h:80/a@b"),
+            (
+                "to https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX.",
+                "to https://hooks.slack.com/services/********",
+            ),
+            (
+                "https://discord.com/api/webhooks/1234/aB3-x_yz09?wait=1",
+                "https://discord.com/api/webhooks/********?wait=1",
+            ),
+            (
+                "'https://open.feishu.cn/open-apis/bot/v2/hook/1a2b3c4d-5e6f'",
+                "'https://open.feishu.cn/open-apis/bot/v2/hook/********'",
+            ),
+            (
+                "https://x.webhook.office.com/webhookb2/1a2b3c4d@9f8e/IncomingWebhook/1a/2b",
+                "https://x.webhook.office.com/webhookb2/********",
+            ),
+            ("https://api.telegram.org/bot123:AAab-cd/sendMessage", "https://api.telegram.org/bot********/sendMessage"),
+            ("https://mattermost.example/hooks/xyz1abc2def3ghi4jkl5", "https://mattermost.example/hooks/********"),
+            ("https://hooks.slack.com/services", "https://hooks.slack.com/services"),
+            ("https://docs.example/webhooks/getting-started", "https://docs.example/webhooks/getting-started"),
             ("li:pw@10.0.0.1:6170", "li:********@10.0.0.1:6170"),
             ("--ips 10.0.0.1,li:pw@h", "--ips 10.0.0.1,li:********@h"),
             ("li@10.0.0.1:/data", "li@10.0.0.1:/data"),
@@ -320,7 +375,7 @@ mod tests {
             ("Server=h;User=li;Password=a b;Port=1", "Server=h;User=li;Password=******** b;Port=1"),
             ("Server=h;pwd=x,y;Port=1", "Server=h;pwd=********;Port=1"),
             ("AccountName=a;AccountKey=abc==;End", "AccountName=a;AccountKey=********;End"),
-            ("Namespace(password='a b', lr=1)", "Namespace(password=******** lr=1)"),
+            ("Namespace(password='a b', lr=1)", "Namespace(password='********', lr=1)"),
             ("test $API_TOKEN = other", "test $API_TOKEN = other"),
             ("db_password = 'a b'", "db_password = '********'"),
             ("--api-key '********' 'a b'", "--api-key '********' 'a b'"),

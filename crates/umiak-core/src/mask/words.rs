@@ -15,15 +15,11 @@ pub fn masked(name: &str, value: &str) -> String {
 /// Returns the words of a command line with secrets masked: `--api-key=abc`, `--api-key abc`, `API_KEY=abc`. A word may
 /// be a line for a shell, a header or JSON.
 pub fn words(words: &[OsString]) -> Vec<OsString> {
-    let mut is_value = false;
+    let mut before = Before::default();
     let mut written = |word: &OsString| {
         let Some(text) = word.to_str() else { return word.clone() };
         let mut found = Vec::new();
-        if !is_value && text.contains(char::is_whitespace) {
-            find_in_line(text, 0, &mut found);
-        } else {
-            find_in_word(text, 0, &mut is_value, &mut found);
-        }
+        find_in_argument(text, 0, &mut before, &mut found);
         found.extend(secrets_by_shape(text));
         replaced(text, found).into()
     };
@@ -101,7 +97,7 @@ fn word_end(text: &str) -> usize {
 
 /// `at` is the offset of the line in the whole text.
 fn find_in_line(text: &str, at: usize, found: &mut Vec<Range<usize>>) {
-    let mut is_value = false;
+    let mut before = Before::default();
     for (position, word) in word_spans(text).enumerate() {
         // A header: `Authorization: Basic abc`.
         if position == 0
@@ -112,20 +108,156 @@ fn find_in_line(text: &str, at: usize, found: &mut Vec<Range<usize>>) {
             found.extend((!value.is_empty()).then_some(at + start..at + start + value.len()));
             return;
         }
-        find_in_word(&text[word.clone()], at + word.start, &mut is_value, found);
+        find_in_word(&text[word.clone()], at + word.start, &mut before, found);
     }
 }
 
-/// `is_value` is true if the word is a secret because of the word before it, and is set for the next word.
-fn find_in_word(text: &str, at: usize, is_value: &mut bool, found: &mut Vec<Range<usize>>) {
-    if std::mem::take(is_value) && !text.starts_with('-') {
-        return found.push(at..at + text.len());
+/// A short flag that means a password only to some programs.
+struct Habit {
+    programs: &'static [&'static str],
+    flags: &'static [&'static str],
+    /// The value may be in the same word: `-psecret`.
+    is_joined: bool,
+    /// The value may be the next word.
+    is_apart: bool,
+    value: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Secret,
+    /// `user:secret`
+    Login,
+}
+
+const HABITS: &[Habit] = &[
+    Habit {
+        programs: &[
+            "mysql",
+            "mysqldump",
+            "mysqladmin",
+            "mysqlimport",
+            "mysqlshow",
+            "mysqlcheck",
+            "mysqlslap",
+            "mysqlsh",
+            "mariadb",
+            "mariadb-dump",
+            "mariadb-admin",
+            "mariadb-import",
+            "mycli",
+        ],
+        flags: &["-p"],
+        is_joined: true,
+        is_apart: false,
+        value: Value::Secret,
+    },
+    Habit { programs: &["sshpass"], flags: &["-p"], is_joined: true, is_apart: true, value: Value::Secret },
+    Habit { programs: &["redis-cli"], flags: &["-a"], is_joined: false, is_apart: true, value: Value::Secret },
+    Habit {
+        programs: &["curl"],
+        flags: &["-u", "--user", "-U", "--proxy-user"],
+        is_joined: true,
+        is_apart: true,
+        value: Value::Login,
+    },
+];
+
+impl Habit {
+    /// The habits of the program that this word runs.
+    fn of(word: &str) -> Option<&'static Self> {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        HABITS.iter().find(|habit| habit.programs.contains(&name))
+    }
+
+    /// True if the next word is the value of this one. Flags of a letter may be joined: `-sSu`.
+    fn announces(&self, word: &str) -> bool {
+        let is_group = |flag: &str| {
+            let letters = word.strip_prefix('-').unwrap_or("");
+            flag.len() == 2 && letters.ends_with(&flag[1..]) && letters.bytes().all(|byte| byte.is_ascii_alphabetic())
+        };
+        self.is_apart && self.flags.iter().any(|flag| word == *flag || self.value == Value::Login && is_group(flag))
+    }
+
+    /// Where the value begins that is joined with its flag.
+    fn joined_at(&self, word: &str) -> Option<usize> {
+        let at = |flag: &&str| {
+            let rest = word.strip_prefix(flag)?;
+            let sign = if flag.starts_with("--") { rest.strip_prefix('=')? } else { rest };
+            (!sign.is_empty()).then(|| word.len() - sign.len())
+        };
+        self.flags.iter().filter(|_| self.is_joined).find_map(at)
+    }
+}
+
+impl Value {
+    fn secret(self, text: &str) -> Option<Range<usize>> {
+        match self {
+            Self::Secret => Some(0..text.len()),
+            Self::Login => text.find(':').map(|colon| colon + 1..text.len()).filter(|secret| !secret.is_empty()),
+        }
+    }
+}
+
+/// What the words before a word say about it.
+#[derive(Default)]
+struct Before {
+    value: Option<Value>,
+    habit: Option<&'static Habit>,
+}
+
+/// An element of a printed list: what is between its quotes, if brackets or commas are around them.
+fn element(text: &str) -> Option<Range<usize>> {
+    let rest = text.trim_start_matches(['[', '(', '{']);
+    let start = text.len() - rest.len();
+    let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let end = start + rest.rfind(quote).filter(|end| *end > 0)?;
+    let after = &text[end + 1..];
+    let is_around = (start > 0 || !after.is_empty()) && after.chars().all(|c| matches!(c, ']' | ')' | '}' | ',' | ';'));
+    is_around.then_some(start + 1..end)
+}
+
+/// An argument, which may be a line for a shell.
+fn find_in_argument(text: &str, at: usize, before: &mut Before, found: &mut Vec<Range<usize>>) {
+    let is_option = |(name, _): (&str, &str)| name.starts_with('-') && is_plain(name) && names_a_secret(name);
+    let is_one = before.value.is_some() || text.split_once('=').is_some_and(is_option);
+    if !is_one && text.contains(char::is_whitespace) {
+        find_in_line(text, at, found);
+    } else {
+        find_in_word(text, at, before, found);
+    }
+}
+
+fn find_in_word(text: &str, at: usize, before: &mut Before, found: &mut Vec<Range<usize>>) {
+    if let Some(inside) = element(text) {
+        return find_in_argument(&text[inside.clone()], at + inside.start, before, found);
+    }
+    let mut push = |secret: Range<usize>| found.push(at + secret.start..at + secret.end);
+    if let Some(value) = before.value.take()
+        && !text.starts_with('-')
+    {
+        return value.secret(text).into_iter().for_each(push);
+    }
+    if let Some(habit) = before.habit {
+        // A program has one password; `sshpass -p x ssh -p 22` runs another.
+        let next = Some(habit).filter(|habit| habit.value == Value::Login);
+        if let Some(start) = habit.joined_at(text) {
+            before.habit = next;
+            let secret = habit.value.secret(&text[start..]);
+            return secret.into_iter().for_each(|secret| push(start + secret.start..start + secret.end));
+        }
+        if habit.announces(text) {
+            *before = Before { value: Some(habit.value), habit: next };
+            return;
+        }
     }
     let is_name = |name: &str| !name.contains("://") && !name.contains(char::is_whitespace);
     let (name, value) = text.split_once('=').filter(|(name, _)| is_name(name)).unwrap_or(("", text));
+    let value_at = text.len() - value.len();
     if names_a_secret(name) {
-        if !value.is_empty() {
-            found.push(at + text.len() - value.len()..at + text.len());
+        let inside = element(value).unwrap_or(0..value.len());
+        if !inside.is_empty() {
+            push(value_at + inside.start..value_at + inside.end);
         }
         return;
     }
@@ -133,11 +265,16 @@ fn find_in_word(text: &str, at: usize, is_value: &mut bool, found: &mut Vec<Rang
     let start = value.len() - value.trim_start_matches(quotes).len();
     let inner = value.trim_matches(quotes);
     if start > 0 && inner.contains(char::is_whitespace) {
-        return find_in_line(inner, at + text.len() - value.len() + start, found);
+        return find_in_line(inner, at + value_at + start, found);
     }
+    before.habit = match inner.chars().last() {
+        // The end of a command for a shell.
+        Some(';' | '|' | '&') => None,
+        _ => Habit::of(inner).or(before.habit),
+    };
     let is_scheme = inner.rsplit(':').next().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
     let is_flag = inner.starts_with('-') && is_plain(inner) && names_a_secret(inner);
-    *is_value = name.is_empty() && (is_scheme || is_flag);
+    before.value = (name.is_empty() && (is_scheme || is_flag)).then_some(Value::Secret);
 }
 
 fn is_plain(name: &str) -> bool {
@@ -167,6 +304,17 @@ mod tests {
                 "train --db '{\"password\": \"x y\", \"host\": \"h\"}' --lr 1",
                 "train --db '{\"password\": \"********\", \"host\": \"h\"}' --lr 1",
             ),
+            ("mysql -uroot -phunter2 -P3306 -p db", "mysql -uroot -p******** -P3306 -p db"),
+            ("cd x; /usr/bin/mysqldump -px | train -path", "cd x; /usr/bin/mysqldump -p******** | train -path"),
+            ("sshpass -p x ssh -p 22 h", "sshpass -p ******** ssh -p 22 h"),
+            (
+                "curl -sSu li:a:b https://h --user=li:x --proxy-user li:y -uli:z -u li",
+                "curl -sSu li:******** https://h --user=li:******** --proxy-user li:******** -uli:******** -u li",
+            ),
+            ("docker run --user 1000:1000 -u 1:2 -p80:80", "docker run --user 1000:1000 -u 1:2 -p80:80"),
+            ("['--api-key=abc', '--lr=1']", "['--api-key=********', '--lr=1']"),
+            ("['--api-key', 'abc', '--lr'] x", "['--api-key', '********', '--lr'] x"),
+            ("(\"--token=a b\", 'curl', '-u', 'li:x')", "(\"--token=********\", 'curl', '-u', 'li:********')"),
             ("", ""),
             ("  ", "  "),
             ("Authorization: ", "Authorization: "),
