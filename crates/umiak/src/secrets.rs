@@ -1,7 +1,12 @@
 //! The secrets that this process knows: those of its environment, its command line, and the document that it runs. All
-//! that umiak writes or shows, except for the output of replicas, goes through [`masked`].
+//! that umiak writes or shows, except for the output of replicas, is masked here.
+//!
+//! A secret may be a word such as `trainer`, or a part of the log directory. In texts that come from elsewhere (command
+//! lines, logs, stacks) every value is masked. In sentences of umiak, which quote such texts only after that, [`masked`]
+//! leaves these values alone: they would hide what the sentence says, and show that they are the secret.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::{LazyLock, PoisonError, RwLock};
 
 use serde_json::Value;
@@ -9,26 +14,55 @@ use umiak_core::facts::{Evidence, Fact, Snapshot};
 use umiak_core::mask::Known;
 use umiak_core::plan::document::Submission;
 
-static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(|| {
-    let mut known = Known::default();
+/// Secrets, and what of them is masked where.
+#[derive(Default)]
+struct Secrets {
+    all: Known,
+    /// Those that are masked in sentences of umiak.
+    unmistakable: Known,
+    /// Texts that umiak shows whatever they contain.
+    shown: Vec<String>,
+}
+
+impl Secrets {
+    fn sort(&mut self) {
+        self.unmistakable = self.all.unmistakable(&self.shown);
+    }
+}
+
+static SECRETS: LazyLock<RwLock<Secrets>> = LazyLock::new(|| {
+    let mut secrets = Secrets::default();
     for (name, value) in std::env::vars_os() {
         if let (Some(name), Some(value)) = (name.to_str(), value.to_str()) {
-            known.learn(name, value);
+            secrets.all.learn(name, value);
         }
     }
-    known.learn_words(&std::env::args_os().collect::<Vec<_>>());
-    RwLock::new(known)
+    secrets.all.learn_words(&std::env::args_os().collect::<Vec<_>>());
+    secrets.shown.extend(std::env::current_dir().map(|path| path.display().to_string()));
+    secrets.sort();
+    RwLock::new(secrets)
 });
 
-fn change(change: impl FnOnce(&mut Known)) {
-    change(&mut KNOWN.write().unwrap_or_else(PoisonError::into_inner));
+fn change(change: impl FnOnce(&mut Secrets)) {
+    let mut secrets = SECRETS.write().unwrap_or_else(PoisonError::into_inner);
+    change(&mut secrets);
+    secrets.sort();
+}
+
+fn read<T>(read: impl FnOnce(&Secrets) -> T) -> T {
+    read(&SECRETS.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Keeps this path readable in sentences of umiak.
+pub(crate) fn show(path: &Path) {
+    change(|secrets| secrets.shown.push(path.display().to_string()));
 }
 
 /// Remembers the secrets of a job: its parameters, its environment, and what its commands, variables and labels contain.
 /// Returns all that are known then.
 pub(crate) fn learn(submission: &Submission) -> Known {
     let Submission { job, known: secrets, environment, .. } = submission;
-    change(|known| {
+    change(|Secrets { all: known, .. }| {
         known.extend(secrets);
         for (name, value) in environment.iter().chain(&job.labels) {
             known.learn(name, value);
@@ -45,17 +79,21 @@ pub(crate) fn learn(submission: &Submission) -> Known {
 
 /// All of them.
 pub(crate) fn known() -> Known {
-    KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone()
+    read(|secrets| secrets.all.clone())
 }
 
-/// The text without secrets.
+/// A sentence of umiak without secrets.
 pub(crate) fn masked(text: &str) -> String {
-    KNOWN.read().unwrap_or_else(PoisonError::into_inner).text(text)
+    read(|secrets| secrets.unmistakable.text(text))
 }
 
 /// Masks the texts of a fact.
 pub(crate) fn mask_fact(fact: &mut Fact) {
-    mask(fact.texts());
+    if let Fact::Noticed { message, .. } = fact {
+        *message = masked(message);
+    } else {
+        mask(fact.texts());
+    }
 }
 
 /// Masks the lines of a log.
@@ -68,7 +106,7 @@ pub(crate) fn mask_snapshot(snapshot: &mut Snapshot) {
     mask(snapshot.texts());
 }
 
-/// Masks all texts of a JSON value.
+/// Masks all texts of a JSON value: sentences of umiak.
 pub(crate) fn mask_json(value: &mut Value) {
     match value {
         Value::String(text) => *text = masked(text),
@@ -78,8 +116,9 @@ pub(crate) fn mask_json(value: &mut Value) {
     }
 }
 
+/// Masks texts that come from elsewhere.
 fn mask(texts: Vec<&mut String>) {
     for text in texts {
-        *text = masked(text);
+        *text = read(|secrets| secrets.all.text(text));
     }
 }

@@ -19,7 +19,9 @@ const SHORTEST: usize = 3;
 /// The same for values that are secrets only because of their variable's name, and may be anything.
 const SHORTEST_NAMED: usize = 6;
 /// Lines of a value that are masked on their own, as those of a private key.
-const SHORTEST_LINE: usize = 16;
+const SHORTEST_LINE: usize = 8;
+/// Longer values are no words of umiak.
+const LONGEST_WORD: usize = 16;
 /// Values of variables with revealing names that are words of any text.
 const USUAL: &[&str] = &[
     "default",
@@ -52,9 +54,12 @@ impl Known {
         let order = |known: &String| value.len().cmp(&known.len()).then_with(|| known.as_str().cmp(value));
         let Err(place) = self.0.binary_search_by(order) else { return };
         self.0.insert(place, value.to_owned());
-        let lines = value.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_LINE && *line != value);
-        // The lines around a key are no secrets.
-        let lines: Vec<&str> = lines.filter(|line| !line.starts_with("-----")).collect();
+        // A variable may have the line feeds of a key as `\n`.
+        let lines = value.lines().flat_map(|line| line.split("\\n")).map(str::trim);
+        let is_long = |line: &&str| line.len() >= SHORTEST_LINE && *line != value;
+        // The lines around a key are no secrets, nor are words.
+        let lines: Vec<&str> =
+            lines.filter(is_long).filter(|line| !line.starts_with("-----") && !is_wordlike(line)).collect();
         for line in lines {
             self.add(line);
         }
@@ -121,6 +126,13 @@ impl Known {
         masked(name, &self.without(value))
     }
 
+    /// The values that cannot be meant by a sentence of umiak: neither words nor parts of the texts that it shows anyway.
+    #[must_use]
+    pub fn unmistakable(&self, shown: &[String]) -> Self {
+        let is_shown = |value: &String| shown.iter().any(|text| text.contains(value.as_str()));
+        Self(self.0.iter().filter(|value| !is_wordlike(value) && !is_shown(value)).cloned().collect())
+    }
+
     /// Returns any text with secrets masked: what is written or shown goes through here.
     pub fn text(&self, text: &str) -> String {
         line(&self.without(text))
@@ -136,6 +148,17 @@ impl Known {
         }
         shown
     }
+}
+
+/// True for words and numbers as names and sentences have them: `trainer-0`, `workerlog`, `Failed`.
+fn is_wordlike(value: &str) -> bool {
+    let is_word = |part: &str| {
+        let is_lower = part.chars().skip(1).all(char::is_lowercase);
+        let is_upper = part.chars().all(char::is_uppercase);
+        let is_number = part.len() < 6 && part.bytes().all(|byte| byte.is_ascii_digit());
+        is_number || part.chars().all(char::is_alphabetic) && (is_lower || is_upper)
+    };
+    value.chars().count() < LONGEST_WORD && value.split(['-', '_', '.', '/', ':', ' ']).all(is_word)
 }
 
 impl std::fmt::Debug for Known {
@@ -158,7 +181,8 @@ mod tests {
             ("KEY", "123456"),
             ("SSH_AUTH_SOCK", "/tmp/ssh-x/agent.1"),
             ("DATABASE_URL", "postgres://li:hunter22@h/db"),
-            ("SSH_PRIVATE_KEY", "-----BEGIN X-----\nMIIEpAIBAAKCAQEA0123\n-----END X-----"),
+            ("SSH_PRIVATE_KEY", "-----BEGIN X-----\nMIIEpAIBAAKCAQEA0123\nEjRWeA==\noptional\n-----END X-----"),
+            ("TLS_KEY", "-----BEGIN X-----\\nq83vEjRWeJA0123abc\\nq83vEjQ=\\n-----END X-----"),
             ("LR", "0.125"),
         ] {
             known.learn(name, value);
@@ -169,9 +193,26 @@ mod tests {
             ("1 of 123456 is disabled in /tmp/ssh-x/agent.1", "1 of 123456 is disabled in /tmp/ssh-x/agent.1"),
             ("hunter22 sesame1 open99", "******** ******** ********"),
             ("MIIEpAIBAAKCAQEA0123", "********"),
+            ("EjRWeA== is optional", "******** is optional"),
+            ("q83vEjRWeJA0123abc q83vEjQ= -----END X-----", "******** ******** -----END X-----"),
             ("lr 0.125 0.5", "lr 0.125 0.5"),
         ] {
             assert_eq!(known.text(text), expected);
+        }
+    }
+
+    #[test]
+    fn words_of_umiak_are_no_secrets_in_its_own_sentences() {
+        let mut known = Known::default();
+        for value in ["trainer", "rank", "workerlog.0", "Aborted", "SIGTERM", "trainer-0", "run2026x", "hunter2"] {
+            known.add(value);
+        }
+        let sentence = "trainer-0 Aborted by SIGTERM, see /data/run2026x/workerlog.0; the rank said hunter2";
+        let own = known.unmistakable(&["/data/run2026x".to_owned()]);
+        assert_eq!(own.text(sentence), sentence.replace("hunter2", MASK));
+        assert_eq!(known.text("trainer said run2026x"), "******** said ********");
+        for distinct in ["aXbYcZdE", "correct-horse-battery", "pa55word", "123456789", "s3cret"] {
+            assert!(!is_wordlike(distinct), "{distinct}");
         }
     }
 

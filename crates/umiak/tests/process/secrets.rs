@@ -12,6 +12,8 @@ pub(crate) fn register(suite: &mut Suite) {
         .test("secrets::documents_leave_none", &[], document)
         .test("secrets::snippets_show_none", &[], snippets)
         .test("secrets::stacks_show_none", &[], stacks)
+        .test("secrets::sentences_of_umiak_stay_readable", &[], sentences)
+        .test("secrets::keys_of_several_lines_are_masked", &[], lines)
         .test("secrets::harmless_names_stay_readable", &[], harmless);
 }
 
@@ -266,6 +268,64 @@ fn snippets() {
         let outcome = sandbox.umiak(line.split_whitespace()).finish();
         outcome.expect_code(2);
         vault.check_output(line, &outcome);
+    }
+}
+
+/// Secrets that are words of umiak, or parts of its paths: masked in what ranks say, not in what umiak says.
+fn sentences() {
+    let sandbox = Sandbox::new();
+    sandbox.write("train.py", "raise RuntimeError('no access to depot2026 for trainer, aborted')\n");
+    let secrets = [
+        ("DB_PASSWORD", "trainer"),
+        ("API_KEY", "workerlog"),
+        ("HF_TOKEN", "aborted"),
+        ("PASSPHRASE", "planned"),
+        ("OAUTH", "finished"),
+        ("CI_TOKEN", "depot2026"),
+        ("JWT", "started"),
+        ("GITHUB_PAT", "Container"),
+    ];
+    let umiak = |line: &str| {
+        let run = sandbox.umiak(line.split(' '));
+        secrets.iter().fold(run, |run, (name, value)| run.env(name, value)).finish()
+    };
+    let outcome = umiak("launch --nproc_per_node 2 --log_dir depot2026/log --show none train.py");
+    outcome.expect_code(1);
+    for sentence in [
+        " planned 2 ranks on 1 node",
+        " started 2 ranks in ",
+        ", logs ./depot2026/log,",
+        "ABORT!!! Out of all 2 trainers, the trainer process with rank=[",
+        " was aborted. Please check its log.",
+        "Container rank ",
+        "log ./depot2026/log/workerlog.",
+        "RuntimeError: no access to ******** for ********, ********",
+    ] {
+        outcome.expect_err(sentence);
+    }
+    let outcome = umiak("launch --log_dir depot2026/log missing.py");
+    outcome.expect_code(127).expect_err("missing.py");
+    for command in ["explain", "show", "events"] {
+        let outcome = umiak(command);
+        outcome.expect_code(0);
+        assert!(!outcome.out().contains("no access to depot2026"), "{command}: {}", outcome.out());
+    }
+}
+
+/// A rank prints a key line by line.
+fn lines() {
+    let mut vault = Vault::new();
+    let key = [vault.secret(), vault.secret()[..8].to_owned() + "==", vault.secret()];
+    vault.made[1].truncate(8);
+    let sandbox = Sandbox::new();
+    let script = "import os\nkey = os.environ['TLS_KEY'].replace('\\\\n', '\\n').splitlines()\nraise RuntimeError(' '.join(reversed(key)))\n";
+    sandbox.write("train.py", script);
+    for end in ["\n", "\\n"] {
+        let pem = format!("-----BEGIN DATA-----{end}{}{end}-----END DATA-----", key.join(end));
+        let outcome = sandbox.umiak("launch --show none train.py".split(' ')).env("TLS_KEY", pem).finish();
+        outcome.expect_code(1).expect_err("RuntimeError: -----END DATA-----");
+        vault.check_output("launch", &outcome);
+        assert!(vault.check_files(&sandbox.path().join("log")) + vault.check_files(&sandbox.path().join("state")) > 4);
     }
 }
 

@@ -18,6 +18,7 @@ use umiak_sys::hold;
 
 use crate::engine::Engine;
 use crate::front::preparing;
+use crate::secrets;
 
 use super::Around;
 use super::door::shown;
@@ -53,6 +54,7 @@ impl LogDirLock {
 pub(super) fn take(around: &mut Around<'_>, outline: &mut Outline) -> Result<LogDirLock, Diagnostic> {
     let several = !matches!(around.spec.request.nodes, Nodes::One);
     preparing::at(&outline.log_dir);
+    secrets::show(&outline.log_dir);
     make(&outline.log_dir)?;
     if let Some(lock) = lock(&outline.log_dir, several) {
         return Ok(lock);
